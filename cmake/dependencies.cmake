@@ -1,0 +1,21 @@
+# Everything comes from the system (Debian packages, see scripts/install_packages.sh); nothing is downloaded here.
+option(DITRAIN_BUILD_TESTS "build the tests" ON)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(numa REQUIRED IMPORTED_TARGET numa)
+find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(TBB REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)
+
+# Header-only packages as system includes, so that our warnings are about our code.
+add_library(ditrain_eigen INTERFACE)
+get_target_property(eigen_dirs Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+target_include_directories(ditrain_eigen SYSTEM INTERFACE ${eigen_dirs})
+find_path(STB_INCLUDE_DIR stb_image.h PATH_SUFFIXES stb REQUIRED)
+add_library(ditrain_stb INTERFACE)
+target_include_directories(ditrain_stb SYSTEM INTERFACE ${STB_INCLUDE_DIR})

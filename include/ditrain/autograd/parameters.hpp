@@ -1,0 +1,55 @@
+// Named parameters in flat arenas. Values, gradients, moments and EMA are each one contiguous block with the same
+// layout, in the reverse of the order in which gradients become final, so that a gradient bucket, a module's weights and
+// the range of one fused optimiser pass are slices. Files and lists use the order of the public state dict instead.
+#pragma once
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "ditrain/tensor/tensor.hpp"
+
+namespace ditrain::autograd {
+
+/// Elements [begin, end) of the arenas.
+struct ArenaSlice {
+  int64_t begin = 0, end = 0;
+};
+
+struct Parameter {
+  std::string name;  ///< of the public state dict, "blocks.0.attn.qkv.weight"
+  Shape shape;
+  bool trainable = true;      ///< false: only a value, outside the arenas (pos_embed)
+  int64_t state_dict_order = 0;
+  ArenaSlice slice;           ///< padded to 64 bytes
+  Tensor value, grad;         ///< views of the arenas, once allocated
+  int64_t size() const { return num_elements(shape); }
+};
+
+class ParameterStore {
+ public:
+  /// Appends a parameter to the layout; the reference stays valid. `order` sorts the state dict.
+  Parameter& add(std::string name, Shape shape, int64_t order, bool trainable = true);
+
+  enum class For { kInference, kTraining };
+  /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them.
+  void allocate(For purpose, memory::Allocator& home = memory::system_memory());
+  /// Bytes that `allocate` will take.
+  size_t bytes(For purpose) const;
+
+  std::vector<Parameter*> state_dict();  ///< in the order of the public state dict
+  Parameter& find(const std::string& name);
+  /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
+  const Parameter& at(int64_t i) const;
+  int64_t num_parameters() const;        ///< as the reference counts: frozen ones too, without padding
+  int64_t arena_size() const { return arena_size_; }
+  /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
+  Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
+
+  Tensor values, grads, exp_avg, exp_avg_sq, ema;  ///< the arenas, [arena_size]
+
+ private:
+  std::deque<Parameter> parameters_;
+  int64_t arena_size_ = 0;
+};
+
+}  // namespace ditrain::autograd

@@ -1,0 +1,102 @@
+// The tape: fused half-layers in the order of the forward pass, each with a hand-written backward.
+//
+// Problem:      a generic graph of small ops keeps too much, walks through memory too often and hides what backward needs.
+// Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that a node
+//               keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary that
+//               all nodes share), Tape (nodes in order, hooks at their borders).
+// A tape is recorded once for a batch size and replayed every step. In inference nothing is kept: activations of the
+// same name in different nodes share one tensor.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/autograd/parameters.hpp"
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::autograd {
+
+enum class Mode { kTraining, kInference };
+
+/// What becomes of a tensor between forward and backward.
+enum class KeepPolicy { kKeep, kOffload, kRecompute };
+
+struct Activation {
+  std::string name;
+  Shape shape;
+  KeepPolicy policy = KeepPolicy::kKeep;
+  Tensor tensor;  ///< defined after Tape::allocate
+  size_t bytes() const { return size_t(num_elements(shape)) * sizeof(float); }
+};
+using ActivationRef = std::shared_ptr<Activation>;
+
+class Node {
+ public:
+  explicit Node(std::string name, std::vector<Parameter*> parameters)
+      : name_(std::move(name)), parameters_(std::move(parameters)) {}
+  virtual ~Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  virtual void forward(ops::Context& ctx) = 0;
+  /// Adds to the gradients of its parameters and turns the gradient of its output into that of its input.
+  virtual void backward(ops::Context& ctx) = 0;
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  /// The part of the gradient arena that is final after this node's backward.
+  ArenaSlice parameter_slice() const;
+  const std::vector<ActivationRef>& kept() const { return kept_; }
+
+ private:
+  friend class Tape;
+  std::string name_;
+  std::vector<Parameter*> parameters_;
+  std::vector<ActivationRef> kept_;
+};
+
+enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward };
+using Hook = std::function<void(const Node&)>;
+
+class Tape {
+ public:
+  explicit Tape(Mode mode) : mode_(mode) {}
+
+  Mode mode() const { return mode_; }
+
+  /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan.
+  ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep);
+  /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
+  /// same name. Errors: LogicFault if they ask for different shapes
+  ActivationRef temporary(const std::string& name, Shape shape);
+
+  template <class N, class... A>
+  N& record(A&&... args) {
+    auto node = std::make_unique<N>(*this, std::forward<A>(args)...);
+    N& ref = *node;
+    nodes_.push_back(std::move(node));
+    return ref;
+  }
+
+  void allocate(memory::Allocator& home = memory::system_memory());
+  size_t kept_bytes() const;
+  size_t temporary_bytes() const;
+
+  void forward(ops::Context& ctx);
+  void backward(ops::Context& ctx);
+  void add_hook(HookPoint point, Hook hook) { hooks_[point].push_back(std::move(hook)); }
+  const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+
+ private:
+  void call_hooks(HookPoint point, const Node& node) const;
+
+  Mode mode_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<ActivationRef> kept_;
+  std::map<std::string, ActivationRef> temporaries_;
+  std::map<HookPoint, std::vector<Hook>> hooks_;
+};
+
+}  // namespace ditrain::autograd

@@ -1,0 +1,24 @@
+// Wall-clock time in seconds from a monotonic clock.
+#pragma once
+#include <chrono>
+
+namespace ditrain {
+
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Adds the time of its own life to `*sum_s`.
+class ScopedTimer {
+ public:
+  explicit ScopedTimer(double* sum_s) : sum_s_(sum_s), start_s_(now_s()) {}
+  ~ScopedTimer() { *sum_s_ += now_s() - start_s_; }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
+
+ private:
+  double* sum_s_;
+  double start_s_;
+};
+
+}  // namespace ditrain

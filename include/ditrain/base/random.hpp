@@ -1,0 +1,38 @@
+// Counter-based random numbers (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// A value depends only on (seed, stream, index, counter), never on ranks, threads or the order of calls:
+//   RandomKey key(seed, Stream::kNoise, step, global_sample_index);   key.normal(i)   // the i-th normal of that sample
+#pragma once
+#include <array>
+#include <cstdint>
+
+namespace ditrain {
+
+/// What a number is for; each use has its own stream, so that adding one never shifts another. Never renumber.
+enum class Stream : uint32_t {
+  kInit = 1, kNoise = 2, kTimestep = 3, kLabelDrop = 4, kFlip = 5, kShuffle = 6, kShapes = 7,
+  kSampleNoise = 8, kSampleLabel = 9, kEval = 10, kTest = 11
+};
+
+/// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+/// One random sequence, addressed by element. Each of the functions is pure.
+class RandomKey {
+ public:
+  /// seed: the run's seed. a, b: what the sequence belongs to, e.g. (step, global sample index) or (epoch, 0).
+  RandomKey(uint64_t seed, Stream stream, uint64_t a, uint64_t b = 0);
+
+  uint32_t bits(uint64_t i) const;             ///< 32 random bits
+  float uniform(uint64_t i) const;             ///< in [0, 1), 24 bits
+  uint64_t below(uint64_t i, uint64_t n) const;///< integer in [0, n), n < 2^32: multiply-shift (bias < n / 2^64)
+  float normal(uint64_t i) const;              ///< N(0, 1), Box-Muller in f64, |x| < 9
+  /// out[j] = normal(first + j) for j < n. Fast path for whole samples.
+  void fill_normal(float* out, int64_t n, uint64_t first = 0) const;
+
+ private:
+  std::array<uint32_t, 4> block(uint64_t index) const;
+  std::array<uint32_t, 2> key_;
+  uint64_t sequence_;
+};
+
+}  // namespace ditrain

@@ -1,0 +1,37 @@
+// Where tensors live. An Allocator hands out 64-byte aligned blocks and counts them; a memory tier (fast on-package
+// pages, pinned DDR, ...) is one more implementation of it. Storage can be moved from one allocator to another while
+// nobody holds it (see tensor/storage.hpp).
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+namespace ditrain::memory {
+
+inline constexpr size_t kAlignment = 64;  // bytes: one cache line and one AVX-512 register
+
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  virtual std::string name() const = 0;
+
+  /// A zero-filled block of at least `bytes` (> 0), aligned to kAlignment.
+  /// Errors: RunError with the bytes wanted and in use if the system has no memory left
+  void* allocate(size_t bytes);
+  void deallocate(void* p, size_t bytes);
+
+  size_t bytes_in_use() const { return in_use_; }
+  size_t peak_bytes() const { return peak_; }
+
+ protected:
+  virtual void* allocate_block(size_t bytes) = 0;
+  virtual void deallocate_block(void* p, size_t bytes) = 0;
+
+ private:
+  std::atomic<size_t> in_use_{0}, peak_{0};
+};
+
+/// The ordinary memory of the machine: anonymous pages, huge ones where the kernel grants them. Lives for ever.
+Allocator& system_memory();
+
+}  // namespace ditrain::memory

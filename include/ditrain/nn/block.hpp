@@ -1,0 +1,64 @@
+// A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
+//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)
+//   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
+//   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
+// Kept for backward: x, mean, rstd, qkv, attention output, log-sum-exp, proj output, fc1 output, fc2 output; about
+// 11 B T C values. Normalised inputs, modulations, the GELU and the x between the halves are computed again by the
+// same operations, hence to the same bits.
+#pragma once
+#include "ditrain/nn/layers.hpp"
+#include "ditrain/ops/elementwise.hpp"
+
+namespace ditrain::nn {
+
+struct BlockWeights {
+  LinearWeights adaLN;       ///< adaLN_modulation.1 [6C, C]
+  LinearWeights qkv, proj;   ///< attn.qkv [3C, C], attn.proj [C, C]
+  LinearWeights fc1, fc2;    ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+};
+
+/// adaLN modulation and the attention half.
+class AttentionHalf final : public autograd::Node {
+ public:
+  AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
+                const TokenStream& stream);
+  void forward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx) override;
+
+  /// x between the halves, x + gate_msa proj, into x_mid.
+  void compute_x_mid(ops::Context& ctx) const;
+  ops::Chunk modulation(Modulation which) const { return {mod_->tensor, which}; }
+  ops::Chunk dmodulation(Modulation which) const { return {dmod_->tensor, which}; }
+
+  ActivationRef x_BTC;      ///< input of the block, written by the node before
+  ActivationRef x_mid_BTC;  ///< temporary
+
+ private:
+  void normalise(ops::Context& ctx) const;
+
+  int64_t num_heads_;
+  BlockWeights weights_;
+  TokenStream stream_;
+  ActivationRef mod_, dmod_, mean_, rstd_, qkv_, attn_, lse_, proj_;
+  ActivationRef h_BTC_, dh_BTC_, dattn_, dqkv_;
+};
+
+class MlpHalf final : public autograd::Node {
+ public:
+  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
+          const TokenStream& stream, AttentionHalf& first_half);
+  void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
+  void forward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx) override;
+
+ private:
+  void normalise(ops::Context& ctx) const;
+
+  BlockWeights weights_;
+  TokenStream stream_;
+  AttentionHalf& first_half_;
+  ActivationRef mean_, rstd_, fc1_, fc2_, x_out_BTC_;
+  ActivationRef h_BTC_, dh_BTC_, gelu_BTF_, dgelu_BTF_;
+};
+
+}  // namespace ditrain::nn

@@ -1,0 +1,48 @@
+// Sizes of a Diffusion Transformer (Peebles and Xie, "Scalable Diffusion Models with Transformers"; reference models.py).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ditrain::nn {
+
+struct DitConfig {
+  std::string name = "DiT-S/2";  ///< DiT-{S,B,L,XL}/{2,4,8}, or "custom" for the sizes given below
+  int64_t input_height = 32, input_width = 32;
+  int64_t in_channels = 4;
+  int64_t patch_size = 2;
+  int64_t hidden_size = 384;
+  int64_t depth = 12;
+  int64_t num_heads = 6;
+  double mlp_ratio = 4;
+  int64_t num_classes = 1000;      ///< 0: no labels, no label table
+  double class_dropout = 0.1;      ///< share of labels replaced by the null class in training
+  bool learn_sigma = true;         ///< 2C output channels: prediction and variance
+
+  int64_t grid_height() const { return input_height / patch_size; }
+  int64_t grid_width() const { return input_width / patch_size; }
+  int64_t tokens() const { return grid_height() * grid_width(); }
+  int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
+  int64_t mlp_size() const { return int64_t(double(hidden_size) * mlp_ratio); }
+  int64_t head_dim() const { return hidden_size / num_heads; }
+  int64_t pixels() const { return input_height * input_width; }
+  /// Rows of the label table: the classes and, where labels can be dropped, the null class (the reference's rule).
+  int64_t label_rows() const { return num_classes == 0 ? 0 : num_classes + (class_dropout > 0 ? 1 : 0); }
+};
+
+/// The names that `apply_name` knows, "DiT-S/2" ... "DiT-XL/8", then "custom".
+std::vector<std::string> model_names();
+
+/// Fills hidden_size, depth, num_heads and patch_size from config.name; "custom" leaves them as they are.
+/// Errors:   InputError for an unknown name, with the nearest one
+void apply_name(DitConfig& config);
+
+/// Checks that the sizes fit together (patch divides both sides, heads divide the width, width divisible by 4, ...).
+/// Errors:   InputError "[model] ..."
+void validate(const DitConfig& config);
+
+/// Multiply-adds of one forward pass of one image: all linear layers and attention (2 T^2 D a block), as in the DiT
+/// paper's "Gflops". Training work is 6 x this in FLOP (backward is twice the forward; a multiply-add is 2 FLOP).
+double forward_macs(const DitConfig& config);
+
+}  // namespace ditrain::nn

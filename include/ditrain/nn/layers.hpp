@@ -1,0 +1,32 @@
+// What the half-layers of a DiT share: weights of a linear layer and the tensors that pass from node to node.
+// Legend of shapes: B batch, T tokens, C width, H heads, F MLP width, P patch, O output channels.
+#pragma once
+#include "ditrain/autograd/tape.hpp"
+#include "ditrain/nn/dit_config.hpp"
+
+namespace ditrain::nn {
+
+using autograd::ActivationRef;
+using autograd::Parameter;
+
+/// Weight [N, K] and bias [N] of a linear layer.
+struct LinearWeights {
+  Parameter* w = nullptr;
+  Parameter* b = nullptr;
+  void forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const;
+  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy) const;
+  void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate = false) const;
+};
+
+/// Tensors that every block reads or passes on.
+struct TokenStream {
+  int64_t batch = 0;
+  ActivationRef cond_BC;   ///< silu(t_emb + y_emb), input of every adaLN
+  ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
+  ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
+};
+
+/// Which six columns of adaLN's output are what.
+enum Modulation : int64_t { kShiftMsa, kScaleMsa, kGateMsa, kShiftMlp, kScaleMlp, kGateMlp, kNumModulations };
+
+}  // namespace ditrain::nn

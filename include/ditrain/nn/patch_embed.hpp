@@ -1,0 +1,35 @@
+// Patch embedding with the fixed positional table (the reference's PatchEmbed and `x + self.pos_embed`).
+#pragma once
+#include "ditrain/nn/layers.hpp"
+
+namespace ditrain::nn {
+
+struct PatchEmbedWeights {
+  LinearWeights proj;              ///< w [C, in, P, P]
+  Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen
+};
+
+/// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:]
+class PatchEmbed final : public autograd::Node {
+ public:
+  PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights, const TokenStream& stream);
+  void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
+  void forward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx) override;
+
+  ActivationRef image;            ///< input [B, in, H, W], written by the caller
+  ActivationRef dimage;           ///< its gradient, written by backward if `want_input_gradient` was called
+  void want_input_gradient(autograd::Tape& tape);
+
+ private:
+  int64_t patch_;
+  PatchEmbedWeights weights_;
+  TokenStream stream_;
+  ActivationRef patches_, dpatches_, x_BTC_;
+};
+
+/// The reference's get_2d_sincos_pos_embed: [gh gw, width]; the first half of a row encodes the column of the token, the
+/// second half its row; each half is sin(p w_k), then cos(p w_k), w_k = 10000^(-k / (width / 4)). f64, rounded once.
+std::vector<float> sincos_position_table(int64_t width, int64_t grid_height, int64_t grid_width);
+
+}  // namespace ditrain::nn

@@ -1,0 +1,14 @@
+// Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width.
+#pragma once
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::ops {
+
+/// Math:     out[b,t,h,:] = sum_s softmax_s(q[b,t,h,:] . k[b,s,h,:] / sqrt(D)) v[b,s,h,:]
+/// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]); out [B, T, H D]; lse [B, H, T], log-sum-exp kept for backward
+void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse);
+/// Grads:    dqkv [B, T, 3 H D], overwritten
+void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
+                        const Tensor& dout, const Tensor& dqkv);
+
+}  // namespace ditrain::ops

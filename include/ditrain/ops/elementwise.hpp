@@ -1,0 +1,43 @@
+// Element-wise ops, norms and gates. Legend: B batch, T tokens, C width.
+#pragma once
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::ops {
+
+inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference
+
+/// Column block `index` of a conditioning tensor [B, n C]: the shift, scale or gate of one place in a block.
+struct Chunk {
+  Tensor cond;        ///< [B, n C]
+  int64_t index = 0;  ///< columns [index C, (index + 1) C)
+};
+
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< tanh GELU; y may be x
+/// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
+void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
+void silu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< y may be x
+void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
+void add(Context& ctx, const Tensor& x, const Tensor& y);           ///< y += x
+
+/// Math:     y[b,t,:] = (x[b,t,:] - mean[b,t]) rstd[b,t] (1 + scale[b,:]) + shift[b,:]
+/// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]
+void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
+                                 const Tensor& mean, const Tensor& rstd);
+/// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
+void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                                  const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
+                                  const Chunk& dscale);
+
+/// Math:     y = x + gate h, the gate of a sample for all its tokens; y may be x
+void gate_residual_forward(Context& ctx, const Tensor& x, const Chunk& gate, const Tensor& h, const Tensor& y);
+/// Grads:    dh = gate dy and dgate = sum_t dy h, both overwritten; the gradient by x is dy itself
+void gate_residual_backward(Context& ctx, const Tensor& dy, const Chunk& gate, const Tensor& h, const Tensor& dh,
+                            const Chunk& dgate);
+
+/// Sum of squares of all elements, in pieces of a fixed length added in order.
+double sum_squares(Context& ctx, const Tensor& x);
+/// Index of the first NaN or infinity, or -1.
+int64_t find_non_finite(Context& ctx, const Tensor& x);
+void zero(Context& ctx, const Tensor& x);
+
+}  // namespace ditrain::ops

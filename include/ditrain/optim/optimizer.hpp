@@ -1,0 +1,28 @@
+// AdamW and EMA over the flat arenas in one fused pass.
+#pragma once
+#include "ditrain/autograd/parameters.hpp"
+#include "ditrain/ops/context.hpp"
+#include "ditrain/optim/config.hpp"
+
+namespace ditrain::optim {
+
+struct StepSettings {
+  int64_t step = 0;       ///< 0 is the first update
+  double lr = 0;          ///< of this update, see learning_rate()
+  double ema_decay = 0;   ///< of this update, see ema_decay()
+  double grad_scale = 1;  ///< clipping
+};
+
+/// One update of values, moments and EMA from the gradients.
+/// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep
+/// Threads:  cuts the arena by elements
+void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                    autograd::ParameterStore& parameters);
+
+/// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).
+double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters);
+
+/// Factor that limits the norm: min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if clip_norm is 0.
+double clip_factor(double norm, double clip_norm);
+
+}  // namespace ditrain::optim

@@ -1,0 +1,62 @@
+#include "ditrain/autograd/parameters.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::autograd {
+
+Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, bool trainable) {
+  constexpr int64_t kPad = int64_t(memory::kAlignment / sizeof(float));
+  Parameter& p = parameters_.emplace_back();
+  p.name = std::move(name), p.shape = std::move(shape), p.state_dict_order = order, p.trainable = trainable;
+  if (trainable) {
+    p.slice = {arena_size_, arena_size_ + (p.size() + kPad - 1) / kPad * kPad};
+    arena_size_ = p.slice.end;
+  }
+  return p;
+}
+
+void ParameterStore::allocate(For purpose, memory::Allocator& home) {
+  values = Tensor({arena_size_}, DType::kF32, home);
+  if (purpose == For::kTraining)
+    for (Tensor* arena : {&grads, &exp_avg, &exp_avg_sq, &ema}) *arena = Tensor({arena_size_}, DType::kF32, home);
+  for (Parameter& p : parameters_) {
+    p.value = p.trainable ? view(values, p) : Tensor(p.shape, DType::kF32, home);
+    if (p.trainable && purpose == For::kTraining) p.grad = view(grads, p);
+  }
+}
+
+size_t ParameterStore::bytes(For purpose) const {
+  size_t frozen = 0;
+  for (const Parameter& p : parameters_) frozen += p.trainable ? 0 : size_t(p.size()) * sizeof(float);
+  return frozen + size_t(arena_size_) * sizeof(float) * (purpose == For::kTraining ? 5 : 1);
+}
+
+std::vector<Parameter*> ParameterStore::state_dict() {
+  std::vector<Parameter*> all;
+  for (Parameter& p : parameters_) all.push_back(&p);
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Parameter* a, const Parameter* b) { return a->state_dict_order < b->state_dict_order; });
+  return all;
+}
+
+Parameter& ParameterStore::find(const std::string& name) {
+  for (Parameter& p : parameters_)
+    if (p.name == name) return p;
+  throw LogicFault({.where = "parameters", .what = "no parameter called " + name});
+}
+
+const Parameter& ParameterStore::at(int64_t i) const {
+  for (const Parameter& p : parameters_)
+    if (p.trainable && p.slice.begin <= i && i < p.slice.end) return p;
+  throw LogicFault({.where = "parameters", .what = "arena element out of range", .got = std::to_string(i)});
+}
+
+int64_t ParameterStore::num_parameters() const {
+  int64_t n = 0;
+  for (const Parameter& p : parameters_) n += p.size();
+  return n;
+}
+
+}  // namespace ditrain::autograd

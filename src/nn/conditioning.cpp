@@ -1,0 +1,53 @@
+#include "ditrain/nn/conditioning.hpp"
+
+#include "ditrain/ops/elementwise.hpp"
+#include "ditrain/ops/embedding.hpp"
+
+namespace ditrain::nn {
+namespace {
+std::vector<Parameter*> parameters_of(const ConditioningWeights& w) {
+  std::vector<Parameter*> all{w.mlp0.w, w.mlp0.b, w.mlp2.w, w.mlp2.b};
+  if (w.label_table != nullptr) all.push_back(w.label_table);
+  return all;
+}
+}  // namespace
+
+Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const ConditioningWeights& weights,
+                           const TokenStream& stream)
+    : Node("conditioning", parameters_of(weights)),
+      t(size_t(stream.batch)),
+      y(size_t(stream.batch)),
+      weights_(weights),
+      stream_(stream) {
+  const Shape BC{stream.batch, c.hidden_size};
+  waves_ = tape.keep(*this, "waves", {stream.batch, kTimestepFrequencies});
+  hidden_ = tape.keep(*this, "hidden", BC);
+  hidden_silu_ = tape.keep(*this, "hidden_silu", BC);
+  c_BC_ = tape.keep(*this, "c", BC);
+  label_BC_ = tape.temporary("label", BC);
+  dc_BC_ = tape.temporary("dc", BC);
+  dhidden_ = tape.temporary("dhidden", BC);
+}
+
+void Conditioning::forward(ops::Context& ctx) {
+  ops::timestep_embedding(t, waves_->tensor);
+  weights_.mlp0.forward(ctx, waves_->tensor, hidden_->tensor);
+  ops::silu_forward(ctx, hidden_->tensor, hidden_silu_->tensor);
+  weights_.mlp2.forward(ctx, hidden_silu_->tensor, c_BC_->tensor);
+  if (weights_.label_table != nullptr) {
+    ops::embedding_forward(ctx, weights_.label_table->value, y, label_BC_->tensor);
+    ops::add(ctx, label_BC_->tensor, c_BC_->tensor);
+  }
+  ops::silu_forward(ctx, c_BC_->tensor, stream_.cond_BC->tensor);
+}
+
+void Conditioning::backward(ops::Context& ctx) {
+  ops::silu_backward(ctx, c_BC_->tensor, stream_.dcond_BC->tensor, dc_BC_->tensor);
+  if (weights_.label_table != nullptr) ops::embedding_backward(ctx, y, dc_BC_->tensor, weights_.label_table->grad);
+  weights_.mlp2.backward_weight(ctx, hidden_silu_->tensor, dc_BC_->tensor);
+  weights_.mlp2.backward_data(ctx, dc_BC_->tensor, dhidden_->tensor);
+  ops::silu_backward(ctx, hidden_->tensor, dhidden_->tensor, dhidden_->tensor);
+  weights_.mlp0.backward_weight(ctx, waves_->tensor, dhidden_->tensor);
+}
+
+}  // namespace ditrain::nn

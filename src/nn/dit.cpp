@@ -1,0 +1,104 @@
+#include "ditrain/nn/dit.hpp"
+
+#include <cmath>
+
+#include "ditrain/base/random.hpp"
+
+namespace ditrain::nn {
+
+LinearWeights Dit::add_linear(const std::string& name, Shape weight_shape, int64_t order) {
+  const int64_t outputs = weight_shape[0];
+  Parameter& w = parameters_.add(name + ".weight", std::move(weight_shape), order);
+  return {&w, &parameters_.add(name + ".bias", {outputs}, order)};
+}
+
+// Added in the reverse of the order in which gradients become final; `order` is the place in the state dict.
+Dit::Dit(const DitConfig& config) : config_(config) {
+  validate(config);
+  const int64_t C = config.hidden_size, F = config.mlp_size(), P = config.patch_size;
+  int64_t order = 0;
+  patch_embed_.pos_embed = &parameters_.add("pos_embed", {1, config.tokens(), C}, order++, /*trainable=*/false);
+  patch_embed_.proj = add_linear("x_embedder.proj", {C, config.in_channels, P, P}, order++);
+  conditioning_.mlp0 = add_linear("t_embedder.mlp.0", {C, kTimestepFrequencies}, order++);
+  conditioning_.mlp2 = add_linear("t_embedder.mlp.2", {C, C}, order++);
+  if (config.num_classes > 0)
+    conditioning_.label_table =
+        &parameters_.add("y_embedder.embedding_table.weight", {config.label_rows(), C}, order++);
+  for (int64_t i = 0; i < config.depth; ++i) {
+    const std::string block = "blocks." + std::to_string(i) + ".";
+    BlockWeights w;
+    w.adaLN = add_linear(block + "adaLN_modulation.1", {kNumModulations * C, C}, order + 4);
+    w.qkv = add_linear(block + "attn.qkv", {3 * C, C}, order);
+    w.proj = add_linear(block + "attn.proj", {C, C}, order + 1);
+    w.fc1 = add_linear(block + "mlp.fc1", {F, C}, order + 2);
+    w.fc2 = add_linear(block + "mlp.fc2", {C, F}, order + 3);
+    order += 5;
+    blocks_.push_back(w);
+  }
+  final_layer_.adaLN = add_linear("final_layer.adaLN_modulation.1", {2 * C, C}, order + 1);
+  final_layer_.linear = add_linear("final_layer.linear", {P * P * config.out_channels(), C}, order);
+}
+
+namespace {
+
+bool contains(const std::string& name, const char* part) { return name.find(part) != name.npos; }
+
+void fill_uniform(const Pin<float>& p, int64_t n, const RandomKey& key, double bound) {
+  for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * key.uniform(uint64_t(i)) - 1.0));
+}
+
+void fill_normal(const Pin<float>& p, int64_t n, const RandomKey& key, float deviation) {
+  key.fill_normal(p, n);
+  for (int64_t i = 0; i < n; ++i) p[i] *= deviation;
+}
+
+}  // namespace
+
+void initialise(Dit& model, uint64_t seed) {
+  const DitConfig& c = model.config();
+  const auto table = sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
+  uint64_t number = 0;
+  for (Parameter* p : model.parameters().state_dict()) {
+    const RandomKey key(seed, Stream::kInit, number++);
+    const Pin<float> value(p->value);
+    const bool zero = p->name.ends_with(".bias") || contains(p->name, "adaLN") || contains(p->name, "final_layer");
+    if (p->name == "pos_embed") {
+      std::copy(table.begin(), table.end(), value.get());
+    } else if (zero) {
+      std::fill_n(value.get(), p->size(), 0.0f);
+    } else if (contains(p->name, "_embedder.mlp") || contains(p->name, "embedding_table")) {
+      fill_normal(value, p->size(), key, 0.02f);
+    } else {
+      const int64_t outputs = p->shape[0], inputs = p->size() / outputs;
+      fill_uniform(value, p->size(), key, std::sqrt(6.0 / double(inputs + outputs)));
+    }
+  }
+}
+
+DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) : tape_(mode) {
+  const DitConfig& c = model.config();
+  const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
+  stream_.batch = batch;
+  stream_.cond_BC = tape_.temporary("cond", BC);
+  if (mode == autograd::Mode::kTraining) {
+    stream_.dcond_BC = tape_.temporary("dcond", BC);
+    stream_.dx_BTC = tape_.temporary("dx", BTC);
+  }
+  // A node's output is the input that the next node keeps.
+  std::function<void(ActivationRef)> connect;
+  patch_embed_ = &tape_.record<PatchEmbed>(c, model.patch_embed_, stream_);
+  if (want_input_gradient) patch_embed_->want_input_gradient(tape_);
+  connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
+  conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
+  for (int64_t i = 0; i < c.depth; ++i) {
+    const BlockWeights& weights = model.blocks_[size_t(i)];
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_);
+    auto& mlp = tape_.record<MlpHalf>(c, i, weights, stream_, attention);
+    connect(attention.x_BTC);
+    connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
+  }
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_);
+  connect(final_layer_->x_BTC);
+}
+
+}  // namespace ditrain::nn

@@ -1,0 +1,47 @@
+#include "ditrain/nn/patch_embed.hpp"
+
+#include <cmath>
+
+#include "ditrain/ops/embedding.hpp"
+
+namespace ditrain::nn {
+
+PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights, const TokenStream& stream)
+    : Node("x_embedder", {weights.proj.w, weights.proj.b}), patch_(c.patch_size), weights_(weights), stream_(stream) {
+  const int64_t B = stream.batch, columns = c.in_channels * c.patch_size * c.patch_size;
+  image = tape.temporary("image", {B, c.in_channels, c.input_height, c.input_width});
+  patches_ = tape.keep(*this, "patches", {B, c.tokens(), columns});
+}
+
+void PatchEmbed::want_input_gradient(autograd::Tape& tape) {
+  dimage = tape.temporary("dimage", image->shape);
+  dpatches_ = tape.temporary("dpatches", patches_->shape);
+}
+
+void PatchEmbed::forward(ops::Context& ctx) {
+  ops::patchify(ctx, image->tensor, patch_, patches_->tensor);
+  weights_.proj.forward(ctx, patches_->tensor, x_BTC_->tensor);
+  ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
+}
+
+void PatchEmbed::backward(ops::Context& ctx) {
+  weights_.proj.backward_weight(ctx, patches_->tensor, stream_.dx_BTC->tensor);
+  if (dimage == nullptr) return;
+  weights_.proj.backward_data(ctx, stream_.dx_BTC->tensor, dpatches_->tensor);
+  ops::patchify_inverse(ctx, dpatches_->tensor, patch_, dimage->tensor);
+}
+
+std::vector<float> sincos_position_table(int64_t width, int64_t grid_height, int64_t grid_width) {
+  const int64_t quarter = width / 4;
+  std::vector<float> table;
+  table.reserve(size_t(grid_height * grid_width * width));
+  for (int64_t row = 0; row < grid_height; ++row)
+    for (int64_t column = 0; column < grid_width; ++column)
+      for (const int64_t position : {column, row})
+        for (double (*wave)(double) : {+[](double a) { return std::sin(a); }, +[](double a) { return std::cos(a); }})
+          for (int64_t k = 0; k < quarter; ++k)
+            table.push_back(float(wave(double(position) * std::pow(10000.0, -double(k) / double(quarter)))));
+  return table;
+}
+
+}  // namespace ditrain::nn

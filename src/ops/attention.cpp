@@ -1,0 +1,57 @@
+#include "ditrain/ops/attention.hpp"
+
+#include <cmath>
+
+#include "ditrain/kernels/attention.hpp"
+
+namespace ditrain::ops {
+namespace {
+
+struct Sizes {
+  int64_t B, T, H, D;
+  Sizes(const char* op, const Tensor& qkv, int64_t heads, const Tensor& out, const Tensor& lse)
+      : B(qkv.dim(0)), T(qkv.dim(1)), H(heads), D(qkv.dim(2) / (3 * heads)) {
+    expect_shape(op, "qkv", qkv, {B, T, 3 * H * D});
+    expect_shape(op, "out", out, {B, T, H * D});
+    expect_shape(op, "lse", lse, {B, H, T});
+  }
+  int64_t qkv_offset(int64_t b, int64_t h) const { return b * T * 3 * H * D + h * D; }
+  int64_t out_offset(int64_t b, int64_t h) const { return b * T * H * D + h * D; }
+  kernels::AttentionHead head(const float* qkv, int64_t b, int64_t h) const {
+    const float* q = qkv + qkv_offset(b, h);
+    return {.tokens = T, .head_dim = D, .q = q, .k = q + H * D, .v = q + 2 * H * D, .qkv_stride = 3 * H * D,
+            .out_stride = H * D, .scale = float(1.0 / std::sqrt(double(D)))};
+  }
+};
+
+}  // namespace
+
+void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse) {
+  const Sizes s("attention_forward", qkv, num_heads, out, lse);
+  const Pin<float> pqkv(qkv), pout(out), plse(lse);
+  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
+    for (int64_t i = begin; i < end; ++i)
+      kernels::attention_forward(s.head(pqkv, i / s.H, i % s.H), pout + s.out_offset(i / s.H, i % s.H), plse + i * s.T,
+                                 scratch);
+  });
+}
+
+void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
+                        const Tensor& dout, const Tensor& dqkv) {
+  const Sizes s("attention_backward", qkv, num_heads, out, lse);
+  expect_shape("attention_backward", "dout", dout, out.shape());
+  expect_shape("attention_backward", "dqkv", dqkv, qkv.shape());
+  const Pin<float> pqkv(qkv), pout(out), plse(lse), pdout(dout), pdqkv(dqkv);
+  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / s.H, h = i % s.H, o = s.out_offset(b, h);
+      float* dq = pdqkv + s.qkv_offset(b, h);
+      kernels::attention_backward(s.head(pqkv, b, h), pout + o, pdout + o, plse + i * s.T, dq, dq + s.H * s.D,
+                                  dq + 2 * s.H * s.D, scratch);
+    }
+  });
+}
+
+}  // namespace ditrain::ops

@@ -1,0 +1,190 @@
+#include "ditrain/ops/elementwise.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+
+namespace ditrain::ops {
+namespace {
+
+constexpr int64_t kGrain = 1024;      // elements: 4 KiB, so that no two workers share a cache line
+constexpr int64_t kColumnGrain = 16;  // columns: one cache line
+
+// Shapes of [B, T, C] work with conditioning: where sample b's chunk starts, and checks.
+struct Rows {
+  int64_t B, T, C;
+  explicit Rows(const Tensor& x) : B(x.dim(0)), T(x.dim(1)), C(x.dim(2)) {}
+
+  // f(b, first row, rows) for each worker's rows, never crossing a sample.
+  template <class F>
+  void for_rows(Context& ctx, const F& f) const {
+    ctx.for_range(B * T, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      while (begin < end) {
+        const int64_t b = begin / T, stop = std::min(end, (b + 1) * T);
+        f(b, begin, stop - begin);
+        begin = stop;
+      }
+    });
+  }
+  // f(b, first column, columns) for each worker's columns of each sample.
+  template <class F>
+  void for_columns(Context& ctx, const F& f) const {
+    const int64_t blocks = (C + kColumnGrain - 1) / kColumnGrain;
+    ctx.for_range(B * blocks, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      while (begin < end) {
+        const int64_t b = begin / blocks, stop = std::min(end, (b + 1) * blocks);
+        const int64_t first = (begin - b * blocks) * kColumnGrain;
+        f(b, first, std::min(C, (stop - b * blocks) * kColumnGrain) - first);
+        begin = stop;
+      }
+    });
+  }
+};
+
+// A pinned chunk; p(b) is the start of sample b's C values.
+struct PinnedChunk {
+  PinnedChunk(const char* op, const Chunk& chunk, const Rows& rows)
+      : pin(chunk.cond), stride(chunk.cond.dim(1)), offset(chunk.index * rows.C) {
+    if (chunk.cond.dim(0) != rows.B || chunk.index < 0 || offset + rows.C > stride)
+      throw ShapeError({.where = op,
+                        .what = "conditioning, chunk " + std::to_string(chunk.index),
+                        .got = to_string(chunk.cond.shape()),
+                        .expected = "[" + std::to_string(rows.B) + ", n " + std::to_string(rows.C) + "]"});
+  }
+  float* operator()(int64_t b) const { return pin.get() + b * stride + offset; }
+  Pin<float> pin;
+  int64_t stride, offset;
+};
+
+template <class Kernel>
+void unary(Context& ctx, const char* op, const Tensor& x, const Tensor& y, Kernel kernel) {
+  expect_shape(op, "result", y, x.shape());
+  const Pin<float> px(x), py(y);
+  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernel(px + begin, py + begin, end - begin);
+  });
+}
+
+template <class Kernel>
+void unary_backward(Context& ctx, const char* op, const Tensor& x, const Tensor& dy, const Tensor& dx, Kernel kernel) {
+  expect_shape(op, "dy", dy, x.shape());
+  expect_shape(op, "dx", dx, x.shape());
+  const Pin<float> px(x), pdy(dy), pdx(dx);
+  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernel(px + begin, pdy + begin, pdx + begin, end - begin);
+  });
+}
+
+}  // namespace
+
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+  unary(ctx, "gelu_forward", x, y, kernels::gelu_forward);
+}
+void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  unary_backward(ctx, "gelu_backward", x, dy, dx, kernels::gelu_backward);
+}
+void silu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+  unary(ctx, "silu_forward", x, y, kernels::silu_forward);
+}
+void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  unary_backward(ctx, "silu_backward", x, dy, dx, kernels::silu_backward);
+}
+void add(Context& ctx, const Tensor& x, const Tensor& y) { unary(ctx, "add", x, y, kernels::add); }
+
+void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
+                                 const Tensor& mean, const Tensor& rstd) {
+  constexpr const char* kOp = "layer_norm_modulate_forward";
+  const Rows rows(x);
+  expect_shape(kOp, "y", y, x.shape());
+  expect_shape(kOp, "mean", mean, {rows.B, rows.T});
+  expect_shape(kOp, "rstd", rstd, {rows.B, rows.T});
+  const Pin<float> px(x), py(y), pmean(mean), prstd(rstd);
+  const PinnedChunk pshift(kOp, shift, rows), pscale(kOp, scale, rows);
+  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+    kernels::layer_norm_modulate_forward(px + row * rows.C, pshift(b), pscale(b), py + row * rows.C, pmean + row,
+                                         prstd + row, n, rows.C, kLayerNormEps);
+  });
+}
+
+void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                                  const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
+                                  const Chunk& dscale) {
+  constexpr const char* kOp = "layer_norm_modulate_backward";
+  const Rows rows(x);
+  for (const Tensor* t : {&dy, &dx}) expect_shape(kOp, "gradient", *t, x.shape());
+  const Pin<float> px(x), pmean(mean), prstd(rstd), pdy(dy), pdx(dx);
+  const PinnedChunk pscale(kOp, scale, rows), pdshift(kOp, dshift, rows), pdscale(kOp, dscale, rows);
+  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+    kernels::layer_norm_modulate_backward_rows(px + row * rows.C, pmean + row, prstd + row, pscale(b),
+                                               pdy + row * rows.C, pdx + row * rows.C, n, rows.C);
+  });
+  rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
+    const int64_t first = b * rows.T * rows.C + column;
+    kernels::layer_norm_modulate_backward_columns(px + first, pmean + b * rows.T, prstd + b * rows.T, pdy + first,
+                                                  rows.C, pdshift(b) + column, pdscale(b) + column, rows.T, n);
+  });
+}
+
+void gate_residual_forward(Context& ctx, const Tensor& x, const Chunk& gate, const Tensor& h, const Tensor& y) {
+  constexpr const char* kOp = "gate_residual_forward";
+  const Rows rows(x);
+  for (const Tensor* t : {&h, &y}) expect_shape(kOp, "operand", *t, x.shape());
+  const Pin<float> px(x), ph(h), py(y);
+  const PinnedChunk pgate(kOp, gate, rows);
+  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+    const int64_t first = row * rows.C;
+    kernels::gate_residual_forward(px + first, pgate(b), ph + first, py + first, n, rows.C);
+  });
+}
+
+void gate_residual_backward(Context& ctx, const Tensor& dy, const Chunk& gate, const Tensor& h, const Tensor& dh,
+                            const Chunk& dgate) {
+  constexpr const char* kOp = "gate_residual_backward";
+  const Rows rows(dy);
+  for (const Tensor* t : {&h, &dh}) expect_shape(kOp, "operand", *t, dy.shape());
+  const Pin<float> pdy(dy), ph(h), pdh(dh);
+  const PinnedChunk pgate(kOp, gate, rows), pdgate(kOp, dgate, rows);
+  rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
+    const int64_t first = b * rows.T * rows.C + column;
+    kernels::gate_residual_backward_columns(pdy + first, ph + first, rows.C, pdgate(b) + column, rows.T, n);
+  });
+  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+    kernels::gate_residual_backward_rows(pdy + row * rows.C, pgate(b), pdh + row * rows.C, n, rows.C);
+  });
+}
+
+double sum_squares(Context& ctx, const Tensor& x) {
+  constexpr int64_t kPiece = 1 << 16;  // fixed, so that the order of the sum is too
+  const int64_t pieces = (x.size() + kPiece - 1) / kPiece;
+  std::vector<double> sums(size_t(pieces), 0.0);
+  const Pin<float> p(x);
+  ctx.for_range(pieces, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t i = begin; i < end; ++i)
+      sums[size_t(i)] = kernels::sum_squares(p + i * kPiece, std::min(kPiece, x.size() - i * kPiece));
+  });
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+int64_t find_non_finite(Context& ctx, const Tensor& x) {
+  std::vector<int64_t> first(size_t(ctx.team().num_workers()), -1);
+  const Pin<float> p(x);
+  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+    const int64_t i = kernels::find_non_finite(p + begin, end - begin);
+    if (i >= 0) first[size_t(w.worker)] = begin + i;
+  });
+  for (int64_t i : first)
+    if (i >= 0) return i;
+  return -1;
+}
+
+void zero(Context& ctx, const Tensor& x) {
+  const Pin<float> p(x);
+  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::fill(p + begin, p + end, 0.0f);
+  });
+}
+
+}  // namespace ditrain::ops

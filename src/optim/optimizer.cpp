@@ -1,0 +1,38 @@
+#include "ditrain/optim/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/ops/elementwise.hpp"
+
+namespace ditrain::optim {
+
+void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                    autograd::ParameterStore& parameters) {
+  const double k = double(settings.step + 1);
+  const kernels::AdamWStep step{.lr = settings.lr,
+                                .beta1 = config.beta1,
+                                .beta2 = config.beta2,
+                                .eps = config.eps,
+                                .weight_decay = config.weight_decay,
+                                .bias1 = 1 - std::pow(config.beta1, k),
+                                .bias2 = 1 - std::pow(config.beta2, k),
+                                .ema_decay = settings.ema_decay,
+                                .grad_scale = settings.grad_scale};
+  const Pin<float> p(parameters.values), g(parameters.grads), m(parameters.exp_avg), v(parameters.exp_avg_sq),
+      ema(parameters.ema);
+  ctx.for_range(parameters.arena_size(), 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin, end - begin);
+  });
+}
+
+double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters) {
+  return std::sqrt(ops::sum_squares(ctx, parameters.grads));
+}
+
+double clip_factor(double norm, double clip_norm) {
+  return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
+}
+
+}  // namespace ditrain::optim

@@ -1,0 +1,31 @@
+#include "ditrain/base/error.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/dtype.hpp"
+
+using namespace ditrain;
+
+TEST_CASE("a problem reads as one sentence") {
+  CHECK(Problem{.where = "config", .what = "bad batch", .got = "3", .expected = "a multiple of 2", .hint = "4"}.text() ==
+        "[config] bad batch; got 3, expected a multiple of 2; try 4");
+  CHECK(Problem{.where = "a", .what = "b", .expected = "c"}.text() == "[a] b; expected c");
+}
+
+TEST_CASE("the nearest word is found, a far one is not") {
+  CHECK(nearest_word("globl_batch", {"micro_batch", "global_batch", "steps"}) == "global_batch");
+  CHECK(nearest_word("xyzzy", {"micro_batch", "global_batch"}).empty());
+}
+
+TEST_CASE("failed checks name the place") {
+  CHECK_THROWS_WITH(DITRAIN_CHECK(1 == 2, "sum"), Catch::Contains("error_test.cpp") && Catch::Contains("1 == 2"));
+}
+
+TEST_CASE("bf16 rounds to nearest even and keeps NaN and infinity") {
+  CHECK(to_f32(to_bf16(1.0f)) == 1.0f);
+  CHECK(to_bf16(1.00390625f).bits == 0x3f80);  // exactly half way: to even
+  CHECK(to_bf16(1.01171875f).bits == 0x3f82);  // half way, odd below: up
+  CHECK(to_f32(to_bf16(-INFINITY)) == -INFINITY);
+  const float nan = to_f32(to_bf16(NAN));
+  CHECK(nan != nan);
+}
