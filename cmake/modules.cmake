@@ -16,14 +16,14 @@ function(ditrain_module name uses)
   endif()
 endfunction()
 
-# ditrain_program(NAME): apps/NAME.cpp or apps/NAME/*.cpp, installed.
+# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, on top of module train; installed.
 function(ditrain_program name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/${name}.cpp ${PROJECT_SOURCE_DIR}/apps/${name}/*.cpp)
   if(NOT sources)
     return()
   endif()
   add_executable(${name} ${sources})
-  target_link_libraries(${name} PRIVATE ditrain_train)
+  target_link_libraries(${name} PRIVATE ditrain_train ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

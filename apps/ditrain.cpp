@@ -1,0 +1,89 @@
+// ditrain: trains a Diffusion Transformer, alone or under mpirun / srun.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/train/command_line.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/option_table.hpp"
+#include "ditrain/train/program.hpp"
+#include "ditrain/train/trainer.hpp"
+
+using namespace ditrain;
+using namespace ditrain::train;
+
+namespace {
+
+CommandLine make_command_line() {
+  return CommandLine(
+      "ditrain", "train a Diffusion Transformer; alone or under mpirun / srun",
+      {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
+       {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
+       {"out", "DIR", "run folder (default: runs/NAME of the config)"},
+       {"resume", "auto|DIR", "go on from the last checkpoint of --out (auto starts anew if there is none), or from DIR"},
+       {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
+       {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
+       {"ranks", "N", "with --dry-run: as if started on N ranks"},
+       {"print-config", "", "print the effective config, then stop"},
+       {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
+       {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
+       {"explain-memory", "[FILE.svg]", "print what every layer keeps, draw the memory plan if a file is given, then stop"}},
+      "",
+      "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
+      "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +
+          config_reference());
+}
+
+std::string default_out(const std::string& config_path) {
+  return "runs/" + std::filesystem::path(config_path).stem().string();
+}
+
+void explain_memory(const Config& config, int world_size, const std::string& picture) {
+  const MemoryPlan plan = plan_memory(config, world_size);
+  std::fputs(describe(plan).c_str(), stdout);
+  std::printf("kept for backward, node by node (keep policy: keep):\n");
+  for (const MemoryItem& node : plan.kept)
+    std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
+  if (!picture.empty()) write_memory_svg(plan, picture);
+}
+
+int body(int argc, char** argv, dist::Communicator& comm) {
+  CommandLine line = make_command_line();
+  if (!line.parse(argc, argv)) return kExitDone;
+  if (!line.has("config"))
+    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
+  const Config config = load_config(line.get("config"), line.get_all("set"));
+  const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
+  if (line.has("print-config")) {
+    if (comm.rank() == 0) std::fputs(to_yaml(config).c_str(), stdout);
+    return kExitDone;
+  }
+  if (line.has("explain-memory")) {
+    validate_without_data(config);
+    if (comm.rank() == 0) explain_memory(config, ranks > 0 ? ranks : comm.world_size(), line.get("explain-memory"));
+    return kExitDone;
+  }
+  if (line.has("dry-run")) {
+    print_dry_run(config, ranks, comm);
+    return kExitDone;
+  }
+  TrainOptions options;
+  options.resume = line.has("resume") ? line.get("resume") : "";
+  const bool resume_folder = !options.resume.empty() && options.resume != "auto";
+  options.out = line.has("out") ? line.get("out") : default_out(line.get("config"));
+  if (resume_folder && !line.has("out") && std::filesystem::exists(options.resume + "/config.yaml"))
+    options.out = options.resume;  // a run folder: go on inside it
+  options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
+  options.strict = line.has("strict");
+  if (line.has("trace")) options.trace = line.get("trace");
+  return run_training(config, options, comm);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_mpi_program("ditrain", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
+}

@@ -1,0 +1,85 @@
+// Training data as numbered samples. A Dataset hides where samples come from (drawn, image files, latent shards) and what
+// happens to unreadable ones; it knows nothing of epochs, batches or ranks: those are sampler.hpp and loader.hpp.
+//
+//   auto data = open_dataset(config.data, {3, 32, 32}, /*num_classes=*/8, /*seed=*/1);
+//   Loader loader(*data, EpochSampler(data->size(), seed), {.global_batch = 64, .count = 64});
+//   Batch batch = loader.next();
+//
+// A new kind: one file in src/dataset, one row in the registry of dataset.cpp.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ditrain/dataset/config.hpp"
+
+namespace ditrain::dataset {
+
+/// What the model reads: one sample is f32 [channels, height, width].
+struct SampleShape {
+  int64_t channels = 3, height = 32, width = 32;
+  int64_t elements() const { return channels * height * width; }
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+
+  int64_t size() const { return size_; }
+  const SampleShape& shape() const { return shape_; }
+  /// Number of classes that the data holds; 0: no labels.
+  int64_t num_classes() const { return num_classes_; }
+  /// One name a class, or empty where the data has none.
+  const std::vector<std::string>& class_names() const { return class_names_; }
+
+  /// Reads sample `index`.
+  /// Shapes:  chw [channels, height, width], overwritten
+  /// Units:   images in [-1, 1]; latents as stored, times latent_scale. *label in [0, num_classes), 0 without labels
+  /// Numerics: the same bytes for the same arguments, whatever was read before; `flip` mirrors left-right, ignored by
+  ///          kinds that cannot
+  /// Threads: may be called by any number of threads at once
+  /// Errors:  an unreadable sample throws InputError that names it; under `on_bad_file: skip` it is counted, logged once
+  ///          and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only after
+  ///          1,000 unreadable ones in a row (or all of the set)
+  void load(int64_t index, bool flip, float* chw, int64_t* label) const;
+
+  /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
+  int64_t bad_files() const;
+
+  /// One line for the log: kind, place, number of samples and classes.
+  virtual std::string describe() const = 0;
+
+ protected:
+  Dataset(const Config& config, const SampleShape& shape);
+  /// Reads one sample, without replacement. Throws InputError if it is unreadable. Thread-safe.
+  virtual void read(int64_t index, bool flip, float* chw, int64_t* label) const = 0;
+
+  SampleShape shape_;
+  int64_t size_ = 0, num_classes_ = 0;
+  std::vector<std::string> class_names_;
+
+ private:
+  void read_or_explain(int64_t index, bool flip, float* chw, int64_t* label) const;
+  bool try_read(int64_t index, bool flip, float* chw, int64_t* label) const;
+  bool known_bad(int64_t index) const;
+  void note_bad(int64_t index, const std::string& why) const;
+
+  bool skip_bad_;
+  mutable std::mutex mutex_;  // guards bad_
+  mutable std::set<int64_t> bad_;
+};
+
+/// Opens the data set of `config.kind`. Lists files and reads headers and labels, no pixels.
+/// shape: what the model takes; num_classes: the model's (0: it takes no labels, so labels are not checked); seed: of
+/// the drawn sets.
+/// Errors: InputError for an unknown kind (the nearest is named), a path that is unset, missing or empty, a shape that
+/// the kind cannot give, more classes than the model has, and values of `config` out of range.
+std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
+                                      uint64_t seed);
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,42 @@
+// Noise schedules: the f64 tables of a diffusion process, and respacing to fewer steps.
+// Adding a schedule: one file with its betas, one row in registry.cpp.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace ditrain::diffusion {
+
+/// The tables of a process with steps t = 0 (nearly clean) ... num_steps()-1 (nearly noise); all have num_steps()
+/// entries. Math:     a_t = 1 - betas[t], A_t = alphas_cumprod[t] = a_0 ... a_t, P_t = A_{t-1} with P_0 = 1;
+///           q(x_t | x_0) = N(sqrt(A_t) x_0, 1 - A_t);
+///           q(x_{t-1} | x_t, x_0) = N(posterior_mean_coef1 x_0 + posterior_mean_coef2 x_t, posterior_variance)
+/// Source:   Ho et al. 2020, eq. 4-7; Nichol and Dhariwal 2021. posterior_variance[0] is 0, therefore
+///           posterior_log_variance_clipped[0] repeats entry 1; a process of one step has log(betas[0]) there.
+struct Schedule {
+  std::vector<double> betas, alphas_cumprod, alphas_cumprod_prev;
+  std::vector<double> sqrt_alphas_cumprod, sqrt_one_minus_alphas_cumprod, log_one_minus_alphas_cumprod;
+  std::vector<double> sqrt_recip_alphas_cumprod;    ///< 1 / sqrt(A_t)
+  std::vector<double> sqrt_recipm1_alphas_cumprod;  ///< sqrt(1 / A_t - 1)
+  std::vector<double> posterior_variance, posterior_log_variance_clipped, posterior_mean_coef1, posterior_mean_coef2;
+  std::vector<int64_t> timestep_map;  ///< step of this schedule -> timestep that the model is given
+
+  int64_t num_steps() const { return static_cast<int64_t>(betas.size()); }
+};
+
+/// The schedule of that name ("linear", "squaredcos_cap_v2") with the identity as timestep map.
+/// Errors:   InputError for an unknown name, for num_steps outside [2, 100000] or too few for the schedule's betas to
+///           stay below 1 ("linear" needs 21).
+Schedule make_schedule(std::string_view name, int64_t num_steps);
+
+/// Which of num_steps steps to keep, increasing. `spec` is "ddimN": a fixed integer stride that gives N steps (the
+/// smallest such); or counts "N" or "N1,N2,...": num_steps is cut into that many equal sections, section i gets Ni
+/// evenly spread steps, first and last included, fractions rounded half to even.
+/// Errors:   InputError if spec is no such text, N is below 1, a section has fewer steps than asked for, or no stride
+///           gives N steps.
+std::vector<int64_t> space_timesteps(int64_t num_steps, std::string_view spec);
+
+/// The process that visits only space_timesteps(base.num_steps(), spec), with the same A_t at these steps.
+Schedule respace(const Schedule& base, std::string_view spec);
+
+}  // namespace ditrain::diffusion

@@ -1,0 +1,42 @@
+// Two numbers that tell whether a conditional model has learnt what its labels mean, without any other network: the
+// denoising loss under right and wrong labels, and the class of the nearest training image in pixel space.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/diffusion/config.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/nn/dit.hpp"
+
+namespace ditrain::eval {
+
+/// Mean square errors of the model's prediction.
+struct ValidationLoss {
+  double right_label = 0;
+  double wrong_label = 0;  ///< NaN for a model with fewer than two classes
+};
+
+/// The loss on num_images fixed triples (image, t, noise), with the weights that the parameters are bound to.
+/// Math:     image i is the i-th of a shuffle keyed by the seed; t_i = floor((i + 1/2) num_steps / num_images); noise
+///           from RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform, key (seed, i)
+/// Numerics: the same bits for any number of ranks and workers
+/// Threads:  collective: ranks split the images; every rank returns the result
+/// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+                               const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
+                               uint64_t seed);
+
+/// The class of the nearest (L2 over all values) of the first reference_images samples of `data`, for every image.
+/// Shapes:   images [n, C, H, W] as the data set's samples; a tie goes to the lower index. An image that is not finite
+///           has no neighbour: -1
+/// Memory:   one sample a worker. Errors: what Dataset::load throws
+std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
+                                    int64_t reference_images);
+
+/// Share of the images, in [0, 1], whose nearest_labels entry is their own label. Chance is 1 / num_classes.
+double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
+                                  const std::vector<int64_t>& labels, const dataset::Dataset& data,
+                                  int64_t reference_images = 4000);
+
+}  // namespace ditrain::eval

@@ -1,0 +1,65 @@
+// Images from a model: labels for them, the loop from noise to data on the model's tape, and weights to draw with.
+// What an image looks like depends on (weights, settings, seed, its number) alone: the same bits for any number of
+// ranks and threads and any batch size. Not here: files (apps/ditsample.cpp, module train).
+//
+//   const WeightsFrom averaged(model.parameters(), model.parameters().ema);
+//   GenerateRequest request{.sampler = sampler, .seed = 0, .labels = make_labels("balanced", 64, 8, 0)};
+//   std::vector<float> images = generate(ctx, model, config.diffusion, request);
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ditrain/diffusion/diffusion.hpp"
+#include "ditrain/nn/dit.hpp"
+
+namespace ditrain::eval {
+
+inline constexpr int64_t kDefaultBatch = 32;  ///< images at once; guidance runs the model on twice as many
+
+struct GenerateRequest {
+  diffusion::SamplerConfig sampler = {};
+  uint64_t seed = 0;
+  std::vector<int64_t> labels = {};  ///< one an image wanted here; a model without classes ignores their values
+  int64_t first_index = 0;           ///< number of the first of these images among all images of the run
+  int64_t batch = kDefaultBatch;     ///< images at once, >= 1
+};
+
+/// Told after every step which share of the request is done, in (0, 1].
+using GenerateProgress = std::function<void(double share)>;
+
+/// Draws request.labels.size() images with the weights that the model's parameters are bound to.
+/// Math:     x_T = noise 0 of the image; then diffusion::sample_loop on the respaced schedule, loop step k with noise
+///           k + 1. Noise k of image i is RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
+/// Shapes:   returns [n, in_channels, H, W]
+/// Numerics: independent of batch, workers and of how images are dealt out over calls
+/// Memory:   activations of an inference pass of min(batch, n) images (twice that under guidance)
+/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, and guidance with a
+///           model that has no classes or never trained without them (class_dropout 0)
+std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+                            const GenerateRequest& request, const GenerateProgress& progress = {});
+
+/// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.
+/// Nothing is copied; optimiser steps belong outside its life.
+class WeightsFrom {
+ public:
+  WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena);
+  ~WeightsFrom();
+  WeightsFrom(const WeightsFrom&) = delete;
+  WeightsFrom& operator=(const WeightsFrom&) = delete;
+
+ private:
+  struct Saved {
+    autograd::Parameter* parameter;
+    Tensor value;
+  };
+  std::vector<Saved> saved_;
+};
+
+/// Labels of `num` images. spec: "0,1,2" (image i gets entry i modulo the length of the list) | "uniform" (drawn from
+/// the seed and i) | "balanced" (i modulo num_classes). A model without classes (num_classes 0) gets zeros.
+/// Errors:   InputError for other words, labels outside [0, num_classes), and a list for a model without classes
+std::vector<int64_t> make_labels(const std::string& spec, int64_t num, int64_t num_classes, uint64_t seed);
+
+}  // namespace ditrain::eval

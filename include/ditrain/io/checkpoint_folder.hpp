@@ -1,0 +1,59 @@
+// The folder of checkpoints of a run: which ones exist, how a new one appears, how old ones go.
+//
+//   DIR/step_00001000/{model,ema,optimizer}.safetensors + state.json      DIR/latest -> step_00001000
+//
+// Promise: at every moment, kill -9 and power loss included, a folder named step_* is a whole checkpoint. New ones are
+// written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
+// What is inside the files is not known here (module train). One process at a time may change DIR.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ditrain::io {
+
+/// What makes a checkpoint complete.
+inline constexpr std::array<const char*, 4> kCheckpointFiles = {"model.safetensors", "ema.safetensors",
+                                                                "optimizer.safetensors", "state.json"};
+
+/// "step_00001000" for 1000 (at least 8 digits).
+std::string checkpoint_name(int64_t step);
+
+/// Writes one checkpoint: fill folder() with the files of kCheckpointFiles, then commit().
+/// Errors:   RunError (disk full, ...); the checkpoints that exist stay. commit() of an incomplete folder: LogicFault.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::string checkpoints_dir, int64_t step);  ///< creates the folders; step >= 0
+  ~CheckpointWriter();                                          ///< removes the temporary folder if not committed
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  const std::string& folder() const { return folder_; }  ///< the temporary folder DIR/.tmp_step_...
+  /// Syncs files and folder, renames to step_..., points `latest` to it. A checkpoint of the same step is replaced.
+  void commit();
+
+ private:
+  std::string dir_;
+  std::string name_;
+  std::string folder_;
+  bool committed_ = false;
+};
+
+/// Steps of all complete checkpoints, increasing; empty if `dir` does not exist.
+std::vector<int64_t> list_checkpoints(const std::string& dir);
+
+/// Path of the checkpoint to go on from: what `latest` names if that is a complete checkpoint of `dir`, otherwise the
+/// complete one of the highest step; none if there is none. Temporary folders do not count.
+std::optional<std::string> latest_checkpoint(const std::string& dir);
+
+/// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
+/// and always the newest and the one `latest` names. A removal that is killed half way leaves no half checkpoint.
+void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
+
+/// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(): a complete checkpoint
+/// that was moved aside for its replacement, which then never came, gets its name back.
+void remove_stale_temporaries(const std::string& dir);
+
+}  // namespace ditrain::io

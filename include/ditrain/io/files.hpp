@@ -1,0 +1,54 @@
+// Files and folders with every error checked. What is written here survives a crash once the call has returned.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ditrain::io {
+
+/// A file being written from its beginning; no buffer of its own, so write large pieces.
+/// Errors:   every function throws RunError naming path, bytes and the system's reason (disk full, ...).
+class FileWriter {
+ public:
+  explicit FileWriter(std::string path);  ///< creates or empties the file
+  ~FileWriter();                          ///< without finish(): closes, and removes the file if it is a regular one
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t bytes);                       ///< appends
+  void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
+  void finish();                                                    ///< fsync and close; nothing may follow
+  uint64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  void write_all(uint64_t offset, const void* data, size_t bytes);
+
+  std::string path_;
+  int fd_ = -1;
+  bool regular_ = false;
+  uint64_t bytes_written_ = 0;
+};
+
+/// Replaces (or creates) `path` in one step: a reader sees the old content or the new one, never a part, also after a
+/// crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the folder. RunError on failure, and
+/// the old file stays.
+void write_file_atomically(const std::string& path, std::string_view content);
+
+/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure.
+void append_line(const std::string& path, std::string_view line);
+
+/// The whole content of a regular file (any bytes). InputError if it cannot be read or has more than `max_bytes`.
+std::string read_text_file(const std::string& path, size_t max_bytes);
+
+/// Makes renames and new names in a folder durable. RunError on failure.
+void fsync_directory(const std::string& path);
+
+/// Creates a folder with its parents if missing; InputError if that fails or it cannot be written to.
+void make_output_folder(const std::string& path);
+
+/// Bytes an ordinary user may still write on the file system of `path` (which need not exist yet: the nearest existing
+/// parent counts). RunError if the system cannot tell.
+uint64_t free_bytes(const std::string& path);
+
+}  // namespace ditrain::io

@@ -1,0 +1,39 @@
+// Writing numpy's .npz (a stored zip with one .npy inside): samples for FID tools, "arr_0" of shape [N, H, W, C] u8.
+// Streams, so that 50,000 images need no memory; above 4 GiB the zip64 records are used.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::io {
+
+/// Writes one u8 array piece by piece, in row-major order.
+/// Errors:   RunError (disk full, ...). Appending more than the shape holds, or finishing with less: LogicFault.
+///           A file that is not finished is removed.
+class NpzU8Writer {
+ public:
+  NpzU8Writer(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape);
+  void append(const uint8_t* data, size_t bytes);
+  void finish();
+
+ private:
+  FileWriter file_;
+  std::string member_;        ///< name inside the zip
+  uint64_t member_bytes_;     ///< .npy header and data
+  uint64_t remaining_bytes_;  ///< data still to come
+  uint32_t crc_ = 0;
+};
+
+/// Writes a whole array at once.
+void write_npz_u8(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape,
+                  const uint8_t* data);
+
+/// The record before a stored zip member, and the directory that ends a zip with that single member (at offset 0).
+/// With 4 GiB or more they carry zip64 fields.
+std::string zip_local_header(const std::string& member, uint64_t member_bytes, uint32_t crc);
+std::string zip_directory(const std::string& member, uint64_t member_bytes, uint32_t crc);
+
+}  // namespace ditrain::io

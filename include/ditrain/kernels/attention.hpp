@@ -1,0 +1,29 @@
+// Attention of one head, never a T x T array: tiles of scores, online softmax, log-sum-exp kept, backward by recomputation.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace ditrain::kernels {
+
+/// One head of one sample. Row t of q, k, v starts at q + t * qkv_stride and has `head_dim` contiguous elements
+/// (slices of the qkv projection [T, 3, H, D]: qkv_stride = 3 H D); row t of out and dout at out + t * out_stride.
+struct AttentionHead {
+  int64_t tokens = 0, head_dim = 0;
+  const float *q = nullptr, *k = nullptr, *v = nullptr;
+  int64_t qkv_stride = 0, out_stride = 0;
+  float scale = 0;  ///< 1 / sqrt(head_dim)
+};
+
+/// out[t,:] = sum_s p[t,s] v[s,:],  p[t,:] = softmax(scale q[t,:] k^T);  lse[t] = log sum_s exp(scale q[t,:] . k[s,:])
+void attention_forward(const AttentionHead& head, float* out, float* lse, void* scratch);
+/// Grads: dq, dk, dv (row stride qkv_stride) are overwritten. Needs out and lse of the forward pass.
+void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
+                        float* dk, float* dv, void* scratch);
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);  ///< enough for either direction; 64-byte aligned
+
+namespace ref {
+void attention_forward(const AttentionHead& head, float* out, float* lse);
+void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
+                        float* dk, float* dv);
+}
+}  // namespace ditrain::kernels

@@ -1,0 +1,54 @@
+// How much memory and how many cores this process may use, and who says so: machine, cgroup (v1 and v2), rlimits,
+// launcher. Files are read below `root` ("" is the real system), so that tests can pretend another machine.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "ditrain/platform/topology.hpp"
+
+namespace ditrain::platform {
+
+/// A number of bytes and what set it, for example "physical RAM" or "cgroup /sys/fs/cgroup/job/memory.max".
+struct MemoryLimit {
+  size_t bytes = 0;
+  std::string source;
+};
+
+/// What all ranks of this node together may use: the smallest of physical RAM (MemTotal), the memory limits of this
+/// process' cgroup and its ancestors, and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is
+/// therefore taken times ranks_on_node.
+/// Errors: throws RunError if the size of the RAM cannot be read.
+MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
+
+/// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity if there is no quota.
+double cpu_quota(const std::string& root = "");
+
+/// Bytes of this process that are in RAM now.
+size_t resident_bytes();
+/// Most bytes of this process that were in RAM at once, since its start.
+size_t peak_resident_bytes();
+
+/// Number of threads of a rank and what limited it.
+struct ThreadCount {
+  int threads = 1;
+  std::string ruled_by;
+};
+
+/// Who else uses the cores: ranks whose affinity masks overlap with this one's, and ranks under the same cgroup quota.
+/// Both count this rank.
+struct Sharing {
+  int ranks_on_mask = 1;
+  int ranks_on_quota = 1;
+};
+
+/// How to look up an environment variable: nullptr if it is not set.
+using EnvLookup = std::function<const char*(const char*)>;
+
+/// The least of: allowed cores / ranks_on_mask, cgroup quota / ranks_on_quota, SLURM_CPUS_PER_TASK, OMP_NUM_THREADS
+/// (its first number); quotients are rounded down, the result is at least 1. A variable that is not a positive whole
+/// number is ignored. On a tie the earlier of this list is named.
+ThreadCount default_threads(const Topology& topology, const Sharing& sharing = {}, const std::string& root = "",
+                            const EnvLookup& lookup = {});
+
+}  // namespace ditrain::platform

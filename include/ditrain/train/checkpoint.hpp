@@ -1,0 +1,42 @@
+// Checkpoints of a run: which tensors go into which file, and what state.json says. The folder's mechanics (temporary
+// folder, fsync, rename, `latest`) are io/checkpoint_folder.hpp.
+#pragma once
+#include <string>
+
+#include "ditrain/autograd/parameters.hpp"
+#include "ditrain/train/config.hpp"
+
+namespace ditrain::train {
+
+/// state.json
+struct CheckpointState {
+  int64_t step = 0;           ///< optimiser steps done; the data position is step x global_batch
+  int64_t optimizer_step = 0; ///< updates made: step less the skipped ones
+  int64_t skipped_steps = 0;  ///< steps without an update because of a non-finite loss or gradient
+  int64_t world_size = 1;
+  std::string isa, kernels;   ///< what computed it; others may not continue bit for bit
+  std::string version;
+  std::string config_yaml;    ///< the effective config
+};
+
+/// Writes DIR/step_NNNNNNNN with model, ema and optimizer .safetensors and state.json, then moves `latest` and prunes.
+/// Returns the folder. Errors: RunError (disk full, ...); the last good checkpoint and `latest` stay as they were
+std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
+                            autograd::ParameterStore& parameters, const CheckpointConfig& config);
+
+/// `path` is a checkpoint folder, a folder of checkpoints or a run folder (then its latest complete one is taken).
+/// Errors:   InputError if there is none
+std::string find_checkpoint(const std::string& path);
+
+/// Errors:   InputError if state.json is missing, truncated or lacks a field
+CheckpointState read_checkpoint_state(const std::string& folder);
+
+/// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store; frozen
+/// parameters are checked against the store's own). Works for model.safetensors, ema.safetensors and exports.
+/// Errors:   InputError that names the file and the tensor: missing, extra, of another shape, not finite, not floating
+void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena);
+
+/// Weights, EMA and moments of a checkpoint folder into a store allocated for training.
+void load_training_state(const std::string& folder, autograd::ParameterStore& parameters);
+
+}  // namespace ditrain::train

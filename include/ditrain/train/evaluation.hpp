@@ -1,0 +1,28 @@
+// What the trainer looks at on the way: sample grids and the validation loss, split over ranks.
+#pragma once
+#include <map>
+#include <string>
+
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/train/config.hpp"
+
+namespace ditrain::train {
+
+/// Collective; the EMA weights are used. Results are added to `extra`, which goes into metrics.jsonl.
+struct Evaluation {
+  const Config& config;
+  nn::Dit& model;
+  const dataset::Dataset& data;
+  dist::Communicator& comm;
+  ops::Context& ctx;
+
+  /// Draws sample.num_images images, classes in turn, and writes a grid PNG (rank 0; `path` is ignored elsewhere).
+  /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class.
+  void sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra);
+  /// Loss on eval.num_images fixed (image, t, noise): with the right label and with a wrong one.
+  void validation(std::map<std::string, double>& extra);
+};
+
+}  // namespace ditrain::train

@@ -1,0 +1,54 @@
+// What a run tells about itself: metrics.jsonl, the progress line, the phase table at the end.
+#pragma once
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ditrain/dist/communicator.hpp"
+
+namespace ditrain::train {
+
+/// Where the time of a step goes; seconds of this rank.
+enum class Phase { kData, kPrepare, kForward, kLoss, kBackward, kAllreduceExposed, kOptimizer, kCheckpoint, kSample, kEval };
+inline constexpr std::array<const char*, 10> kPhaseNames = {"data",      "prepare",           "forward",   "loss",
+                                                            "backward",  "allreduce_exposed", "optimizer", "checkpoint",
+                                                            "sample",    "eval"};
+
+class PhaseTimes {
+ public:
+  double& operator[](Phase p) { return seconds_[size_t(p)]; }
+  double operator[](Phase p) const { return seconds_[size_t(p)]; }
+  void add(const PhaseTimes& other);
+  const std::array<double, kPhaseNames.size()>& seconds() const { return seconds_; }
+
+ private:
+  std::array<double, kPhaseNames.size()> seconds_{};
+};
+
+struct StepMetrics {
+  int64_t step = 0;  ///< number of this step, from 1
+  double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
+  double images_per_second = 0, tflops = 0, mfu = 0;
+  PhaseTimes seconds;
+  size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
+  int64_t skipped_steps = 0, bad_files = 0;
+  std::string non_finite;             ///< name of the first bad tensor; empty: none
+  std::map<std::string, double> extra; ///< val_loss, ... of the steps that have them
+};
+
+/// One line of metrics.jsonl; numbers that are not finite become null.
+std::string to_json_line(const StepMetrics& m);
+
+/// Moves the lines of RUN/metrics.jsonl after `step` to the end of RUN/metrics.discarded.jsonl; a last line that a
+/// killed run left half-written counts as one of them. Returns how many were moved.
+int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
+
+/// "step 120/1000 (12.0 %)  loss 0.1234  312.4 img/s  0.21 TFLOP/s  MFU 45.1 %  ETA 3 min 12 s"
+std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left);
+std::string format_duration(double seconds);
+
+/// Collective: table of phases, min / avg / max over ranks and share of the wall time; empty except on rank 0.
+std::string phase_table(const PhaseTimes& total, double wall_s, dist::Communicator& comm);
+
+}  // namespace ditrain::train

@@ -1,0 +1,74 @@
+// One training step of one rank: noise, forward, loss, backward, all-reduce, clipping, AdamW and EMA.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ditrain/dataset/loader.hpp"
+#include "ditrain/diffusion/loss.hpp"
+#include "ditrain/diffusion/schedule.hpp"
+#include "ditrain/dist/gradient_buckets.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/train/config.hpp"
+#include "ditrain/train/metrics.hpp"
+
+namespace ditrain::train {
+
+/// Counters that a checkpoint carries.
+struct Progress {
+  int64_t step = 0;            ///< steps done
+  int64_t optimizer_step = 0;  ///< updates made
+  int64_t skipped_steps = 0;
+};
+
+struct StepResult {
+  double loss = 0, mse = 0, vb = 0;  ///< means over the global batch
+  double grad_norm = 0, lr = 0;
+  std::string non_finite;            ///< name of the first bad tensor; empty: all is finite and the update was made
+  PhaseTimes seconds;
+};
+
+class TrainStep {
+ public:
+  /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before `run`.
+  TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx);
+  void allocate();
+
+  /// Step number progress.step (from 0) on this rank's samples of the global batch.
+  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g); the gradient is
+  ///           that of the mean loss over the global batch, summed over micro-batches and ranks
+  /// A step with a loss or gradient that is not finite changes no weights on any rank and is named in the result.
+  StepResult run(const dataset::Batch& batch, Progress& progress);
+
+  autograd::Tape& tape() { return pass_.tape(); }
+
+ private:
+  struct MicroBatch {
+    const float* images;
+    const int64_t* labels;
+    int64_t first_sample;  // number in the global batch
+    bool last;
+  };
+  void prepare(const MicroBatch& micro, int64_t step);
+  void run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result);
+  void compute_loss(const MicroBatch& micro, StepResult& result);
+  std::string first_non_finite();
+  std::string agree_on_name(const std::string& mine);
+
+  const Config& config_;
+  nn::Dit& model_;
+  dist::Communicator& comm_;
+  ops::Context& ctx_;
+  diffusion::Schedule schedule_;
+  diffusion::Rules rules_;
+  diffusion::Shape shape_;
+  int64_t samples_, micro_batch_;  // of this rank
+  nn::DitPass pass_;
+  Tensor noise_;
+  std::vector<int64_t> t_;
+  std::vector<diffusion::LossTerms> terms_;
+  std::unique_ptr<dist::GradientBuckets> buckets_;
+  std::string bad_activation_;
+  bool mark_buckets_ = false;
+};
+
+}  // namespace ditrain::train

@@ -1,0 +1,158 @@
+#include "ditrain/dataset/dataset.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+constexpr int64_t kMaxBadInARow = 1000;  // enough to step over a lost folder; a set worse than that is not usable
+constexpr int64_t kMaxSide = 1 << 16, kMaxChannels = 1 << 12;  // keeps elements() below 2^44
+
+struct Kind {
+  const char* name;
+  std::unique_ptr<Dataset> (*open)(const OpenRequest&);
+  bool needs_path;
+};
+constexpr Kind kKinds[] = {
+    {"shapes", open_shapes, false},
+    {"folder", open_image_folder, true},
+    {"latents", open_latents, true},
+};
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+const Kind& find_kind(const std::string& name) {
+  for (const Kind& kind : kKinds)
+    if (name == kind.name) return kind;
+  const std::string near = nearest_word(name, kinds());
+  throw InputError({.where = "data",
+                    .what = "unknown data.kind",
+                    .got = "'" + name + "'",
+                    .expected = "one of " + joined(kinds()),
+                    .hint = near.empty() ? "" : "data.kind: " + near});
+}
+
+void check_config(const Config& config, const Kind& kind) {
+  if (config.on_bad_file != "error" && config.on_bad_file != "skip")
+    throw InputError({.where = "data",
+                      .what = "unknown data.on_bad_file",
+                      .got = "'" + config.on_bad_file + "'",
+                      .expected = "error or skip",
+                      .hint = nearest_word(config.on_bad_file, {"error", "skip"})});
+  if (!std::isfinite(config.latent_scale) || config.latent_scale == 0)
+    throw InputError({.where = "data",
+                      .what = "data.latent_scale is not usable",
+                      .got = std::to_string(config.latent_scale),
+                      .expected = "a finite number other than 0"});
+  if (kind.needs_path && config.path.empty())
+    throw InputError({.where = "data",
+                      .what = std::string("data.kind: ") + kind.name + " needs data.path, which is not set",
+                      .hint = "the line `data: {path: DIR}` in the config, or --set data.path=DIR"});
+}
+
+void check_shape(const SampleShape& s) {
+  if (s.channels < 1 || s.channels > kMaxChannels || s.height < 1 || s.height > kMaxSide || s.width < 1 ||
+      s.width > kMaxSide)
+    throw ShapeError({.where = "data",
+                      .what = "no samples of this shape",
+                      .got = std::to_string(s.channels) + " x " + std::to_string(s.height) + " x " +
+                             std::to_string(s.width),
+                      .expected = "1 to 4096 channels and sides of 1 to 65536"});
+}
+
+void check_classes(const Dataset& data, int64_t num_classes) {
+  const int64_t have = data.num_classes();
+  if (num_classes > 1 && have == 0)
+    throw InputError({.where = "data",
+                      .what = "the data has no labels, but the model is conditioned on classes: " + data.describe(),
+                      .got = "model.num_classes " + std::to_string(num_classes),
+                      .expected = "0 or 1",
+                      .hint = "one sub-folder a class (folder), a tensor `labels` (latents) or model.num_classes: 0"});
+  if (num_classes > 0 && have > num_classes)
+    throw InputError({.where = "data",
+                      .what = "label out of range: the data has more classes than the model: " + data.describe(),
+                      .got = "labels up to " + std::to_string(have - 1),
+                      .expected = "labels below model.num_classes " + std::to_string(num_classes),
+                      .hint = "model.num_classes: " + std::to_string(have)});
+}
+
+}  // namespace
+
+std::vector<std::string> kinds() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  return names;
+}
+
+std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
+                                      uint64_t seed) {
+  const Kind& kind = find_kind(config.kind);
+  check_config(config, kind);
+  check_shape(shape);
+  auto data = kind.open({config, shape, num_classes, seed});
+  DITRAIN_CHECK(data->size() > 0, "an empty data set was opened");
+  check_classes(*data, num_classes);
+  return data;
+}
+
+Dataset::Dataset(const Config& config, const SampleShape& shape)
+    : shape_(shape), skip_bad_(config.on_bad_file == "skip") {}
+
+void Dataset::load(int64_t index, bool flip, float* chw, int64_t* label) const {
+  DITRAIN_CHECK(index >= 0 && index < size_, "sample " + std::to_string(index));
+  if (!skip_bad_) return read_or_explain(index, flip, chw, label);
+  const int64_t tries = std::min(size_, kMaxBadInARow);
+  for (int64_t k = 0; k < tries; ++k)
+    if (try_read((index + k) % size_, flip, chw, label)) return;
+  throw InputError({.where = "data",
+                    .what = std::to_string(tries) + " unreadable samples in a row, from sample " +
+                            std::to_string(index) + " on: " + describe(),
+                    .hint = "data.on_bad_file: error, which tells what is wrong with the first"});
+}
+
+void Dataset::read_or_explain(int64_t index, bool flip, float* chw, int64_t* label) const {
+  try {
+    read(index, flip, chw, label);
+  } catch (const InputError& error) {
+    throw InputError({.where = "data",
+                      .what = std::string("unreadable sample: ") + error.what(),
+                      .hint = "`data.on_bad_file: skip`, which counts it and takes the next one"});
+  }
+}
+
+bool Dataset::try_read(int64_t index, bool flip, float* chw, int64_t* label) const {
+  if (known_bad(index)) return false;
+  try {
+    read(index, flip, chw, label);
+    return true;
+  } catch (const InputError& error) {
+    note_bad(index, error.what());
+    return false;
+  }
+}
+
+bool Dataset::known_bad(int64_t index) const {
+  const std::lock_guard lock(mutex_);
+  return bad_.contains(index);
+}
+
+void Dataset::note_bad(int64_t index, const std::string& why) const {
+  const std::lock_guard lock(mutex_);
+  if (bad_.insert(index).second) log::warn("skipped a bad sample ({} so far): {}", bad_.size(), why);
+}
+
+int64_t Dataset::bad_files() const {
+  const std::lock_guard lock(mutex_);
+  return int64_t(bad_.size());
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,111 @@
+// Image files: one sub-folder a class (its sorted position is the label) or a flat folder without labels. Only names are
+// read when it is opened; a file is decoded each time its sample is wanted.
+#include <algorithm>
+#include <array>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/io/image.hpp"
+#include "file_list.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+constexpr std::array<const char*, 4> kExtensions{"jpg", "jpeg", "png", "bmp"};
+
+bool is_image(const std::string& name) {
+  return std::find(kExtensions.begin(), kExtensions.end(), lower_extension(name)) != kExtensions.end();
+}
+
+std::vector<std::string> image_names(const Listing& listing) {
+  std::vector<std::string> names;
+  std::copy_if(listing.files.begin(), listing.files.end(), std::back_inserter(names), is_image);
+  return names;
+}
+
+[[noreturn]] void no_images(const std::string& path, const Listing& top) {
+  std::string hint = "a folder of images, or of one sub-folder of images a class";
+  for (const auto& name : top.folders)
+    if (!list_folder(path + "/" + name).folders.empty()) {
+      hint = "a folder further down, such as data.path: " + path + "/" + name;
+      break;
+    }
+  throw InputError({.where = "data",
+                    .what = "no images in '" + path + "'",
+                    .got = std::to_string(top.files.size()) + " other files and " +
+                           std::to_string(top.folders.size()) + " sub-folders",
+                    .expected = ".jpg, .jpeg, .png or .bmp files",
+                    .hint = hint});
+}
+
+class ImageFolder final : public Dataset {
+ public:
+  explicit ImageFolder(const OpenRequest& request) : Dataset(request.config, request.shape), root_(request.config.path) {
+    const Listing top = list_folder(root_);
+    for (const auto& name : top.folders) add_class(name);
+    const std::vector<std::string> loose = image_names(top);
+    if (files_.empty()) {
+      class_names_.clear();
+      for (const auto& name : loose) files_.push_back({name, 0});
+    } else if (!loose.empty()) {
+      log::warn("data: {} images beside the class folders of '{}' are not used", loose.size(), root_);
+    }
+    if (files_.empty()) no_images(root_, top);
+    size_ = int64_t(files_.size());
+    num_classes_ = int64_t(class_names_.size());
+  }
+
+  std::string describe() const override {
+    const std::string labels = num_classes_ == 0 ? "no labels" : std::to_string(num_classes_) + " classes";
+    return "folder '" + root_ + "': " + std::to_string(size_) + " images, " + labels;
+  }
+
+ private:
+  struct File {
+    std::string name;  // relative to root_
+    int64_t label;
+  };
+
+  // An empty sub-folder keeps its label: the other labels must not depend on whether it was filled yet.
+  void add_class(const std::string& name) {
+    const auto label = int64_t(class_names_.size());
+    class_names_.push_back(name);
+    const std::vector<std::string> images = image_names(list_folder(root_ + "/" + name));
+    for (const auto& image : images) files_.push_back({name + "/" + image, label});
+    if (images.empty()) log::warn("data: the class folder '{}/{}' has no images", root_, name);
+  }
+
+  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+    const File& file = files_[size_t(index)];
+    const io::ImageU8 image =
+        io::center_crop_adm(io::read_image(root_ + "/" + file.name), shape_.height, shape_.width);
+    DITRAIN_CHECK(image.channels == 3 && image.height == shape_.height && image.width == shape_.width,
+                  "crop of another size than asked for");
+    const int64_t height = shape_.height, width = shape_.width;
+    for (int64_t c = 0; c < 3; ++c)
+      for (int64_t y = 0; y < height; ++y)
+        for (int64_t x = 0; x < width; ++x) {
+          const int64_t from = flip ? width - 1 - x : x;
+          *chw++ = float(image.pixels[size_t((y * width + from) * 3 + c)]) / 127.5f - 1.0f;
+        }
+    *label = file.label;
+  }
+
+  std::string root_;
+  std::vector<File> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_image_folder(const OpenRequest& request) {
+  if (request.shape.channels != 3)
+    throw ShapeError({.where = "data",
+                      .what = "data.kind: folder reads RGB images",
+                      .got = "model.in_channels " + std::to_string(request.shape.channels),
+                      .expected = "3",
+                      .hint = "model.in_channels: 3, or data.kind: latents"});
+  return std::make_unique<ImageFolder>(request);
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,161 @@
+// Latents made beforehand: safetensors shards (a folder of them, or one file), each with
+//   latents [N, C, H, W] (F32, BF16, F16), labels [N] (integers; all shards or none),
+//   latents_flip [N, C, H, W] (the latents of the mirrored images; all shards or none).
+// Samples are numbered through the shards in the order of their names. Shards stay mapped; a sample is converted to f32
+// when it is wanted.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "file_list.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+constexpr int64_t kMaxClasses = int64_t{1} << 24;  // a label beyond it is garbage, and would size a table of the model
+
+std::string text_of(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::vector<std::string> shard_paths(const std::string& path) {
+  std::error_code ec;
+  if (std::filesystem::is_regular_file(path, ec)) return {path};
+  std::vector<std::string> paths;
+  const Listing listing = list_folder(path);
+  for (const auto& name : listing.files)
+    if (lower_extension(name) == "safetensors") paths.push_back(path + "/" + name);
+  if (paths.empty())
+    throw InputError({.where = "data",
+                      .what = "no latents in '" + path + "'",
+                      .got = std::to_string(listing.files.size()) + " other files",
+                      .expected = ".safetensors files"});
+  return paths;
+}
+
+struct Shard {
+  io::SafetensorsFile file;
+  int64_t first;  // number of its first sample
+  int64_t count;
+  std::vector<int64_t> labels;  // empty: none
+  const io::TensorView& latents() const { return file.tensor("latents"); }
+};
+
+// A tensor of latents must have the model's sample shape behind N, and a type that can be read.
+void check_latents(const io::SafetensorsFile& file, const io::TensorView& view, const SampleShape& want) {
+  const std::vector<int64_t> sample{want.channels, want.height, want.width};
+  if (view.shape.size() != 4 || !std::equal(sample.begin(), sample.end(), view.shape.begin() + 1))
+    throw ShapeError({.where = file.path(),
+                      .what = "`" + view.name + "` is not what the model reads",
+                      .got = text_of(view.shape),
+                      .expected = "[N, " + text_of(sample).substr(1),
+                      .hint = "model.in_channels and model.input_size of these latents"});
+  if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16")
+    throw InputError({.where = file.path(),
+                      .what = "`" + view.name + "` has a type that latents cannot have",
+                      .got = view.dtype,
+                      .expected = "F32, BF16 or F16"});
+}
+
+std::vector<int64_t> read_labels(const io::SafetensorsFile& file, int64_t count) {
+  const io::TensorView& view = file.tensor("labels");
+  if (view.shape != std::vector<int64_t>{count})
+    throw ShapeError({.where = file.path(),
+                      .what = "`labels` does not go with `latents`",
+                      .got = text_of(view.shape),
+                      .expected = text_of({count})});
+  std::vector<int64_t> labels = io::to_i64(view);
+  for (size_t i = 0; i < labels.size(); ++i)
+    if (labels[i] < 0 || labels[i] >= kMaxClasses)
+      throw InputError({.where = file.path(),
+                        .what = "label out of range at row " + std::to_string(i),
+                        .got = std::to_string(labels[i]),
+                        .expected = "0 to " + std::to_string(kMaxClasses - 1)});
+  return labels;
+}
+
+Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
+  Shard shard{io::SafetensorsFile(path), first, 0, {}};
+  check_latents(shard.file, shard.latents(), shape);
+  shard.count = shard.latents().shape[0];
+  if (shard.file.contains("labels")) shard.labels = read_labels(shard.file, shard.count);
+  if (shard.file.contains("latents_flip")) {
+    const io::TensorView& flipped = shard.file.tensor("latents_flip");
+    check_latents(shard.file, flipped, shape);
+    if (flipped.shape[0] != shard.count)
+      throw ShapeError({.where = path,
+                        .what = "`latents_flip` does not go with `latents`",
+                        .got = text_of(flipped.shape),
+                        .expected = text_of(shard.latents().shape)});
+  }
+  return shard;
+}
+
+class Latents final : public Dataset {
+ public:
+  explicit Latents(const OpenRequest& request)
+      : Dataset(request.config, request.shape), path_(request.config.path), scale_(float(request.config.latent_scale)) {
+    for (const auto& path : shard_paths(path_)) {
+      shards_.push_back(open_shard(path, size_, shape_));
+      size_ += shards_.back().count;
+      for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
+      check_same_tensors(shards_.back());
+    }
+    if (size_ == 0)
+      throw InputError({.where = "data", .what = "no latents in '" + path_ + "'", .got = "tensors of 0 samples"});
+  }
+
+  std::string describe() const override {
+    const std::string labels = num_classes_ == 0 ? "no labels" : "labels below " + std::to_string(num_classes_);
+    const char* flips = shards_.front().file.contains("latents_flip") ? "flipped copies" : "no flipped copies";
+    return "latents '" + path_ + "': " + std::to_string(size_) + " samples in " + std::to_string(shards_.size()) +
+           " shards, " + labels + ", " + flips;
+  }
+
+ private:
+  void check_same_tensors(const Shard& shard) const {
+    for (const char* name : {"labels", "latents_flip"})
+      if (shard.file.contains(name) != shards_.front().file.contains(name))
+        throw InputError({.where = shard.file.path(),
+                          .what = std::string("`") + name + "` must be in all shards or in none",
+                          .got = shard.file.contains(name) ? "it here" : "none here",
+                          .expected = "the same as in " + shards_.front().file.path()});
+  }
+
+  const Shard& shard_of(int64_t index) const {
+    const auto after = std::upper_bound(shards_.begin(), shards_.end(), index,
+                                        [](int64_t i, const Shard& shard) { return i < shard.first; });
+    return *std::prev(after);  // of shards that begin at the same index, the last is the one that is not empty
+  }
+
+  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+    const Shard& shard = shard_of(index);
+    const int64_t row = index - shard.first;
+    const bool mirrored = flip && shard.file.contains("latents_flip");
+    const io::TensorView& all = mirrored ? shard.file.tensor("latents_flip") : shard.latents();
+    io::read_f32(io::row_range(all, row, 1), chw);
+    for (int64_t i = 0; i < shape_.elements(); ++i) {
+      chw[i] *= scale_;
+      if (!std::isfinite(chw[i]))
+        throw InputError({.where = shard.file.path(),
+                          .what = "non-finite value in `" + all.name + "`",
+                          .got = std::to_string(chw[i]) + " in row " + std::to_string(row)});
+    }
+    *label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];
+  }
+
+  std::string path_;
+  float scale_;
+  std::vector<Shard> shards_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_latents(const OpenRequest& request) { return std::make_unique<Latents>(request); }
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,43 @@
+// The coefficients of p(x_{t-1} | x_t) at one t, looked up once per sample; element-wise arithmetic in f64.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/diffusion/config.hpp"
+#include "ditrain/diffusion/schedule.hpp"
+
+namespace ditrain::diffusion {
+
+class ReverseStep {
+ public:
+  ReverseStep(const Schedule& schedule, const Rules& rules, int64_t t);
+
+  double predict_x0(double x_t, double out, bool clip) const {
+    const double x0 = predicts_x0_ ? out : sqrt_recip_ * x_t - sqrt_recipm1_ * out;
+    return clip ? std::clamp(x0, -1.0, 1.0) : x0;
+  }
+  /// The noise that x_t contains if its clean data is x0.
+  double epsilon_of(double x_t, double x0) const { return (sqrt_recip_ * x_t - x0) / sqrt_recipm1_; }
+  double mean(double x0, double x_t) const { return coef1_ * x0 + coef2_ * x_t; }
+  /// d mean / d out, without clipping.
+  double mean_slope() const { return predicts_x0_ ? coef1_ : -coef1_ * sqrt_recipm1_; }
+
+  /// `v` is the model's variance output; without effect on fixed variances.
+  double log_variance(double v) const {
+    return learned_ ? min_log_ + (v + 1) / 2 * (max_log_ - min_log_) : fixed_log_variance_;
+  }
+  double variance(double log_variance) const { return learned_ ? std::exp(log_variance) : fixed_variance_; }
+  /// d log_variance / d v
+  double log_variance_slope() const { return learned_ ? (max_log_ - min_log_) / 2 : 0; }
+
+ private:
+  bool predicts_x0_, learned_;
+  double sqrt_recip_, sqrt_recipm1_, coef1_, coef2_;
+  double min_log_, max_log_;
+  double fixed_variance_, fixed_log_variance_;
+};
+
+/// Fails if t is no step of the schedule.
+void check_step(const Schedule& schedule, int64_t t);
+
+}  // namespace ditrain::diffusion

@@ -1,0 +1,156 @@
+// Tables from betas, and respacing.
+#include "ditrain/diffusion/schedule.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
+
+namespace ditrain::diffusion {
+
+namespace {
+
+// More steps than any published process; keeps a mistyped number from taking the memory.
+constexpr int64_t kMinSteps = 2, kMaxSteps = 100'000;
+
+void fill_posterior(Schedule& s) {
+  const int64_t n = s.num_steps();
+  for (int64_t t = 0; t < n; ++t) {
+    const double beta = s.betas[t], after = 1 - s.alphas_cumprod[t], before = 1 - s.alphas_cumprod_prev[t];
+    s.posterior_variance.push_back(beta * before / after);
+    s.posterior_mean_coef1.push_back(beta * std::sqrt(s.alphas_cumprod_prev[t]) / after);
+    s.posterior_mean_coef2.push_back(before * std::sqrt(1 - beta) / after);
+  }
+  const double first = n > 1 ? s.posterior_variance[1] : s.betas[0];
+  s.posterior_log_variance_clipped.push_back(std::log(first));
+  for (int64_t t = 1; t < n; ++t) s.posterior_log_variance_clipped.push_back(std::log(s.posterior_variance[t]));
+}
+
+Schedule schedule_from_betas(std::vector<double> betas, std::vector<int64_t> timestep_map) {
+  Schedule s;
+  s.betas = std::move(betas);
+  s.timestep_map = std::move(timestep_map);
+  double product = 1;
+  for (const double beta : s.betas) {
+    s.alphas_cumprod_prev.push_back(product);
+    product *= 1 - beta;
+    s.alphas_cumprod.push_back(product);
+    s.sqrt_alphas_cumprod.push_back(std::sqrt(product));
+    s.sqrt_one_minus_alphas_cumprod.push_back(std::sqrt(1 - product));
+    s.log_one_minus_alphas_cumprod.push_back(std::log(1 - product));
+    s.sqrt_recip_alphas_cumprod.push_back(std::sqrt(1 / product));
+    s.sqrt_recipm1_alphas_cumprod.push_back(std::sqrt(1 / product - 1));
+  }
+  fill_posterior(s);
+  return s;
+}
+
+[[noreturn]] void bad_spec(std::string_view spec, std::string what, std::string expected) {
+  throw InputError({.where = "diffusion",
+                    .what = "spacing: " + std::move(what),
+                    .got = "\"" + std::string(spec) + "\"",
+                    .expected = std::move(expected)});
+}
+
+int64_t parse_count(std::string_view word, std::string_view spec) {
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+  if (error != std::errc() || end != word.data() + word.size() || count < 1) {
+    bad_spec(spec, "bad number of steps \"" + std::string(word) + "\"",
+             "\"N\", \"N1,N2,...\" or \"ddimN\" with whole numbers from 1");
+  }
+  return count;
+}
+
+std::vector<int64_t> strided_steps(int64_t num_steps, int64_t count, std::string_view spec) {
+  for (int64_t stride = 1; stride < num_steps; ++stride) {
+    if ((num_steps - 1) / stride + 1 != count) continue;
+    std::vector<int64_t> steps(count);
+    for (int64_t i = 0; i < count; ++i) steps[i] = i * stride;
+    return steps;
+  }
+  bad_spec(spec, "no integer stride gives this number of steps",
+           "a count that a stride over " + std::to_string(num_steps) + " steps gives");
+}
+
+std::vector<int64_t> parse_sections(std::string_view spec) {
+  std::vector<int64_t> counts;
+  for (size_t begin = 0; begin <= spec.size();) {
+    const size_t end = std::min(spec.find(',', begin), spec.size());
+    counts.push_back(parse_count(spec.substr(begin, end - begin), spec));
+    begin = end + 1;
+  }
+  return counts;
+}
+
+void append_section(std::vector<int64_t>& steps, int64_t start, int64_t size, int64_t count) {
+  const double stride = count > 1 ? static_cast<double>(size - 1) / static_cast<double>(count - 1) : 1.0;
+  double position = 0;  // summed, not multiplied: published maps come from the sum
+  for (int64_t i = 0; i < count; ++i, position += stride) {
+    steps.push_back(start + static_cast<int64_t>(std::nearbyint(position)));  // half to even
+  }
+}
+
+}  // namespace
+
+Schedule make_schedule(std::string_view name, int64_t num_steps) {
+  const BetaSchedule& row = find_beta_schedule(name);
+  if (num_steps < kMinSteps || num_steps > kMaxSteps) {
+    throw InputError({.where = "diffusion",
+                      .what = "num_steps out of range",
+                      .got = std::to_string(num_steps),
+                      .expected = std::to_string(kMinSteps) + " to " + std::to_string(kMaxSteps)});
+  }
+  std::vector<double> betas = row.betas(num_steps);
+  const auto bad = std::find_if(betas.begin(), betas.end(), [](double b) { return !(b > 0 && b < 1); });
+  if (bad != betas.end()) {
+    throw InputError({.where = "diffusion",
+                      .what = "num_steps does not suit schedule " + std::string(name),
+                      .got = std::to_string(num_steps) + " steps, which make a beta of " + std::to_string(*bad),
+                      .expected = "betas between 0 and 1",
+                      .hint = "num_steps: 1000 with fewer steps in sampling"});
+  }
+  std::vector<int64_t> identity(num_steps);
+  std::iota(identity.begin(), identity.end(), 0);
+  return schedule_from_betas(std::move(betas), std::move(identity));
+}
+
+std::vector<int64_t> space_timesteps(int64_t num_steps, std::string_view spec) {
+  constexpr std::string_view kStrided = "ddim";
+  if (spec.starts_with(kStrided)) {
+    return strided_steps(num_steps, parse_count(spec.substr(kStrided.size()), spec), spec);
+  }
+  const std::vector<int64_t> counts = parse_sections(spec);
+  const auto num_sections = static_cast<int64_t>(counts.size());
+  std::vector<int64_t> steps;
+  int64_t start = 0;
+  for (int64_t i = 0; i < num_sections; ++i) {
+    const int64_t size = num_steps / num_sections + (i < num_steps % num_sections ? 1 : 0);
+    if (counts[i] > size) {
+      bad_spec(spec, "more steps than there are",
+               "at most " + std::to_string(size) + " in section " + std::to_string(i + 1) + " of " +
+                   std::to_string(num_sections));
+    }
+    append_section(steps, start, size, counts[i]);
+    start += size;
+  }
+  return steps;
+}
+
+Schedule respace(const Schedule& base, std::string_view spec) {
+  std::vector<double> betas;
+  std::vector<int64_t> map;
+  double last = 1;
+  for (const int64_t step : space_timesteps(base.num_steps(), spec)) {
+    betas.push_back(1 - base.alphas_cumprod[step] / last);
+    last = base.alphas_cumprod[step];
+    map.push_back(base.timestep_map[step]);
+  }
+  return schedule_from_betas(std::move(betas), std::move(map));
+}
+
+}  // namespace ditrain::diffusion

@@ -1,0 +1,71 @@
+#include "ditrain/dist/gradient_buckets.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::dist {
+
+GradientBuckets::GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements)
+    : communicator_(communicator), arena_(arena), n_(n), bucket_elements_(bucket_elements) {
+  DITRAIN_CHECK(n >= 0 && bucket_elements >= 1,
+                std::to_string(n) + " in buckets of " + std::to_string(bucket_elements));
+  const int64_t buckets = n / bucket_elements + (n % bucket_elements != 0);
+  missing_.resize(size_t(buckets));
+  requests_.resize(size_t(buckets));
+  rearm();
+}
+
+int64_t GradientBuckets::num_buckets() const { return int64_t(missing_.size()); }
+int64_t GradientBuckets::bucket_end(int64_t bucket) const { return n_ - bucket * bucket_elements_; }
+int64_t GradientBuckets::bucket_begin(int64_t bucket) const {
+  return std::max<int64_t>(0, bucket_end(bucket) - bucket_elements_);
+}
+
+void GradientBuckets::rearm() {
+  started_ = done_ = 0;
+  for (int64_t k = 0; k < num_buckets(); ++k) missing_[size_t(k)] = bucket_end(k) - bucket_begin(k);
+}
+
+void GradientBuckets::mark_ready(int64_t begin, int64_t end) {
+  DITRAIN_CHECK(0 <= begin && begin <= end && end <= n_,
+                "slice " + std::to_string(begin) + " ... " + std::to_string(end) + " of " + std::to_string(n_));
+  for (int64_t last = end; last > begin;) {
+    const int64_t bucket = (n_ - last) / bucket_elements_;
+    const int64_t first = std::max(begin, bucket_begin(bucket));
+    missing_[size_t(bucket)] -= last - first;
+    DITRAIN_CHECK(missing_[size_t(bucket)] >= 0, "gradients of bucket " + std::to_string(bucket) + " marked twice");
+    last = first;
+  }
+  start_complete_buckets();
+}
+
+void GradientBuckets::start_all() {
+  std::fill(missing_.begin(), missing_.end(), 0);
+  start_complete_buckets();
+}
+
+void GradientBuckets::start_complete_buckets() {
+  // Without a progress thread MPI moves on only inside its calls: look at the oldest bucket while passing by.
+  while (done_ < started_ && (!requests_[size_t(done_)] || requests_[size_t(done_)]->test())) ++done_;
+  for (; started_ < num_buckets() && missing_[size_t(started_)] == 0; ++started_) {
+    if (communicator_.world_size() == 1) continue;
+    const int64_t begin = bucket_begin(started_);
+    requests_[size_t(started_)] = communicator_.start_allreduce_sum(arena_ + begin, bucket_end(started_) - begin);
+  }
+}
+
+void GradientBuckets::finish() {
+  DITRAIN_CHECK(started_ == num_buckets(),
+                "finish() with " + std::to_string(num_buckets() - started_) + " buckets that were not marked ready");
+  const ScopedTimer timer(&exposed_s_);
+  for (std::unique_ptr<Request>& request : requests_) {
+    if (request) request->wait();
+    request.reset();
+  }
+  rearm();
+}
+
+}  // namespace ditrain::dist

@@ -1,0 +1,180 @@
+#include "ditrain/eval/label_check.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "ditrain/dataset/sampler.hpp"
+#include "ditrain/diffusion/diffusion.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "model_pass.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+// The fixed triples, in batches, and the loss of each image under both labels.
+class Validation {
+ public:
+  Validation(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config, const dataset::Dataset& data,
+             int64_t num_images, uint64_t seed)
+      : ctx_(ctx),
+        data_(data),
+        num_images_(num_images),
+        num_classes_(model.config().num_classes),
+        seed_(seed),
+        schedule_(diffusion::make_schedule(config.schedule, config.num_steps)),
+        rules_(diffusion::make_rules(mse_only(config), model.config().learn_sigma)),
+        shape_{model.config().in_channels, model.config().pixels()},
+        order_(data.size(), seed),
+        pass_(ctx, model) {}
+
+  /// Images first ... first + n - 1; right and wrong [n]. Without a second class wrong is left as it is.
+  void judge(int64_t first, int64_t n, double* right, double* wrong) {
+    prepare(first, n);
+    judge_with(right_labels_, n, right);
+    if (num_classes_ > 1) judge_with(wrong_labels_, n, wrong);
+  }
+
+ private:
+  // The bound would only cost time: mse is what is reported.
+  static diffusion::Config mse_only(diffusion::Config config) {
+    config.loss = "mse";
+    return config;
+  }
+
+  void prepare(int64_t first, int64_t n) {
+    const int64_t elements = shape_.elements();
+    for (auto* array : {&x0_, &x_t_, &noise_}) array->resize(size_t(n * elements));
+    for (auto* array : {&t_, &right_labels_, &wrong_labels_}) array->resize(size_t(n));
+    out_.resize(size_t(n * rules_.output_channels(shape_.channels) * shape_.pixels));
+    terms_.resize(size_t(n));
+    ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t i = begin; i < end; ++i) prepare_image(first + i, i);
+      diffusion::q_sample(schedule_, x0_.data(), noise_.data(), t_.data(), x_t_.data(), elements, begin, end);
+    });
+  }
+
+  void prepare_image(int64_t image, int64_t at) {
+    const int64_t elements = shape_.elements();
+    int64_t label = 0;
+    data_.load(order_.index_at(image), /*flip=*/false, x0_.data() + at * elements, &label);
+    RandomKey(seed_, Stream::kEval, uint64_t(image)).fill_normal(noise_.data() + at * elements, elements);
+    t_[size_t(at)] = (2 * image + 1) * schedule_.num_steps() / (2 * num_images_);
+    right_labels_[size_t(at)] = label;
+    if (num_classes_ < 2) return;
+    const auto shift =
+        int64_t(RandomKey(seed_, Stream::kEval, uint64_t(image), 1).below(0, uint64_t(num_classes_ - 1)));
+    wrong_labels_[size_t(at)] = (label + 1 + shift) % num_classes_;
+  }
+
+  void judge_with(const std::vector<int64_t>& labels, int64_t n, double* mse) {
+    pass_(x_t_.data(), t_.data(), num_classes_ > 0 ? labels.data() : nullptr, n, out_.data());
+    const diffusion::LossBatch batch{x0_.data(), x_t_.data(), noise_.data(), t_.data(), out_.data()};
+    ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      diffusion::training_loss(schedule_, rules_, shape_, batch, 0, nullptr, terms_.data(), begin, end);
+    });
+    for (int64_t i = 0; i < n; ++i) mse[i] = terms_[size_t(i)].mse;
+  }
+
+  ops::Context& ctx_;
+  const dataset::Dataset& data_;
+  const int64_t num_images_, num_classes_;
+  const uint64_t seed_;
+  const diffusion::Schedule schedule_;
+  const diffusion::Rules rules_;
+  const diffusion::Shape shape_;
+  const dataset::EpochSampler order_;
+  ModelPass pass_;
+  std::vector<float> x0_, x_t_, noise_, out_;
+  std::vector<int64_t> t_, right_labels_, wrong_labels_;
+  std::vector<diffusion::LossTerms> terms_;
+};
+
+double mean(const double* values, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += values[i];
+  return sum / double(n);
+}
+
+// Four partial sums, so that additions do not wait for each other; their order is fixed.
+double squared_distance(const float* a, const float* b, int64_t n) {
+  std::array<double, 4> sums{};
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = double(a[i]) - double(b[i]);
+    sums[size_t(i % 4)] += d * d;
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+struct Nearest {
+  double distance = std::numeric_limits<double>::infinity();
+  int64_t index = std::numeric_limits<int64_t>::max(), label = -1;
+  bool better_than(const Nearest& other) const {
+    return distance < other.distance || (distance == other.distance && index < other.index);
+  }
+};
+
+}  // namespace
+
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+                               const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
+                               uint64_t seed) {
+  const nn::DitConfig& m = model.config();
+  const dataset::SampleShape& s = data.shape();
+  DITRAIN_CHECK(num_images >= 1, "a mean over images");
+  DITRAIN_CHECK(s.channels == m.in_channels && s.height == m.input_height && s.width == m.input_width,
+                "data of the model's shape");
+  // Every number is computed by one rank, the others add zeros: the sum over ranks is exact.
+  std::vector<double> mse(size_t(2 * num_images), 0.0);
+  double *right = mse.data(), *wrong = right + num_images;
+  Validation validation(ctx, model, config, data, num_images, seed);
+  const parallel::Range mine = parallel::partition(num_images, comm.rank(), comm.world_size());
+  for (int64_t first = mine.begin; first < mine.end; first += kDefaultBatch)
+    validation.judge(first, std::min(kDefaultBatch, mine.end - first), right + first, wrong + first);
+  comm.allreduce_sum(mse.data(), 2 * num_images);
+  const bool two_classes = m.num_classes > 1;
+  return {mean(right, num_images), two_classes ? mean(wrong, num_images) : std::numeric_limits<double>::quiet_NaN()};
+}
+
+std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
+                                    int64_t reference_images) {
+  const int64_t elements = data.shape().elements(), n = int64_t(images.size()) / elements;
+  DITRAIN_CHECK(n * elements == int64_t(images.size()), "whole images of the data's shape");
+  std::vector<std::vector<Nearest>> found(size_t(ctx.team().num_workers()), std::vector<Nearest>(size_t(n)));
+  ctx.for_range(std::min(reference_images, data.size()), 1,
+                [&](int64_t begin, int64_t end, const parallel::Worker& worker) {
+                  std::vector<float> reference(static_cast<size_t>(elements));
+                  Nearest candidate;
+                  for (candidate.index = begin; candidate.index < end; ++candidate.index) {
+                    data.load(candidate.index, /*flip=*/false, reference.data(), &candidate.label);
+                    for (int64_t i = 0; i < n; ++i) {
+                      candidate.distance = squared_distance(images.data() + i * elements, reference.data(), elements);
+                      Nearest& best = found[size_t(worker.worker)][size_t(i)];
+                      if (std::isfinite(candidate.distance) && candidate.better_than(best)) best = candidate;
+                    }
+                  }
+                });
+  std::vector<int64_t> labels;
+  for (size_t i = 0; i < size_t(n); ++i) {
+    Nearest best;
+    for (const auto& of_worker : found)
+      if (of_worker[i].better_than(best)) best = of_worker[i];
+    labels.push_back(best.label);
+  }
+  return labels;
+}
+
+double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
+                                  const std::vector<int64_t>& labels, const dataset::Dataset& data,
+                                  int64_t reference_images) {
+  const std::vector<int64_t> nearest = nearest_labels(ctx, images, data, reference_images);
+  DITRAIN_CHECK(!labels.empty() && nearest.size() == labels.size(), "one label an image");
+  int64_t hits = 0;
+  for (size_t i = 0; i < labels.size(); ++i) hits += nearest[i] == labels[i] ? 1 : 0;
+  return double(hits) / double(labels.size());
+}
+
+}  // namespace ditrain::eval

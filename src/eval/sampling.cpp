@@ -1,0 +1,143 @@
+#include "ditrain/eval/sampling.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "model_pass.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+// The noise of one batch, drawn by the whole team for a step at a time; sample_loop then asks for it piece by piece.
+class StepNoise {
+ public:
+  StepNoise(ops::Context& ctx, uint64_t seed, int64_t first_index, int64_t n, int64_t elements)
+      : ctx_(ctx), seed_(seed), first_index_(first_index), n_(n), elements_(elements), noise_(size_t(n * elements)) {}
+
+  void draw(uint64_t number, float* out) const {
+    ctx_.for_range(n_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t i = begin; i < end; ++i)
+        RandomKey(seed_, Stream::kSampleNoise, uint64_t(first_index_ + i), number)
+            .fill_normal(out + i * elements_, elements_);
+    });
+  }
+  void operator()(int64_t loop_step, int64_t sample, float* out) {
+    if (loop_step != drawn_step_) draw(uint64_t(loop_step) + 1, noise_.data());
+    drawn_step_ = loop_step;
+    std::copy_n(noise_.data() + sample * elements_, elements_, out);
+  }
+
+ private:
+  ops::Context& ctx_;
+  uint64_t seed_;
+  int64_t first_index_, n_, elements_;
+  std::vector<float> noise_;
+  int64_t drawn_step_ = -1;
+};
+
+void check_request(const GenerateRequest& request, const nn::DitConfig& model, int64_t num_steps) {
+  request.sampler.validate(num_steps);
+  DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
+  if (model.num_classes == 0) return;
+  for (const int64_t label : request.labels)
+    if (label < 0 || label >= model.num_classes)
+      throw InputError({.where = "sampling",
+                        .what = "label out of range",
+                        .got = std::to_string(label),
+                        .expected = "0 to " + std::to_string(model.num_classes - 1)});
+}
+
+std::vector<int64_t> parse_list(const std::string& spec) {
+  std::vector<int64_t> list;
+  for (size_t begin = 0; begin <= spec.size();) {
+    const size_t end = std::min(spec.find(',', begin), spec.size());
+    const std::string word = spec.substr(begin, end - begin);
+    const bool number = !word.empty() && word.size() <= 9 && word.find_first_not_of("0123456789") == word.npos;
+    if (!number)
+      throw InputError({.where = "sampling",
+                        .what = "unknown labels",
+                        .got = "'" + spec + "'",
+                        .expected = "a list such as 0,1,2, or uniform, or balanced",
+                        .hint = nearest_word(spec, {"uniform", "balanced"})});
+    list.push_back(std::stoll(word));
+    begin = end + 1;
+  }
+  return list;
+}
+
+std::vector<int64_t> checked_list(const std::string& spec, int64_t num_classes) {
+  const std::vector<int64_t> list = parse_list(spec);
+  if (num_classes == 0)
+    throw InputError({.where = "sampling", .what = "labels for a model without classes", .got = spec});
+  for (const int64_t label : list)
+    if (label >= num_classes)
+      throw InputError({.where = "sampling",
+                        .what = "label out of range",
+                        .got = std::to_string(label),
+                        .expected = "0 to " + std::to_string(num_classes - 1)});
+  return list;
+}
+
+}  // namespace
+
+std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+                            const GenerateRequest& request, const GenerateProgress& progress) {
+  const nn::DitConfig& sizes = model.config();
+  check_request(request, sizes, config.num_steps);
+  const diffusion::Schedule schedule =
+      diffusion::respace(diffusion::make_schedule(config.schedule, config.num_steps), request.sampler.spacing);
+  const diffusion::Rules rules = diffusion::make_rules(config, sizes.learn_sigma);
+  const diffusion::Shape shape{sizes.in_channels, sizes.pixels()};
+  const bool labelled = sizes.num_classes > 0;
+  const auto total = int64_t(request.labels.size());
+  std::vector<float> images(size_t(total * shape.elements()));
+  ModelPass pass(ctx, model);
+  for (int64_t first = 0; first < total; first += request.batch) {
+    const int64_t n = std::min(request.batch, total - first);
+    StepNoise noise(ctx, request.seed, request.first_index + first, n, shape.elements());
+    float* z = images.data() + first * shape.elements();
+    noise.draw(0, z);
+    diffusion::sample_loop(
+        schedule, rules, request.sampler, shape, std::ref(pass),
+        {.n = n,
+         .z = z,
+         .labels = labelled ? request.labels.data() + first : nullptr,
+         .null_class = labelled && sizes.class_dropout > 0 ? sizes.num_classes : -1},
+        std::ref(noise), [&](int64_t step, int64_t num_steps, const float*) {
+          if (progress) progress((double(first) + double(n) * double(step + 1) / double(num_steps)) / double(total));
+        });
+  }
+  return images;
+}
+
+WeightsFrom::WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena) {
+  DITRAIN_CHECK(arena.defined() && arena.size() == parameters.arena_size(), "an arena of this model");
+  for (autograd::Parameter* p : parameters.state_dict()) {
+    if (!p->trainable) continue;
+    saved_.push_back({p, p->value});
+    p->value = parameters.view(arena, *p);
+  }
+}
+
+WeightsFrom::~WeightsFrom() {
+  for (Saved& saved : saved_) saved.parameter->value = std::move(saved.value);
+}
+
+std::vector<int64_t> make_labels(const std::string& spec, int64_t num, int64_t num_classes, uint64_t seed) {
+  std::vector<int64_t> labels(size_t(num), 0);
+  const bool uniform = spec == "uniform";
+  if (!uniform && spec != "balanced") {
+    const std::vector<int64_t> list = checked_list(spec, num_classes);
+    for (size_t i = 0; i < labels.size(); ++i) labels[i] = list[i % list.size()];
+    return labels;
+  }
+  if (num_classes == 0) return labels;
+  for (int64_t i = 0; i < num; ++i)
+    labels[size_t(i)] =
+        uniform ? int64_t(RandomKey(seed, Stream::kSampleLabel, uint64_t(i)).below(0, uint64_t(num_classes)))
+                : i % num_classes;
+  return labels;
+}
+
+}  // namespace ditrain::eval

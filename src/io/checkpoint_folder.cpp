@@ -1,0 +1,192 @@
+#include "ditrain/io/checkpoint_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStep = "step_";
+// The kinds of hidden names in a checkpoints folder; remove_stale_temporaries knows no others.
+constexpr std::string_view kWriting = ".tmp_";      // being written by a CheckpointWriter
+constexpr std::string_view kReplaced = ".old_";     // moved aside while its replacement takes the name
+constexpr std::string_view kDeleted = ".deleted_";  // being removed
+constexpr const char* kNewLatest = ".tmp_latest";   // the symlink before it is renamed to `latest`
+
+std::string join(const std::string& dir, std::string_view a, std::string_view b = "") {
+  return (fs::path(dir) / fmt::format("{}{}", a, b)).string();
+}
+
+std::optional<int64_t> step_of(const std::string& name) {
+  int64_t step = -1;
+  if (!name.starts_with(kStep)) return std::nullopt;
+  std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step);
+  // Only the one canonical spelling counts, so that a step has one folder.
+  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
+  return step;
+}
+
+bool is_complete(const std::string& folder) {
+  return std::all_of(kCheckpointFiles.begin(), kCheckpointFiles.end(), [&](const char* file) {
+    std::error_code ignored;
+    return fs::is_regular_file(fs::path(folder) / file, ignored);
+  });
+}
+
+std::vector<std::string> names_in(const std::string& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator it(dir, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  while (!error && it != fs::directory_iterator()) {
+    names.push_back(it->path().filename().string());
+    it.increment(error);
+  }
+  if (error) throw InputError({.where = dir, .what = "cannot list the folder of checkpoints", .got = error.message()});
+  return names;
+}
+
+// The step that the symlink `latest` names, complete or not.
+std::optional<int64_t> step_of_latest(const std::string& dir) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(fs::path(dir) / "latest", error);
+  if (error) return std::nullopt;
+  return step_of(target.string());
+}
+
+void rename_or_throw(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw RunError({.where = to, .what = "cannot rename " + from + " to it", .got = std::strerror(errno)});
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);  // does not follow symlinks
+  if (error) throw RunError({.where = path, .what = "cannot remove it", .got = error.message()});
+}
+
+void fsync_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw RunError({.where = path, .what = "cannot open the file", .got = std::strerror(errno)});
+  const int result = ::fsync(fd);
+  const int error_number = errno;
+  ::close(fd);
+  if (result != 0) throw RunError({.where = path, .what = "syncing failed", .got = std::strerror(error_number)});
+}
+
+void point_latest_to(const std::string& dir, const std::string& name) {
+  const std::string temporary = join(dir, kNewLatest);
+  ::unlink(temporary.c_str());
+  if (::symlink(name.c_str(), temporary.c_str()) != 0)
+    throw RunError({.where = temporary, .what = "cannot create the symlink", .got = std::strerror(errno)});
+  rename_or_throw(temporary, join(dir, "latest"));
+  fsync_directory(dir);
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kStep, step); }
+
+CheckpointWriter::CheckpointWriter(std::string checkpoints_dir, int64_t step)
+    : dir_(std::move(checkpoints_dir)), name_(checkpoint_name(step)), folder_(join(dir_, kWriting, name_)) {
+  DITRAIN_CHECK(step >= 0, "negative step");
+  remove_tree(folder_);
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) throw RunError({.where = folder_, .what = "cannot create the folder", .got = error.message()});
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  std::error_code ignored;  // what stays is cleared by remove_stale_temporaries
+  if (!committed_) fs::remove_all(folder_, ignored);
+}
+
+void CheckpointWriter::commit() {
+  DITRAIN_CHECK(!committed_, "committed twice");
+  DITRAIN_CHECK(is_complete(folder_), "a file of the checkpoint is missing in " + folder_);
+  for (const char* file : kCheckpointFiles) fsync_file(join(folder_, file));
+  fsync_directory(folder_);
+  const std::string target = join(dir_, name_), replaced = join(dir_, kReplaced, name_);
+  const bool replaces = fs::exists(target);
+  if (replaces) {
+    remove_tree(replaced);
+    rename_or_throw(target, replaced);
+  }
+  try {
+    rename_or_throw(folder_, target);
+  } catch (...) {
+    if (replaces) rename_or_throw(replaced, target);
+    throw;
+  }
+  committed_ = true;
+  fsync_directory(dir_);
+  point_latest_to(dir_, name_);
+  remove_tree(replaced);
+}
+
+std::vector<int64_t> list_checkpoints(const std::string& dir) {
+  std::vector<int64_t> steps;
+  for (const std::string& name : names_in(dir))
+    if (const auto step = step_of(name); step && is_complete(join(dir, name))) steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& dir) {
+  if (const auto step = step_of_latest(dir)) {
+    const std::string folder = join(dir, checkpoint_name(*step));
+    if (is_complete(folder)) return folder;
+  }
+  const std::vector<int64_t> steps = list_checkpoints(dir);
+  if (steps.empty()) return std::nullopt;
+  return join(dir, checkpoint_name(steps.back()));
+}
+
+void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every) {
+  DITRAIN_CHECK(keep_last >= 0 && keep_every >= 0, "negative number of checkpoints to keep");
+  const std::vector<int64_t> steps = list_checkpoints(dir);
+  const auto num_steps = static_cast<int64_t>(steps.size());
+  const std::optional<int64_t> latest = step_of_latest(dir);
+  for (int64_t i = 0; i < num_steps - std::max<int64_t>(keep_last, 1); ++i) {
+    const int64_t step = steps[static_cast<size_t>(i)];
+    if (step == latest || (keep_every > 0 && step % keep_every == 0)) continue;
+    const std::string name = checkpoint_name(step), deleted = join(dir, kDeleted, name);
+    remove_tree(deleted);
+    rename_or_throw(join(dir, name), deleted);
+    remove_tree(deleted);
+  }
+}
+
+void remove_stale_temporaries(const std::string& dir) {
+  for (const std::string& name : names_in(dir)) {
+    const std::string path = join(dir, name);
+    if (name.starts_with(kReplaced)) {
+      const std::string original = join(dir, name.substr(kReplaced.size()));
+      if (step_of(name.substr(kReplaced.size())) && !fs::exists(original) && is_complete(path)) {
+        rename_or_throw(path, original);
+        fsync_directory(dir);
+        continue;
+      }
+    }
+    const bool temporary = name == kNewLatest || name.starts_with(fmt::format("{}{}", kWriting, kStep)) ||
+                           name.starts_with(fmt::format("{}{}", kReplaced, kStep)) ||
+                           name.starts_with(fmt::format("{}{}", kDeleted, kStep));
+    if (temporary) remove_tree(path);
+  }
+}
+
+}  // namespace ditrain::io

@@ -1,0 +1,189 @@
+#include "ditrain/io/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One call of write() moves at most 2 GiB; smaller pieces also keep a signal's delay short.
+constexpr size_t kWritePiece = size_t{64} << 20;
+
+std::string reason(int error_number) { return std::strerror(error_number); }
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string folder_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+// Unique among processes (pid) and threads (counter) on one machine; hidden, so that folder readers skip it.
+std::string temporary_beside(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  const fs::path target(path);
+  return (target.parent_path() / fmt::format(".{}.tmp_{}_{}", target.filename().string(), ::getpid(), counter++))
+      .string();
+}
+
+}  // namespace
+
+FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw RunError({.where = path_, .what = "cannot create the file", .got = reason(errno)});
+  struct stat info {};
+  regular_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (regular_) ::unlink(path_.c_str());
+}
+
+void FileWriter::write(const void* data, size_t bytes) {
+  write_all(bytes_written_, data, bytes);
+  bytes_written_ += bytes;
+}
+
+void FileWriter::overwrite(uint64_t offset, const void* data, size_t bytes) {
+  DITRAIN_CHECK(offset <= bytes_written_ && bytes <= bytes_written_ - offset, "overwrite outside the file");
+  write_all(offset, data, bytes);
+}
+
+void FileWriter::write_all(uint64_t offset, const void* data, size_t bytes) {
+  DITRAIN_CHECK(fd_ >= 0, "write after finish");
+  const char* p = static_cast<const char*>(data);
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = std::min(bytes - done, kWritePiece);
+    const ssize_t n = ::pwrite(fd_, p + done, piece, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw RunError({.where = path_,
+                      .what = fmt::format("writing {} bytes at offset {} failed", piece, offset + done),
+                      .got = n < 0 ? reason(errno) : "nothing written"});
+    }
+    done += static_cast<size_t>(n);
+  }
+}
+
+void FileWriter::finish() {
+  DITRAIN_CHECK(fd_ >= 0, "finish after finish");
+  // Only regular files are synced: pipes and devices refuse.
+  if (regular_ && ::fsync(fd_) != 0) {
+    throw RunError(
+        {.where = path_, .what = fmt::format("syncing {} bytes to disk failed", bytes_written_), .got = reason(errno)});
+  }
+  // close() may report a late write error (network file systems, quota) and frees the descriptor in any case.
+  const int result = ::close(fd_);
+  const int error_number = errno;
+  fd_ = -1;
+  if (result == 0) return;
+  if (regular_) ::unlink(path_.c_str());
+  throw RunError({.where = path_,
+                  .what = fmt::format("closing after {} bytes failed", bytes_written_),
+                  .got = reason(error_number)});
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  const std::string temporary = temporary_beside(path);
+  FileWriter file(temporary);
+  file.write(content.data(), content.size());
+  file.finish();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error_number = errno;
+    ::unlink(temporary.c_str());
+    throw RunError({.where = path, .what = "cannot replace the file", .got = reason(error_number)});
+  }
+  fsync_directory(folder_of(path));
+}
+
+void append_line(const std::string& path, std::string_view line) {
+  const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (fd < 0) throw RunError({.where = path, .what = "cannot open the file to append", .got = reason(errno)});
+  const std::string text = std::string(line) + "\n";
+  const ssize_t n = ::write(fd, text.data(), text.size());
+  if (n == static_cast<ssize_t>(text.size())) return;
+  throw RunError({.where = path,
+                  .what = fmt::format("appending {} bytes failed", text.size()),
+                  .got = n < 0 ? reason(errno) : fmt::format("only {} written", n)});
+}
+
+std::string read_text_file(const std::string& path, size_t max_bytes) {
+  // O_NONBLOCK: opening a FIFO must not wait for ever.
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (fd < 0) throw InputError({.where = path, .what = "cannot open the file", .got = reason(errno)});
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+    throw InputError({.where = path, .what = "not a regular file"});
+  // The size is a hint only (0 under /proc, and the file may grow): one byte more tells whether that was all.
+  const auto size_hint = static_cast<size_t>(info.st_size);
+  std::string content(size_hint <= max_bytes ? size_hint + 1 : 0, '\0');
+  for (size_t have = 0; size_hint <= max_bytes && have <= max_bytes;) {
+    if (have == content.size()) content.resize(std::min(2 * have, max_bytes) + 1);
+    const ssize_t n = ::read(fd, content.data() + have, content.size() - have);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw InputError({.where = path, .what = "cannot read the file", .got = reason(errno)});
+    if (n == 0) {
+      content.resize(have);
+      return content;
+    }
+    have += static_cast<size_t>(n);
+  }
+  throw InputError(
+      {.where = path, .what = "the file is too large", .expected = fmt::format("at most {} bytes", max_bytes)});
+}
+
+void fsync_directory(const std::string& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd < 0) throw RunError({.where = path, .what = "cannot open the folder", .got = reason(errno)});
+  // Some network file systems cannot sync a folder and say EINVAL; their renames are durable by other means.
+  if (::fsync(fd) != 0 && errno != EINVAL)
+    throw RunError({.where = path, .what = "syncing the folder failed", .got = reason(errno)});
+}
+
+void make_output_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw InputError({.where = path, .what = "cannot create the folder", .got = error.message()});
+  if (::access(path.c_str(), W_OK | X_OK) != 0)
+    throw InputError({.where = path, .what = "cannot write into the folder", .got = reason(errno)});
+}
+
+uint64_t free_bytes(const std::string& path) {
+  fs::path place = fs::absolute(path);
+  std::error_code ignored;
+  while (!fs::exists(place, ignored) && place.has_relative_path()) place = place.parent_path();
+  struct statvfs info {};
+  if (::statvfs(place.c_str(), &info) != 0)
+    throw RunError({.where = path, .what = "cannot tell the free space", .got = reason(errno)});
+  return uint64_t{info.f_bavail} * uint64_t{info.f_frsize};
+}
+
+}  // namespace ditrain::io

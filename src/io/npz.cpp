@@ -1,0 +1,156 @@
+#include "ditrain/io/npz.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/crc32.hpp"
+
+namespace ditrain::io {
+namespace {
+
+constexpr uint64_t kZip32Limit = 0xFFFFFFFF;  // this value itself means "see the zip64 field"
+constexpr uint64_t kCrcOffset = 14;           // of the crc inside a local header
+
+// A record of little-endian fields.
+class Record {
+ public:
+  template <class T>
+  Record& put(T value) {
+    for (size_t i = 0; i < sizeof(T); ++i) text_.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+    return *this;
+  }
+  Record& u16(uint16_t v) { return put(v); }
+  Record& u32(uint32_t v) { return put(v); }
+  Record& u64(uint64_t v) { return put(v); }
+  Record& bytes(const std::string& v) {
+    text_ += v;
+    return *this;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+bool needs_zip64(uint64_t bytes) { return bytes >= kZip32Limit; }
+
+// The zip64 extra field with the sizes that do not fit the 32-bit fields.
+std::string sizes_field(uint64_t bytes) {
+  return needs_zip64(bytes) ? Record().u16(1).u16(16).u64(bytes).u64(bytes).text() : "";
+}
+
+// The fields that a local header and a directory entry share: version needed ... length of the extra field.
+// Flags 0, method 0 (stored), time 1980-01-01 so that the same array makes the same file.
+std::string common_fields(const std::string& member, uint64_t bytes, uint32_t crc) {
+  const auto size = static_cast<uint32_t>(std::min(bytes, kZip32Limit));
+  return Record()
+      .u16(needs_zip64(bytes) ? 45 : 20)
+      .u16(0)
+      .u16(0)
+      .u16(0)
+      .u16(33)
+      .u32(crc)
+      .u32(size)
+      .u32(size)
+      .u16(static_cast<uint16_t>(member.size()))
+      .u16(static_cast<uint16_t>(sizes_field(bytes).size()))
+      .text();
+}
+
+// The .npy header, format version 1.0: padded with spaces so that the data starts at a multiple of 64.
+std::string npy_header(const std::vector<int64_t>& shape) {
+  std::string dimensions;
+  for (const int64_t d : shape) dimensions += fmt::format("{}, ", d);
+  std::string text = fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}), }}", dimensions);
+  constexpr size_t kPreamble = 10;
+  text.append(63 - (kPreamble + text.size()) % 64, ' ');
+  text.push_back('\n');
+  DITRAIN_CHECK(text.size() <= 0xFFFF, "too many dimensions");
+  return Record()
+      .bytes("\x93NUMPY")
+      .put(uint8_t{1})
+      .put(uint8_t{0})
+      .u16(static_cast<uint16_t>(text.size()))
+      .bytes(text)
+      .text();
+}
+
+uint64_t product(const std::vector<int64_t>& shape) {
+  uint64_t n = 1;
+  for (const int64_t d : shape)
+    DITRAIN_CHECK(d >= 0 && !__builtin_mul_overflow(n, static_cast<uint64_t>(d), &n), "impossible shape");
+  return n;
+}
+
+}  // namespace
+
+std::string zip_local_header(const std::string& member, uint64_t member_bytes, uint32_t crc) {
+  return Record()
+      .u32(0x04034b50)
+      .bytes(common_fields(member, member_bytes, crc))
+      .bytes(member)
+      .bytes(sizes_field(member_bytes))
+      .text();
+}
+
+std::string zip_directory(const std::string& member, uint64_t member_bytes, uint32_t crc) {
+  const uint64_t offset = zip_local_header(member, member_bytes, crc).size() + member_bytes;
+  // Made by: version 4.5, unix (3). Then comment length, disk, internal attributes, external ones (-rw-r--r--), offset.
+  const std::string entry = Record()
+                                .u32(0x02014b50)
+                                .u16(3 << 8 | 45)
+                                .bytes(common_fields(member, member_bytes, crc))
+                                .u16(0)
+                                .u16(0)
+                                .u16(0)
+                                .u32(0100644u << 16)
+                                .u32(0)
+                                .bytes(member)
+                                .bytes(sizes_field(member_bytes))
+                                .text();
+  Record end;
+  end.bytes(entry);
+  if (needs_zip64(offset)) {
+    end.u32(0x06064b50).u64(44).u16(3 << 8 | 45).u16(45).u32(0).u32(0).u64(1).u64(1).u64(entry.size()).u64(offset);
+    end.u32(0x07064b50).u32(0).u64(offset + entry.size()).u32(1);  // where the record above is
+  }
+  end.u32(0x06054b50).u16(0).u16(0).u16(1).u16(1).u32(static_cast<uint32_t>(entry.size()));
+  return end.u32(static_cast<uint32_t>(std::min(offset, kZip32Limit))).u16(0).text();
+}
+
+NpzU8Writer::NpzU8Writer(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape)
+    : file_(path), member_(array_name + ".npy"), remaining_bytes_(product(shape)) {
+  DITRAIN_CHECK(member_.size() < 0x8000, "array name too long");
+  const std::string npy = npy_header(shape);
+  member_bytes_ = npy.size() + remaining_bytes_;
+  crc_ = crc32(0, npy.data(), npy.size());
+  const std::string head = zip_local_header(member_, member_bytes_, 0) + npy;  // the crc follows in finish()
+  file_.write(head.data(), head.size());
+}
+
+void NpzU8Writer::append(const uint8_t* data, size_t bytes) {
+  DITRAIN_CHECK(bytes <= remaining_bytes_, "more data than the shape holds");
+  file_.write(data, bytes);
+  crc_ = crc32(crc_, data, bytes);
+  remaining_bytes_ -= bytes;
+}
+
+void NpzU8Writer::finish() {
+  DITRAIN_CHECK(remaining_bytes_ == 0, "less data than the shape holds");
+  const std::string crc = Record().u32(crc_).text();
+  file_.overwrite(kCrcOffset, crc.data(), crc.size());
+  const std::string directory = zip_directory(member_, member_bytes_, crc_);
+  file_.write(directory.data(), directory.size());
+  file_.finish();
+}
+
+void write_npz_u8(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape,
+                  const uint8_t* data) {
+  NpzU8Writer writer(path, array_name, shape);
+  writer.append(data, product(shape));
+  writer.finish();
+}
+
+}  // namespace ditrain::io

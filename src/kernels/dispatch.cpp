@@ -1,0 +1,130 @@
+#include "ditrain/kernels/dispatch.hpp"
+
+#include <cstdlib>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "kernel_table.hpp"
+
+namespace ditrain::kernels {
+
+namespace avx512 {
+extern const KernelTable table;
+}
+namespace avx2 {
+extern const KernelTable table;
+}
+namespace baseline {
+extern const KernelTable table;
+}
+
+namespace {
+
+#ifdef DITRAIN_KERNELS_X86
+// __builtin_cpu_supports asks CPUID and, for the wide registers, XCR0 (what the operating system saves).
+std::string missing_for_avx512() {
+  if (!__builtin_cpu_supports("avx512f")) return "avx512f";
+  if (!__builtin_cpu_supports("avx512bw")) return "avx512bw";
+  if (!__builtin_cpu_supports("avx512dq")) return "avx512dq";
+  if (!__builtin_cpu_supports("avx512vl")) return "avx512vl";
+  return "";
+}
+
+std::string missing_for_avx2() {
+  if (!__builtin_cpu_supports("avx2")) return "avx2";
+  if (!__builtin_cpu_supports("fma")) return "fma";
+  return "";
+}
+#endif
+
+// Position in the list below which candidates are wanted; names of the full list, so that "avx512" is a known word on
+// every machine.
+int speed_rank(const std::string& name) {
+  if (name == "avx512") return 2;
+  if (name == "avx2") return 1;
+  if (name == "baseline" || name == "scalar") return 0;
+  throw InputError({.where = "DITRAIN_ISA",
+                    .what = "unknown instruction set",
+                    .got = "'" + name + "'",
+                    .expected = "scalar, baseline, avx2 or avx512",
+                    .hint = "unset it to use the fastest"});
+}
+
+}  // namespace
+
+std::vector<IsaCandidate> isa_candidates() {
+  std::vector<IsaCandidate> list;
+#ifdef DITRAIN_KERNELS_X86
+  list.push_back({&avx512::table, missing_for_avx512()});
+  list.push_back({&avx2::table, missing_for_avx2()});
+#endif
+  list.push_back({&baseline::table, ""});
+  return list;
+}
+
+IsaChoice choose_isa(const char* wanted) {
+  const bool limited = wanted != nullptr && *wanted != '\0';
+  const int highest = limited ? speed_rank(wanted) : speed_rank("avx512");
+  std::string refused;
+  for (const IsaCandidate& candidate : isa_candidates()) {
+    const std::string name = candidate.table->name;
+    std::string why;
+    if (!candidate.missing.empty())
+      why = "CPU lacks " + candidate.missing;
+    else if (speed_rank(name) > highest)
+      why = std::string("DITRAIN_ISA=") + wanted;
+    if (why.empty()) return {candidate.table, refused};
+    refused += (refused.empty() ? "" : "; ") + name + ": " + why;
+  }
+  check_failed(__FILE__, __LINE__, "baseline runs everywhere", "the baseline kernels were refused");
+}
+
+const IsaChoice& process_isa() {
+  static const IsaChoice choice = choose_isa(std::getenv("DITRAIN_ISA"));
+  return choice;
+}
+
+std::string chosen_isa() { return process_isa().table->name; }
+
+std::string dispatch_report() {
+  const IsaChoice& choice = process_isa();
+  const KernelTable& table = *choice.table;
+  const std::string refused = choice.refused.empty() ? "" : " (refused: " + choice.refused + ")";
+  const std::string tile = std::to_string(table.tile_rows) + "x" + std::to_string(table.tile_cols);
+  std::string report;
+  for (const char* family : {"gemm", "attention", "elementwise"}) {
+    const std::string detail = std::string(family) == "elementwise" ? "" : " " + tile + " tiles";
+    report += std::string(family) + ": " + table.name + detail + refused + "\n";
+  }
+  return report;
+}
+
+double measure_fma_peak_f32(double seconds) {
+  const KernelTable& table = *process_isa().table;
+  constexpr int64_t kBurst = 20000;  // some 100 us: long against the clock, short against `seconds`
+  table.fma_burst(kBurst);           // wakes the wide units
+  const double start = now_s();
+  double flop = 0, elapsed = 0;
+  do {
+    flop += table.fma_burst(kBurst);
+    elapsed = now_s() - start;
+  } while (elapsed < seconds);
+  return flop / elapsed;
+}
+
+double measure_read_bandwidth(const float* p, size_t bytes, double seconds) {
+  const KernelTable& table = *process_isa().table;
+  const auto n = static_cast<int64_t>(bytes / sizeof(float));
+  const double start = now_s();
+  double read = 0, elapsed = 0;
+  volatile float sink = 0;
+  do {
+    sink = table.read_burst(p, n);
+    read += static_cast<double>(n) * sizeof(float);
+    elapsed = now_s() - start;
+  } while (elapsed < seconds);
+  static_cast<void>(sink);
+  return read / elapsed;
+}
+
+}  // namespace ditrain::kernels

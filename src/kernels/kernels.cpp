@@ -1,0 +1,67 @@
+// The public functions: each forwards to the table of the chosen instruction set.
+#include "kernel_table.hpp"
+
+namespace ditrain::kernels {
+
+namespace {
+const KernelTable& table() { return *process_isa().table; }
+}  // namespace
+
+void gemm(const GemmArgs& args, void* scratch) { table().gemm(args, scratch); }
+size_t gemm_scratch_bytes(int64_t m, int64_t n, int64_t k) { return table().gemm_scratch_bytes(m, n, k); }
+
+void attention_forward(const AttentionHead& head, float* out, float* lse, void* scratch) {
+  table().attention_forward(head, out, lse, scratch);
+}
+void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
+                        float* dk, float* dv, void* scratch) {
+  table().attention_backward(head, out, dout, lse, dq, dk, dv, scratch);
+}
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {
+  return table().attention_scratch_bytes(tokens, head_dim);
+}
+
+void gelu_forward(const float* x, float* y, int64_t n) { table().gelu_forward(x, y, n); }
+void gelu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().gelu_backward(x, dy, dx, n); }
+void silu_forward(const float* x, float* y, int64_t n) { table().silu_forward(x, y, n); }
+void silu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().silu_backward(x, dy, dx, n); }
+void add(const float* x, float* y, int64_t n) { table().add(x, y, n); }
+void scale(float a, float* x, int64_t n) { table().scale(a, x, n); }
+double sum_squares(const float* x, int64_t n) { return table().sum_squares(x, n); }
+int64_t find_non_finite(const float* x, int64_t n) { return table().find_non_finite(x, n); }
+
+void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols) {
+  table().gate_residual_forward(x, gate, h, y, rows, cols);
+}
+void gate_residual_backward_rows(const float* dy, const float* gate, float* dh, int64_t rows, int64_t cols) {
+  table().gate_residual_backward_rows(dy, gate, dh, rows, cols);
+}
+void gate_residual_backward_columns(const float* dy, const float* h, int64_t stride, float* dgate, int64_t rows,
+                                    int64_t cols) {
+  table().gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);
+}
+
+void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
+                                 float* rstd, int64_t rows, int64_t cols, float eps) {
+  table().layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);
+}
+void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,
+                                       const float* dy, float* dx, int64_t rows, int64_t cols) {
+  table().layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);
+}
+void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const float* dy,
+                                          int64_t stride, float* dshift, float* dscale, int64_t rows, int64_t cols) {
+  table().layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);
+}
+
+void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {
+  table().column_sums(dy, stride, db, rows, cols);
+}
+void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, int64_t n) {
+  table().adamw_ema(step, g, p, m, v, ema, n);
+}
+void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n) {
+  table().scale_add(a, x, b, noise, out, n);
+}
+
+}  // namespace ditrain::kernels

@@ -1,0 +1,78 @@
+// CPUID and XGETBV, see cpu.hpp. Bit positions: Intel SDM volume 2A (CPUID) and volume 1 chapter 13 (XCR0).
+#include "ditrain/platform/cpu.hpp"
+
+#include <sys/utsname.h>
+
+#include <cstdint>
+#include <fstream>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace ditrain::platform {
+namespace {
+
+#if defined(__x86_64__)
+
+constexpr bool bit(uint32_t word, int i) { return (word >> i) & 1u; }
+
+/// Register sets that the operating system saves (XCR0). Only where CPUID reports OSXSAVE.
+uint64_t saved_registers() {
+  uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+/// Linux gives a process its tile registers only on request (Documentation/arch/x86/xstate.rst).
+bool request_amx_tiles() {
+  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+}
+
+CpuFeatures probe() {
+  constexpr uint64_t kAvxState = 0x6, kAvx512State = 0xe6, kAmxState = 0x60000;
+  CpuFeatures f;
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return f;  // 27: OSXSAVE
+  const bool fma = bit(c, 12);
+  const uint64_t saved = saved_registers();
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
+  const uint32_t subleaves = a;
+  f.avx2_fma = fma && bit(b, 5) && (saved & kAvxState) == kAvxState;
+  f.avx512 =
+      f.avx2_fma && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && (saved & kAvx512State) == kAvx512State;
+  const bool amx = bit(d, 24) && bit(d, 22) && (saved & kAmxState) == kAmxState;  // AMX-TILE, AMX-BF16
+  f.amx_bf16 = amx && request_amx_tiles();
+  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = f.avx512 && bit(a, 5);
+  return f;
+}
+
+#else
+
+CpuFeatures probe() { return {}; }
+
+#endif
+
+}  // namespace
+
+const CpuFeatures& cpu_features() {
+  static const CpuFeatures features = probe();
+  return features;
+}
+
+std::string cpu_model_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(':');
+    if (line.rfind("model name", 0) != 0 || colon == line.npos) continue;
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    if (start != line.npos) return line.substr(start);
+  }
+  utsname system{};
+  return uname(&system) == 0 ? system.machine : "unknown";
+}
+
+}  // namespace ditrain::platform

@@ -1,0 +1,186 @@
+#include "ditrain/platform/limits.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::platform {
+namespace {
+
+/// The whole of `text` as a number; nothing if it is none.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return value;
+}
+
+/// First line of a file without its newline; nothing if there is no such file.
+std::optional<std::string> read_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  if (!std::getline(in, line)) return {};
+  return line;
+}
+
+/// Value of "key:  123 kB" of a file such as /proc/meminfo, in bytes.
+std::optional<size_t> read_kib(const std::string& path, const std::string& key) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string name, unit;
+    size_t value = 0;
+    if (words >> name >> value >> unit && name == key + ":" && unit == "kB") return value << 10;
+  }
+  return {};
+}
+
+/// Folders below `root` that hold the settings of this process' cgroup for one controller: the cgroup's own first, then
+/// its ancestors. In a container only some of them may exist. v2 and v1 hierarchies may be mounted side by side.
+struct CgroupFolders {
+  std::vector<std::string> v2, v1;
+};
+
+void add_with_ancestors(std::vector<std::string>& folders, const std::string& mount, std::string path) {
+  while (!path.empty() && path != "/") {
+    folders.push_back(mount + path);
+    path.resize(path.rfind('/') == path.npos ? 0 : path.rfind('/'));
+  }
+  folders.push_back(mount);
+}
+
+bool lists(const std::string& controllers, const std::string& controller) {
+  return ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+}
+
+/// /proc/self/cgroup has lines "ID:CONTROLLERS:PATH"; v2 is the line "0::PATH" (man 7 cgroups).
+CgroupFolders cgroup_folders(const std::string& root, const std::string& controller) {
+  CgroupFolders out;
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const size_t first = line.find(':'), second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    if (controllers.empty()) {
+      add_with_ancestors(out.v2, "/sys/fs/cgroup", path);
+      add_with_ancestors(out.v2, "/sys/fs/cgroup/unified", path);
+    } else if (lists(controllers, controller)) {
+      add_with_ancestors(out.v1, "/sys/fs/cgroup/" + controllers, path);
+      if (controllers != controller) add_with_ancestors(out.v1, "/sys/fs/cgroup/" + controller, path);
+    }
+  }
+  return out;
+}
+
+void lower(MemoryLimit& limit, size_t bytes, const std::string& source) {
+  if (bytes < limit.bytes) limit = {bytes, source};
+}
+
+void lower_by_file(MemoryLimit& limit, const std::string& root, const std::string& file) {
+  const auto line = read_line(root + file);
+  const auto bytes = line ? parse_number<uint64_t>(*line) : std::nullopt;  // "max" is no number: no limit
+  if (bytes) lower(limit, size_t(*bytes), "cgroup " + file);
+}
+
+void lower_by_rlimit(MemoryLimit& limit, int resource, const std::string& name, int processes) {
+  rlimit soft{};
+  if (getrlimit(__rlimit_resource_t(resource), &soft) != 0 || soft.rlim_cur == RLIM_INFINITY) return;
+  if (soft.rlim_cur > std::numeric_limits<size_t>::max() / size_t(processes)) return;
+  lower(limit, size_t(soft.rlim_cur) * size_t(processes), processes == 1 ? name : name + " of each rank");
+}
+
+/// v2: "150000 100000" or "max 100000" [microseconds of quota, period].
+double quota_v2(const std::string& file) {
+  std::ifstream in(file);
+  double quota = 0, period = 0;
+  return in >> quota >> period && quota > 0 && period > 0 ? quota / period : INFINITY;
+}
+
+/// v1: quota and period in two files; quota -1 is none.
+double quota_v1(const std::string& folder) {
+  std::ifstream quota_in(folder + "/cpu.cfs_quota_us"), period_in(folder + "/cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  return quota_in >> quota && period_in >> period && quota > 0 && period > 0 ? quota / period : INFINITY;
+}
+
+/// A positive whole number from the environment. OMP_NUM_THREADS may be a list for nested levels: its first counts.
+std::optional<int> positive_variable(const EnvLookup& lookup, const char* name) {
+  const char* value = lookup ? lookup(name) : std::getenv(name);
+  if (!value) return {};
+  const std::string_view text(value);
+  const auto number = parse_number<int>(text.substr(0, text.find(',')));
+  return number && *number > 0 ? number : std::nullopt;
+}
+
+int whole_share(double cores, int sharers) {
+  return int(std::clamp(std::floor(cores / std::max(1, sharers)), 1.0, 1e6));
+}
+
+std::string shared_name(const std::string& name, int sharers) {
+  return sharers > 1 ? name + " shared by " + std::to_string(sharers) + " ranks" : name;
+}
+
+}  // namespace
+
+MemoryLimit memory_limit(int ranks_on_node, const std::string& root) {
+  DITRAIN_CHECK(ranks_on_node >= 1, "ranks_on_node = " + std::to_string(ranks_on_node));
+  const auto ram = read_kib(root + "/proc/meminfo", "MemTotal");
+  if (!ram) throw RunError({.where = "memory", .what = "cannot read MemTotal from " + root + "/proc/meminfo"});
+  MemoryLimit limit{*ram, "physical RAM"};
+  const CgroupFolders folders = cgroup_folders(root, "memory");
+  for (const std::string& folder : folders.v2) lower_by_file(limit, root, folder + "/memory.max");
+  for (const std::string& folder : folders.v1) lower_by_file(limit, root, folder + "/memory.limit_in_bytes");
+  lower_by_rlimit(limit, RLIMIT_AS, "RLIMIT_AS", ranks_on_node);
+  lower_by_rlimit(limit, RLIMIT_DATA, "RLIMIT_DATA", ranks_on_node);
+  return limit;
+}
+
+double cpu_quota(const std::string& root) {
+  double cores = INFINITY;
+  const CgroupFolders folders = cgroup_folders(root, "cpu");
+  for (const std::string& folder : folders.v2) cores = std::min(cores, quota_v2(root + folder + "/cpu.max"));
+  for (const std::string& folder : folders.v1) cores = std::min(cores, quota_v1(root + folder));
+  return cores;
+}
+
+size_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  size_t total = 0, resident = 0;
+  return in >> total >> resident ? resident * size_t(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+size_t peak_resident_bytes() {
+  // VmHWM first: ru_maxrss also remembers the program that was replaced by exec.
+  if (const auto peak = read_kib("/proc/self/status", "VmHWM")) return *peak;
+  rusage usage{};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? size_t(usage.ru_maxrss) << 10 : 0;
+}
+
+ThreadCount default_threads(const Topology& topology, const Sharing& sharing, const std::string& root,
+                            const EnvLookup& lookup) {
+  ThreadCount least{whole_share(topology.allowed_cores, sharing.ranks_on_mask),
+                    shared_name("affinity mask", sharing.ranks_on_mask)};
+  const auto consider = [&least](int threads, const std::string& name) {
+    if (threads < least.threads) least = {threads, name};
+  };
+  consider(whole_share(cpu_quota(root), sharing.ranks_on_quota),
+           shared_name("cgroup cpu quota", sharing.ranks_on_quota));
+  for (const char* name : {"SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"})
+    if (const auto threads = positive_variable(lookup, name)) consider(*threads, name);
+  return least;
+}
+
+}  // namespace ditrain::platform

@@ -1,0 +1,163 @@
+#include "ditrain/train/checkpoint.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using autograd::Parameter;
+using autograd::ParameterStore;
+using nlohmann::json;
+
+constexpr size_t kMaxStateBytes = size_t{4} << 20;
+constexpr const char *kExpAvg = ".exp_avg", *kExpAvgSq = ".exp_avg_sq";
+
+// Tensors to write, with the memory of their arenas held in place meanwhile.
+class Tensors {
+ public:
+  void add(const std::string& name, const Tensor& t) {
+    pins_.push_back(std::make_unique<Pin<float>>(t));
+    list_.push_back({name, "F32", t.shape(), pins_.back()->get()});
+  }
+  void write(const std::string& path) { io::write_safetensors(path, list_); }
+
+ private:
+  std::vector<std::unique_ptr<Pin<float>>> pins_;
+  std::vector<io::TensorToWrite> list_;
+};
+
+void write_weights(const std::string& path, ParameterStore& parameters, const Tensor& arena) {
+  Tensors tensors;
+  for (const Parameter* p : parameters.state_dict())
+    tensors.add(p->name, p->trainable ? parameters.view(arena, *p) : p->value);
+  tensors.write(path);
+}
+
+void write_moments(const std::string& path, ParameterStore& parameters) {
+  Tensors tensors;
+  for (const Parameter* p : parameters.state_dict()) {
+    if (!p->trainable) continue;
+    tensors.add(p->name + kExpAvg, parameters.view(parameters.exp_avg, *p));
+    tensors.add(p->name + kExpAvgSq, parameters.view(parameters.exp_avg_sq, *p));
+  }
+  tensors.write(path);
+}
+
+// Errors on the way in name the file first.
+[[noreturn]] void bad_tensor(const std::string& file, const std::string& what, const std::string& got = "",
+                             const std::string& expected = "") {
+  throw InputError({.where = file,
+                    .what = what,
+                    .got = got,
+                    .expected = expected,
+                    .hint = "a checkpoint of the same model, or the config it was made with"});
+}
+
+// Reads exactly the named tensors of one file; anything missing, extra, ill-shaped or not finite is an error.
+class ExactReader {
+ public:
+  explicit ExactReader(const std::string& path) : file_(path) {}
+
+  void read(const std::string& name, const Tensor& to) {
+    if (!file_.contains(name)) bad_tensor(file_.path(), "tensor " + name + " is missing");
+    const io::TensorView& view = file_.tensor(name);
+    if (view.shape != to.shape())
+      bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(to.shape()));
+    const Pin<float> p(to);
+    io::read_f32(view, p);
+    for (int64_t i = 0; i < to.size(); ++i)
+      if (!std::isfinite(p[i]))
+        throw InputError({.where = file_.path(),
+                          .what = "tensor " + name + " holds a number that is not finite at element " +
+                                  std::to_string(i),
+                          .got = std::to_string(p[i]),
+                          .hint = "an earlier checkpoint"});
+    read_.insert(name);
+  }
+  void expect_nothing_else() const {
+    for (const io::TensorView& view : file_.tensors())
+      if (!read_.contains(view.name)) bad_tensor(file_.path(), "tensor " + view.name + " is not one of this model's");
+  }
+
+ private:
+  io::SafetensorsFile file_;
+  std::set<std::string> read_;
+};
+
+json to_json(const CheckpointState& s) {
+  return {{"step", s.step},           {"optimizer_step", s.optimizer_step}, {"skipped_steps", s.skipped_steps}, {"world_size", s.world_size}, {"isa", s.isa},
+          {"kernels", s.kernels},     {"version", s.version},               {"config", s.config_yaml}};
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
+                            ParameterStore& parameters, const CheckpointConfig& config) {
+  io::CheckpointWriter writer(checkpoints_dir, state.step);
+  write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values);
+  write_weights(writer.folder() + "/ema.safetensors", parameters, parameters.ema);
+  write_moments(writer.folder() + "/optimizer.safetensors", parameters);
+  io::write_file_atomically(writer.folder() + "/state.json", to_json(state).dump(2) + "\n");
+  writer.commit();
+  if (config.keep_last > 0) io::prune_checkpoints(checkpoints_dir, config.keep_last, config.keep_every);
+  return checkpoints_dir + "/" + io::checkpoint_name(state.step);
+}
+
+std::string find_checkpoint(const std::string& path) {
+  if (fs::is_regular_file(path + "/state.json")) return path;
+  for (const std::string& dir : {path + "/checkpoints", path})
+    if (const auto found = io::latest_checkpoint(dir)) return *found;
+  throw InputError({.where = "checkpoint",
+                    .what = "no complete checkpoint in " + path,
+                    .expected = "a checkpoint folder (model, ema, optimizer .safetensors and state.json), a folder of "
+                                "such, or a run folder"});
+}
+
+CheckpointState read_checkpoint_state(const std::string& folder) {
+  const std::string path = folder + "/state.json";
+  try {
+    const json j = json::parse(io::read_text_file(path, kMaxStateBytes));
+    CheckpointState s;
+    s.step = j.at("step"), s.optimizer_step = j.at("optimizer_step");
+    s.skipped_steps = j.at("skipped_steps"), s.world_size = j.at("world_size");
+    s.isa = j.at("isa"), s.kernels = j.at("kernels"), s.version = j.at("version"), s.config_yaml = j.at("config");
+    if (s.step < 0 || s.optimizer_step < 0 || s.optimizer_step > s.step)
+      throw InputError({.where = path, .what = "impossible step counts", .got = std::to_string(s.step)});
+    return s;
+  } catch (const json::exception& e) {
+    throw InputError({.where = path, .what = std::string("not a state of ditrain: ") + e.what(),
+                      .hint = "an earlier checkpoint"});
+  }
+}
+
+void load_weights(const std::string& file, ParameterStore& parameters, const Tensor& arena) {
+  ExactReader reader(file);
+  for (const Parameter* p : parameters.state_dict())
+    reader.read(p->name, p->trainable ? parameters.view(arena, *p) : p->value);
+  reader.expect_nothing_else();
+}
+
+void load_training_state(const std::string& folder, ParameterStore& parameters) {
+  load_weights(folder + "/model.safetensors", parameters, parameters.values);
+  load_weights(folder + "/ema.safetensors", parameters, parameters.ema);
+  ExactReader moments(folder + "/optimizer.safetensors");
+  for (const Parameter* p : parameters.state_dict()) {
+    if (!p->trainable) continue;
+    moments.read(p->name + kExpAvg, parameters.view(parameters.exp_avg, *p));
+    moments.read(p->name + kExpAvgSq, parameters.view(parameters.exp_avg_sq, *p));
+  }
+  moments.expect_nothing_else();
+}
+
+}  // namespace ditrain::train

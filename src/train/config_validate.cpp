@@ -1,0 +1,103 @@
+// Checks that join several keys, or keys and the number of ranks.
+#include <fmt/format.h>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/sampler.hpp"
+#include "ditrain/train/config.hpp"
+
+namespace ditrain::train {
+namespace {
+
+constexpr int64_t kShapesClasses = 8;  // what the drawn data set holds
+constexpr int64_t kShapesChannels = 3;
+
+[[noreturn]] void fail(const std::string& what, const std::string& got, const std::string& expected,
+                       const std::string& hint = "") {
+  throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+void check_sampling(const Config& c) {
+  diffusion::SamplerConfig sampler;
+  sampler.kind = c.sample.sampler, sampler.spacing = c.sample.steps, sampler.cfg_scale = c.sample.cfg_scale;
+  try {
+    sampler.validate(c.diffusion.num_steps);
+  } catch (const InputError& error) {  // it does not know the section
+    fail("sample.steps: " + c.sample.steps + " is not usable: " + error.what(), "", "");
+  }
+  const bool guided = c.sample.every_steps > 0 && c.sample.cfg_scale != 1;
+  if (guided && (c.model.num_classes == 0 || c.model.class_dropout == 0))
+    fail("sample.cfg_scale needs a model that knows labels and their absence",
+         fmt::format("{} with model.num_classes {} and model.class_dropout {}", c.sample.cfg_scale, c.model.num_classes,
+                     c.model.class_dropout),
+         "classes and a class_dropout above 0", "sample.cfg_scale: 1");
+}
+
+void check_optimizer(const Config& c) {
+  if (c.optimizer.schedule == "cosine" && c.optimizer.min_lr > c.optimizer.lr)
+    fail("optimizer.min_lr is above optimizer.lr", fmt::format("{}", c.optimizer.min_lr),
+         fmt::format("at most {}", c.optimizer.lr));
+}
+
+void check_threads(const Config& c) {
+  if (c.parallel.threads > 0 && c.parallel.clusters > c.parallel.threads)
+    fail("parallel.clusters is above parallel.threads", std::to_string(c.parallel.clusters),
+         fmt::format("at most {}", c.parallel.threads));
+}
+
+void check_drawn_data(const Config& c) {
+  if (c.model.in_channels != kShapesChannels)
+    fail("data.kind: shapes draws RGB images", fmt::format("model.in_channels {}", c.model.in_channels),
+         fmt::format("model.in_channels: {}", kShapesChannels));
+  if (c.model.num_classes != 0 && c.model.num_classes != kShapesClasses)
+    fail("data.kind: shapes has 8 classes", fmt::format("model.num_classes {}", c.model.num_classes),
+         "model.num_classes: 8, or 0 for none");
+}
+
+void check_path(const Config& c) {
+  const bool folder = c.data.kind == "folder";
+  if (!c.data.path.empty()) return;
+  throw InputError({.where = "config",
+                    .what = "data.path is not set, and data.kind: " + c.data.kind + " reads from it",
+                    .expected = folder ? "a folder of images, or of one sub-folder of images a class"
+                                       : "a folder of .safetensors shards with latents",
+                    .hint = "--set data.path=DIR, or in section data of the config the line `path: DIR`"});
+}
+
+}  // namespace
+
+void validate_without_data(const Config& config) {
+  nn::validate(config.model);
+  config.diffusion.validate();
+  diffusion::make_rules(config.diffusion, config.model.learn_sigma);
+  check_sampling(config);
+  check_optimizer(config);
+  check_threads(config);
+}
+
+void validate(const Config& config) {
+  validate_without_data(config);
+  if (config.data.kind == "shapes")
+    check_drawn_data(config);
+  else
+    check_path(config);
+}
+
+void validate_for_ranks(const Config& config, int world_size) {
+  const int64_t batch = config.train.global_batch, micro = config.train.micro_batch, ranks = world_size;
+  DITRAIN_CHECK(ranks >= 1, "a run has ranks");
+  if (batch < ranks)
+    fail("more ranks than samples in a batch", fmt::format("{} ranks for train.global_batch {}", ranks, batch),
+         fmt::format("at most {} ranks", batch), fmt::format("train.global_batch: {}", ranks));
+  if (batch % ranks != 0) {
+    const int64_t below = batch / ranks * ranks;
+    fail("train.global_batch does not divide over the ranks", fmt::format("{} samples over {} ranks", batch, ranks),
+         fmt::format("a multiple of {}", ranks), fmt::format("train.global_batch: {} or {}", below, below + ranks));
+  }
+  const int64_t share = batch / ranks;
+  if (micro != 0 && share % micro != 0)
+    fail("train.micro_batch does not divide the batch of a rank",
+         fmt::format("{} for {} samples a rank (train.global_batch {} over {} ranks)", micro, share, batch, ranks),
+         fmt::format("a divisor of {}, or 0 for all at once", share));
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,90 @@
+#include "ditrain/train/evaluation.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/eval/label_check.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/io/image.hpp"
+
+namespace ditrain::train {
+namespace {
+
+constexpr int64_t kReferenceImages = 4000;
+
+diffusion::SamplerConfig sampler_of(const Config& c) {
+  // Pixel models are limited to the range of their data; what latents are limited to is not known.
+  const bool pixels = c.data.kind != "latents";
+  const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
+  return {.kind = c.sample.sampler,
+          .spacing = c.sample.steps,
+          .eta = 0,
+          .clip_denoised = pixels,
+          .cfg_scale = guided ? c.sample.cfg_scale : 1.0,
+          .cfg_channels = c.sample.cfg_channels == "all" ? -1 : 3};
+}
+
+// The images of all ranks, in order, on rank 0.
+std::vector<float> gather_images(dist::Communicator& comm, const std::vector<float>& mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
+  std::string all;
+  for (const std::string& s : comm.gather_strings(bytes)) all += s;
+  std::vector<float> images(all.size() / sizeof(float));
+  std::memcpy(images.data(), all.data(), images.size() * sizeof(float));
+  return images;
+}
+
+void write_grid(const std::string& path, const std::vector<float>& images, const nn::DitConfig& m) {
+  const int64_t elements = m.in_channels * m.pixels(), n = int64_t(images.size()) / elements;
+  std::vector<io::ImageU8> pictures;
+  for (int64_t i = 0; i < n; ++i)
+    pictures.push_back(io::to_image(images.data() + i * elements, m.in_channels, m.input_height, m.input_width));
+  const auto columns = int64_t(std::ceil(std::sqrt(double(n))));
+  io::write_png(path, io::make_grid(pictures, columns, 2));
+}
+
+}  // namespace
+
+void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra) {
+  const eval::WeightsFrom averaged(model.parameters(), model.parameters().ema);
+  const int64_t n = config.sample.num_images;
+  const auto seed = uint64_t(config.train.seed);
+  const std::vector<int64_t> labels = eval::make_labels("balanced", n, config.model.num_classes, seed);
+  const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
+  const eval::GenerateRequest request{.sampler = sampler_of(config),
+                                      .seed = seed,
+                                      .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
+                                      .first_index = mine.begin};
+  const std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
+  if (compare && data.num_classes() > 1) {
+    double own = 0;
+    const double share = eval::nearest_neighbour_accuracy(ctx, images, request.labels, data, kReferenceImages);
+    own = share * double(mine.size());
+    comm.allreduce_sum(&own, 1);
+    extra["sample_class_accuracy"] = own / double(n);
+    log::info("samples: {} of {} have their own class as nearest neighbour among {} images of the data (chance {:.1f} %)",
+              int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
+  }
+  const std::vector<float> all = gather_images(comm, images);
+  if (comm.rank() != 0) return;
+  try {
+    write_grid(path, all, config.model);
+    log::info("samples: {}", path);
+  } catch (const RunError& e) {
+    log::warn("the sample grid is not written: {}", e.what());
+  }
+}
+
+void Evaluation::validation(std::map<std::string, double>& extra) {
+  const eval::WeightsFrom averaged(model.parameters(), model.parameters().ema);
+  const eval::ValidationLoss loss = eval::validation_loss(ctx, comm, model, config.diffusion, data,
+                                                          config.eval.num_images, uint64_t(config.train.seed));
+  extra["val_mse"] = loss.right_label;
+  if (std::isfinite(loss.wrong_label)) extra["val_mse_wrong_label"] = loss.wrong_label;
+  log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed images)", loss.right_label,
+            loss.wrong_label, config.eval.num_images);
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,158 @@
+#include "ditrain/train/memory_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/platform/limits.hpp"
+
+namespace ditrain::train {
+namespace {
+
+using autograd::Mode;
+using autograd::ParameterStore;
+
+// Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
+constexpr size_t kProgramBytes = size_t{160} << 20;
+
+size_t sampling_bytes(nn::Dit& model, const Config& config, int world_size) {
+  if (config.sample.every_steps == 0) return 0;
+  const int64_t mine = (config.sample.num_images + world_size - 1) / world_size;
+  const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
+  nn::DitPass pass(model, std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1), Mode::kInference);
+  return pass.tape().temporary_bytes();
+}
+
+std::vector<MemoryItem> kept_by_node(nn::DitPass& pass) {
+  std::vector<MemoryItem> kept;
+  for (const auto& node : pass.tape().nodes()) {
+    size_t bytes = 0;
+    std::string names;
+    for (const auto& a : node->kept()) {
+      bytes += a->bytes();
+      names += (names.empty() ? "" : ", ") + a->name.substr(a->name.rfind('.') + 1);
+    }
+    kept.push_back({node->name(), names, bytes});
+  }
+  return kept;
+}
+
+}  // namespace
+
+size_t MemoryPlan::total() const {
+  return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
+}
+
+int64_t micro_batch_of(const Config& config, int world_size) {
+  const int64_t share = std::max<int64_t>(1, config.train.global_batch / world_size);
+  return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
+}
+
+MemoryPlan plan_memory(const Config& config, int world_size) {
+  MemoryPlan plan;
+  plan.micro_batch = micro_batch_of(config, world_size);
+  nn::Dit model(config.model);
+  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining);
+  plan.kept = kept_by_node(pass);
+  const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
+  const nn::DitConfig& m = config.model;
+  const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
+  const auto samples = size_t(config.train.global_batch / world_size);
+  const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
+  plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
+                {"gradients", "", arena},
+                {"AdamW moments", "2 per parameter", 2 * arena},
+                {"EMA", "", arena},
+                {"kept activations", batch, pass.tape().kept_bytes()},
+                {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
+                {"data queue", fmt::format("{} batches", config.data.queue_batches),
+                 size_t(config.data.queue_batches + 1) * samples * image},
+                {"sampling", "", sampling_bytes(model, config, world_size)},
+                {"program", "code, libraries, packing buffers", kProgramBytes}};
+  return plan;
+}
+
+std::string format_bytes(size_t bytes) {
+  const double b = double(bytes);
+  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
+  if (b >= 0x1p20) return fmt::format("{:.1f} MiB", b / 0x1p20);
+  return fmt::format("{:.1f} KiB", b / 0x1p10);
+}
+
+std::string describe(const MemoryPlan& plan) {
+  std::string s = "memory plan of a rank:\n";
+  for (const MemoryItem& item : plan.items)
+    if (item.bytes > 0) s += fmt::format("  {:<18}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
+  return s + fmt::format("  {:<18}{:>12}\n", "total", format_bytes(plan.total()));
+}
+
+namespace {
+
+// Changes that would fit `limit`, most convenient first, as lines for a person.
+std::string what_fits(const Config& config, size_t limit, int world_size, int local_size) {
+  std::string s;
+  const int64_t share = config.train.global_batch / world_size;
+  for (int64_t micro = micro_batch_of(config, world_size) - 1; micro >= 1; --micro) {
+    Config smaller = config;
+    smaller.train.micro_batch = micro;
+    if (share % micro != 0 || plan_memory(smaller, world_size).total() * size_t(local_size) > limit) continue;
+    s += fmt::format("\n  --set train.micro_batch={}", micro);
+    break;
+  }
+  for (int ranks = local_size - 1; ranks >= 1; --ranks) {
+    const int world = std::max(1, world_size / local_size * ranks);
+    if (config.train.global_batch % world != 0) continue;
+    Config fewer = config;
+    const int64_t larger_share = config.train.global_batch / world;
+    fewer.train.micro_batch = std::gcd(larger_share, micro_batch_of(config, world_size));
+    if (plan_memory(fewer, world).total() * size_t(ranks) > limit) continue;
+    s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer.train.micro_batch);
+    break;
+  }
+  return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
+}
+
+}  // namespace
+
+void check_memory(const MemoryPlan& plan, const Config& config, int world_size, int local_size) {
+  const platform::MemoryLimit limit = platform::memory_limit(local_size);
+  const size_t needed = plan.total() * size_t(local_size);
+  if (needed <= limit.bytes) return;
+  throw InputError(
+      {.where = "memory",
+       .what = fmt::format("{} rank(s) on this node do not fit", local_size),
+       .got = format_bytes(needed),
+       .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan)),
+       .hint = "what fits:" + what_fits(config, limit.bytes, world_size, local_size)});
+}
+
+void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
+  constexpr const char* kColours[] = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951",
+                                      "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e"};
+  const double width = 760, total = double(plan.total());
+  std::string bar, legend;
+  double x = 20;
+  int row = 0;
+  for (const MemoryItem& item : plan.items) {
+    if (item.bytes == 0) continue;
+    const char* colour = kColours[size_t(row) % std::size(kColours)];
+    const double w = width * double(item.bytes) / total;
+    bar += fmt::format("<rect x=\"{:.1f}\" y=\"40\" width=\"{:.1f}\" height=\"46\" fill=\"{}\"/>\n", x, w, colour);
+    legend += fmt::format("<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
+                          "{3}: {4} ({5:.1f} %) {6}</text>\n",
+                          104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes),
+                          100 * double(item.bytes) / total, item.note);
+    x += w, ++row;
+  }
+  io::write_file_atomically(
+      path, fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
+                        "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+                        "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan of a rank: {}</text>\n{}{}</svg>\n",
+                        120 + 20 * row, format_bytes(plan.total()), bar, legend));
+}
+
+}  // namespace ditrain::train

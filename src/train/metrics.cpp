@@ -1,0 +1,101 @@
+#include "ditrain/train/metrics.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::train {
+
+void PhaseTimes::add(const PhaseTimes& other) {
+  for (size_t i = 0; i < seconds_.size(); ++i) seconds_[i] += other.seconds_[i];
+}
+
+namespace {
+nlohmann::ordered_json number(double v) {
+  return std::isfinite(v) ? nlohmann::ordered_json(v) : nlohmann::ordered_json(nullptr);
+}
+}  // namespace
+
+std::string to_json_line(const StepMetrics& m) {
+  nlohmann::ordered_json seconds, j;
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) seconds[kPhaseNames[i]] = m.seconds.seconds()[i];
+  j["step"] = m.step;
+  for (const auto& [name, value] :
+       {std::pair<const char*, double>{"loss", m.loss}, {"mse", m.mse}, {"vb", m.vb}, {"lr", m.lr},
+        {"grad_norm", m.grad_norm}, {"images_per_second", m.images_per_second}, {"tflops", m.tflops}, {"mfu", m.mfu}})
+    j[name] = number(value);
+  j["seconds"] = seconds;
+  j["memory"] = {{"rss_bytes", m.rss_bytes},
+                 {"fast_peak_bytes", m.fast_peak_bytes},
+                 {"bulk_peak_bytes", m.bulk_peak_bytes}};
+  j["skipped_steps"] = m.skipped_steps;
+  j["bad_files"] = m.bad_files;
+  if (!m.non_finite.empty()) j["non_finite"] = m.non_finite;
+  for (const auto& [name, value] : m.extra) j[name] = number(value);
+  return j.dump();
+}
+
+int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
+  const std::string path = run_folder + "/metrics.jsonl";
+  if (!std::filesystem::exists(path)) return 0;
+  std::ifstream in(path);
+  std::string kept, discarded;
+  int64_t moved = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool keep = j.is_object() && j.contains("step") && j["step"].is_number_integer() && j["step"] <= step;
+    (keep ? kept : discarded) += line + "\n";
+    moved += keep ? 0 : 1;
+  }
+  if (moved == 0) return 0;
+  const std::string aside = run_folder + "/metrics.discarded.jsonl";
+  if (!discarded.empty()) discarded.pop_back();
+  io::append_line(aside, discarded);
+  io::write_file_atomically(path, kept);
+  return moved;
+}
+
+std::string format_duration(double seconds) {
+  const auto s = int64_t(std::max(0.0, seconds) + 0.5);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left) {
+  std::string s = fmt::format("step {}/{} ({:.1f} %)  loss {:.4f}", m.step, total_steps,
+                              100.0 * double(m.step) / double(std::max<int64_t>(1, total_steps)), m.loss);
+  if (m.vb != 0) s += fmt::format(" (mse {:.4f} vb {:.4f})", m.mse, m.vb);
+  s += fmt::format("  |g| {:.3g}  {:.1f} img/s  {:.3f} TFLOP/s  MFU {:.1f} %  ETA {}", m.grad_norm, m.images_per_second,
+                   m.tflops, 100 * m.mfu, format_duration(seconds_left));
+  return s;
+}
+
+std::string phase_table(const PhaseTimes& total, double wall_s, dist::Communicator& comm) {
+  const size_t n = kPhaseNames.size();
+  std::vector<double> mine(total.seconds().begin(), total.seconds().end());
+  double other = wall_s;
+  for (double s : mine) other -= s;
+  mine.push_back(std::max(0.0, other));
+  const std::vector<double> all = comm.gather(mine.data(), int64_t(mine.size()));
+  if (all.empty()) return "";
+  std::string s = fmt::format("{:<20}{:>10}{:>10}{:>10}{:>9}\n", "phase [s]", "min", "avg", "max", "share");
+  for (size_t i = 0; i <= n; ++i) {
+    double low = INFINITY, high = 0, sum = 0;
+    for (size_t at = i; at < all.size(); at += n + 1)
+      low = std::min(low, all[at]), high = std::max(high, all[at]), sum += all[at];
+    const double average = sum / double(all.size() / (n + 1));
+    if (high == 0) continue;
+    s += fmt::format("{:<20}{:>10.2f}{:>10.2f}{:>10.2f}{:>8.1f} %\n", i < n ? kPhaseNames[i] : "other", low, average,
+                     high, 100 * average / std::max(wall_s, 1e-9));
+  }
+  return s + fmt::format("{:<20}{:>10}{:>10.2f}\n", "wall", "", wall_s);
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,47 @@
+#include "ditrain/train/run_folder.hpp"
+
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::train {
+
+namespace fs = std::filesystem;
+
+bool holds_run(const std::string& path) {
+  std::error_code ignored;
+  for (const char* name : {"/config.yaml", "/metrics.jsonl", "/checkpoints"})
+    if (fs::exists(path + name, ignored)) return true;
+  return false;
+}
+
+RunFolder::RunFolder(std::string path, bool resuming) : path_(std::move(path)) {
+  if (!resuming && holds_run(path_))
+    throw InputError({.where = "output",
+                      .what = path_ + " holds a run already",
+                      .expected = "a new folder",
+                      .hint = "--resume auto to go on with that run, or --out with another folder"});
+  for (const std::string& dir : {path_, checkpoints(), path_ + "/samples"}) io::make_output_folder(dir);
+}
+
+std::string RunFolder::sample_picture(int64_t step) const {
+  return path_ + "/samples/" + io::checkpoint_name(step) + ".png";
+}
+
+void RunFolder::write(const std::string& name, const std::string& content) const {
+  io::write_file_atomically(path_ + "/" + name, content);
+}
+
+void RunFolder::append_metrics(const StepMetrics& metrics) {
+  try {
+    io::append_line(path_ + "/metrics.jsonl", to_json_line(metrics));
+  } catch (const RunError& e) {
+    if (!warned_) log::warn("metrics are not written: {}", e.what());
+    warned_ = true;
+  }
+}
+
+}  // namespace ditrain::train

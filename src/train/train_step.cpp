@@ -1,0 +1,159 @@
+#include "ditrain/train/train_step.hpp"
+
+#include <cmath>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "ditrain/ops/elementwise.hpp"
+#include "ditrain/optim/optimizer.hpp"
+#include "ditrain/train/memory_plan.hpp"
+
+namespace ditrain::train {
+
+TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx)
+    : config_(config),
+      model_(model),
+      comm_(comm),
+      ctx_(ctx),
+      schedule_(diffusion::make_schedule(config.diffusion.schedule, config.diffusion.num_steps)),
+      rules_(diffusion::make_rules(config.diffusion, config.model.learn_sigma)),
+      shape_{config.model.in_channels, config.model.pixels()},
+      samples_(config.train.global_batch / comm.world_size()),
+      micro_batch_(micro_batch_of(config, comm.world_size())),
+      pass_(model, micro_batch_, autograd::Mode::kTraining),
+      t_(size_t(micro_batch_)),
+      terms_(size_t(micro_batch_)) {
+  // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
+  pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
+    const autograd::ArenaSlice slice = node.parameter_slice();
+    if (mark_buckets_) buckets_->mark_ready(slice.begin, slice.end);
+  });
+}
+
+void TrainStep::allocate() {
+  pass_.allocate();
+  noise_ = Tensor(pass_.image().shape());
+  const int64_t bucket = int64_t(config_.dist.bucket_mib * 0x1p20 / sizeof(float));
+  const Pin<float> grads(model_.parameters().grads);  // arenas of a running step stay where they are
+  buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads.get(), model_.parameters().arena_size(),
+                                                     std::max<int64_t>(1024, bucket));
+}
+
+void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
+  const auto seed = uint64_t(config_.train.seed);
+  const nn::DitConfig& m = config_.model;
+  const int64_t elements = shape_.elements();
+  const Pin<float> x(pass_.image()), noise(noise_);
+  ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto s = uint64_t(step), g = uint64_t(micro.first_sample + i);
+      t_[size_t(i)] =
+          int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
+      pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
+      const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
+      pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
+      RandomKey(seed, Stream::kNoise, s, g).fill_normal(noise + i * elements, elements);
+    }
+    diffusion::q_sample(schedule_, micro.images, noise, t_.data(), x, elements, begin, end);
+  });
+}
+
+void TrainStep::compute_loss(const MicroBatch& micro, StepResult& result) {
+  const Pin<float> x(pass_.image()), noise(noise_), out(pass_.out()), dout(pass_.dout());
+  const diffusion::LossBatch batch{micro.images, x, noise, t_.data(), out};
+  const double weight = 1.0 / double(config_.train.global_batch);
+  ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    diffusion::training_loss(schedule_, rules_, shape_, batch, weight, dout, terms_.data(), begin, end);
+  });
+  for (const diffusion::LossTerms& term : terms_)
+    result.loss += weight * term.loss, result.mse += weight * term.mse, result.vb += weight * term.vb;
+}
+
+void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result) {
+  {
+    const ScopedTimer timer(&result.seconds[Phase::kPrepare]);
+    prepare(micro, step);
+  }
+  {
+    const ScopedTimer timer(&result.seconds[Phase::kForward]);
+    pass_.forward(ctx_);
+  }
+  {
+    const ScopedTimer timer(&result.seconds[Phase::kLoss]);
+    compute_loss(micro, result);
+  }
+  if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
+  const ScopedTimer timer(&result.seconds[Phase::kBackward]);
+  mark_buckets_ = micro.last;
+  pass_.backward(ctx_);
+}
+
+// Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
+std::string TrainStep::first_non_finite() {
+  if (ops::find_non_finite(ctx_, pass_.image()) >= 0) return "input image";
+  for (autograd::Parameter* p : model_.parameters().state_dict())
+    if (ops::find_non_finite(ctx_, p->value) >= 0) return "weight " + p->name;
+  for (const auto& node : pass_.tape().nodes())
+    for (const auto& a : node->kept())
+      if (ops::find_non_finite(ctx_, a->tensor) >= 0) return "activation " + a->name;
+  return ops::find_non_finite(ctx_, pass_.out()) >= 0 ? "model output" : "loss";
+}
+
+// The name that the lowest rank with one has; all ranks get it.
+std::string TrainStep::agree_on_name(const std::string& mine) {
+  std::string name;
+  for (const std::string& s : comm_.gather_strings(mine))
+    if (name.empty()) name = s;
+  uint64_t size = name.size();
+  comm_.broadcast(&size, sizeof size, 0);
+  name.resize(size);
+  comm_.broadcast(name.data(), size, 0);
+  return name;
+}
+
+StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
+  DITRAIN_CHECK(int64_t(batch.labels.size()) == samples_, "batch of another size");
+  StepResult result;
+  autograd::ParameterStore& parameters = model_.parameters();
+  bad_activation_.clear();
+  {
+    const ScopedTimer timer(&result.seconds[Phase::kBackward]);
+    ops::zero(ctx_, parameters.grads);
+  }
+  for (int64_t first = 0; first < samples_; first += micro_batch_)
+    run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
+                     comm_.rank() * samples_ + first, first + micro_batch_ == samples_},
+                    progress.step, result);
+  {
+    const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);
+    buckets_->finish();
+    double sums[3] = {result.loss, result.mse, result.vb};
+    comm_.allreduce_sum(sums, 3);
+    result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
+  }
+  const ScopedTimer timer(&result.seconds[Phase::kOptimizer]);
+  // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
+  result.grad_norm = optim::gradient_norm(ctx_, parameters);
+  result.lr = optim::learning_rate(config_.optimizer, progress.optimizer_step, config_.train.steps);
+  ++progress.step;
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    result.non_finite = agree_on_name(bad_activation_);
+    if (result.non_finite.empty()) {
+      const int64_t i = ops::find_non_finite(ctx_, parameters.grads);
+      result.non_finite = i >= 0 ? "gradient " + parameters.at(i).name : "gradient norm (overflow)";
+    }
+    ++progress.skipped_steps;
+    return result;
+  }
+  optim::adamw_ema_step(ctx_, config_.optimizer,
+                        {.step = progress.optimizer_step,
+                         .lr = result.lr,
+                         .ema_decay = optim::ema_decay(config_.ema, progress.optimizer_step),
+                         .grad_scale = optim::clip_factor(result.grad_norm, config_.optimizer.clip_norm)},
+                        parameters);
+  ++progress.optimizer_step;
+  return result;
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,378 @@
+#include "ditrain/train/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/signals.hpp"
+#include "ditrain/train/checkpoint.hpp"
+#include "ditrain/train/evaluation.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/option_table.hpp"
+#include "ditrain/train/placement.hpp"
+#include "ditrain/train/run_folder.hpp"
+#include "ditrain/train/trace.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void log_lines(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) log::info_line(line);
+}
+
+dataset::SampleShape sample_shape(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
+
+std::string describe_model(const Config& config) {
+  const nn::DitConfig& m = config.model;
+  nn::Dit model(m);
+  return fmt::format(
+      "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
+      "{:.2f} GFLOP an image and training step\n",
+      m.name, m.depth, m.hidden_size, m.num_heads, m.patch_size, m.in_channels, m.input_height, m.input_width,
+      m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m));
+}
+
+// What the run starts from: nothing, or a checkpoint folder.
+std::optional<std::string> resume_from(const TrainOptions& options) {
+  if (options.resume.empty()) return std::nullopt;
+  if (options.resume != "auto") return find_checkpoint(options.resume);
+  return io::latest_checkpoint(options.out + "/checkpoints");
+}
+
+/// All the state of one run; the functions below are its chapters.
+class Run {
+ public:
+  Run(const Config& config, const TrainOptions& options, dist::Communicator& comm)
+      : config_(config),
+        options_(options),
+        comm_(comm),
+        start_s_(now_s()),
+        mask_(platform::affinity_mask()),
+        placement_(plan_placement(config.parallel, comm)),
+        team_(placement_.team()),
+        ctx_(team_),
+        model_(config.model),
+        step_(config_, model_, comm, ctx_),
+        trace_(options.trace.has_value(), comm.rank()) {}
+
+  int run();
+
+ private:
+  bool leader() const { return comm_.rank() == 0; }
+  void open();
+  void start_report();
+  void check_fallbacks();
+  void measure_peak();
+  void load_or_initialise();
+  int train_loop();
+  StepMetrics one_step();
+  void after_step(StepMetrics& metrics, bool last);
+  void report(const StepMetrics& metrics, bool last);
+  uint64_t agree_on_requests();
+  bool checkpoint(bool must_succeed, PhaseTimes& seconds);
+  void finish();
+
+  const Config& config_;
+  const TrainOptions& options_;
+  dist::Communicator& comm_;
+  double start_s_;
+  std::vector<int> mask_;  // of the process before its workers were bound
+  Placement placement_;
+  parallel::Team team_;
+  ops::Context ctx_;
+  nn::Dit model_;
+  TrainStep step_;
+  Trace trace_;
+  std::unique_ptr<dataset::Dataset> data_;
+  std::unique_ptr<RunFolder> folder_;      // on rank 0
+  std::optional<std::string> resumed_;     // checkpoint folder
+  std::unique_ptr<dataset::Loader> loader_;
+  Progress progress_;
+  int64_t checkpoint_step_ = -1;           // the last one written
+  double peak_flops_ = 0;                  // of all ranks together
+  double loop_start_s_ = 0, recent_step_s_ = 0;
+  PhaseTimes total_;
+};
+
+void Run::open() {
+  const MemoryPlan plan = plan_memory(config_, comm_.world_size());
+  check_memory(plan, config_, comm_.world_size(), comm_.local_size());
+  data_ = dataset::open_dataset(config_.data, sample_shape(config_.model), config_.model.num_classes,
+                                uint64_t(config_.train.seed));
+  if (leader() && !options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
+  comm_.barrier();
+  resumed_ = resume_from(options_);
+  if (resumed_) check_resume(parse_config(read_checkpoint_state(*resumed_).config_yaml, *resumed_), config_);
+  comm_.barrier();  // everybody has looked before rank 0 changes the folder
+  if (leader()) {
+    folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
+    log::open_file(options_.out + "/log.txt");
+  }
+  comm_.barrier();
+}
+
+void Run::check_fallbacks() {
+  std::string all;
+  for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
+  for (const std::string& line : placement_.notes) {
+    all += (all.empty() ? "" : "; ") + line;
+    log::warn_line(line);
+  }
+  if (options_.strict && !all.empty())
+    throw InputError({.where = "strict", .what = "fallbacks are not allowed with --strict: " + all});
+}
+
+void Run::start_report() {
+  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::dispatch_report() + "\n";
+  log::info("ditrain {}: {} -> {}", kVersion, resumed_ ? "resuming " + *resumed_ : "new run", options_.out);
+  log_lines(machine);
+  log_lines(describe_model(config_));
+  log_lines(describe(plan_memory(config_, comm_.world_size())));
+  log::info("data: {}", data_->describe());
+  check_fallbacks();
+  std::string notes;
+  for (const std::string& note : placement_.notes) notes += "note: " + note + "\n";
+  if (!leader()) return;
+  folder_->write("config.yaml", to_yaml(config_));
+  folder_->write("topology.txt", machine + notes);
+}
+
+void Run::measure_peak() {
+  constexpr double kSeconds = 0.05;
+  std::vector<double> flops(size_t(team_.num_workers()));
+  team_.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak_f32(kSeconds); });
+  peak_flops_ = 0;
+  for (double f : flops) peak_flops_ += f;
+  comm_.allreduce_sum(&peak_flops_, 1);
+  log::info("FMA peak (f32) of {} thread(s): {:.1f} GFLOP/s", comm_.world_size() * team_.num_workers(),
+            peak_flops_ * 1e-9);
+}
+
+void Run::load_or_initialise() {
+  autograd::ParameterStore& parameters = model_.parameters();
+  parameters.allocate(autograd::ParameterStore::For::kTraining);
+  step_.allocate();
+  trace_.watch(step_.tape());
+  nn::initialise(model_, uint64_t(config_.train.seed));
+  if (!resumed_) {
+    if (!config_.train.init_from.empty()) {
+      const std::string& from = config_.train.init_from;
+      const bool file = fs::is_regular_file(from);
+      load_weights(file ? from : find_checkpoint(from) + "/ema.safetensors", parameters, parameters.values);
+      log::info("weights: {}", from);
+    }
+    copy(parameters.values, parameters.ema);
+    return;
+  }
+  const CheckpointState state = read_checkpoint_state(*resumed_);
+  load_training_state(*resumed_, parameters);
+  progress_ = {state.step, state.optimizer_step, state.skipped_steps};
+  checkpoint_step_ = state.step;
+  if (state.isa != kernels::chosen_isa())
+    log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
+              state.isa, kernels::chosen_isa());
+  if (state.world_size != comm_.world_size())
+    log::info("resuming a run of {} rank(s) on {}", state.world_size, comm_.world_size());
+  if (!leader()) return;
+  const int64_t moved = discard_metrics_after(options_.out, state.step);
+  if (moved > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", moved, state.step);
+}
+
+StepMetrics Run::one_step() {
+  const double start = now_s();
+  StepMetrics m;
+  dataset::Batch batch = loader_->next();
+  m.seconds[Phase::kData] = now_s() - start;
+  StepResult result = step_.run(batch, progress_);
+  const double step_s = now_s() - start, flop = 6.0 * nn::forward_macs(config_.model);
+  recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
+  m.seconds.add(result.seconds);
+  m.step = progress_.step, m.loss = result.loss, m.mse = result.mse, m.vb = result.vb;
+  m.lr = result.lr, m.grad_norm = result.grad_norm, m.non_finite = result.non_finite;
+  m.images_per_second = double(config_.train.global_batch) / step_s;
+  m.tflops = flop * m.images_per_second * 1e-12;
+  m.mfu = m.tflops * 1e12 / peak_flops_;
+  m.skipped_steps = progress_.skipped_steps, m.bad_files = data_->bad_files();
+  trace_.add("step " + std::to_string(m.step), "step", start, now_s());
+  return m;
+}
+
+uint64_t Run::agree_on_requests() {
+  uint64_t mine = platform::take_signal_flags();
+  if (options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours)
+    mine |= platform::kStopRequested;
+  return comm_.allreduce_or(mine);
+}
+
+bool Run::checkpoint(bool must_succeed, PhaseTimes& seconds) {
+  if (checkpoint_step_ == progress_.step) return true;
+  const ScopedTimer timer(&seconds[Phase::kCheckpoint]);
+  std::string problem;
+  if (leader()) try {
+      const CheckpointState state{.step = progress_.step,
+                                  .optimizer_step = progress_.optimizer_step,
+                                  .skipped_steps = progress_.skipped_steps,
+                                  .world_size = comm_.world_size(),
+                                  .isa = kernels::chosen_isa(),
+                                  .kernels = kernels::dispatch_report(),
+                                  .version = kVersion,
+                                  .config_yaml = to_yaml(config_)};
+      log::info("checkpoint: {}",
+                save_checkpoint(folder_->checkpoints(), state, model_.parameters(), config_.checkpoint));
+    } catch (const RunError& e) {
+      problem = e.what();
+    }
+  const bool failed = comm_.allreduce_or(problem.empty() ? 0 : 1) != 0;
+  if (!failed) checkpoint_step_ = progress_.step;
+  if (failed && must_succeed)
+    throw RunError({.where = "checkpoint",
+                    .what = "step " + std::to_string(progress_.step) + " could not be written: " + problem,
+                    .hint = "making room, then --resume auto: earlier checkpoints are intact"});
+  if (failed && leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", problem);
+  return !failed;
+}
+
+// Samples and validation at their intervals and at the end.
+void Run::after_step(StepMetrics& m, bool last) {
+  const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
+  Evaluation evaluation{config_, model_, *data_, comm_, ctx_};
+  if (due(config_.sample.every_steps)) {
+    const ScopedTimer timer(&m.seconds[Phase::kSample]);
+    evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",
+                           last && config_.eval.every_steps > 0, m.extra);
+  }
+  if (due(config_.eval.every_steps)) {
+    const ScopedTimer timer(&m.seconds[Phase::kEval]);
+    evaluation.validation(m.extra);
+  }
+}
+
+void Run::report(const StepMetrics& m, bool last) {
+  total_.add(m.seconds);
+  if (!leader()) return;
+  folder_->append_metrics(m);
+  const double left = recent_step_s_ * double(config_.train.steps - m.step);
+  if (m.step % std::max<int64_t>(1, config_.log.every_steps) == 0 || last)
+    log::progress_line(progress_text(m, config_.train.steps, left));
+}
+
+int Run::train_loop() {
+  while (progress_.step < config_.train.steps) {
+    StepMetrics m = one_step();
+    const bool last = progress_.step == config_.train.steps;
+    if (!m.non_finite.empty()) {
+      report(m, true);
+      const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
+      if (config_.train.on_non_finite == "stop")
+        throw RunError({.where = "training",
+                        .what = what,
+                        .hint = "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
+                                "auto from the last checkpoint"});
+      if (leader()) log::warn("{}: the step is skipped ({} so far)", what, progress_.skipped_steps);
+    } else {
+      after_step(m, last);
+    }
+    const uint64_t requests = agree_on_requests();
+    const bool stop = (requests & platform::kStopRequested) != 0 && !last;
+    const bool wanted = (requests & platform::kCheckpointRequested) != 0 ||
+                        (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);
+    if (last || stop || wanted) checkpoint(last || stop, m.seconds);
+    if (m.non_finite.empty()) {
+      m.rss_bytes = platform::resident_bytes();
+      m.bulk_peak_bytes = memory::system_memory().peak_bytes();
+      report(m, last || stop);
+    }
+    if (stop) {
+      log::info("stopped at step {} of {}, checkpoint written; --resume auto goes on", progress_.step,
+                config_.train.steps);
+      return kExitStoppedEarly;
+    }
+  }
+  return kExitDone;
+}
+
+void Run::finish() {
+  const double wall = now_s() - loop_start_s_;
+  log_lines(phase_table(total_, wall, comm_));
+  double peak = double(platform::peak_resident_bytes());
+  comm_.allreduce_max(&peak, 1);
+  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps,
+            data_->bad_files(), format_bytes(size_t(peak)));
+  if (!options_.trace) return;
+  const std::string path = options_.trace->empty() ? options_.out + "/trace.json" : *options_.trace;
+  trace_.write(path, comm_);
+  log::info("trace: {}", path);
+}
+
+int Run::run() {
+  open();
+  start_report();
+  measure_peak();
+  load_or_initialise();
+  platform::install_signal_flags();
+  const int64_t share = config_.train.global_batch / comm_.world_size();
+  loader_ = std::make_unique<dataset::Loader>(
+      *data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
+      dataset::LoaderConfig{.global_batch = config_.train.global_batch,
+                            .first_in_batch = comm_.rank() * share,
+                            .count = share,
+                            .first_step = progress_.step,
+                            .threads = config_.data.loader_threads,
+                            .queue_batches = config_.data.queue_batches,
+                            .seed = uint64_t(config_.train.seed),
+                            .random_flip = config_.data.random_flip,
+                            .on_thread_start = [this](int64_t) { platform::set_affinity_mask(mask_); }});
+  if (progress_.step >= config_.train.steps)
+    log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);
+  loop_start_s_ = now_s();
+  const int code = train_loop();
+  loader_.reset();
+  finish();
+  log::close_file();
+  return code;
+}
+
+}  // namespace
+
+int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm) {
+  validate(config);
+  validate_for_ranks(config, comm.world_size());
+  Run run(config, options, comm);
+  return run.run();
+}
+
+void print_dry_run(const Config& config, int ranks, dist::Communicator& comm) {
+  validate(config);
+  const int world = ranks > 0 ? ranks : comm.world_size();
+  validate_for_ranks(config, world);
+  const Placement placement = plan_placement(config.parallel, comm);
+  const auto data = dataset::open_dataset(config.data, sample_shape(config.model), config.model.num_classes,
+                                          uint64_t(config.train.seed));
+  log_lines(describe(placement, comm));
+  for (const std::string& note : placement.notes) log::info("note: {}", note);
+  log_lines(describe_model(config));
+  log::info("data: {}", data->describe());
+  log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
+            config.train.global_batch / world, micro_batch_of(config, world), config.train.steps,
+            double(config.train.steps * config.train.global_batch) / double(data->size()));
+  const MemoryPlan plan = plan_memory(config, world);
+  log_lines(describe(plan));
+  check_memory(plan, config, world, ranks > 0 ? 1 : comm.local_size());
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,63 @@
+// Folders and files that the tests of this module make and remove.
+#pragma once
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::dataset {
+
+/// A folder of its own, removed at the end of the scope.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ditrain_dataset_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ec;
+    std::filesystem::remove_all(path_, ec);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// The path of `name` inside; its folder is made.
+  std::string at(const std::string& name) const {
+    const std::filesystem::path full = std::filesystem::path(path_) / name;
+    std::filesystem::create_directories(full.parent_path());
+    return full.string();
+  }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(at(name), std::ios::binary) << bytes;
+  }
+  /// A PNG of one grey value.
+  void write_grey(const std::string& name, uint8_t value, int64_t height = 8, int64_t width = 8) const {
+    io::write_png(at(name), {width, height, 3, std::vector<uint8_t>(size_t(height * width * 3), value)});
+  }
+
+ private:
+  std::string path_;
+};
+
+struct Sample {
+  std::vector<float> chw;
+  int64_t label = -1;
+  bool operator==(const Sample&) const = default;
+};
+
+inline Sample load(const Dataset& data, int64_t index, bool flip = false) {
+  Sample s{std::vector<float>(size_t(data.shape().elements()), -99.0f)};
+  data.load(index, flip, s.chw.data(), &s.label);
+  return s;
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,125 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "dataset_fixture.hpp"
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::dataset;
+using Catch::Contains;
+
+namespace {
+constexpr int64_t kElements = 2 * 2 * 3;
+constexpr SampleShape kShape{2, 2, 3};
+
+// A shard whose row r holds first + r in every place, and its negative where it is flipped.
+struct ShardSpec {
+  int64_t rows = 0;
+  float first = 0;
+  std::vector<int64_t> labels = {};  // empty: none
+  bool flips = false;
+  std::string dtype = "F32";
+  std::vector<int64_t> sample = {2, 2, 3};
+};
+
+void write_shard(const std::string& path, const ShardSpec& spec) {
+  std::vector<float> plain, flipped;
+  for (int64_t r = 0; r < spec.rows; ++r)
+    for (int64_t e = 0; e < kElements; ++e) plain.push_back(spec.first + float(r)), flipped.push_back(-plain.back());
+  std::vector<int64_t> shape{spec.rows};
+  shape.insert(shape.end(), spec.sample.begin(), spec.sample.end());
+  const bool bf16 = spec.dtype == "BF16";
+  std::vector<io::TensorToWrite> tensors{{"latents", spec.dtype, shape, plain.data(), bf16}};
+  if (spec.flips) tensors.push_back({"latents_flip", spec.dtype, shape, flipped.data(), bf16});
+  if (!spec.labels.empty()) tensors.push_back({"labels", "I64", {int64_t(spec.labels.size())}, spec.labels.data()});
+  io::write_safetensors(path, tensors);
+}
+
+std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, const std::string& on_bad = "error",
+                                     double scale = 1) {
+  Config config;
+  config.kind = "latents", config.path = path, config.on_bad_file = on_bad, config.latent_scale = scale;
+  return open_dataset(config, kShape, num_classes, 1);
+}
+
+Sample constant(float value, int64_t label) { return {std::vector<float>(kElements, value), label}; }
+}  // namespace
+
+TEST_CASE("latent shards are numbered in the order of their names") {
+  const ScratchFolder dir;
+  write_shard(dir.at("b.safetensors"), {.rows = 2, .first = 10, .labels = {7, 0}, .flips = true, .dtype = "BF16"});
+  write_shard(dir.at("a.safetensors"), {.rows = 3, .first = 1, .labels = {4, 5, 6}, .flips = true});
+  dir.write("index.txt", "not a shard");
+  const auto data = open_shards(dir.path(), 8);
+  REQUIRE(data->size() == 5);
+  CHECK(data->num_classes() == 8);
+  CHECK(load(*data, 0) == constant(1, 4));
+  CHECK(load(*data, 2) == constant(3, 6));
+  CHECK(load(*data, 3) == constant(10, 7));
+  CHECK(load(*data, 4) == constant(11, 0));
+  CHECK(load(*data, 1, true) == constant(-2, 5));
+  CHECK(load(*data, 4, true) == constant(-11, 0));
+  CHECK_THAT(data->describe(), Contains("5 samples in 2 shards") && Contains(" flipped copies"));
+  CHECK_THROWS_WITH(open_shards(dir.path(), 7), Contains("label out of range") && Contains("model.num_classes: 8"));
+}
+
+TEST_CASE("one file, no labels, no flipped copies, and a scale") {
+  const ScratchFolder dir;
+  write_shard(dir.at("only.safetensors"), {.rows = 2, .first = 4});
+  const auto data = open_shards(dir.at("only.safetensors"), 0, "error", 0.5);
+  CHECK(data->num_classes() == 0);
+  CHECK(load(*data, 1) == constant(2.5f, 0));
+  CHECK(load(*data, 1, true) == constant(2.5f, 0));
+  CHECK_THROWS_WITH(open_shards(dir.at("only.safetensors"), 10), Contains("no labels"));
+}
+
+TEST_CASE("f16 latents, 32-bit labels and an empty shard are read") {
+  const ScratchFolder dir;
+  write_shard(dir.at("a.safetensors"), {.rows = 0});
+  const std::vector<uint16_t> half(kElements, 0x3e00);  // 1.5
+  io::write_safetensors(dir.at("b.safetensors"), {{"latents", "F16", {1, 2, 2, 3}, half.data()}});
+  CHECK(load(*open_shards(dir.path(), 0), 0) == constant(1.5f, 0));
+
+  const ScratchFolder labelled;
+  const std::vector<int32_t> labels{3};
+  io::write_safetensors(labelled.at("a.safetensors"),
+                        {{"latents", "F16", {1, 2, 2, 3}, half.data()}, {"labels", "I32", {1}, labels.data()}});
+  CHECK(load(*open_shards(labelled.path(), 4), 0) == constant(1.5f, 3));
+}
+
+TEST_CASE("shards that do not go with the model or with each other are refused by name") {
+  const ScratchFolder dir;
+  CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("no latents in"));
+  write_shard(dir.at("a.safetensors"), {.rows = 0});
+  CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("0 samples"));
+  write_shard(dir.at("a.safetensors"), {.rows = 2, .labels = {0, 1}});
+
+  const auto refused = [&](const ShardSpec& bad, const std::string& why) {
+    write_shard(dir.at("b.safetensors"), bad);
+    CHECK_THROWS_AS(open_shards(dir.path(), 2), InputError);
+    CHECK_THROWS_WITH(open_shards(dir.path(), 2), Contains("b.safetensors") && Contains(why));
+  };
+  refused({.rows = 2, .labels = {0, 1}, .sample = {2, 3, 2}}, "[2, 2, 3, 2]");
+  refused({.rows = 2, .labels = {0, 1}, .sample = {12}}, "[2, 12]");
+  refused({.rows = 2}, "`labels` must be in all shards or in none");
+  refused({.rows = 2, .labels = {0, 1}, .flips = true}, "`latents_flip` must be in all shards");
+  refused({.rows = 2, .labels = {0}}, "`labels` does not go with");
+  refused({.rows = 2, .labels = {0, -1}}, "label out of range at row 1; got -1");
+  refused({.rows = 2, .labels = {0, int64_t{1} << 40}}, "label out of range at row 1");
+  refused({.rows = 1, .labels = {0}, .dtype = "I32"}, "got I32");
+  dir.write("b.safetensors", "garbage");
+  CHECK_THROWS_AS(open_shards(dir.path(), 2), InputError);
+}
+
+TEST_CASE("non-finite latents follow on_bad_file") {
+  const ScratchFolder dir;
+  write_shard(dir.at("a.safetensors"), {.rows = 1, .first = NAN});
+  write_shard(dir.at("b.safetensors"), {.rows = 2, .first = 5});
+  write_shard(dir.at("c.safetensors"), {.rows = 1, .first = INFINITY});
+  CHECK_THROWS_WITH(load(*open_shards(dir.path(), 0), 0),
+                    Contains("a.safetensors") && Contains("non-finite") && Contains("data.on_bad_file: skip"));
+  const auto data = open_shards(dir.path(), 0, "skip");
+  CHECK(load(*data, 0) == constant(5, 0));
+  CHECK(load(*data, 3) == constant(5, 0));
+  CHECK(data->bad_files() == 2);
+}

@@ -1,0 +1,280 @@
+#include "ditrain/diffusion/sampler.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "plain_dit.hpp"
+#include "support/fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::diffusion;
+using test::compare;
+using test::Fixture;
+using test::to_f64;
+
+namespace {
+
+struct GoldenRun {
+  std::string name, spacing;
+  SamplerConfig config;
+  // Tolerances of steps 0, 4, 8 and the end: conditional half, unconditional half. About ten times the difference
+  // between float32 and float64 runs of the reference.
+  double first[4], second[4];
+};
+
+const GoldenRun kGoldenRuns[] = {
+    {"ddpm", "10", {}, {4e-5, 3e-5, 9e-6, 9e-6}, {5e-5, 4e-6, 5e-6, 5e-6}},
+    {"ddim0", "10", {.kind = "ddim"}, {3e-5, 6e-5, 8e-5, 8e-5}, {3e-5, 6e-5, 1e-4, 1e-4}},
+    {"ddim5", "10", {.kind = "ddim", .eta = 0.5}, {3e-5, 3e-5, 4e-5, 4e-5}, {3e-5, 6e-6, 6e-6, 6e-6}},
+    {"ddim0s", "ddim10", {.kind = "ddim"}, {3e-5, 3e-5, 5e-5, 5e-5}, {3e-5, 5e-5, 1e-4, 1e-4}},
+    {"ddpm_clip", "10", {.clip_denoised = true}, {3e-5, 3e-5, 1e-5, 4e-5}, {4e-5, 3e-5, 2e-5, 2e-4}},
+    {"ddim5_clip",
+     "10",
+     {.kind = "ddim", .eta = 0.5, .clip_denoised = true},
+     {3e-5, 3e-5, 4e-5, 4e-5},
+     {3e-5, 2e-5, 2e-4, 2e-4}},
+};
+
+struct GoldenSampling {
+  GoldenSampling() : file("sample_traj.safetensors"), model(file), z(file.f32("z")), noise(file.f32("noise")) {
+    n = file.setting("cfg.n");
+    const int64_t side = file.setting("cfg.input_size");
+    shape = {.channels = file.setting("cfg.in_channels"), .pixels = side * side};
+    y = file.i64("y");
+    null_class = file.setting("cfg.num_classes");
+    scale = file.f64("cfg_scale").at(0);
+  }
+
+  /// Latents after each loop step, of the first `states` samples.
+  std::vector<std::vector<double>> run(const GoldenRun& golden, bool both_halves) const {
+    SamplerConfig config = golden.config;
+    config.spacing = golden.spacing;
+    config.cfg_scale = scale;
+    config.validate(base.num_steps());
+    std::vector<float> x(z.begin(), z.begin() + (both_halves ? 2 : 1) * n * shape.elements());
+    std::vector<std::vector<double>> steps;
+    const auto noise_of = [&](int64_t step, int64_t sample, float* out) {
+      std::copy_n(noise.begin() + (step * 2 * n + sample) * shape.elements(), shape.elements(), out);
+    };
+    const auto keep = [&](int64_t step, int64_t num_steps, const float* latents) {
+      CHECK(step == static_cast<int64_t>(steps.size()));
+      CHECK(num_steps == file.setting("cfg.steps"));
+      steps.emplace_back(latents, latents + x.size());
+    };
+    const SampleRequest request{
+        .n = n, .z = x.data(), .labels = y.data(), .null_class = null_class, .keep_unconditional_half = both_halves};
+    sample_loop(respace(base, golden.spacing), rules, config, shape, std::cref(model), request, noise_of, keep);
+    CHECK(steps.back() == to_f64(x));
+    return steps;
+  }
+
+  Fixture file;
+  test::PlainDit model;
+  std::vector<float> z, noise;
+  std::vector<int64_t> y;
+  int64_t n = 0, null_class = 0;
+  double scale = 0;
+  Shape shape;
+  Schedule base = make_schedule("linear", 1000);
+  Rules rules = make_rules({}, true);
+};
+
+/// Conditional and unconditional half apart: the second grows in size and would hide the first.
+void check_halves(const std::vector<double>& got, const std::vector<double>& want, double first, double second) {
+  REQUIRE(got.size() == want.size());
+  const size_t half = want.size() / 2;
+  CHECK(compare(std::span(got).first(half), std::span(want).first(half), first));
+  CHECK(compare(std::span(got).last(half), std::span(want).last(half), second));
+}
+
+}  // namespace
+
+TEST_CASE("guided model output is that of the reference") {
+  const GoldenSampling g;
+  const int64_t elements = g.shape.elements();
+  std::vector<float> x(g.z);
+  std::copy_n(g.z.begin(), g.n * elements, x.begin() + g.n * elements);
+  std::vector<int64_t> t(2 * g.n, 999);
+  std::vector<float> out(2 * g.n * 2 * elements);
+  g.model(x.data(), t.data(), g.y.data(), 2 * g.n, out.data());
+  guided_output(out.data(), g.n, g.shape.channels, 2 * g.shape.channels, g.shape.pixels, g.scale, 3);
+  check_halves(to_f64(out), g.file.best("guided.out"), 2e-5, 2e-5);
+}
+
+TEST_CASE("sampling trajectories are those of the reference, in both halves of the batch") {
+  const GoldenSampling g;
+  for (const GoldenRun& golden : kGoldenRuns) {
+    INFO(golden.name);
+    const auto steps = g.run(golden, true);
+    REQUIRE(steps.size() == 10);
+    const std::pair<std::string, int> kept[] = {{".step0", 0}, {".step4", 4}, {".step8", 8}, {".final", 9}};
+    for (int i = 0; i < 4; ++i) {
+      INFO(kept[i].first);
+      check_halves(steps[kept[i].second], g.file.best(golden.name + kept[i].first), golden.first[i], golden.second[i]);
+    }
+  }
+}
+
+TEST_CASE("leaving out the unconditional half does not change the samples") {
+  const GoldenSampling g;
+  for (const GoldenRun& golden : {kGoldenRuns[0], kGoldenRuns[2]}) {
+    std::vector<double> both = g.run(golden, true).back();
+    both.resize(both.size() / 2);
+    CHECK(g.run(golden, false).back() == both);
+  }
+}
+
+namespace {
+
+constexpr Shape kShape{.channels = 2, .pixels = 3};
+constexpr int64_t kSamples = 3;
+
+std::vector<float> normals(int64_t n, uint64_t b) {
+  std::vector<float> values(n);
+  RandomKey(11, Stream::kTest, 1, b).fill_normal(values.data(), n);
+  return values;
+}
+
+/// The model that knows the data: its epsilon is exact for any x_t.
+struct Oracle {
+  const Schedule& base;
+  const std::vector<float>& x0;
+  int64_t output_channels;
+
+  void operator()(const float* x, const int64_t* t, const int64_t*, int64_t n, float* out) const {
+    const int64_t elements = kShape.elements();
+    for (int64_t i = 0; i < n * elements; ++i) {
+      const int64_t sample = i / elements, step = t[sample];
+      out[sample * output_channels * kShape.pixels + i % elements] = static_cast<float>(
+          (x[i] - base.sqrt_alphas_cumprod[step] * x0[i]) / base.sqrt_one_minus_alphas_cumprod[step]);
+    }
+  }
+};
+
+void philox_noise(int64_t step, int64_t sample, float* out) {
+  const std::vector<float> values = normals(kShape.elements(), 100 + 10 * step + sample);
+  std::copy(values.begin(), values.end(), out);
+}
+
+std::vector<double> sampled(const Schedule& base, const Rules& rules, const SamplerConfig& config,
+                            const ModelFn& model) {
+  std::vector<float> z = normals(kSamples * kShape.elements(), 0);
+  const SampleRequest request{.n = kSamples, .z = z.data()};
+  sample_loop(respace(base, config.spacing), rules, config, kShape, model, request, philox_noise);
+  return to_f64(z);
+}
+
+}  // namespace
+
+TEST_CASE("samplers return the data of a model that knows it") {
+  const Schedule base = make_schedule("squaredcos_cap_v2", 200);
+  const std::vector<float> x0 = normals(kSamples * kShape.elements(), 1);
+  const Rules rules = make_rules({.variance = "fixed_small"}, false);
+  for (const SamplerConfig& config :
+       {SamplerConfig{.spacing = "20"}, SamplerConfig{.spacing = "1"}, SamplerConfig{.kind = "ddim", .spacing = "20"},
+        SamplerConfig{.kind = "ddim", .spacing = "ddim40", .eta = 1}}) {
+    INFO(config.kind << ' ' << config.spacing);
+    // The last step divides float rounding of eps by about sqrt(A) only.
+    CHECK(compare(sampled(base, rules, config, Oracle{base, x0, 2}), to_f64(x0), 1e-5));
+  }
+}
+
+TEST_CASE("implicit sampling with eta 1 is ancestral sampling with the posterior's variance") {
+  const Schedule base = make_schedule("linear", 1000);
+  const Rules rules = make_rules({.variance = "fixed_small"}, false);
+  const ModelFn model = [](const float* x, const int64_t* t, const int64_t*, int64_t n, float* out) {
+    for (int64_t i = 0; i < n * kShape.elements(); ++i) {
+      out[i] = 0.5f * x[i] + 0.1f * std::sin(static_cast<float>(t[i / kShape.elements()]));
+    }
+  };
+  for (const bool clip : {false, true}) {
+    const SamplerConfig ddpm{.spacing = "25", .clip_denoised = clip};
+    const SamplerConfig ddim{.kind = "ddim", .spacing = "25", .eta = 1, .clip_denoised = clip};
+    CHECK(compare(sampled(base, rules, ddim, model), sampled(base, rules, ddpm, model), 1e-5));
+  }
+}
+
+TEST_CASE("the loop gives the model original timesteps and asks for noise only where it is used") {
+  const Schedule base = make_schedule("linear", 1000);
+  const Rules rules = make_rules({}, true);
+  const int64_t labels[kSamples] = {4, 0, 2};
+  struct Case {
+    SamplerConfig config;
+    int64_t model_n, noisy_steps;
+  };
+  for (const Case& c : {Case{{.spacing = "5"}, kSamples, 4}, Case{{.spacing = "5", .cfg_scale = 2}, 2 * kSamples, 4},
+                        Case{{.kind = "ddim", .spacing = "5"}, kSamples, 0},
+                        Case{{.kind = "ddim", .spacing = "5", .eta = 0.3}, kSamples, 4}}) {
+    std::vector<int64_t> timesteps, noise_calls;
+    const ModelFn model = [&](const float* x, const int64_t* t, const int64_t* y, int64_t n, float* out) {
+      CHECK(n == c.model_n);
+      timesteps.push_back(t[0]);
+      for (int64_t i = 0; i < n; ++i) {
+        CHECK(t[i] == t[0]);
+        CHECK(y[i] == (i < kSamples ? labels[i] : 7));
+        CHECK(std::equal(x, x + kShape.elements(), x + (n / kSamples - 1) * kSamples * kShape.elements()));
+      }
+      std::fill_n(out, n * 2 * kShape.elements(), 0.25f);
+    };
+    const NoiseFn noise = [&](int64_t step, int64_t sample, float* out) {
+      CHECK(sample == static_cast<int64_t>(noise_calls.size()) % kSamples);
+      noise_calls.push_back(step);
+      std::fill_n(out, kShape.elements(), 0.5f);
+    };
+    std::vector<float> z = normals(kSamples * kShape.elements(), 2);
+    const SampleRequest request{.n = kSamples, .z = z.data(), .labels = labels, .null_class = 7};
+    sample_loop(respace(base, "5"), rules, c.config, kShape, model, request, noise);
+    CHECK(timesteps == std::vector<int64_t>{999, 749, 500, 250, 0});
+    REQUIRE(static_cast<int64_t>(noise_calls.size()) == c.noisy_steps * kSamples);
+    for (size_t i = 0; i < noise_calls.size(); ++i) CHECK(noise_calls[i] == static_cast<int64_t>(i) / kSamples);
+  }
+}
+
+TEST_CASE("a sampler's step does not depend on the cut and may work in place") {
+  const Schedule schedule = respace(make_schedule("linear", 1000), "10");
+  const Rules rules = make_rules({}, true);
+  const std::vector<float> x = normals(kSamples * kShape.elements(), 3),
+                           noise = normals(kSamples * kShape.elements(), 4),
+                           out = normals(kSamples * 2 * kShape.elements(), 5);
+  const int64_t t[kSamples] = {9, 0, 4};
+  for (const auto step : {ddpm_step, ddim_step}) {
+    std::vector<float> whole(x.size()), pieces(x);
+    const StepSettings settings{.clip_denoised = true, .eta = 0.7};
+    step(schedule, rules, kShape, settings, {x.data(), t, out.data(), noise.data(), whole.data()}, 0, kSamples);
+    for (int64_t i = 0; i < kSamples; ++i) {
+      step(schedule, rules, kShape, settings, {pieces.data(), t, out.data(), noise.data(), pieces.data()}, i, i + 1);
+    }
+    CHECK(pieces == whole);
+    // Sample 1 is at t = 0: noise must not show there, but at the others.
+    std::vector<float> quiet(x.size());
+    step(schedule, rules, kShape, settings, {x.data(), t, out.data(), nullptr, quiet.data()}, 0, kSamples);
+    for (int64_t i = 0; i < kSamples * kShape.elements(); ++i) {
+      CHECK((quiet[i] == whole[i]) == (i / kShape.elements() == 1));
+    }
+  }
+}
+
+TEST_CASE("guidance touches the channels it is asked to") {
+  for (const int64_t cfg_channels : {1, 2, 3, -1}) {
+    // one sample, 2 data channels of one pixel, 4 output channels; conditional, then unconditional
+    float out[8] = {1, 2, 3, 4, 10, 20, 30, 40};
+    guided_output(out, 1, 2, 4, 1, 3, cfg_channels);
+    const bool second = cfg_channels != 1;
+    const float want[8] = {-17, second ? -34.0f : 2, 3, 4, -17, second ? -34.0f : 20, 30, 40};
+    for (int i = 0; i < 8; ++i) CHECK(out[i] == want[i]);
+  }
+}
+
+TEST_CASE("guidance needs classes") {
+  const Schedule base = make_schedule("linear", 100);
+  const Rules rules = make_rules({}, true);
+  float z[6] = {};
+  const int64_t label = 0;
+  const ModelFn model = [](const float*, const int64_t*, const int64_t*, int64_t, float*) { FAIL("called"); };
+  for (const SampleRequest& request : {SampleRequest{.n = 1, .z = z}, SampleRequest{.n = 1, .z = z, .labels = &label},
+                                       SampleRequest{.n = 1, .z = z, .null_class = 10}}) {
+    CHECK_THROWS_WITH(sample_loop(respace(base, "5"), rules, {.cfg_scale = 4}, kShape, model, request, philox_noise),
+                      Catch::Contains("guidance without classes"));
+  }
+}

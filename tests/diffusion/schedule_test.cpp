@@ -1,0 +1,145 @@
+#include "ditrain/diffusion/schedule.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "support/fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::diffusion;
+using test::compare;
+using test::Fixture;
+
+namespace {
+
+/// Largest error relative to each entry. 1 - A_t and 1 - A_t/A_s lose digits where A is near 1: an ulp of 1 becomes
+/// 1e-16 / 1e-4 (the smallest beta of linear) or 1e-16 / 4e-5 (of squaredcos); two or three such steps are allowed.
+constexpr double kTableTolerance = 1e-11;
+
+void check_table(const std::vector<double>& got, const std::vector<double>& want) {
+  REQUIRE(got.size() == want.size());
+  std::vector<double> ratio(got.size());
+  for (size_t i = 0; i < got.size(); ++i) ratio[i] = want[i] == got[i] ? 1 : got[i] / want[i];
+  CHECK(compare(ratio, std::vector<double>(got.size(), 1.0), kTableTolerance));
+}
+
+}  // namespace
+
+TEST_CASE("schedule tables are those of the reference") {
+  const Fixture fixture("diffusion.safetensors");
+  for (const BetaSchedule& row : beta_schedules()) {
+    const std::string name(row.name);
+    const auto num_steps = static_cast<int64_t>(fixture.f64(name + ".betas").size());
+    const Schedule s = make_schedule(name, num_steps);
+    const std::pair<std::string, const std::vector<double>*> tables[] = {
+        {"betas", &s.betas},
+        {"alphas_cumprod", &s.alphas_cumprod},
+        {"alphas_cumprod_prev", &s.alphas_cumprod_prev},
+        {"sqrt_alphas_cumprod", &s.sqrt_alphas_cumprod},
+        {"sqrt_one_minus_alphas_cumprod", &s.sqrt_one_minus_alphas_cumprod},
+        {"log_one_minus_alphas_cumprod", &s.log_one_minus_alphas_cumprod},
+        {"sqrt_recip_alphas_cumprod", &s.sqrt_recip_alphas_cumprod},
+        {"sqrt_recipm1_alphas_cumprod", &s.sqrt_recipm1_alphas_cumprod},
+        {"posterior_variance", &s.posterior_variance},
+        {"posterior_log_variance_clipped", &s.posterior_log_variance_clipped},
+        {"posterior_mean_coef1", &s.posterior_mean_coef1},
+        {"posterior_mean_coef2", &s.posterior_mean_coef2},
+    };
+    for (const auto& [table, values] : tables) {
+      INFO(name << "." << table);
+      check_table(*values, fixture.f64(name + "." + table));
+    }
+    std::vector<int64_t> identity(num_steps);
+    std::iota(identity.begin(), identity.end(), 0);
+    CHECK(s.timestep_map == identity);
+  }
+}
+
+TEST_CASE("respaced schedules are those of the reference") {
+  const Fixture fixture("diffusion.safetensors");
+  const Schedule base = make_schedule("linear", 1000);
+  for (const std::string spec : {"250", "50", "ddim25", "10,10,20", "10", "ddim10"}) {
+    INFO(spec);
+    std::string key = "respace." + spec;
+    std::replace(key.begin(), key.end(), ',', '_');
+    const Schedule s = respace(base, spec);
+    CHECK(s.timestep_map == fixture.i64(key + ".map"));
+    CHECK(s.timestep_map == space_timesteps(1000, spec));
+    check_table(s.betas, fixture.f64(key + ".betas"));
+    for (int64_t i = 0; i < s.num_steps(); ++i) {
+      CHECK(s.alphas_cumprod[i] == Approx(base.alphas_cumprod[s.timestep_map[i]]).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("spacings at the borders") {
+  CHECK(space_timesteps(1000, "1") == std::vector<int64_t>{0});
+  CHECK(space_timesteps(5, "5") == std::vector<int64_t>{0, 1, 2, 3, 4});
+  CHECK(space_timesteps(6, "3") == std::vector<int64_t>{0, 2, 5});       // 2.5 goes to the even 2
+  CHECK(space_timesteps(7, "2,2") == std::vector<int64_t>{0, 3, 4, 6});  // the first section is the longer one
+  CHECK(space_timesteps(1000, "ddim7").back() == 858);                   // stride 143 is the smallest for 7
+  CHECK(space_timesteps(10, "ddim10") == space_timesteps(10, "10"));
+}
+
+TEST_CASE("respacing twice maps to the original timesteps") {
+  const Schedule once = respace(make_schedule("linear", 1000), "100");
+  const Schedule twice = respace(once, "10");
+  for (int64_t i = 0; i < 10; ++i) {
+    CHECK(twice.timestep_map[i] == once.timestep_map[space_timesteps(100, "10")[i]]);
+  }
+}
+
+TEST_CASE("a schedule of one step is finite") {
+  const Schedule s = respace(make_schedule("squaredcos_cap_v2", 50), "1");
+  CHECK(s.num_steps() == 1);
+  CHECK(s.posterior_variance[0] == 0);
+  CHECK(s.posterior_log_variance_clipped[0] == std::log(s.betas[0]));
+}
+
+TEST_CASE("bad spacings are named") {
+  for (const char* spec : {"",
+                           ",",
+                           "10,",
+                           ",10",
+                           "ten",
+                           "10 ",
+                           " 10",
+                           "10x",
+                           "1e3",
+                           "0",
+                           "-5",
+                           "10,0",
+                           "ddim",
+                           "ddim0",
+                           "ddim-1",
+                           "ddim 5",
+                           "ddim5,5",
+                           "1001",
+                           "501,10",
+                           "ddim999",
+                           "ddim1001",
+                           "ddim1",
+                           "99999999999999999999"}) {
+    INFO('"' << spec << '"');
+    CHECK_THROWS_AS(space_timesteps(1000, spec), InputError);
+    CHECK_THROWS_WITH(space_timesteps(1000, spec),
+                      Catch::StartsWith("[diffusion] spacing") && Catch::Contains("\"" + std::string(spec) + "\""));
+  }
+  CHECK_THROWS_AS(space_timesteps(2, "1,1,1"), InputError);
+}
+
+TEST_CASE("bad schedules are refused") {
+  CHECK_THROWS_WITH(make_schedule("linaer", 1000), Catch::Contains("linaer") && Catch::Contains("try linear"));
+  for (const int64_t n : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{100'001}, std::numeric_limits<int64_t>::max()}) {
+    CHECK_THROWS_AS(make_schedule("linear", n), InputError);
+    CHECK_THROWS_AS(make_schedule("squaredcos_cap_v2", n), InputError);
+  }
+  CHECK_THROWS_WITH(make_schedule("linear", 20), Catch::Contains("betas between 0 and 1"));
+  CHECK(make_schedule("linear", 21).num_steps() == 21);
+  CHECK(make_schedule("squaredcos_cap_v2", 2).num_steps() == 2);
+}

@@ -1,0 +1,179 @@
+#include "ditrain/dist/gradient_buckets.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::dist;
+
+namespace {
+
+/// Plays the rank of two whose partner always has the same gradients: a sum doubles. Remembers what was started.
+/// Everything that is no gradient goes to the null communicator.
+class DoublingCommunicator final : public Communicator {
+ public:
+  struct Slice {
+    const float* data;
+    int64_t n;
+  };
+  std::vector<Slice> started;
+  int tests = 0;
+
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 2; }
+  int num_nodes() const override { return 1; }
+  bool concurrent_calls() const override { return true; }
+  std::string description() const override { return "two equal ranks"; }
+  std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) override {
+    started.push_back({data, n});
+    return std::make_unique<Doubling>(*this, data, n);
+  }
+  void allreduce_sum(double* data, int64_t n) override { null_->allreduce_sum(data, n); }
+  void allreduce_max(double* data, int64_t n) override { null_->allreduce_max(data, n); }
+  void allreduce_min(double* data, int64_t n) override { null_->allreduce_min(data, n); }
+  uint64_t allreduce_or(uint64_t flags) override { return flags; }
+  void broadcast(void* data, size_t bytes, int root) override { null_->broadcast(data, bytes, root); }
+  void barrier() override {}
+  std::vector<std::string> gather_strings(const std::string& text, int root) override {
+    return null_->gather_strings(text, root);
+  }
+  std::vector<double> gather(const double* values, int64_t n, int root) override {
+    return null_->gather(values, n, root);
+  }
+
+ private:
+  void end_all_ranks(int) override {}
+  /// Sums in wait() only, as MPI may: whoever reads before finish() sees the old values.
+  class Doubling final : public Request {
+   public:
+    Doubling(DoublingCommunicator& owner, float* data, int64_t n) : owner_(owner), data_(data), n_(n) {}
+    bool test() override {
+      ++owner_.tests;
+      return done_;
+    }
+    void wait() override {
+      if (done_) return;
+      for (int64_t i = 0; i < n_; ++i) data_[i] *= 2;
+      done_ = true;
+    }
+
+   private:
+    DoublingCommunicator& owner_;
+    float* data_;
+    int64_t n_;
+    bool done_ = false;
+  };
+  std::unique_ptr<Communicator> null_ = make_null_communicator();
+};
+
+std::vector<float> counting(int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  std::iota(x.begin(), x.end(), 1.0f);
+  return x;
+}
+
+std::vector<float> doubled(std::vector<float> x) {
+  for (float& v : x) v *= 2;
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("buckets are slices from the end of the arena and start as soon as they are complete") {
+  DoublingCommunicator comm;
+  std::vector<float> arena = counting(10);
+  GradientBuckets buckets(comm, arena.data(), 10, 4);
+  CHECK(buckets.num_buckets() == 3);
+  buckets.mark_ready(7, 10);
+  CHECK(comm.started.empty());
+  buckets.mark_ready(5, 7);  // completes 6..9
+  REQUIRE(comm.started.size() == 1);
+  CHECK(comm.started[0].data == arena.data() + 6);
+  CHECK(comm.started[0].n == 4);
+  buckets.mark_ready(0, 5);  // completes 2..5 and 0..1
+  REQUIRE(comm.started.size() == 3);
+  CHECK(comm.started[1].data == arena.data() + 2);
+  CHECK(comm.started[2].data == arena.data());
+  CHECK(comm.started[2].n == 2);
+  CHECK(comm.tests > 0);  // progress for what is under way
+  CHECK(arena == counting(10));
+  buckets.finish();
+  CHECK(arena == doubled(counting(10)));
+}
+
+TEST_CASE("every element is summed once, whatever the sizes and slices") {
+  for (const int64_t n : {0, 1, 7, 64, 65})
+    for (const int64_t bucket : {1, 2, 16, 64, 1000})
+      for (const int64_t slice : {1, 3, 64, 100}) {
+        CAPTURE(n, bucket, slice);
+        DoublingCommunicator comm;
+        std::vector<float> arena = counting(n);
+        GradientBuckets buckets(comm, arena.data(), n, bucket);
+        REQUIRE(buckets.num_buckets() == (n + bucket - 1) / bucket);
+        for (int64_t end = n; end > 0; end -= slice) buckets.mark_ready(std::max<int64_t>(0, end - slice), end);
+        buckets.finish();
+        REQUIRE(arena == doubled(counting(n)));
+        REQUIRE(int64_t(comm.started.size()) == buckets.num_buckets());
+      }
+}
+
+TEST_CASE("buckets start in one order even if slices come in another") {
+  DoublingCommunicator comm;
+  std::vector<float> arena = counting(6);
+  GradientBuckets buckets(comm, arena.data(), 6, 2);
+  buckets.mark_ready(0, 2);
+  buckets.mark_ready(2, 4);
+  CHECK(comm.started.empty());
+  buckets.mark_ready(4, 6);
+  REQUIRE(comm.started.size() == 3);
+  for (size_t k = 0; k < 3; ++k) CHECK(comm.started[k].data == arena.data() + 4 - 2 * k);
+  buckets.finish();
+}
+
+TEST_CASE("steps follow each other, and start_all completes what was not marked") {
+  DoublingCommunicator comm;
+  std::vector<float> arena = counting(9);
+  GradientBuckets buckets(comm, arena.data(), 9, 4);
+  buckets.start_all();
+  buckets.finish();
+  buckets.mark_ready(3, 9);
+  CHECK(comm.started.size() == 4);
+  buckets.start_all();
+  CHECK(comm.started.size() == 6);
+  buckets.finish();
+  CHECK(arena == doubled(doubled(counting(9))));
+  CHECK(buckets.exposed_s() > 0);
+  buckets.reset();
+  CHECK(buckets.exposed_s() == 0);
+}
+
+TEST_CASE("with one rank nothing is done") {
+  const auto comm = make_null_communicator();
+  std::vector<float> arena = counting(5);
+  GradientBuckets buckets(*comm, arena.data(), 5, 2);
+  for (int step = 0; step < 2; ++step) {
+    buckets.mark_ready(1, 5);
+    buckets.mark_ready(0, 1);
+    buckets.finish();
+  }
+  CHECK(arena == counting(5));
+}
+
+TEST_CASE("mistakes of the caller are found") {
+  DoublingCommunicator comm;
+  std::vector<float> arena = counting(8);
+  CHECK_THROWS_AS(GradientBuckets(comm, arena.data(), 8, 0), LogicFault);
+  GradientBuckets buckets(comm, arena.data(), 8, 4);
+  CHECK_THROWS_AS(buckets.mark_ready(-1, 2), LogicFault);
+  CHECK_THROWS_AS(buckets.mark_ready(3, 2), LogicFault);
+  CHECK_THROWS_AS(buckets.mark_ready(0, 9), LogicFault);
+  buckets.mark_ready(4, 8);
+  CHECK_THROWS_AS(buckets.finish(), LogicFault);
+  CHECK_THROWS_AS(buckets.mark_ready(6, 7), LogicFault);
+}

@@ -1,0 +1,109 @@
+#include "ditrain/io/files.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/crc32.hpp"
+#include "file_size_limit.hpp"
+#include "temporary_folder.hpp"
+
+using namespace ditrain;
+using namespace ditrain::io;
+using Catch::Contains;
+
+namespace {
+
+size_t num_entries(const std::string& folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+}  // namespace
+
+TEST_CASE("a file is replaced as a whole or not at all") {
+  TemporaryFolder folder;
+  const std::string path = folder / "state.json";
+  write_file_atomically(path, "one");
+  write_file_atomically(path, "two");
+  CHECK(get_file(path) == "two");
+  {
+    const FileSizeLimit limit(10);
+    CHECK_THROWS_WITH(write_file_atomically(path, std::string(11, 'x')), Contains("File too large"));
+  }
+  CHECK(get_file(path) == "two");
+  CHECK(num_entries(folder.path()) == 1);
+  std::filesystem::create_directory(folder / "taken");
+  CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"), Contains("cannot replace the file"));
+  CHECK(num_entries(folder.path()) == 2);
+  CHECK_THROWS_AS(write_file_atomically(folder / "absent/x", "x"), RunError);
+}
+
+TEST_CASE("a file writer keeps what is finished and removes what is not") {
+  TemporaryFolder folder;
+  {
+    FileWriter file(folder / "unfinished");
+    file.write("abc", 3);
+  }
+  CHECK(!std::filesystem::exists(folder / "unfinished"));
+  FileWriter file(folder / "finished");
+  file.write("abcdef", 6);
+  file.overwrite(1, "XY", 2);
+  CHECK_THROWS_AS(file.overwrite(5, "XY", 2), LogicFault);
+  CHECK(file.bytes_written() == 6);
+  file.finish();
+  CHECK_THROWS_AS(file.write("x", 1), LogicFault);
+  CHECK(get_file(folder / "finished") == "aXYdef");
+}
+
+TEST_CASE("text files are read up to a limit") {
+  TemporaryFolder folder;
+  const std::string content(100'000, 'x');
+  put_file(folder / "f", content);
+  CHECK(read_text_file(folder / "f", 100'000) == content);
+  CHECK_THROWS_WITH(read_text_file(folder / "f", 99'999), Contains("too large; expected at most 99999 bytes"));
+  CHECK_THROWS_AS(read_text_file(folder / "f", 0), InputError);
+  CHECK_THROWS_WITH(read_text_file(folder / "absent", 10), Contains("cannot open the file; got No such file"));
+  CHECK_THROWS_WITH(read_text_file(folder.path(), 10), Contains("not a regular file"));
+  put_file(folder / "empty", "");
+  CHECK(read_text_file(folder / "empty", 0).empty());
+  // Files whose size is unknown before reading.
+  CHECK(read_text_file("/proc/self/status", 1 << 20).starts_with("Name:"));
+  // A FIFO must not make the program wait.
+  REQUIRE(::mkfifo((folder / "fifo").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(read_text_file(folder / "fifo", 10), Contains("not a regular file"));
+}
+
+TEST_CASE("lines are appended") {
+  TemporaryFolder folder;
+  append_line(folder / "metrics.jsonl", "{}");
+  append_line(folder / "metrics.jsonl", "{\"step\": 1}");
+  CHECK(get_file(folder / "metrics.jsonl") == "{}\n{\"step\": 1}\n");
+  CHECK_THROWS_WITH(append_line("/dev/full", "x"), Contains("appending 2 bytes failed; got No space left"));
+}
+
+TEST_CASE("output folders are made with their parents; what is in the way is named") {
+  TemporaryFolder folder;
+  make_output_folder(folder / "a/b/c");
+  make_output_folder(folder / "a/b/c");
+  CHECK(std::filesystem::is_directory(folder / "a/b/c"));
+  put_file(folder / "file", "x");
+  CHECK_THROWS_AS(make_output_folder(folder / "file/sub"), InputError);
+  CHECK_THROWS_WITH(make_output_folder("/proc/ditrain"), Contains("[/proc/ditrain]"));
+}
+
+TEST_CASE("free space is that of the nearest existing folder") {
+  TemporaryFolder folder;
+  CHECK(free_bytes(folder.path()) > 0);
+  CHECK(free_bytes(folder / "not/yet/there") > 0);
+  CHECK_THROWS_AS(fsync_directory(folder / "absent"), RunError);
+}
+
+TEST_CASE("crc32 equals the published check value, in pieces too") {
+  CHECK(crc32(0, "123456789", 9) == 0xCBF43926u);
+  CHECK(crc32(0, "", 0) == 0);
+  const std::string text(1000, 'q');
+  for (size_t cut = 0; cut < 20; ++cut)
+    CHECK(crc32(crc32(0, text.data(), cut), text.data() + cut, text.size() - cut) == crc32(0, text.data(), 1000));
+}

@@ -1,0 +1,147 @@
+#include "ditrain/kernels/attention.hpp"
+
+#include "../../src/kernels/ref_bodies.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain::kernels;
+
+namespace {
+
+/// A head inside a qkv projection [T, 3, H, D] with H = heads, and its gradients in arrays of the same shape.
+struct Data {
+  int64_t tokens, dim, heads, head_index;
+  Guarded qkv, dqkv, out, dout, lse;
+  AttentionHead head;
+
+  Data(int64_t t, int64_t d, int64_t h, int64_t index, float magnitude)
+      : tokens(t),
+        dim(d),
+        heads(h),
+        head_index(index),
+        qkv(random_values(t * 3 * h * d, 11, magnitude)),
+        dqkv(t * 3 * h * d),
+        out(t * h * d),
+        dout(random_values(t * h * d, 12)),
+        lse(t) {
+    head = {t, d, slice(qkv, 0), slice(qkv, 1), slice(qkv, 2), 3 * h * d, h * d, 1 / std::sqrt(static_cast<float>(d))};
+  }
+  float* slice(Guarded& x, int64_t which) const { return x.data() + (which * heads + head_index) * dim; }
+  float* out_slice(Guarded& x) const { return x.data() + head_index * dim; }
+
+  void run(const KernelTable& table) {
+    const Scratch scratch(table.attention_scratch_bytes(tokens, dim));
+    table.attention_forward(head, out_slice(out), lse.data(), scratch.get());
+    CHECK(scratch.zone_untouched());
+    const Scratch again(table.attention_scratch_bytes(tokens, dim));
+    table.attention_backward(head, out_slice(out), out_slice(dout), lse.data(), slice(dqkv, 0), slice(dqkv, 1),
+                             slice(dqkv, 2), again.get());
+    CHECK(again.zone_untouched());
+  }
+  void run_reference() {
+    ref::attention_forward(head, out_slice(out), lse.data());
+    ref::attention_backward(head, out_slice(out), out_slice(dout), lse.data(), slice(dqkv, 0), slice(dqkv, 1),
+                            slice(dqkv, 2));
+  }
+};
+
+/// largest: bound of |q|, |k|, |v|. Errors of scores (sums of d terms) enter p as relative errors; gradients are sums
+/// over tokens of p (dp - delta) times q or k, and sum_s p = 1.
+void check(const KernelTable& table, int64_t t, int64_t d, int64_t heads, float largest) {
+  INFO(table.name << " tokens " << t << " dim " << d << " heads " << heads << " magnitude " << largest);
+  Data fast(t, d, heads, heads - 1, largest), slow(t, d, heads, heads - 1, largest);
+  fast.run(table);
+  slow.run_reference();
+  const double score = std::sqrt(static_cast<double>(d)) * largest * largest;
+  const double p_error =
+      tolerance(d, largest * largest) / std::sqrt(static_cast<double>(d)) + std::ldexp(score + 4, -23);
+  const double spread = 2 * static_cast<double>(d) * largest;  // of dp - delta
+  CHECK(difference(fast.lse.values(), slow.lse.values(), p_error + tolerance(4, score)) == "");
+  CHECK(difference(fast.out.values(), slow.out.values(), 4 * p_error * largest) == "");
+  CHECK(difference(fast.dqkv.values(), slow.dqkv.values(),
+                   4 * p_error * (1 + spread * largest / std::sqrt(static_cast<double>(d))) + tolerance(t)) == "");
+  CHECK(fast.out.zones_untouched());
+  CHECK(fast.dqkv.zones_untouched());
+  CHECK(fast.lse.zones_untouched());
+}
+
+}  // namespace
+
+TEST_CASE("attention equals the reference, forward and backward") {
+  for (const KernelTable* table : usable_tables()) {
+    const int64_t r = table->tile_rows, c = table->tile_cols;
+    for (int64_t t : {int64_t{1}, int64_t{2}, r, r + 1, c - 1, c, c + 1, 2 * c + r + 3}) {
+      for (int64_t d : {int64_t{1}, int64_t{3}, r + 1, int64_t{64}, int64_t{72}}) check(*table, t, d, 1, 1);
+    }
+    check(*table, 300, 16, 3, 1);  // two tiles of keys
+    check(*table, 571, 24, 2, 1);  // three
+    check(*table, 20, 512, 1, 0.5f);
+    check(*table, 256, 64, 2, 1);
+  }
+}
+
+TEST_CASE("attention with scores far apart stays finite and right") {
+  for (const KernelTable* table : usable_tables()) {
+    check(*table, 40, 64, 1, 6);
+    Data x(300, 8, 1, 0, 1e4f);  // scores up to 1e8: the softmax picks one key
+    x.run(*table);
+    for (float y : x.out.values()) REQUIRE(std::isfinite(y));
+    for (float y : x.dqkv.values()) REQUIRE(std::isfinite(y));
+  }
+}
+
+TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    Data x(45, 12, 3, 1, 1), y(45, 12, 3, 1, 1);
+    x.run(*table);
+    y.run(*table);
+    CHECK(same_bits(x.out.values(), y.out.values()));
+    CHECK(same_bits(x.dqkv.values(), y.dqkv.values()));
+    int64_t touched = 0;
+    for (int64_t i = 0; i < x.dqkv.size(); ++i) touched += i / 12 % 3 != 1 && !x.dqkv.untouched(i);
+    for (int64_t i = 0; i < x.out.size(); ++i) touched += i / 12 % 3 != 1 && !x.out.untouched(i);
+    CHECK(touched == 0);
+  }
+}
+
+TEST_CASE("a NaN key makes every output of attention NaN, a NaN query only its own") {
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    Data keys(33, 5, 1, 0, 1), query(33, 5, 1, 0, 1);
+    keys.slice(keys.qkv, 1)[7 * keys.head.qkv_stride + 2] = std::numeric_limits<float>::quiet_NaN();
+    keys.run(*table);
+    for (float y : keys.out.values()) REQUIRE(std::isnan(y));
+    query.slice(query.qkv, 0)[32 * query.head.qkv_stride] = std::numeric_limits<float>::quiet_NaN();
+    query.run(*table);
+    const std::vector<float> out = query.out.values();
+    for (size_t i = 0; i < out.size(); ++i) REQUIRE(std::isnan(out[i]) == (i / 5 == 32));
+  }
+}
+
+TEST_CASE("reference attention: gradients equal finite differences in f64") {
+  const int64_t t = 5, d = 3, stride = 3 * d;
+  std::vector<double> qkv(static_cast<size_t>(t * stride)), dqkv(qkv.size()), out(static_cast<size_t>(t * d)),
+      dout(out.size()), lse(static_cast<size_t>(t));
+  const std::vector<float> values = random_values(t * stride, 21, 2), weights = random_values(t * d, 22);
+  std::copy(values.begin(), values.end(), qkv.begin());
+  std::copy(weights.begin(), weights.end(), dout.begin());
+  const ref::Head<double> head{t, d, qkv.data(), qkv.data() + d, qkv.data() + 2 * d, stride, d, 0.7};
+  const auto loss = [&] {
+    ref::attention_forward_body(head, out.data(), lse.data());
+    double sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) sum += out[i] * dout[i];
+    return sum;
+  };
+  loss();
+  ref::attention_backward_body(head, out.data(), dout.data(), lse.data(), dqkv.data(), dqkv.data() + d,
+                               dqkv.data() + 2 * d);
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    const double kept = qkv[i], h = 1e-5;
+    qkv[i] = kept + h;
+    const double above = loss();
+    qkv[i] = kept - h;
+    const double below = loss();
+    qkv[i] = kept;
+    CHECK(dqkv[i] == Approx((above - below) / (2 * h)).margin(1e-9).epsilon(1e-7));
+  }
+}

@@ -1,0 +1,79 @@
+#include "ditrain/kernels/elementwise.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain::kernels;
+
+namespace {
+
+AdamWStep step_number(int k) {
+  AdamWStep s;
+  s.lr = 1e-2, s.weight_decay = 0.1, s.ema_decay = 0.99, s.grad_scale = 0.5;
+  s.bias1 = 1 - std::pow(s.beta1, k), s.bias2 = 1 - std::pow(s.beta2, k);
+  return s;
+}
+
+struct State {
+  Guarded p, m, v, ema;
+  explicit State(int64_t n)
+      : p(random_values(n, 121)),
+        m(std::vector<float>(static_cast<size_t>(n))),
+        v(std::vector<float>(static_cast<size_t>(n))),
+        ema(random_values(n, 122)) {}
+};
+
+}  // namespace
+
+TEST_CASE("adamw with ema follows the reference over steps") {
+  constexpr int kSteps = 20;
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t n : {1, 3, 8, 16, 17, 64, 101}) {
+      INFO(table->name << " n " << n);
+      State fast(n), slow(n);
+      for (int k = 1; k <= kSteps; ++k) {
+        const std::vector<float> g = random_values(n, 200 + static_cast<uint64_t>(k));
+        table->adamw_ema(step_number(k), g.data(), fast.p.data(), fast.m.data(), fast.v.data(), fast.ema.data(), n);
+        ref::adamw_ema(step_number(k), g.data(), slow.p.data(), slow.m.data(), slow.v.data(), slow.ema.data(), n);
+      }
+      CHECK(difference(fast.p.values(), slow.p.values(), tolerance(kSteps)) == "");
+      CHECK(difference(fast.m.values(), slow.m.values(), tolerance(kSteps, 0.5)) == "");
+      CHECK(difference(fast.v.values(), slow.v.values(), tolerance(kSteps, 0.01)) == "");
+      CHECK(difference(fast.ema.values(), slow.ema.values(), tolerance(kSteps)) == "");
+      CHECK((fast.p.zones_untouched() && fast.m.zones_untouched() && fast.v.zones_untouched() &&
+             fast.ema.zones_untouched()));
+    }
+  }
+}
+
+TEST_CASE("adamw: a cut range and a missing ema give the same bits") {
+  const int64_t n = 150;
+  const std::vector<float> g = random_values(n, 131);
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    State whole(n), cut(n), bare(n);
+    table->adamw_ema(step_number(1), g.data(), whole.p.data(), whole.m.data(), whole.v.data(), whole.ema.data(), n);
+    table->adamw_ema(step_number(1), g.data(), bare.p.data(), bare.m.data(), bare.v.data(), nullptr, n);
+    for (int64_t i = 0; i < n; i += 37) {
+      table->adamw_ema(step_number(1), g.data() + i, cut.p.data() + i, cut.m.data() + i, cut.v.data() + i,
+                       cut.ema.data() + i, std::min<int64_t>(37, n - i));
+    }
+    CHECK(same_bits(whole.p.values(), cut.p.values()));
+    CHECK(same_bits(whole.ema.values(), cut.ema.values()));
+    CHECK(same_bits(whole.p.values(), bare.p.values()));
+    CHECK(same_bits(whole.v.values(), bare.v.values()));
+  }
+}
+
+TEST_CASE("the average of constant weights does not drift") {
+  AdamWStep still = step_number(1);
+  still.lr = 0, still.weight_decay = 0, still.ema_decay = 0.9999;
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    State x(40);
+    const std::vector<float> g(40, 0.0f), weights = x.p.values();
+    std::copy(weights.begin(), weights.end(), x.ema.data());
+    for (int k = 0; k < 5000; ++k) {
+      table->adamw_ema(still, g.data(), x.p.data(), x.m.data(), x.v.data(), x.ema.data(), 40);
+    }
+    CHECK(same_bits(x.ema.values(), weights));
+  }
+}

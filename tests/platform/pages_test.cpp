@@ -1,0 +1,60 @@
+#include "ditrain/platform/pages.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/limits.hpp"
+
+using namespace ditrain;
+using namespace ditrain::platform;
+
+namespace {
+
+/// Size of the address space in use, whether touched or not.
+size_t mapped_bytes() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * size_t(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+TEST_CASE("pages are zero, writable and given back, small and huge") {
+  const size_t bytes = GENERATE(size_t{1}, size_t{4096}, kHugePageBytes - 1, kHugePageBytes, 3 * kHugePageBytes + 5);
+  bool huge = true;
+  auto* p = static_cast<unsigned char*>(map_pages(bytes, &huge));
+  REQUIRE(p != nullptr);
+  CHECK(uintptr_t(p) % (bytes >= kHugePageBytes ? kHugePageBytes : 4096) == 0);
+  if (bytes < kHugePageBytes) CHECK_FALSE(huge);
+  bool zero = true;
+  for (size_t i = 0; i < bytes; i += 512) zero &= p[i] == 0;
+  CHECK(zero);
+  p[0] = 1, p[bytes - 1] = 2;
+  unmap_pages(p, bytes);
+  CHECK(msync(p, 1, MS_ASYNC) == -1);  // ENOMEM: no longer mapped
+}
+
+TEST_CASE("mapping and unmapping leaves nothing behind") {
+  const size_t bytes = 5 * kHugePageBytes + 4097;
+  const size_t before = resident_bytes(), addresses_before = mapped_bytes();
+  for (int i = 0; i < 2000; ++i) {
+    auto* p = static_cast<unsigned char*>(map_pages(bytes));
+    p[bytes - 1] = 1;
+    unmap_pages(p, bytes);
+  }
+  CHECK(resident_bytes() < before + 4 * kHugePageBytes);
+  CHECK(mapped_bytes() < addresses_before + 4 * kHugePageBytes);  // the parts cut off for alignment, too
+  unmap_pages(nullptr, 0);
+}
+
+TEST_CASE("too many bytes are refused by name") {
+  for (const size_t bytes : {size_t{1} << 60, std::numeric_limits<size_t>::max()})
+    CHECK_THROWS_WITH(map_pages(bytes), Catch::Contains(std::to_string(bytes) + " bytes"));
+  CHECK_THROWS_AS(map_pages(size_t{1} << 60), RunError);
+}

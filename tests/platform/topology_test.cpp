@@ -1,0 +1,131 @@
+#include "ditrain/platform/topology.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <set>
+#include <thread>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+
+using namespace ditrain;
+using namespace ditrain::platform;
+
+namespace {
+
+/// Sets an environment variable for its own life.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~ScopedVariable() { unsetenv(name_); }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+void check_matches_mask(const Topology& t) {
+  std::vector<int> sorted = t.allowed_pus;
+  std::sort(sorted.begin(), sorted.end());
+  CHECK(sorted == affinity_mask());
+  CHECK(t.allowed_domains.size() == t.allowed_pus.size());
+  CHECK(t.allowed_cores >= 1);
+  CHECK(t.allowed_cores <= int(t.allowed_pus.size()));
+}
+
+}  // namespace
+
+TEST_CASE("the topology of this machine holds together") {
+  const Topology t = probe_topology();
+  check_matches_mask(t);
+  CHECK(t.packages >= 1);
+  CHECK(t.numa_domains >= 1);
+  CHECK(t.cores >= t.packages);
+  CHECK(t.pus >= t.cores);
+  CHECK(t.allowed_cores <= t.cores);
+  for (const int domain : t.allowed_domains) CHECK((domain >= 0 && domain < t.numa_domains));
+}
+
+TEST_CASE("the topology respects the affinity mask") {
+  const std::vector<int> mask = affinity_mask();
+  Topology t;
+  std::thread([&] {
+    REQUIRE(bind_this_thread(mask.back()));
+    t = probe_topology();
+  }).join();
+  CHECK(t.allowed_pus == std::vector<int>{mask.back()});
+  CHECK(t.allowed_cores == 1);
+}
+
+TEST_CASE("a synthetic machine is described and its missing or foreign PUs do no harm") {
+  const std::vector<int> mask = affinity_mask();
+  SECTION("larger than this one") {
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "package:2 numa:2 l3:1(size=33554432) core:4 pu:2");
+    const Topology t = probe_topology();
+    CHECK(t.packages == 2);
+    CHECK(t.numa_domains == 4);
+    CHECK(t.cores == 16);
+    CHECK(t.pus == 32);
+    CHECK(t.l3_bytes == size_t{32} << 20);
+    check_matches_mask(t);
+  }
+  SECTION("smaller than this one: PUs that it lacks count as cores of their own") {
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "core:1 pu:1(indexes=4000)");
+    const Topology t = probe_topology();
+    CHECK(t.pus == 1);
+    check_matches_mask(t);
+    CHECK(t.allowed_cores == int(mask.size()));
+  }
+  SECTION("nonsense is an error or ignored by hwloc, never a crash") {
+    const ScopedVariable xml("HWLOC_XMLFILE", "/nonexistent/topology.xml");
+    try {
+      check_matches_mask(probe_topology());
+    } catch (const RunError& error) {
+      CHECK_THAT(error.what(), Catch::Contains("HWLOC_XMLFILE"));
+    }
+  }
+}
+
+TEST_CASE("one PU per core comes first") {
+  const std::vector<int> mask = affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
+    WARN("skipped: needs PUs 0 and 1");
+    return;
+  }
+  Topology siblings, separate;
+  std::thread([&] {
+    REQUIRE(set_affinity_mask({0, 1}));
+    {
+      const ScopedVariable synthetic("HWLOC_SYNTHETIC", "core:8 pu:2");
+      siblings = probe_topology();
+    }
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "numa:2 core:1 pu:2(indexes=1,3,0,2)");
+    separate = probe_topology();
+  }).join();
+  CHECK(siblings.allowed_cores == 1);
+  CHECK(siblings.allowed_pus == std::vector<int>{0, 1});
+  CHECK(separate.allowed_cores == 2);
+  CHECK(separate.allowed_pus == std::vector<int>{0, 1});
+  CHECK(separate.allowed_domains == std::vector<int>{0, 1});
+}
+
+TEST_CASE("the description names what was found") {
+  Topology t;
+  t.machine = "node7", t.cpu_model = "Fast CPU", t.packages = 2, t.numa_domains = 4, t.cores = 64, t.pus = 128;
+  t.allowed_pus = {0, 2, 1, 8}, t.allowed_cores = 3, t.l1d_bytes = 32 << 10, t.l2_bytes = 1 << 20;
+  const std::string text = describe(t);
+  CHECK_THAT(text, Catch::Contains("node7") && Catch::Contains("Fast CPU") && Catch::Contains("NUMA domains 4"));
+  CHECK_THAT(text, Catch::Contains("L1d 32 KiB, L2 1 MiB, L3 unknown"));
+  CHECK_THAT(text, Catch::Contains("cores 3 of 64, hardware threads 4 (0-2,8)"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 5);
+}
+
+TEST_CASE("PU lists print as ranges") {
+  CHECK(format_pus({}) == "");
+  CHECK(format_pus({3}) == "3");
+  CHECK(format_pus({5, 0, 1, 2, 8, 7}) == "0-2,5,7-8");
+}
