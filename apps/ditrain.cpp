@@ -23,14 +23,16 @@ CommandLine make_command_line() {
       {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
        {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
        {"out", "DIR", "run folder (default: runs/NAME of the config)"},
-       {"resume", "auto|DIR", "go on from the last checkpoint of --out (auto starts anew if there is none), or from DIR"},
+       {"resume", "auto|DIR",
+        "go on from the last checkpoint of --out (auto starts anew if there is none), or from DIR"},
        {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
        {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
        {"ranks", "N", "with --dry-run: as if started on N ranks"},
        {"print-config", "", "print the effective config, then stop"},
        {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
        {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
-       {"explain-memory", "[FILE.svg]", "print what every layer keeps, draw the memory plan if a file is given, then stop"}},
+       {"explain-memory", "[FILE.svg]",
+        "print what every layer keeps, draw the memory plan if a file is given, then stop"}},
       "",
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
       "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +

@@ -76,7 +76,8 @@ void error_line(const std::string& line) { print(stderr, "", line, spdlog::level
 
 void progress_line(const std::string& line) {
   State& s = state();
-  if (isatty(STDOUT_FILENO) == 0) return info_line(line);
+  // mpirun gives its ranks a terminal of their own whatever its output goes to: plain lines there.
+  if (isatty(STDOUT_FILENO) == 0 || s.world_size > 1) return info_line(line);
   std::lock_guard lock(s.mutex);
   if (s.file) s.file->info(line);
   if (s.quiet || s.rank != 0) return;

@@ -62,11 +62,11 @@ void check_config(const Config& config, const Kind& kind) {
 void check_shape(const SampleShape& s) {
   if (s.channels < 1 || s.channels > kMaxChannels || s.height < 1 || s.height > kMaxSide || s.width < 1 ||
       s.width > kMaxSide)
-    throw ShapeError({.where = "data",
-                      .what = "no samples of this shape",
-                      .got = std::to_string(s.channels) + " x " + std::to_string(s.height) + " x " +
-                             std::to_string(s.width),
-                      .expected = "1 to 4096 channels and sides of 1 to 65536"});
+    throw ShapeError(
+        {.where = "data",
+         .what = "no samples of this shape",
+         .got = std::to_string(s.channels) + " x " + std::to_string(s.height) + " x " + std::to_string(s.width),
+         .expected = "1 to 4096 channels and sides of 1 to 65536"});
 }
 
 void check_classes(const Dataset& data, int64_t num_classes) {

@@ -35,8 +35,7 @@ Listing list_folder(const std::string& path) {
     else if (it->is_regular_file(kind_ec))
       listing.files.push_back(name);
   }
-  if (ec)
-    throw InputError({.where = "data", .what = "the folder '" + path + "' broke off", .got = ec.message()});
+  if (ec) throw InputError({.where = "data", .what = "the folder '" + path + "' broke off", .got = ec.message()});
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.files.begin(), listing.files.end());
   return listing;

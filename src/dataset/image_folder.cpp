@@ -1,5 +1,5 @@
-// Image files: one sub-folder a class (its sorted position is the label) or a flat folder without labels. Only names are
-// read when it is opened; a file is decoded each time its sample is wanted.
+// Image files: one sub-folder a class (its sorted position is the label) or a flat folder without labels. Only names
+// are read when it is opened; a file is decoded each time its sample is wanted.
 #include <algorithm>
 #include <array>
 
@@ -33,15 +33,16 @@ std::vector<std::string> image_names(const Listing& listing) {
     }
   throw InputError({.where = "data",
                     .what = "no images in '" + path + "'",
-                    .got = std::to_string(top.files.size()) + " other files and " +
-                           std::to_string(top.folders.size()) + " sub-folders",
+                    .got = std::to_string(top.files.size()) + " other files and " + std::to_string(top.folders.size()) +
+                           " sub-folders",
                     .expected = ".jpg, .jpeg, .png or .bmp files",
                     .hint = hint});
 }
 
 class ImageFolder final : public Dataset {
  public:
-  explicit ImageFolder(const OpenRequest& request) : Dataset(request.config, request.shape), root_(request.config.path) {
+  explicit ImageFolder(const OpenRequest& request)
+      : Dataset(request.config, request.shape), root_(request.config.path) {
     const Listing top = list_folder(root_);
     for (const auto& name : top.folders) add_class(name);
     const std::vector<std::string> loose = image_names(top);
@@ -78,8 +79,7 @@ class ImageFolder final : public Dataset {
 
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
     const File& file = files_[size_t(index)];
-    const io::ImageU8 image =
-        io::center_crop_adm(io::read_image(root_ + "/" + file.name), shape_.height, shape_.width);
+    const io::ImageU8 image = io::center_crop_adm(io::read_image(root_ + "/" + file.name), shape_.height, shape_.width);
     DITRAIN_CHECK(image.channels == 3 && image.height == shape_.height && image.width == shape_.width,
                   "crop of another size than asked for");
     const int64_t height = shape_.height, width = shape_.width;

@@ -92,8 +92,8 @@ void Loader::begin_batch(int64_t step) {
 
 void Loader::load_sample(int64_t step, int64_t i) {
   const int64_t g = config_.first_in_batch + i;
-  const bool flip = config_.random_flip &&
-                    (RandomKey(config_.seed, Stream::kFlip, uint64_t(step), uint64_t(g)).bits(0) & 1u) != 0;
+  const bool flip =
+      config_.random_flip && (RandomKey(config_.seed, Stream::kFlip, uint64_t(step), uint64_t(g)).bits(0) & 1u) != 0;
   const int64_t index = sampler_.index_at(step * config_.global_batch + g);
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
   data_.load(index, flip, batch.images.data() + i * data_.shape().elements(), &batch.labels[size_t(i)]);

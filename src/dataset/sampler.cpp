@@ -9,8 +9,8 @@ namespace ditrain::dataset {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 40;  // keeps both halves far below 2^32, the range of RandomKey::below
-// Rounds: 4 hide the structure of large sets (Luby and Rackoff); sets of a few samples have few distinct round functions
-// and need more to reach all permutations about equally often.
+// Rounds: 4 hide the structure of large sets (Luby and Rackoff); sets of a few samples have few distinct round
+// functions and need more to reach all permutations about equally often.
 constexpr uint64_t kRounds = 10;
 
 }  // namespace

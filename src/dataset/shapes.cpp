@@ -1,7 +1,7 @@
 // The built-in set: eight simple shapes, each in a colour of its own, drawn on the fly from (seed, index). It needs no
-// files, so that training, tests and benchmarks run anywhere. Classes alternate (label = index % 8); epochs are shuffled
-// by the sampler. Place, size, tilt, tone and background vary moderately: a nearest neighbour in pixel space still finds
-// the class, which is how samples of a model trained on it can be judged without another network.
+// files, so that training, tests and benchmarks run anywhere. Classes alternate (label = index % 8); epochs are
+// shuffled by the sampler. Place, size, tilt, tone and background vary moderately: a nearest neighbour in pixel space
+// still finds the class, which is how samples of a model trained on it can be judged without another network.
 #include <algorithm>
 #include <array>
 #include <cmath>

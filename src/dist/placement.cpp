@@ -37,14 +37,18 @@ bool overlap(const Place& a, const Place& b) {
 
 }  // namespace
 
-int ranks_on_mask(Communicator& communicator, const std::vector<int>& pus) {
+MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus) {
   std::vector<Place> places;
   for (const std::string& text : communicator.gather_strings(describe_place(pus))) places.push_back(read_place(text));
-  std::vector<int> sharers(size_t(communicator.world_size()), 1);
+  std::vector<MaskSharing> sharing(size_t(communicator.world_size()));
   for (size_t i = 0; i < places.size(); ++i)
-    for (size_t j = 0; j < places.size(); ++j) sharers[i] += i != j && overlap(places[i], places[j]);
-  communicator.broadcast(sharers.data(), sharers.size() * sizeof(int), 0);
-  return sharers[size_t(communicator.rank())];
+    for (size_t j = 0; j < places.size(); ++j) {
+      if (i == j || !overlap(places[i], places[j])) continue;
+      ++sharing[i].ranks;
+      sharing[i].number += j < i ? 1 : 0;
+    }
+  communicator.broadcast(sharing.data(), sharing.size() * sizeof(MaskSharing), 0);
+  return sharing[size_t(communicator.rank())];
 }
 
 }  // namespace ditrain::dist

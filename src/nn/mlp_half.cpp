@@ -2,8 +2,8 @@
 
 namespace ditrain::nn {
 
-MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w, const TokenStream& stream,
-                 AttentionHalf& first_half)
+MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
+                 const TokenStream& stream, AttentionHalf& first_half)
     : Node("blocks." + std::to_string(index) + ".mlp", {w.fc1.w, w.fc1.b, w.fc2.w, w.fc2.b}),
       weights_(w),
       stream_(stream),

@@ -6,7 +6,8 @@
 
 namespace ditrain::nn {
 
-PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights, const TokenStream& stream)
+PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights,
+                       const TokenStream& stream)
     : Node("x_embedder", {weights.proj.w, weights.proj.b}), patch_(c.patch_size), weights_(weights), stream_(stream) {
   const int64_t B = stream.batch, columns = c.in_channels * c.patch_size * c.patch_size;
   image = tape.temporary("image", {B, c.in_channels, c.input_height, c.input_width});

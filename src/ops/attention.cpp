@@ -19,8 +19,14 @@ struct Sizes {
   int64_t out_offset(int64_t b, int64_t h) const { return b * T * H * D + h * D; }
   kernels::AttentionHead head(const float* qkv, int64_t b, int64_t h) const {
     const float* q = qkv + qkv_offset(b, h);
-    return {.tokens = T, .head_dim = D, .q = q, .k = q + H * D, .v = q + 2 * H * D, .qkv_stride = 3 * H * D,
-            .out_stride = H * D, .scale = float(1.0 / std::sqrt(double(D)))};
+    return {.tokens = T,
+            .head_dim = D,
+            .q = q,
+            .k = q + H * D,
+            .v = q + 2 * H * D,
+            .qkv_stride = 3 * H * D,
+            .out_stride = H * D,
+            .scale = float(1.0 / std::sqrt(double(D)))};
   }
 };
 

@@ -182,9 +182,8 @@ int64_t find_non_finite(Context& ctx, const Tensor& x) {
 
 void zero(Context& ctx, const Tensor& x) {
   const Pin<float> p(x);
-  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    std::fill(p + begin, p + end, 0.0f);
-  });
+  ctx.for_range(x.size(), kGrain,
+                [&](int64_t begin, int64_t end, const parallel::Worker&) { std::fill(p + begin, p + end, 0.0f); });
 }
 
 }  // namespace ditrain::ops

@@ -66,21 +66,39 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
   const auto [m, n, k] = sizes("linear_forward", x, w, y);
   const Pin<float> px(x), pw(w), py(y), pb(b.defined() ? b : w);
   if (b.defined()) expect_shape("linear_forward", "b", b, {n});
-  gemm(ctx, {.m = m, .n = n, .k = k, .a = px, .lda = k, .b = pw, .ldb = k, .trans_b = Trans::kYes, .c = py, .ldc = n,
+  gemm(ctx, {.m = m,
+             .n = n,
+             .k = k,
+             .a = px,
+             .lda = k,
+             .b = pw,
+             .ldb = k,
+             .trans_b = Trans::kYes,
+             .c = py,
+             .ldc = n,
              .bias = b.defined() ? pb.get() : nullptr});
 }
 
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
   const auto [m, n, k] = sizes("linear_backward_data", dx, w, dy);
   const Pin<float> pdy(dy), pw(w), pdx(dx);
-  gemm(ctx, {.m = m, .n = k, .k = n, .a = pdy, .lda = n, .b = pw, .ldb = k, .c = pdx, .ldc = k,
-             .accumulate = accumulate});
+  gemm(ctx,
+       {.m = m, .n = k, .k = n, .a = pdy, .lda = n, .b = pw, .ldb = k, .c = pdx, .ldc = k, .accumulate = accumulate});
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db) {
   const auto [m, n, k] = sizes("linear_backward_weight", x, dw, dy);
   const Pin<float> px(x), pdy(dy), pdw(dw);
-  gemm(ctx, {.m = n, .n = k, .k = m, .a = pdy, .lda = n, .trans_a = Trans::kYes, .b = px, .ldb = k, .c = pdw, .ldc = k,
+  gemm(ctx, {.m = n,
+             .n = k,
+             .k = m,
+             .a = pdy,
+             .lda = n,
+             .trans_a = Trans::kYes,
+             .b = px,
+             .ldb = k,
+             .c = pdw,
+             .ldc = k,
              .accumulate = true});
   if (!db.defined()) return;
   expect_shape("linear_backward_weight", "db", db, {n});

@@ -78,11 +78,11 @@ class ExactReader {
     io::read_f32(view, p);
     for (int64_t i = 0; i < to.size(); ++i)
       if (!std::isfinite(p[i]))
-        throw InputError({.where = file_.path(),
-                          .what = "tensor " + name + " holds a number that is not finite at element " +
-                                  std::to_string(i),
-                          .got = std::to_string(p[i]),
-                          .hint = "an earlier checkpoint"});
+        throw InputError(
+            {.where = file_.path(),
+             .what = "tensor " + name + " holds a number that is not finite at element " + std::to_string(i),
+             .got = std::to_string(p[i]),
+             .hint = "an earlier checkpoint"});
     read_.insert(name);
   }
   void expect_nothing_else() const {
@@ -96,8 +96,14 @@ class ExactReader {
 };
 
 json to_json(const CheckpointState& s) {
-  return {{"step", s.step},           {"optimizer_step", s.optimizer_step}, {"skipped_steps", s.skipped_steps}, {"world_size", s.world_size}, {"isa", s.isa},
-          {"kernels", s.kernels},     {"version", s.version},               {"config", s.config_yaml}};
+  return {{"step", s.step},
+          {"optimizer_step", s.optimizer_step},
+          {"skipped_steps", s.skipped_steps},
+          {"world_size", s.world_size},
+          {"isa", s.isa},
+          {"kernels", s.kernels},
+          {"version", s.version},
+          {"config", s.config_yaml}};
 }
 
 }  // namespace
@@ -136,8 +142,8 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
       throw InputError({.where = path, .what = "impossible step counts", .got = std::to_string(s.step)});
     return s;
   } catch (const json::exception& e) {
-    throw InputError({.where = path, .what = std::string("not a state of ditrain: ") + e.what(),
-                      .hint = "an earlier checkpoint"});
+    throw InputError(
+        {.where = path, .what = std::string("not a state of ditrain: ") + e.what(), .hint = "an earlier checkpoint"});
   }
 }
 

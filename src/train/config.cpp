@@ -2,6 +2,7 @@
 #include "ditrain/train/config.hpp"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/train/option_table.hpp"
@@ -62,6 +64,27 @@ std::string read_text_file(const std::string& path) {
   return text;
 }
 
+/// Reads over a document without building anything.
+struct IgnoredEvents final : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Whether anything follows the first document. YAML::LoadAll would tell, but never ends on text such as ", a".
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  IgnoredEvents ignored;
+  return parser.HandleNextDocument(ignored) && parser.HandleNextDocument(ignored);
+}
+
 class ConfigReader {
  public:
   ConfigReader(Config& config, std::string file_name) : config_(config), file_name_(std::move(file_name)) {}
@@ -88,11 +111,11 @@ class ConfigReader {
 
   YAML::Node parse(const std::string& text) const {
     try {
-      const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-      if (documents.size() != 1 || documents[0].IsNull())
-        fail(file_name_ + ": holds " + (documents.size() > 1 ? "several documents" : "no settings"), "",
-             "one YAML document");
-      return documents[0];
+      const YAML::Node document = YAML::Load(text);
+      const bool several = has_second_document(text);
+      if (several || document.IsNull())
+        fail(file_name_ + ": holds " + (several ? "several documents" : "no settings"), "", "one YAML document");
+      return document;
     } catch (const YAML::Exception& error) {
       fail(at(error.mark) + "not valid YAML: " + error.msg);
     }

@@ -64,8 +64,9 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
     own = share * double(mine.size());
     comm.allreduce_sum(&own, 1);
     extra["sample_class_accuracy"] = own / double(n);
-    log::info("samples: {} of {} have their own class as nearest neighbour among {} images of the data (chance {:.1f} %)",
-              int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
+    log::info(
+        "samples: {} of {} have their own class as nearest neighbour among {} images of the data (chance {:.1f} %)",
+        int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
   }
   const std::vector<float> all = gather_images(comm, images);
   if (comm.rank() != 0) return;

@@ -142,17 +142,19 @@ void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
     const char* colour = kColours[size_t(row) % std::size(kColours)];
     const double w = width * double(item.bytes) / total;
     bar += fmt::format("<rect x=\"{:.1f}\" y=\"40\" width=\"{:.1f}\" height=\"46\" fill=\"{}\"/>\n", x, w, colour);
-    legend += fmt::format("<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
-                          "{3}: {4} ({5:.1f} %) {6}</text>\n",
-                          104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes),
-                          100 * double(item.bytes) / total, item.note);
+    legend += fmt::format(
+        "<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
+        "{3}: {4} ({5:.1f} %) {6}</text>\n",
+        104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes), 100 * double(item.bytes) / total,
+        item.note);
     x += w, ++row;
   }
   io::write_file_atomically(
-      path, fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
-                        "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                        "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan of a rank: {}</text>\n{}{}</svg>\n",
-                        120 + 20 * row, format_bytes(plan.total()), bar, legend));
+      path,
+      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
+                  "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan of a rank: {}</text>\n{}{}</svg>\n",
+                  120 + 20 * row, format_bytes(plan.total()), bar, legend));
 }
 
 }  // namespace ditrain::train

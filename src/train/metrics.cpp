@@ -26,14 +26,18 @@ std::string to_json_line(const StepMetrics& m) {
   nlohmann::ordered_json seconds, j;
   for (size_t i = 0; i < kPhaseNames.size(); ++i) seconds[kPhaseNames[i]] = m.seconds.seconds()[i];
   j["step"] = m.step;
-  for (const auto& [name, value] :
-       {std::pair<const char*, double>{"loss", m.loss}, {"mse", m.mse}, {"vb", m.vb}, {"lr", m.lr},
-        {"grad_norm", m.grad_norm}, {"images_per_second", m.images_per_second}, {"tflops", m.tflops}, {"mfu", m.mfu}})
+  for (const auto& [name, value] : {std::pair<const char*, double>{"loss", m.loss},
+                                    {"mse", m.mse},
+                                    {"vb", m.vb},
+                                    {"lr", m.lr},
+                                    {"grad_norm", m.grad_norm},
+                                    {"images_per_second", m.images_per_second},
+                                    {"tflops", m.tflops},
+                                    {"mfu", m.mfu}})
     j[name] = number(value);
   j["seconds"] = seconds;
-  j["memory"] = {{"rss_bytes", m.rss_bytes},
-                 {"fast_peak_bytes", m.fast_peak_bytes},
-                 {"bulk_peak_bytes", m.bulk_peak_bytes}};
+  j["memory"] = {
+      {"rss_bytes", m.rss_bytes}, {"fast_peak_bytes", m.fast_peak_bytes}, {"bulk_peak_bytes", m.bulk_peak_bytes}};
   j["skipped_steps"] = m.skipped_steps;
   j["bad_files"] = m.bad_files;
   if (!m.non_finite.empty()) j["non_finite"] = m.non_finite;

@@ -3,54 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/platform/affinity.hpp"
+#include "ditrain/dist/placement.hpp"
 #include "ditrain/platform/limits.hpp"
 
 namespace ditrain::train {
 namespace {
-
-// Every rank learns what all ranks say.
-std::vector<std::string> all_gather(dist::Communicator& comm, const std::string& mine) {
-  std::vector<std::string> all = comm.gather_strings(mine);
-  std::string joined;
-  for (const std::string& s : all) joined += s + "\n";
-  uint64_t size = joined.size();
-  comm.broadcast(&size, sizeof size, 0);
-  joined.resize(size);
-  comm.broadcast(joined.data(), size, 0);
-  std::vector<std::string> out;
-  std::istringstream lines(joined);
-  for (std::string line; std::getline(lines, line);) out.push_back(line);
-  return out;
-}
-
-struct Overlap {
-  int ranks = 1, mine = 0;  // ranks of this node whose mask overlaps ours, and our number among them
-};
-
-Overlap find_overlap(dist::Communicator& comm, const platform::Topology& topology) {
-  std::string text = topology.machine;
-  for (int pu : topology.allowed_pus) text += " " + std::to_string(pu);
-  const std::vector<std::string> all = all_gather(comm, text);
-  Overlap overlap{0, 0};
-  for (int rank = 0; rank < int(all.size()); ++rank) {
-    std::istringstream in(all[size_t(rank)]);
-    std::string machine;
-    in >> machine;
-    bool shares = rank == comm.rank();
-    for (int pu; in >> pu;)
-      shares = shares || (machine == topology.machine &&
-                          std::find(topology.allowed_pus.begin(), topology.allowed_pus.end(), pu) !=
-                              topology.allowed_pus.end());
-    if (!shares) continue;
-    overlap.mine += rank < comm.rank() ? 1 : 0;
-    ++overlap.ranks;
-  }
-  return overlap;
-}
 
 std::string mpirun_line(int world_size, int local_size, int threads) {
   return fmt::format("mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", world_size, local_size,
@@ -70,9 +29,9 @@ void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
 Placement plan_placement(const ParallelConfig& config, dist::Communicator& comm) {
   Placement p;
   p.topology = platform::probe_topology();
-  const Overlap overlap = find_overlap(comm, p.topology);
-  const auto automatic = platform::default_threads(
-      p.topology, {.ranks_on_mask = overlap.ranks, .ranks_on_quota = comm.local_size()});
+  const dist::MaskSharing overlap = dist::share_mask(comm, p.topology.allowed_pus);
+  const auto automatic =
+      platform::default_threads(p.topology, {.ranks_on_mask = overlap.ranks, .ranks_on_quota = comm.local_size()});
   p.threads = config.threads > 0 ? int(config.threads) : automatic.threads;
   p.ruled_by = config.threads > 0 ? "parallel.threads" : automatic.ruled_by;
   p.clusters = config.clusters > 0 ? int(config.clusters) : 1;
@@ -84,7 +43,7 @@ Placement plan_placement(const ParallelConfig& config, dist::Communicator& comm)
   const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
   add_mask_note(p, comm, config.threads > 0 ? int(config.threads) : node_share);
 
-  const int first = overlap.mine * p.threads, cores = p.topology.allowed_cores;
+  const int first = overlap.number * p.threads, cores = p.topology.allowed_cores;
   if (overlap.ranks * p.threads <= cores)
     p.pus.assign(p.topology.allowed_pus.begin() + first, p.topology.allowed_pus.begin() + first + p.threads);
   else

@@ -48,8 +48,7 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t i = begin; i < end; ++i) {
       const auto s = uint64_t(step), g = uint64_t(micro.first_sample + i);
-      t_[size_t(i)] =
-          int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
+      t_[size_t(i)] = int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
       pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
       const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
       pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];

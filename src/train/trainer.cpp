@@ -99,12 +99,12 @@ class Run {
   TrainStep step_;
   Trace trace_;
   std::unique_ptr<dataset::Dataset> data_;
-  std::unique_ptr<RunFolder> folder_;      // on rank 0
-  std::optional<std::string> resumed_;     // checkpoint folder
+  std::unique_ptr<RunFolder> folder_;   // on rank 0
+  std::optional<std::string> resumed_;  // checkpoint folder
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
-  int64_t checkpoint_step_ = -1;           // the last one written
-  double peak_flops_ = 0;                  // of all ranks together
+  int64_t checkpoint_step_ = -1;  // the last one written
+  double peak_flops_ = 0;         // of all ranks together
   double loop_start_s_ = 0, recent_step_s_ = 0;
   PhaseTimes total_;
 };
@@ -214,8 +214,7 @@ StepMetrics Run::one_step() {
 
 uint64_t Run::agree_on_requests() {
   uint64_t mine = platform::take_signal_flags();
-  if (options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours)
-    mine |= platform::kStopRequested;
+  if (options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours) mine |= platform::kStopRequested;
   return comm_.allreduce_or(mine);
 }
 
@@ -281,8 +280,9 @@ int Run::train_loop() {
       if (config_.train.on_non_finite == "stop")
         throw RunError({.where = "training",
                         .what = what,
-                        .hint = "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
-                                "auto from the last checkpoint"});
+                        .hint =
+                            "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
+                            "auto from the last checkpoint"});
       if (leader()) log::warn("{}: the step is skipped ({} so far)", what, progress_.skipped_steps);
     } else {
       after_step(m, last);

@@ -7,8 +7,9 @@
 using namespace ditrain;
 
 TEST_CASE("a problem reads as one sentence") {
-  CHECK(Problem{.where = "config", .what = "bad batch", .got = "3", .expected = "a multiple of 2", .hint = "4"}.text() ==
-        "[config] bad batch; got 3, expected a multiple of 2; try 4");
+  CHECK(
+      Problem{.where = "config", .what = "bad batch", .got = "3", .expected = "a multiple of 2", .hint = "4"}.text() ==
+      "[config] bad batch; got 3, expected a multiple of 2; try 4");
   CHECK(Problem{.where = "a", .what = "b", .expected = "c"}.text() == "[a] b; expected c");
 }
 

@@ -27,7 +27,8 @@ TEST_CASE("the registry lists its kinds and opens the default one") {
 
 TEST_CASE("an unknown kind is an error that names the nearest") {
   CHECK_THROWS_AS(open_dataset(config_of("foldr", "x"), {}, 0, 1), InputError);
-  CHECK_THROWS_WITH(open_dataset(config_of("foldr", "x"), {}, 0, 1), Contains("foldr") && Contains("data.kind: folder"));
+  CHECK_THROWS_WITH(open_dataset(config_of("foldr", "x"), {}, 0, 1),
+                    Contains("foldr") && Contains("data.kind: folder"));
 }
 
 TEST_CASE("an unset path says which line to set") {

@@ -34,7 +34,8 @@ TEST_CASE("shapes depend on seed and index only, and every class comes up in tur
 }
 
 TEST_CASE("shapes have values in [-1, 1] at any size and number of bands") {
-  for (const SampleShape shape : {SampleShape{3, 32, 32}, {1, 8, 8}, {4, 16, 48}, {13, 33, 9}, {3, 1, 1}, {2, 256, 64}}) {
+  for (const SampleShape shape :
+       {SampleShape{3, 32, 32}, {1, 8, 8}, {4, 16, 48}, {13, 33, 9}, {3, 1, 1}, {2, 256, 64}}) {
     const auto data = open_dataset({}, shape, 8, 1);
     for (int64_t i = 0; i < 16; ++i) {
       const Sample sample = load(*data, i);

@@ -141,11 +141,12 @@ void check_placement(Communicator& comm, int expected_ranks) {
 void check_shared_masks(Communicator& comm) {
   const int rank = comm.rank(), size = comm.world_size();
   std::vector<int> mask = {rank % 2 ? 7 : 3};
-  expect(ranks_on_mask(comm, mask) == (rank % 2 ? size / 2 : (size + 1) / 2), "ranks with the same mask", comm);
+  expect(share_mask(comm, mask).ranks == (rank % 2 ? size / 2 : (size + 1) / 2), "ranks with the same mask", comm);
+  expect(share_mask(comm, mask).number == rank / 2, "number among the ranks with the same mask", comm);
   if (rank < 2) mask.push_back(100);
   const int same_parity = rank % 2 ? size / 2 : (size + 1) / 2;
-  expect(ranks_on_mask(comm, mask) == same_parity + (rank < 2 && size > 1), "overlapping masks", comm);
-  expect(ranks_on_mask(comm, {rank}) == 1, "ranks with a PU of their own", comm);
+  expect(share_mask(comm, mask).ranks == same_parity + (rank < 2 && size > 1), "overlapping masks", comm);
+  expect(share_mask(comm, {rank}).ranks == 1, "ranks with a PU of their own", comm);
 }
 
 /// Gradients on one thread while another one gathers, if the library allows it.

@@ -266,6 +266,7 @@ TEST_CASE("hostile text ends in a message") {
     bomb += "b: &a" + std::to_string(i) + " [*a" + std::to_string(i - 1) + ", *a" + std::to_string(i - 1) + "]\n";
   CHECK(parse_error(bomb).find("unknown section a") != std::string::npos);
   CHECK(parse_error("train: {steps: &a [*a]}").find("[config] a.yaml:1") == 0);
+  CHECK(parse_error(", a\ntrain: {steps: 1}\n").find("several documents") != std::string::npos);
   CHECK(parse_error("\x80\xff\xfe: \x01\x02").find("[config] a.yaml") == 0);
 }
 

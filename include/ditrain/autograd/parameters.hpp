@@ -1,6 +1,6 @@
 // Named parameters in flat arenas. Values, gradients, moments and EMA are each one contiguous block with the same
-// layout, in the reverse of the order in which gradients become final, so that a gradient bucket, a module's weights and
-// the range of one fused optimiser pass are slices. Files and lists use the order of the public state dict instead.
+// layout, in the reverse of the order in which gradients become final, so that a gradient bucket, a module's weights
+// and the range of one fused optimiser pass are slices. Files and lists use the order of the public state dict instead.
 #pragma once
 #include <deque>
 #include <string>
@@ -18,10 +18,10 @@ struct ArenaSlice {
 struct Parameter {
   std::string name;  ///< of the public state dict, "blocks.0.attn.qkv.weight"
   Shape shape;
-  bool trainable = true;      ///< false: only a value, outside the arenas (pos_embed)
+  bool trainable = true;  ///< false: only a value, outside the arenas (pos_embed)
   int64_t state_dict_order = 0;
-  ArenaSlice slice;           ///< padded to 64 bytes
-  Tensor value, grad;         ///< views of the arenas, once allocated
+  ArenaSlice slice;    ///< padded to 64 bytes
+  Tensor value, grad;  ///< views of the arenas, once allocated
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -40,7 +40,7 @@ class ParameterStore {
   Parameter& find(const std::string& name);
   /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
   const Parameter& at(int64_t i) const;
-  int64_t num_parameters() const;        ///< as the reference counts: frozen ones too, without padding
+  int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
   int64_t arena_size() const { return arena_size_; }
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }

@@ -1,9 +1,10 @@
 // The tape: fused half-layers in the order of the forward pass, each with a hand-written backward.
 //
-// Problem:      a generic graph of small ops keeps too much, walks through memory too often and hides what backward needs.
-// Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that a node
-//               keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary that
-//               all nodes share), Tape (nodes in order, hooks at their borders).
+// Problem:      a generic graph of small ops keeps too much, walks through memory too often and hides what backward
+// needs. Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that
+// a node
+//               keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary
+//               that all nodes share), Tape (nodes in order, hooks at their borders).
 // A tape is recorded once for a batch size and replayed every step. In inference nothing is kept: activations of the
 // same name in different nodes share one tensor.
 #pragma once

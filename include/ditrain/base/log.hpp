@@ -1,5 +1,5 @@
-// The log of a program: lines to stdout (warnings and errors to stderr) and, once opened, to a file such as OUT/log.txt.
-// Only rank 0 prints by default; `set_rank` prefixes what other ranks print. Thread-safe.
+// The log of a program: lines to stdout (warnings and errors to stderr) and, once opened, to a file such as
+// OUT/log.txt. Only rank 0 prints by default; `set_rank` prefixes what other ranks print. Thread-safe.
 #pragma once
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 
 namespace ditrain::log {
 
-void set_rank(int rank, int world_size);        ///< ranks other than 0 stay silent except for warnings and errors
-void open_file(const std::string& path);        ///< append every line to this file too; throws InputError if it cannot
+void set_rank(int rank, int world_size);  ///< ranks other than 0 stay silent except for warnings and errors
+void open_file(const std::string& path);  ///< append every line to this file too; throws InputError if it cannot
 void close_file();
-void set_quiet(bool quiet);                     ///< nothing to stdout (the file still gets it)
+void set_quiet(bool quiet);  ///< nothing to stdout (the file still gets it)
 
 void info_line(const std::string& line);
 void warn_line(const std::string& line);
@@ -19,8 +19,12 @@ void error_line(const std::string& line);
 void progress_line(const std::string& line);
 
 template <class... A>
-void info(fmt::format_string<A...> f, A&&... a) { info_line(fmt::format(f, std::forward<A>(a)...)); }
+void info(fmt::format_string<A...> f, A&&... a) {
+  info_line(fmt::format(f, std::forward<A>(a)...));
+}
 template <class... A>
-void warn(fmt::format_string<A...> f, A&&... a) { warn_line(fmt::format(f, std::forward<A>(a)...)); }
+void warn(fmt::format_string<A...> f, A&&... a) {
+  warn_line(fmt::format(f, std::forward<A>(a)...));
+}
 
 }  // namespace ditrain::log

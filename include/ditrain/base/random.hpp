@@ -9,8 +9,17 @@ namespace ditrain {
 
 /// What a number is for; each use has its own stream, so that adding one never shifts another. Never renumber.
 enum class Stream : uint32_t {
-  kInit = 1, kNoise = 2, kTimestep = 3, kLabelDrop = 4, kFlip = 5, kShuffle = 6, kShapes = 7,
-  kSampleNoise = 8, kSampleLabel = 9, kEval = 10, kTest = 11
+  kInit = 1,
+  kNoise = 2,
+  kTimestep = 3,
+  kLabelDrop = 4,
+  kFlip = 5,
+  kShuffle = 6,
+  kShapes = 7,
+  kSampleNoise = 8,
+  kSampleLabel = 9,
+  kEval = 10,
+  kTest = 11
 };
 
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.
@@ -22,10 +31,10 @@ class RandomKey {
   /// seed: the run's seed. a, b: what the sequence belongs to, e.g. (step, global sample index) or (epoch, 0).
   RandomKey(uint64_t seed, Stream stream, uint64_t a, uint64_t b = 0);
 
-  uint32_t bits(uint64_t i) const;             ///< 32 random bits
-  float uniform(uint64_t i) const;             ///< in [0, 1), 24 bits
-  uint64_t below(uint64_t i, uint64_t n) const;///< integer in [0, n), n < 2^32: multiply-shift (bias < n / 2^64)
-  float normal(uint64_t i) const;              ///< N(0, 1), Box-Muller in f64, |x| < 9
+  uint32_t bits(uint64_t i) const;               ///< 32 random bits
+  float uniform(uint64_t i) const;               ///< in [0, 1), 24 bits
+  uint64_t below(uint64_t i, uint64_t n) const;  ///< integer in [0, n), n < 2^32: multiply-shift (bias < n / 2^64)
+  float normal(uint64_t i) const;                ///< N(0, 1), Box-Muller in f64, |x| < 9
   /// out[j] = normal(first + j) for j < n. Fast path for whole samples.
   void fill_normal(float* out, int64_t n, uint64_t first = 0) const;
 

@@ -1,5 +1,5 @@
-// Training data as numbered samples. A Dataset hides where samples come from (drawn, image files, latent shards) and what
-// happens to unreadable ones; it knows nothing of epochs, batches or ranks: those are sampler.hpp and loader.hpp.
+// Training data as numbered samples. A Dataset hides where samples come from (drawn, image files, latent shards) and
+// what happens to unreadable ones; it knows nothing of epochs, batches or ranks: those are sampler.hpp and loader.hpp.
 //
 //   auto data = open_dataset(config.data, {3, 32, 32}, /*num_classes=*/8, /*seed=*/1);
 //   Loader loader(*data, EpochSampler(data->size(), seed), {.global_batch = 64, .count = 64});
@@ -43,7 +43,8 @@ class Dataset {
   /// Numerics: the same bytes for the same arguments, whatever was read before; `flip` mirrors left-right, ignored by
   ///          kinds that cannot
   /// Threads: may be called by any number of threads at once
-  /// Errors:  an unreadable sample throws InputError that names it; under `on_bad_file: skip` it is counted, logged once
+  /// Errors:  an unreadable sample throws InputError that names it; under `on_bad_file: skip` it is counted, logged
+  /// once
   ///          and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only after
   ///          1,000 unreadable ones in a row (or all of the set)
   void load(int64_t index, bool flip, float* chw, int64_t* label) const;

@@ -1,9 +1,9 @@
 // Batches, read ahead of the training step by threads of their own into a bounded queue.
 //
-// Sample g of the global batch of step s is position s * global_batch + g of the sampler; each rank loads its own range of
-// g. Threads work sample by sample, so that one batch is ready early even when decoding is slow; what a batch holds depends
-// neither on threads nor on ranks. Plain threads, not oneTBB tasks: they block on a full queue most of the time, which a task
-// must not do.
+// Sample g of the global batch of step s is position s * global_batch + g of the sampler; each rank loads its own range
+// of g. Threads work sample by sample, so that one batch is ready early even when decoding is slow; what a batch holds
+// depends neither on threads nor on ranks. Plain threads, not oneTBB tasks: they block on a full queue most of the
+// time, which a task must not do.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -60,8 +60,8 @@ class Loader {
  private:
   struct Slot {
     Batch batch;
-    int64_t remaining = 0;         // samples not yet read
-    int64_t bad_sample = 0;        // of `error`
+    int64_t remaining = 0;   // samples not yet read
+    int64_t bad_sample = 0;  // of `error`
     std::exception_ptr error;
   };
   void work(int64_t thread);
@@ -76,9 +76,10 @@ class Loader {
   const LoaderConfig config_;
   double wait_s_ = 0;
 
-  std::mutex mutex_;  // guards all below, except the samples inside a batch, each of which belongs to the thread reading it
+  std::mutex
+      mutex_;  // guards all below, except the samples inside a batch, each of which belongs to the thread reading it
   std::condition_variable room_, ready_;
-  std::vector<Slot> slots_;  // ring: step s lives in slot s % queue_batches
+  std::vector<Slot> slots_;         // ring: step s lives in slot s % queue_batches
   int64_t take_step_, take_i_ = 0;  // the next sample to hand out
   int64_t next_step_;               // the next batch to give to the caller
   bool stop_ = false;

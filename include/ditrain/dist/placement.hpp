@@ -6,9 +6,14 @@
 
 namespace ditrain::dist {
 
-/// How many ranks of this rank's node, itself included, have a PU in common with it: 1 if the launcher gave every rank
-/// cores of its own, more if ranks share a mask (mpirun --oversubscribe or --bind-to none). Nodes are told apart by
-/// host name. Collective; `pus` is this rank's affinity mask (platform::affinity_mask). For platform::default_threads.
-int ranks_on_mask(Communicator& communicator, const std::vector<int>& pus);
+/// The ranks of a node that have a PU in common with this rank.
+struct MaskSharing {
+  int ranks = 1;   ///< this one included: 1 if the launcher gave every rank cores of its own, more if ranks share a mask
+                   ///< (mpirun --oversubscribe or --bind-to none)
+  int number = 0;  ///< this rank's number among them
+};
+
+/// Nodes are told apart by host name. Collective; `pus` is this rank's affinity mask (platform::affinity_mask).
+MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus);
 
 }  // namespace ditrain::dist

@@ -34,7 +34,8 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
 std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
                                     int64_t reference_images);
 
-/// Share of the images, in [0, 1], whose nearest_labels entry is their own label. Chance is 1 / num_classes.
+/// Share of the images, in [0, 1], whose nearest_labels entry is their own label; 0 for no images. Chance is 1 /
+/// num_classes.
 double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
                                   const std::vector<int64_t>& labels, const dataset::Dataset& data,
                                   int64_t reference_images = 4000);

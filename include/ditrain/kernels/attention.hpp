@@ -1,4 +1,5 @@
-// Attention of one head, never a T x T array: tiles of scores, online softmax, log-sum-exp kept, backward by recomputation.
+// Attention of one head, never a T x T array: tiles of scores, online softmax, log-sum-exp kept, backward by
+// recomputation.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,5 +26,5 @@ namespace ref {
 void attention_forward(const AttentionHead& head, float* out, float* lse);
 void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
                         float* dk, float* dv);
-}
+}  // namespace ref
 }  // namespace ditrain::kernels

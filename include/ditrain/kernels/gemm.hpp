@@ -9,7 +9,8 @@ namespace ditrain::kernels {
 enum class Trans { kNo, kYes };
 
 /// c[m,n] = (accumulate ? c : 0) + op(a)[m,k] op(b)[k,n] + bias[n]
-/// Shapes:   a is [m,k] with row stride lda, or [k,m] if trans_a; b is [k,n] with ldb, or [n,k] if trans_b; c [m,n], ldc
+/// Shapes:   a is [m,k] with row stride lda, or [k,m] if trans_a; b is [k,n] with ldb, or [n,k] if trans_b; c [m,n],
+/// ldc
 struct GemmArgs {
   int64_t m = 0, n = 0, k = 0;
   const float* a = nullptr;

@@ -12,9 +12,9 @@
 namespace ditrain::nn {
 
 struct BlockWeights {
-  LinearWeights adaLN;       ///< adaLN_modulation.1 [6C, C]
-  LinearWeights qkv, proj;   ///< attn.qkv [3C, C], attn.proj [C, C]
-  LinearWeights fc1, fc2;    ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+  LinearWeights adaLN;      ///< adaLN_modulation.1 [6C, C]
+  LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
+  LinearWeights fc1, fc2;   ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
 };
 
 /// adaLN modulation and the attention half.

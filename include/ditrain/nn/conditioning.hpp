@@ -15,7 +15,8 @@ inline constexpr int64_t kTimestepFrequencies = 256;
 /// Math:     cond = silu(mlp2 silu(mlp0 timestep_embedding(t)) + label_table[y])
 class Conditioning final : public autograd::Node {
  public:
-  Conditioning(autograd::Tape& tape, const DitConfig& config, const ConditioningWeights& weights, const TokenStream& stream);
+  Conditioning(autograd::Tape& tape, const DitConfig& config, const ConditioningWeights& weights,
+               const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx) override;
 

@@ -48,12 +48,12 @@ class DitPass {
   void allocate() { tape_.allocate(); }
 
   int64_t batch() const { return stream_.batch; }
-  Tensor image() const { return patch_embed_->image->tensor; }      ///< [B, in, H, W], input
-  std::vector<double>& t() const { return conditioning_->t; }       ///< [B], input
-  std::vector<int64_t>& y() const { return conditioning_->y; }      ///< [B], input; null class where dropped
-  Tensor out() const { return final_layer_->out->tensor; }          ///< [B, O, H, W]
-  Tensor dout() const { return final_layer_->dout->tensor; }        ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return patch_embed_->dimage->tensor; }    ///< only if want_input_gradient
+  Tensor image() const { return patch_embed_->image->tensor; }    ///< [B, in, H, W], input
+  std::vector<double>& t() const { return conditioning_->t; }     ///< [B], input
+  std::vector<int64_t>& y() const { return conditioning_->y; }    ///< [B], input; null class where dropped
+  Tensor out() const { return final_layer_->out->tensor; }        ///< [B, O, H, W]
+  Tensor dout() const { return final_layer_->dout->tensor; }      ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if want_input_gradient
 
   void forward(ops::Context& ctx) { tape_.forward(ctx); }
   void backward(ops::Context& ctx) { tape_.backward(ctx); }  ///< adds to the parameters' gradients

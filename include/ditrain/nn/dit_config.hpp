@@ -1,4 +1,5 @@
-// Sizes of a Diffusion Transformer (Peebles and Xie, "Scalable Diffusion Models with Transformers"; reference models.py).
+// Sizes of a Diffusion Transformer (Peebles and Xie, "Scalable Diffusion Models with Transformers"; reference
+// models.py).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,9 +16,9 @@ struct DitConfig {
   int64_t depth = 12;
   int64_t num_heads = 6;
   double mlp_ratio = 4;
-  int64_t num_classes = 1000;      ///< 0: no labels, no label table
-  double class_dropout = 0.1;      ///< share of labels replaced by the null class in training
-  bool learn_sigma = true;         ///< 2C output channels: prediction and variance
+  int64_t num_classes = 1000;  ///< 0: no labels, no label table
+  double class_dropout = 0.1;  ///< share of labels replaced by the null class in training
+  bool learn_sigma = true;     ///< 2C output channels: prediction and variance
 
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }

@@ -12,7 +12,8 @@ struct FinalLayerWeights {
 /// Math:     shift, scale = adaLN_modulation(c).chunk(2);  out = unpatchify(linear(modulate(norm(x), shift, scale)))
 class FinalLayer final : public autograd::Node {
  public:
-  FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights, const TokenStream& stream);
+  FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights,
+             const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   /// Starts the gradients of the residual stream and of the conditioning.
   void backward(ops::Context& ctx) override;

@@ -12,13 +12,14 @@ struct PatchEmbedWeights {
 /// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:]
 class PatchEmbed final : public autograd::Node {
  public:
-  PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights, const TokenStream& stream);
+  PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,
+             const TokenStream& stream);
   void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx) override;
 
-  ActivationRef image;            ///< input [B, in, H, W], written by the caller
-  ActivationRef dimage;           ///< its gradient, written by backward if `want_input_gradient` was called
+  ActivationRef image;   ///< input [B, in, H, W], written by the caller
+  ActivationRef dimage;  ///< its gradient, written by backward if `want_input_gradient` was called
   void want_input_gradient(autograd::Tape& tape);
 
  private:
@@ -28,8 +29,9 @@ class PatchEmbed final : public autograd::Node {
   ActivationRef patches_, dpatches_, x_BTC_;
 };
 
-/// The reference's get_2d_sincos_pos_embed: [gh gw, width]; the first half of a row encodes the column of the token, the
-/// second half its row; each half is sin(p w_k), then cos(p w_k), w_k = 10000^(-k / (width / 4)). f64, rounded once.
+/// The reference's get_2d_sincos_pos_embed: [gh gw, width]; the first half of a row encodes the column of the token,
+/// the second half its row; each half is sin(p w_k), then cos(p w_k), w_k = 10000^(-k / (width / 4)). f64, rounded
+/// once.
 std::vector<float> sincos_position_table(int64_t width, int64_t grid_height, int64_t grid_width);
 
 }  // namespace ditrain::nn

@@ -17,7 +17,7 @@ void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< tanh GE
 void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< y may be x
 void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
-void add(Context& ctx, const Tensor& x, const Tensor& y);           ///< y += x
+void add(Context& ctx, const Tensor& x, const Tensor& y);  ///< y += x
 
 /// Math:     y[b,t,:] = (x[b,t,:] - mean[b,t]) rstd[b,t] (1 + scale[b,:]) + shift[b,:]
 /// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]

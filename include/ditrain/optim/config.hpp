@@ -9,16 +9,16 @@ struct Config {
   double lr = 1e-4;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;          ///< decoupled; on every parameter, as torch.optim.AdamW without groups
-  double clip_norm = 0;             ///< largest L2 norm of all gradients together; 0: no clipping
-  std::string schedule = "constant";///< constant | cosine, after the warm-up
-  int64_t warmup_steps = 0;         ///< lr rises linearly from lr / warmup_steps
-  double min_lr = 0;                ///< end of the cosine
+  double weight_decay = 0;            ///< decoupled; on every parameter, as torch.optim.AdamW without groups
+  double clip_norm = 0;               ///< largest L2 norm of all gradients together; 0: no clipping
+  std::string schedule = "constant";  ///< constant | cosine, after the warm-up
+  int64_t warmup_steps = 0;           ///< lr rises linearly from lr / warmup_steps
+  double min_lr = 0;                  ///< end of the cosine
 };
 
 struct EmaConfig {
   double decay = 0.9999;
-  bool warmup = false;              ///< decay of update k = min(decay, (1 + k) / (10 + k)), k = 0, 1, ...
+  bool warmup = false;  ///< decay of update k = min(decay, (1 + k) / (10 + k)), k = 0, 1, ...
 };
 
 /// Learning rate of update `step` (0 is the first) of `total_steps`.

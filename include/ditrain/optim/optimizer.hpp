@@ -22,7 +22,8 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 /// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters);
 
-/// Factor that limits the norm: min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if clip_norm is 0.
+/// Factor that limits the norm: min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if clip_norm is
+/// 0.
 double clip_factor(double norm, double clip_norm);
 
 }  // namespace ditrain::optim

@@ -10,13 +10,13 @@ namespace ditrain::train {
 
 /// state.json
 struct CheckpointState {
-  int64_t step = 0;           ///< optimiser steps done; the data position is step x global_batch
-  int64_t optimizer_step = 0; ///< updates made: step less the skipped ones
-  int64_t skipped_steps = 0;  ///< steps without an update because of a non-finite loss or gradient
+  int64_t step = 0;            ///< optimiser steps done; the data position is step x global_batch
+  int64_t optimizer_step = 0;  ///< updates made: step less the skipped ones
+  int64_t skipped_steps = 0;   ///< steps without an update because of a non-finite loss or gradient
   int64_t world_size = 1;
-  std::string isa, kernels;   ///< what computed it; others may not continue bit for bit
+  std::string isa, kernels;  ///< what computed it; others may not continue bit for bit
   std::string version;
-  std::string config_yaml;    ///< the effective config
+  std::string config_yaml;  ///< the effective config
 };
 
 /// Writes DIR/step_NNNNNNNN with model, ema and optimizer .safetensors and state.json, then moves `latest` and prunes.

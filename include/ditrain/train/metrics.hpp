@@ -10,10 +10,20 @@
 namespace ditrain::train {
 
 /// Where the time of a step goes; seconds of this rank.
-enum class Phase { kData, kPrepare, kForward, kLoss, kBackward, kAllreduceExposed, kOptimizer, kCheckpoint, kSample, kEval };
-inline constexpr std::array<const char*, 10> kPhaseNames = {"data",      "prepare",           "forward",   "loss",
-                                                            "backward",  "allreduce_exposed", "optimizer", "checkpoint",
-                                                            "sample",    "eval"};
+enum class Phase {
+  kData,
+  kPrepare,
+  kForward,
+  kLoss,
+  kBackward,
+  kAllreduceExposed,
+  kOptimizer,
+  kCheckpoint,
+  kSample,
+  kEval
+};
+inline constexpr std::array<const char*, 10> kPhaseNames = {
+    "data", "prepare", "forward", "loss", "backward", "allreduce_exposed", "optimizer", "checkpoint", "sample", "eval"};
 
 class PhaseTimes {
  public:
@@ -33,8 +43,8 @@ struct StepMetrics {
   PhaseTimes seconds;
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
   int64_t skipped_steps = 0, bad_files = 0;
-  std::string non_finite;             ///< name of the first bad tensor; empty: none
-  std::map<std::string, double> extra; ///< val_loss, ... of the steps that have them
+  std::string non_finite;               ///< name of the first bad tensor; empty: none
+  std::map<std::string, double> extra;  ///< val_loss, ... of the steps that have them
 };
 
 /// One line of metrics.jsonl; numbers that are not finite become null.

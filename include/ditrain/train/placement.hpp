@@ -13,9 +13,9 @@ namespace ditrain::train {
 struct Placement {
   platform::Topology topology;
   int threads = 1, clusters = 1;
-  std::string ruled_by;           ///< what set the number of threads
-  std::vector<int> pus;           ///< one a worker; empty: not bound
-  std::vector<std::string> notes; ///< fallbacks and advice, each one line
+  std::string ruled_by;            ///< what set the number of threads
+  std::vector<int> pus;            ///< one a worker; empty: not bound
+  std::vector<std::string> notes;  ///< fallbacks and advice, each one line
   parallel::Team::Config team() const { return {.num_workers = threads, .num_clusters = clusters, .pus = pus}; }
 };
 

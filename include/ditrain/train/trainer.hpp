@@ -9,18 +9,19 @@
 namespace ditrain::train {
 
 struct TrainOptions {
-  std::string out;                      ///< run folder
-  std::string resume;                   ///< "": a new run; "auto": the run in `out`, if it has a checkpoint; else a folder
-  double max_hours = 0;                 ///< stop with a checkpoint when 99 % of it is over; 0: no limit
-  bool strict = false;                  ///< fallbacks (threads not pinned, slower kernels) are errors
-  std::optional<std::string> trace;     ///< write a timeline; "": to OUT/trace.json
+  std::string out;                   ///< run folder
+  std::string resume;                ///< "": a new run; "auto": the run in `out`, if it has a checkpoint; else a folder
+  double max_hours = 0;              ///< stop with a checkpoint when 99 % of it is over; 0: no limit
+  bool strict = false;               ///< fallbacks (threads not pinned, slower kernels) are errors
+  std::optional<std::string> trace;  ///< write a timeline; "": to OUT/trace.json
 };
 
 /// Trains until train.steps, a stop request or an error. Collective.
 /// Returns   kExitDone, or kExitStoppedEarly if a signal or max_hours stopped it after writing a checkpoint
-/// Errors:   InputError for configs, data, folders, checkpoints and memory plans that cannot work, before anything large
-///           is allocated; RunError for a loss that is not finite (on_non_finite: stop) or a last checkpoint that cannot
-///           be written
+/// Errors:   InputError for configs, data, folders, checkpoints and memory plans that cannot work, before anything
+/// large
+///           is allocated; RunError for a loss that is not finite (on_non_finite: stop) or a last checkpoint that
+///           cannot be written
 int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm);
 
 /// Prints what a run on `ranks` ranks (0: the ranks of `comm`) would look like: placement, model, memory, steps.

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test; closes with ctest's summary. Arguments go to ctest (-R NAME, -L LABEL, ...).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+./scripts/build.sh release
+[[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+PATH=/usr/bin:$PATH
+exec ctest --preset release "$@"

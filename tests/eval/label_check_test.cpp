@@ -1,0 +1,174 @@
+#include "ditrain/eval/label_check.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "ditrain/dataset/sampler.hpp"
+#include "ditrain/diffusion/diffusion.hpp"
+#include "tiny_model.hpp"
+
+using namespace ditrain;
+
+namespace {
+
+constexpr int64_t kImage = 3 * 32 * 32;
+
+std::unique_ptr<dataset::Dataset> shapes(int64_t num_classes = 8) {
+  dataset::Config config;
+  config.num_images = 100;
+  return dataset::open_dataset(config, {3, 32, 32}, num_classes, 3);
+}
+
+/// Rank `rank` of two that run one after the other: the first leaves its numbers, the second adds them to its own.
+class TwoRanks final : public dist::Communicator {
+ public:
+  void become(int rank) { rank_ = rank; }
+  int rank() const override { return rank_; }
+  int world_size() const override { return 2; }
+  void allreduce_sum(double* data, int64_t n) override {
+    if (rank_ == 0) {
+      first_.assign(data, data + n);
+    } else {
+      for (int64_t i = 0; i < n; ++i) data[i] += first_.at(size_t(i));
+    }
+  }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return 2; }
+  int num_nodes() const override { return 1; }
+  bool concurrent_calls() const override { return false; }
+  std::string description() const override { return "two ranks in turn"; }
+  std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
+  void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }
+  void allreduce_min(double*, int64_t) override { throw std::logic_error("unused"); }
+  uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
+  void broadcast(void*, size_t, int) override { throw std::logic_error("unused"); }
+  void barrier() override { throw std::logic_error("unused"); }
+  std::vector<std::string> gather_strings(const std::string&, int) override { throw std::logic_error("unused"); }
+  std::vector<double> gather(const double*, int64_t, int) override { throw std::logic_error("unused"); }
+
+ protected:
+  void end_all_ranks(int) override { throw std::logic_error("unused"); }
+
+ private:
+  int rank_ = 0;
+  std::vector<double> first_;
+};
+
+eval::ValidationLoss validate(nn::Dit& model, int64_t num_images, int workers = 1) {
+  parallel::Team team({.num_workers = workers});
+  ops::Context ctx(team);
+  const auto comm = dist::make_null_communicator();
+  return eval::validation_loss(ctx, *comm, model, {}, *shapes(model.config().num_classes), num_images, 11);
+}
+
+// One image at a time, from the definition.
+double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
+  parallel::Team team({});
+  ops::Context ctx(team);
+  const auto data = shapes();
+  std::vector<float> x0(kImage), noise(kImage);
+  int64_t label = 0;
+  data->load(dataset::EpochSampler(data->size(), 11).index_at(image), false, x0.data(), &label);
+  RandomKey(11, Stream::kEval, uint64_t(image)).fill_normal(noise.data(), kImage);
+  if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
+  const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
+  const diffusion::Schedule s = diffusion::make_schedule("linear", 1000);
+  nn::DitPass pass(model, 1, autograd::Mode::kInference);
+  pass.allocate();
+  {
+    const Pin<float> x(pass.image());
+    for (int64_t i = 0; i < kImage; ++i)
+      x[i] = float(s.sqrt_alphas_cumprod[size_t(t)] * x0[size_t(i)] +
+                   s.sqrt_one_minus_alphas_cumprod[size_t(t)] * noise[size_t(i)]);
+  }
+  pass.t()[0] = double(t), pass.y()[0] = label;
+  pass.forward(ctx);
+  const Pin<float> out(pass.out());
+  double sum = 0;
+  for (int64_t i = 0; i < kImage; ++i) sum += std::pow(double(noise[size_t(i)]) - out[i], 2);
+  return sum / kImage;
+}
+
+}  // namespace
+
+TEST_CASE("validation loss is the mean over fixed images, steps and noise") {
+  const auto model = test::random_model(test::tiny_config());
+  double right = 0, wrong = 0;
+  for (int64_t i = 0; i < 6; ++i) right += loss_of(*model, i, 6, true) / 6, wrong += loss_of(*model, i, 6, false) / 6;
+  REQUIRE(right != wrong);
+  const eval::ValidationLoss loss = validate(*model, 6);
+  // x_t is rounded to f32 once in both; the differences that a few operations leave are far below this.
+  CHECK(loss.right_label == Approx(right).epsilon(1e-6));
+  CHECK(loss.wrong_label == Approx(wrong).epsilon(1e-6));
+}
+
+TEST_CASE("validation loss is the same for any number of workers and ranks") {
+  const auto model = test::random_model(test::tiny_config());
+  constexpr int64_t kImages = 41;  // neither of batches nor of ranks
+  const eval::ValidationLoss loss = validate(*model, kImages);
+  const eval::ValidationLoss three = validate(*model, kImages, 3);
+  CHECK(three.right_label == loss.right_label);
+  CHECK(three.wrong_label == loss.wrong_label);
+
+  parallel::Team team({});
+  ops::Context ctx(team);
+  TwoRanks comm;
+  eval::ValidationLoss two;
+  for (const int rank : {0, 1}) {
+    comm.become(rank);
+    two = eval::validation_loss(ctx, comm, *model, {}, *shapes(), kImages, 11);
+  }
+  CHECK(two.right_label == loss.right_label);
+  CHECK(two.wrong_label == loss.wrong_label);
+}
+
+TEST_CASE("models without a second class have no wrong label") {
+  nn::DitConfig config = test::tiny_config();
+  config.num_classes = 0;
+  const eval::ValidationLoss loss = validate(*test::random_model(config), 4);
+  CHECK(std::isfinite(loss.right_label));
+  CHECK(std::isnan(loss.wrong_label));
+}
+
+TEST_CASE("more images than the data set has are more draws from it") {
+  const auto model = test::random_model(test::tiny_config());
+  const eval::ValidationLoss loss = validate(*model, 130);
+  CHECK(std::isfinite(loss.right_label));
+  CHECK(loss.right_label != validate(*model, 100).right_label);
+}
+
+TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
+  const auto data = shapes();
+  std::vector<float> images(20 * kImage);
+  std::vector<int64_t> labels(20), wrong(20);
+  for (int64_t i = 0; i < 20; ++i) {
+    data->load(i + 30, false, images.data() + i * kImage, &labels[size_t(i)]);
+    wrong[size_t(i)] = (labels[size_t(i)] + 1) % 8;
+  }
+  for (size_t i = 0; i < images.size(); ++i) images[i] += 0.05f * RandomKey(1, Stream::kTest, 0).normal(i);
+  for (const int workers : {1, 3}) {
+    parallel::Team team({.num_workers = workers});
+    ops::Context ctx(team);
+    CHECK(eval::nearest_labels(ctx, images, *data, 4000) == labels);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, labels, *data) == 1.0);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 0.0);
+    wrong[0] = labels[0];
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 1.0 / 20);
+    wrong[0] = (labels[0] + 1) % 8;
+  }
+}
+
+TEST_CASE("only the first reference images count, and a NaN is near nothing") {
+  const auto data = shapes();
+  std::vector<float> images(2 * kImage);
+  int64_t label = 0;
+  data->load(43, false, images.data(), &label);  // class 3
+  REQUIRE(label == 3);
+  images.back() = std::numeric_limits<float>::quiet_NaN();
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  CHECK(eval::nearest_labels(ctx, images, *data, 44) == std::vector<int64_t>{3, -1});
+  CHECK(eval::nearest_labels(ctx, images, *data, 3)[0] < 3);
+  CHECK(eval::nearest_neighbour_accuracy(ctx, {}, {}, *data) == 0);
+}

@@ -1,0 +1,177 @@
+#include "ditrain/eval/sampling.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "tiny_model.hpp"
+
+using namespace ditrain;
+using Catch::Matchers::Contains;
+
+namespace {
+
+eval::GenerateRequest short_request() {
+  return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .labels = {0, 1, 2, 3, 7, 3, 3}};
+}
+
+std::vector<float> draw(nn::Dit& model, const eval::GenerateRequest& request, int workers = 1,
+                        const diffusion::Config& config = {}) {
+  parallel::Team team({.num_workers = workers});
+  ops::Context ctx(team);
+  return eval::generate(ctx, model, config, request);
+}
+
+bool all_finite(const std::vector<float>& values) {
+  for (const float v : values)
+    if (!std::isfinite(v)) return false;
+  return !values.empty();
+}
+
+std::vector<float> image(const std::vector<float>& images, size_t i, size_t elements) {
+  return {images.begin() + int64_t(i * elements), images.begin() + int64_t((i + 1) * elements)};
+}
+
+}  // namespace
+
+TEST_CASE("an image does not depend on batch, workers or its place in a call") {
+  const auto model = test::random_model(test::tiny_config());
+  eval::GenerateRequest request = short_request();
+  const std::vector<float> expected = draw(*model, request);
+  REQUIRE(expected.size() == 7 * 3 * 32 * 32);
+  REQUIRE(all_finite(expected));
+  for (const int64_t batch : {1, 2, 3, 7}) {
+    request.batch = batch;
+    INFO("batch " << batch);
+    CHECK(draw(*model, request) == expected);
+  }
+  for (const int workers : {2, 3}) CHECK(draw(*model, request, workers) == expected);
+
+  eval::GenerateRequest rest = short_request();
+  rest.labels.erase(rest.labels.begin(), rest.labels.begin() + 3);
+  rest.first_index = 3;
+  CHECK(draw(*model, rest) == std::vector<float>(expected.begin() + 3 * 3 * 32 * 32, expected.end()));
+}
+
+TEST_CASE("images differ by number, label, seed and guidance") {
+  const auto model = test::random_model(test::tiny_config());
+  const eval::GenerateRequest request = short_request();
+  const std::vector<float> images = draw(*model, request);
+  constexpr size_t kImage = 3 * 32 * 32;
+  CHECK(image(images, 5, kImage) != image(images, 6, kImage));  // both of class 3
+  const auto differs = [&](auto change) {
+    eval::GenerateRequest other = short_request();
+    change(other);
+    return image(draw(*model, other), 0, kImage) != image(images, 0, kImage);
+  };
+  CHECK(differs([](auto& r) { r.labels[0] = 4; }));
+  CHECK(differs([](auto& r) { r.seed = 6; }));
+  CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
+  CHECK(differs([](auto& r) { r.sampler.kind = "ddim"; }));
+  CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
+}
+
+// With a fresh model, which predicts no noise, every value of an image is a recursion of its own.
+TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
+  nn::DitConfig config = test::tiny_config();
+  config.learn_sigma = false;
+  nn::Dit model(config);
+  model.parameters().allocate(autograd::ParameterStore::For::kInference);
+  nn::initialise(model, 1);
+  const diffusion::Config process{.variance = "fixed_small", .loss = "mse"};
+  eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
+  const std::vector<float> images = draw(model, request, 2, process);
+
+  const diffusion::Schedule s = diffusion::respace(diffusion::make_schedule("linear", 1000), "5");
+  for (const int64_t i : {0, 1})
+    for (const int64_t pixel : {0, 1234}) {
+      const auto noise = [&](uint64_t k) {
+        return double(RandomKey(9, Stream::kSampleNoise, uint64_t(40 + i), k).normal(uint64_t(pixel)));
+      };
+      double x = noise(0);
+      for (int64_t t = 4; t >= 0; --t) {
+        const auto at = size_t(t);
+        x = s.posterior_mean_coef1[at] * s.sqrt_recip_alphas_cumprod[at] * x + s.posterior_mean_coef2[at] * x;
+        if (t > 0) x += std::sqrt(s.posterior_variance[at]) * noise(uint64_t(5 - t));
+      }
+      CHECK(images[size_t(i * 3 * 32 * 32 + pixel)] == Approx(x).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("models without classes need no labels") {
+  nn::DitConfig config = test::tiny_config();
+  config.num_classes = 0;
+  const auto model = test::random_model(config);
+  eval::GenerateRequest request{.sampler = {.spacing = "3"}, .labels = {0, 99}};
+  CHECK(all_finite(draw(*model, request)));
+  request.sampler.cfg_scale = 2;
+  CHECK_THROWS_WITH(draw(*model, request), Contains("guidance without classes"));
+}
+
+TEST_CASE("generate refuses what the model cannot do") {
+  const auto model = test::random_model(test::tiny_config());
+  eval::GenerateRequest request = short_request();
+  for (const int64_t label : {-1, 8}) {  // 8 is the row for dropped labels, no class
+    request.labels[2] = label;
+    CHECK_THROWS_AS(draw(*model, request), InputError);
+  }
+  request = short_request();
+  request.sampler.spacing = "1001";
+  CHECK_THROWS_AS(draw(*model, request), InputError);
+
+  nn::DitConfig config = test::tiny_config();
+  config.class_dropout = 0;
+  CHECK_THROWS_WITH(draw(*test::random_model(config), short_request()), Contains("guidance without classes"));
+}
+
+TEST_CASE("progress rises to one") {
+  const auto model = test::random_model(test::tiny_config());
+  parallel::Team team({});
+  ops::Context ctx(team);
+  eval::GenerateRequest request = short_request();
+  request.batch = 4;
+  std::vector<double> shares;
+  eval::generate(ctx, *model, {}, request, [&](double share) { shares.push_back(share); });
+  REQUIRE(shares.size() == 8);  // two batches of four steps
+  CHECK(std::is_sorted(shares.begin(), shares.end()));
+  CHECK(shares.front() == Approx(1.0 / 7));
+  CHECK(shares.back() == 1.0);
+}
+
+TEST_CASE("WeightsFrom draws with another arena and restores the first") {
+  const auto model = test::random_model(test::tiny_config(), 1);
+  autograd::ParameterStore& parameters = model->parameters();
+  const eval::GenerateRequest request = short_request();
+  const std::vector<float> own = draw(*model, request);
+  const Tensor other(parameters.values.shape());
+  test::fill_random(parameters, other, 2);
+  {
+    const eval::WeightsFrom weights(parameters, other);
+    CHECK(draw(*model, request) == draw(*test::random_model(test::tiny_config(), 2), request));
+  }
+  CHECK(draw(*model, request) == own);
+}
+
+TEST_CASE("labels as a list, drawn, and in turn") {
+  CHECK(eval::make_labels("3,1", 5, 8, 0) == std::vector<int64_t>{3, 1, 3, 1, 3});
+  CHECK(eval::make_labels("7", 2, 8, 0) == std::vector<int64_t>{7, 7});
+  CHECK(eval::make_labels("balanced", 5, 3, 0) == std::vector<int64_t>{0, 1, 2, 0, 1});
+  CHECK(eval::make_labels("uniform", 3, 0, 0) == std::vector<int64_t>{0, 0, 0});
+
+  const auto drawn = eval::make_labels("uniform", 4000, 8, 1);
+  std::vector<int> counts(8);
+  for (const int64_t label : drawn) ++counts.at(size_t(label));
+  // 500 each is expected; five standard deviations of a binomial count are 5 sqrt(4000 / 8 * 7 / 8) = 105.
+  for (const int count : counts) CHECK(std::abs(count - 500) < 105);
+  CHECK(drawn != eval::make_labels("uniform", 4000, 8, 2));
+  const auto fewer = eval::make_labels("uniform", 10, 8, 1);
+  CHECK(std::equal(fewer.begin(), fewer.end(), drawn.begin()));
+}
+
+TEST_CASE("bad label texts are refused") {
+  for (const char* spec : {"", ",", "1,", "a", "1,-2", "1, 2", "1.5", "99999999999999999999", "uniforme"})
+    CHECK_THROWS_WITH(eval::make_labels(spec, 4, 8, 0), Contains("unknown labels"));
+  CHECK_THROWS_WITH(eval::make_labels("unifrom", 4, 8, 0), Contains("uniform"));
+  CHECK_THROWS_WITH(eval::make_labels("0,8", 4, 8, 0), Contains("label out of range; got 8, expected 0 to 7"));
+  CHECK_THROWS_WITH(eval::make_labels("0", 4, 0, 0), Contains("without classes"));
+}

@@ -1,0 +1,197 @@
+// The whole model: public names, initialisation, gradients, and the same bits for any team, for unusual sizes too.
+#include "ditrain/nn/dit.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+using autograd::Mode;
+using autograd::ParameterStore;
+
+namespace {
+
+nn::DitConfig small(int64_t height = 8, int64_t width = 8) {
+  nn::DitConfig c;
+  c.name = "custom";
+  c.input_height = height, c.input_width = width, c.in_channels = 3, c.patch_size = 2;
+  c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
+  return c;
+}
+
+// All weights random, also those that start at 0, so that every gradient is there.
+void randomise(nn::Dit& model, float deviation = 0.15f) {
+  copy(random_tensor({model.parameters().arena_size()}, 5, deviation), model.parameters().values);
+}
+
+struct Rig {
+  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, int workers = 1, Mode mode = Mode::kTraining)
+      : model(config), team({.num_workers = workers}), ctx(team), pass(model, batch, mode, mode == Mode::kTraining) {
+    model.parameters().allocate(ParameterStore::For::kTraining);
+    nn::initialise(model, 1);
+    randomise(model);
+    pass.allocate();
+    copy(random_tensor(pass.image().shape(), 2), pass.image());
+    for (int64_t b = 0; b < batch; ++b) {
+      pass.t()[size_t(b)] = double(100 + 300 * b);
+      pass.y()[size_t(b)] = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
+    }
+  }
+  void backward(const Tensor& dout) {
+    copy(dout, pass.dout());
+    ditrain::fill_zero(model.parameters().grads);
+    pass.backward(ctx);
+  }
+  nn::Dit model;
+  parallel::Team team;
+  ops::Context ctx;
+  nn::DitPass pass;
+};
+
+}  // namespace
+
+TEST_CASE("state dict of DiT-S/2 has the public names, shapes and size") {
+  nn::DitConfig config;
+  nn::Dit model(config);
+  const auto all = model.parameters().state_dict();
+  REQUIRE(all.size() == 132);
+  CHECK(all[0]->name == "pos_embed");
+  CHECK(all[0]->shape == Shape{1, 256, 384});
+  CHECK(all[1]->shape == Shape{384, 4, 2, 2});
+  CHECK(all[7]->name == "y_embedder.embedding_table.weight");
+  CHECK(all[7]->shape == Shape{1001, 384});
+  CHECK(all[16]->name == "blocks.0.adaLN_modulation.1.weight");
+  CHECK(all[131]->name == "final_layer.adaLN_modulation.1.bias");
+  CHECK(model.parameters().num_parameters() ==
+        32963360);  // 33.0 M, counted by hand from the shapes, with the positional table
+}
+
+TEST_CASE("model names give the published sizes and work") {
+  const auto macs = [](const char* name) {
+    nn::DitConfig c;
+    c.name = name;
+    nn::apply_name(c);
+    return nn::forward_macs(c) * 1e-9;
+  };
+  CHECK(macs("DiT-S/2") == Approx(6.06).epsilon(0.002));
+  CHECK(macs("DiT-B/2") == Approx(23.0).epsilon(0.002));
+  CHECK(macs("DiT-L/2") == Approx(80.7).epsilon(0.002));
+  CHECK(macs("DiT-XL/2") == Approx(118.6).epsilon(0.002));
+  CHECK(macs("DiT-XL/4") == Approx(29.0).epsilon(0.003));
+  nn::DitConfig c;
+  c.name = "DiT-M/2";
+  CHECK_THROWS_WITH(nn::apply_name(c), Catch::Contains("got DiT-M/2"));
+  c = small(8, 9);
+  CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("multiples of the patch size 2"));
+  c = small();
+  c.num_heads = 5;
+  CHECK_THROWS_AS(nn::Dit(c), InputError);
+}
+
+TEST_CASE("a fresh model answers zero, whatever the input") {
+  Rig rig(small());
+  nn::initialise(rig.model, 3);
+  rig.pass.forward(rig.ctx);
+  for (float v : to_vector(rig.pass.out())) CHECK(v == 0);
+}
+
+TEST_CASE("gradients of the whole model agree with finite differences") {
+  const auto kind = GENERATE(0, 1, 2, 3);
+  nn::DitConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
+  if (kind == 2) config.num_classes = 0, config.learn_sigma = false;
+  if (kind == 3) config.in_channels = 13, config.patch_size = 4, config.hidden_size = 24, config.num_heads = 3;
+  Rig rig(config);
+  const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
+  rig.pass.forward(rig.ctx);
+  rig.backward(dout);
+  const auto loss_along = [&](const Tensor& x, const Tensor& direction, double step) {
+    const Tensor x0 = clone(x);
+    {
+      const Pin<float> p(x), d(direction);
+      for (int64_t i = 0; i < x.size(); ++i) p[i] += float(step * d[i]);
+    }
+    rig.pass.forward(rig.ctx);
+    copy(x0, x);
+    return dot(rig.pass.out(), dout);
+  };
+  const auto check = [&](const Tensor& x, const Tensor& dx, const std::string& name) {
+    const Tensor direction = random_tensor(x.shape(), 11);
+    const double h = 2e-3;
+    const double numeric = (loss_along(x, direction, h) - loss_along(x, direction, -h)) / (2 * h);
+    const double analytic = dot(dx, direction), size = std::sqrt(dot(dx, dx) * dot(direction, direction));
+    INFO(name << ": numeric " << numeric << ", analytic " << analytic << ", |dx| |direction| " << size);
+    CHECK(std::fabs(numeric - analytic) <= 5e-3 * std::fabs(analytic) + 2e-3 * size + 1e-3);
+  };
+  const Tensor dimage = clone(rig.pass.dimage());
+  check(rig.pass.image(), dimage, "image");
+  for (autograd::Parameter* p : rig.model.parameters().state_dict())
+    if (p->trainable) check(p->value, clone(p->grad), p->name);
+}
+
+TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
+  std::vector<float> out, grads, dimage;
+  for (int workers : {1, 2, 3, 8}) {
+    Rig rig(small(8, 12), 3, workers);
+    rig.pass.forward(rig.ctx);
+    rig.backward(random_tensor(rig.pass.out().shape(), 7));
+    if (out.empty()) {
+      out = to_vector(rig.pass.out()), grads = to_vector(rig.model.parameters().grads);
+      dimage = to_vector(rig.pass.dimage());
+    }
+    CHECK(to_vector(rig.pass.out()) == out);
+    CHECK(to_vector(rig.model.parameters().grads) == grads);
+    CHECK(to_vector(rig.pass.dimage()) == dimage);
+  }
+}
+
+TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
+  Rig training(small()), inference(small(), 2, 1, Mode::kInference);
+  training.pass.forward(training.ctx);
+  inference.pass.forward(inference.ctx);
+  CHECK(to_vector(training.pass.out()) == to_vector(inference.pass.out()));
+  CHECK(inference.pass.tape().kept_bytes() == 0);
+  CHECK_THROWS_AS(inference.pass.backward(inference.ctx), LogicFault);
+}
+
+TEST_CASE("a sample's output does not depend on the rest of the batch") {
+  Rig pair(small(), 2), single(small(), 1);
+  pair.pass.forward(pair.ctx);
+  single.pass.forward(single.ctx);  // the first sample has the same t and label; its pixels have to be copied
+  copy(pair.pass.image().rows(0, 1), single.pass.image());
+  single.pass.forward(single.ctx);
+  CHECK(to_vector(single.pass.out()) == to_vector(pair.pass.out().rows(0, 1)));
+}
+
+TEST_CASE("a block keeps about 11 values a token and channel") {
+  nn::DitConfig config;  // S/2
+  nn::Dit model(config);
+  nn::DitPass pass(model, 1, Mode::kTraining);
+  for (const auto& node : pass.tape().nodes())
+    if (node->name() == "blocks.3.attn") {
+      size_t bytes = 0;
+      for (const auto& a : node->kept()) bytes += a->bytes();
+      CHECK(double(bytes) / (4.0 * 256 * 384) == Approx(6).epsilon(0.02));  // x, qkv, attn, proj
+    } else if (node->name() == "blocks.3.mlp") {
+      size_t bytes = 0;
+      for (const auto& a : node->kept()) bytes += a->bytes();
+      CHECK(double(bytes) / (4.0 * 256 * 384) == Approx(5).epsilon(0.02));  // fc1, fc2
+    }
+}
+
+TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its start") {
+  nn::Dit model(small());
+  nn::DitPass pass(model, 1, Mode::kTraining);
+  int64_t end = model.parameters().arena_size();
+  std::vector<std::string> out_of_order;
+  for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
+    const autograd::ArenaSlice slice = (*it)->parameter_slice();
+    if (slice.end != end) out_of_order.push_back((*it)->name());
+    end = slice.begin;
+  }
+  // The two embedders end the backward pass in either order; all else is strictly descending.
+  CHECK(out_of_order.size() <= 2);
+  for (const std::string& name : out_of_order) CHECK((name == "conditioning" || name == "x_embedder"));
+}

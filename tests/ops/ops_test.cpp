@@ -1,0 +1,246 @@
+// Ops: results against plain formulas in f64, gradients by finite differences, and the same bits for any team.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/attention.hpp"
+#include "ditrain/ops/elementwise.hpp"
+#include "ditrain/ops/embedding.hpp"
+#include "ditrain/ops/linear.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+namespace {
+
+// Runs `compute` on teams of 1, 2, 3 and 8 workers and checks that all give the same bits; returns the result.
+std::vector<float> on_all_teams(const std::function<Tensor(ops::Context&)>& compute) {
+  std::vector<float> first;
+  for (int workers : {1, 2, 3, 8}) {
+    parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
+    ops::Context ctx(team);
+    const std::vector<float> result = to_vector(compute(ctx));
+    if (first.empty()) first = result;
+    REQUIRE(result == first);
+  }
+  return first;
+}
+
+// d(sum y dy)/dx along a random direction, by central differences of `forward`, against dx . direction.
+void check_gradient(const Tensor& x, const Tensor& dx, const std::function<double()>& forward,
+                    double tolerance = 2e-3) {
+  const Tensor direction = random_tensor(x.shape(), 99), x0 = clone(x);
+  const double h = 1e-2;
+  const auto at = [&](double step) {
+    const Pin<float> p(x), p0(x0), d(direction);
+    for (int64_t i = 0; i < x.size(); ++i) p[i] = float(p0[i] + step * d[i]);
+    return forward();
+  };
+  const double numeric = (at(h) - at(-h)) / (2 * h), analytic = dot(dx, direction);
+  copy(x0, x);
+  INFO("numeric " << numeric << " analytic " << analytic);
+  CHECK(std::fabs(numeric - analytic) <= tolerance * (1 + std::fabs(analytic)));
+}
+
+struct OneWorker {
+  parallel::Team team{parallel::Team::Config{}};
+  ops::Context ctx{team};
+};
+
+}  // namespace
+
+TEST_CASE("linear layers agree with plain sums for odd sizes") {
+  for (const auto& [M, K, N] : {std::array<int64_t, 3>{1, 1, 1}, {5, 7, 3}, {33, 65, 129}, {70, 600, 31}}) {
+    const Tensor x = random_tensor({M, K}, 1), w = random_tensor({N, K}, 2), b = random_tensor({N}, 3);
+    const auto y = on_all_teams([&, M = M, N = N](ops::Context& ctx) {
+      const Tensor out({M, N});
+      ops::linear_forward(ctx, x, w, b, out);
+      return out;
+    });
+    const auto px = to_vector(x), pw = to_vector(w), pb = to_vector(b);
+    for (int64_t m = 0; m < M; ++m)
+      for (int64_t n = 0; n < N; ++n) {
+        double sum = pb[size_t(n)];
+        for (int64_t k = 0; k < K; ++k) sum += double(px[size_t(m * K + k)]) * pw[size_t(n * K + k)];
+        REQUIRE(std::fabs(y[size_t(m * N + n)] - sum) < 1e-5 * std::sqrt(double(K)) * 4);
+      }
+  }
+}
+
+TEST_CASE("linear gradients: finite differences, accumulation and the same bits for any team") {
+  OneWorker one;
+  const int64_t M = 37, K = 45, N = 67;
+  const Tensor x = random_tensor({M, K}, 1), w = random_tensor({N, K}, 2), b = random_tensor({N}, 3),
+               dy = random_tensor({M, N}, 4), y({M, N}), dx({M, K}), dw({N, K}), db({N});
+  const auto forward = [&] {
+    ops::linear_forward(one.ctx, x, w, b, y);
+    return dot(y, dy);
+  };
+  ops::linear_backward_data(one.ctx, dy, w, dx);
+  ops::linear_backward_weight(one.ctx, x, dy, dw, db);
+  check_gradient(x, dx, forward);
+  check_gradient(w, dw, forward);
+  check_gradient(b, db, forward);
+  const double before = dot(db, db);
+  ops::linear_backward_weight(one.ctx, x, dy, dw, db);  // a second time: twice the gradient
+  CHECK(dot(db, db) == Approx(4 * before));
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor g({N, K}), gb({N});
+    ops::linear_backward_weight(ctx, x, dy, g, gb);
+    return g;
+  });
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor g = clone(x);
+    ops::linear_backward_data(ctx, dy, w, g, /*accumulate=*/true);
+    return g;
+  });
+}
+
+TEST_CASE("layer norm with modulation: gradients and the same bits for any team") {
+  OneWorker one;
+  const int64_t B = 3, T = 5, C = 40;
+  const Tensor x = random_tensor({B, T, C}, 1), cond = random_tensor({B, 6 * C}, 2), dy = random_tensor({B, T, C}, 3),
+               y({B, T, C}), mean({B, T}), rstd({B, T}), dx({B, T, C}), dcond({B, 6 * C});
+  const ops::Chunk shift{cond, 3}, scale{cond, 4}, dshift{dcond, 3}, dscale{dcond, 4};
+  const auto forward = [&] {
+    ops::layer_norm_modulate_forward(one.ctx, x, shift, scale, y, mean, rstd);
+    return dot(y, dy);
+  };
+  forward();
+  const auto py = to_vector(y), px = to_vector(x), pc = to_vector(cond);
+  double sum = 0, square = 0;  // row (1, 2) by hand
+  for (int64_t c = 0; c < C; ++c) sum += px[size_t((T + 2) * C + c)];
+  for (int64_t c = 0; c < C; ++c) square += std::pow(px[size_t((T + 2) * C + c)] - sum / double(C), 2);
+  for (int64_t c = 0; c < C; ++c) {
+    const double xhat = (px[size_t((T + 2) * C + c)] - sum / double(C)) / std::sqrt(square / double(C) + 1e-6);
+    CHECK(py[size_t((T + 2) * C + c)] ==
+          Approx(xhat * (1 + pc[size_t(10 * C + c)]) + pc[size_t(9 * C + c)]).margin(1e-5));
+  }
+  ops::layer_norm_modulate_backward(one.ctx, x, mean, rstd, scale, dy, dx, dshift, dscale);
+  check_gradient(x, dx, forward);
+  check_gradient(cond, dcond, forward);
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor d({B, T, C}), dc({B, 6 * C});
+    ops::layer_norm_modulate_forward(ctx, x, shift, scale, y, mean, rstd);
+    ops::layer_norm_modulate_backward(ctx, x, mean, rstd, scale, dy, d, {dc, 3}, {dc, 4});
+    ops::add(ctx, dc.slice(0, {B, T, C}), d);
+    return d;
+  });
+}
+
+TEST_CASE("gated residual, GELU and SiLU: gradients and the same bits for any team") {
+  OneWorker one;
+  const int64_t B = 2, T = 7, C = 24;
+  const Tensor x = random_tensor({B, T, C}, 1), h = random_tensor({B, T, C}, 2), cond = random_tensor({B, 2 * C}, 3),
+               dy = random_tensor({B, T, C}, 4), y({B, T, C}), dh({B, T, C}), dcond({B, 2 * C}), dx({B, T, C});
+  const auto gated = [&] {
+    ops::gate_residual_forward(one.ctx, x, {cond, 1}, h, y);
+    return dot(y, dy);
+  };
+  ops::gate_residual_backward(one.ctx, dy, {cond, 1}, h, dh, {dcond, 1});
+  check_gradient(h, dh, gated);
+  check_gradient(cond, dcond, gated);
+  for (const bool gelu : {true, false}) {
+    const auto forward = [&] {
+      gelu ? ops::gelu_forward(one.ctx, x, y) : ops::silu_forward(one.ctx, x, y);
+      return dot(y, dy);
+    };
+    gelu ? ops::gelu_backward(one.ctx, x, dy, dx) : ops::silu_backward(one.ctx, x, dy, dx);
+    check_gradient(x, dx, forward);
+  }
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor g({B, T, C}), dc({B, 2 * C});
+    ops::gate_residual_backward(ctx, dy, {cond, 1}, h, g, {dc, 1});
+    ops::gelu_forward(ctx, g, g);
+    return g;
+  });
+}
+
+TEST_CASE("attention: gradients and the same bits for any team") {
+  OneWorker one;
+  const int64_t B = 2, T = 19, H = 3, D = 8;
+  const Tensor qkv = random_tensor({B, T, 3 * H * D}, 1, 0.7f), dy = random_tensor({B, T, H * D}, 2),
+               out({B, T, H * D}), lse({B, H, T}), dqkv(qkv.shape());
+  const auto forward = [&] {
+    ops::attention_forward(one.ctx, qkv, H, out, lse);
+    return dot(out, dy);
+  };
+  forward();
+  ops::attention_backward(one.ctx, qkv, H, out, lse, dy, dqkv);
+  check_gradient(qkv, dqkv, forward);
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor o({B, T, H * D}), l({B, H, T}), d(qkv.shape());
+    ops::attention_forward(ctx, qkv, H, o, l);
+    ops::attention_backward(ctx, qkv, H, o, l, dy, d);
+    return d;
+  });
+}
+
+TEST_CASE("patches go to tokens and back; unpatchify is the reference's order") {
+  OneWorker one;
+  const int64_t B = 2, C = 3, H = 4, W = 8, P = 2;
+  const Tensor x = random_tensor({B, C, H, W}, 1), rows({B, (H / P) * (W / P), C * P * P}), back(x.shape());
+  ops::patchify(one.ctx, x, P, rows);
+  const auto px = to_vector(x), pr = to_vector(rows);
+  const int64_t b = 1, c = 2, gy = 1, gx = 3, i = 0, j = 1, token = gy * (W / P) + gx;
+  CHECK(pr[size_t(((b * 8 + token) * C + c) * P * P + i * P + j)] ==
+        px[size_t(((b * C + c) * H + gy * P + i) * W + gx * P + j)]);
+  ops::patchify_inverse(one.ctx, rows, P, back);
+  CHECK(to_vector(back) == px);
+  ops::unpatchify_inverse(one.ctx, x, P, rows);
+  CHECK(to_vector(rows)[size_t((b * 8 + token) * C * P * P + (i * P + j) * C + c)] ==
+        px[size_t(((b * C + c) * H + gy * P + i) * W + gx * P + j)]);
+  ops::unpatchify(one.ctx, rows, P, back);
+  CHECK(to_vector(back) == px);
+}
+
+TEST_CASE("embedding adds up repeated rows and refuses labels outside the table") {
+  const Tensor table = random_tensor({7, 12}, 1), dy = random_tensor({4, 12}, 2);
+  const std::vector<int64_t> idx{3, 0, 3, 6};
+  const auto grad = on_all_teams([&](ops::Context& ctx) {
+    const Tensor d({7, 12});
+    ops::embedding_backward(ctx, idx, dy, d);
+    return d;
+  });
+  const auto p = to_vector(dy);
+  CHECK(grad[3 * 12 + 5] == p[5] + p[2 * 12 + 5]);
+  CHECK(grad[12] == 0);
+  OneWorker one;
+  CHECK_THROWS_WITH(ops::embedding_forward(one.ctx, table, {7}, Tensor({1, 12})),
+                    Catch::Contains("got 7, expected 0 to 6"));
+}
+
+TEST_CASE("reductions do not depend on the team and find what is not finite") {
+  for (int64_t n : {1, 1000, 200003}) {
+    const Tensor x = random_tensor({n}, 1);
+    double first = -1;
+    for (int workers : {1, 2, 3, 8}) {
+      parallel::Team team({.num_workers = workers});
+      ops::Context ctx(team);
+      const double sum = ops::sum_squares(ctx, x);
+      if (first < 0) first = sum;
+      CHECK(sum == first);
+      CHECK(ops::find_non_finite(ctx, x) == -1);
+      const auto set_middle = [&](float v) { Pin<float>{x}[n / 2] = v; };
+      set_middle(INFINITY);
+      CHECK(ops::find_non_finite(ctx, x) == n / 2);
+      set_middle(NAN);
+      CHECK(ops::find_non_finite(ctx, x) == n / 2);
+      set_middle(0.5f);
+      if (workers == 1) first = ops::sum_squares(ctx, x);
+    }
+    CHECK(first == Approx(dot(x, x)));
+  }
+}
+
+TEST_CASE("ops refuse shapes that do not fit") {
+  OneWorker one;
+  const Tensor x({2, 3}), w({4, 5}), y({2, 4}), cond({2, 6});
+  CHECK_THROWS_AS(ops::linear_forward(one.ctx, x, w, Tensor(), y), ShapeError);
+  CHECK_THROWS_AS(ops::gelu_forward(one.ctx, x, y), ShapeError);
+  const Tensor h({2, 3, 4});
+  CHECK_THROWS_AS(ops::gate_residual_forward(one.ctx, h, {cond, 1}, h, h), ShapeError);
+  CHECK_THROWS_AS(ops::embedding_forward(one.ctx, w, {-1}, Tensor({1, 5})), InputError);
+}

@@ -1,0 +1,78 @@
+#include "ditrain/optim/optimizer.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+TEST_CASE("learning rate: constant, warm-up and cosine") {
+  optim::Config c;
+  CHECK(optim::learning_rate(c, 0, 100) == 1e-4);
+  CHECK(optim::learning_rate(c, 1000, 100) == 1e-4);
+  c.warmup_steps = 10;
+  CHECK(optim::learning_rate(c, 0, 100) == Approx(1e-5));
+  CHECK(optim::learning_rate(c, 9, 100) == Approx(1e-4));
+  CHECK(optim::learning_rate(c, 10, 100) == Approx(1e-4));
+  c.schedule = "cosine", c.min_lr = 1e-6;
+  CHECK(optim::learning_rate(c, 10, 110) == Approx(1e-4));
+  CHECK(optim::learning_rate(c, 60, 110) == Approx((1e-4 + 1e-6) / 2));
+  CHECK(optim::learning_rate(c, 110, 110) == Approx(1e-6));
+  CHECK(optim::learning_rate(c, 500, 110) == Approx(1e-6));
+}
+
+TEST_CASE("EMA decay warms up to its value") {
+  CHECK(optim::ema_decay({.decay = 0.9999, .warmup = false}, 0) == 0.9999);
+  CHECK(optim::ema_decay({.decay = 0.999, .warmup = true}, 0) == Approx(0.1));
+  CHECK(optim::ema_decay({.decay = 0.999, .warmup = true}, 90) == Approx(0.91));
+  CHECK(optim::ema_decay({.decay = 0.999, .warmup = true}, 1000000) == 0.999);
+}
+
+TEST_CASE("clipping limits the norm and is off at 0") {
+  CHECK(optim::clip_factor(10, 0) == 1);
+  CHECK(optim::clip_factor(0.5, 1) == 1);
+  CHECK(optim::clip_factor(4, 1) == Approx(0.25));
+}
+
+TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
+  std::vector<float> values, ema;
+  for (int workers : {1, 2, 3, 8}) {
+    autograd::ParameterStore store;
+    store.add("a", {301, 17}, 0);
+    store.add("b", {5}, 1);
+    store.allocate(autograd::ParameterStore::For::kTraining);
+    copy(random_tensor({store.arena_size()}, 1), store.values);
+    copy(store.values, store.ema);
+    copy(random_tensor({store.arena_size()}, 2), store.grads);
+    parallel::Team team({.num_workers = workers});
+    ops::Context ctx(team);
+    const optim::Config c{.lr = 0.1, .weight_decay = 0.01};
+    const float p0 = to_vector(store.values)[7], g = 0.5f * to_vector(store.grads)[7];
+    optim::adamw_ema_step(ctx, c, {.step = 0, .lr = 0.1, .ema_decay = 0.9, .grad_scale = 0.5}, store);
+    if (workers == 1) {
+      values = to_vector(store.values), ema = to_vector(store.ema);
+      const double p = p0 * (1 - 0.1 * 0.01) - 0.1 * g / (std::fabs(g) + 1e-8);
+      CHECK(values[7] == Approx(p).epsilon(1e-6));
+      CHECK(ema[7] == Approx(0.9 * p0 + 0.1 * p).epsilon(1e-6));
+    }
+    CHECK(to_vector(store.values) == values);
+    CHECK(to_vector(store.ema) == ema);
+  }
+}
+
+TEST_CASE("the gradient norm is over all gradients and shows what is not finite") {
+  autograd::ParameterStore store;
+  store.add("a", {3}, 0);
+  store.add("b", {20}, 1);
+  store.allocate(autograd::ParameterStore::For::kTraining);
+  parallel::Team team(parallel::Team::Config{});
+  ops::Context ctx(team);
+  Pin<float>(store.find("a").grad)[0] = 3;
+  Pin<float>(store.find("b").grad)[19] = 4;
+  CHECK(optim::gradient_norm(ctx, store) == Approx(5));
+  Pin<float>(store.find("b").grad)[2] = NAN;
+  CHECK(std::isnan(optim::gradient_norm(ctx, store)));
+  CHECK(store.at(store.find("b").slice.begin + 2).name == "b");
+}
