@@ -115,7 +115,7 @@ class DiffusersTensors {
       int64_t row = 0;
       for (const char* name : {"to_q", "to_k", "to_v"}) {
         list_.add(to + name + part, qkv.rows(row, row + width));
-        row += 0 * width;
+        row += width;
       }
     }
   }

@@ -98,6 +98,35 @@ TEST_CASE("JPEG, PNG and BMP are read as RGB") {
   for (size_t i = 0; i < 18; ++i) CHECK(bmp.pixels[i] == i);
 }
 
+TEST_CASE("a BMP stored from the top is read upright") {
+  std::string bytes = from_hex(pillow_fixture::kBmp);
+  bytes.replace(22, 4, "\xfe\xff\xff\xff");  // height -2
+  const ImageU8 image = read_bytes(bytes);
+  CHECK((image.width == 3 && image.height == 2));
+  CHECK(image.pixels == std::vector<uint8_t>{9, 10, 11, 12, 13, 14, 15, 16, 17, 0, 1, 2, 3, 4, 5, 6, 7, 8});
+}
+
+TEST_CASE("a JPEG with impossible Huffman tables, or none, is refused or decoded without harm") {
+  const std::string whole = from_hex(pillow_fixture::kJpegFlat);
+  const size_t table = whole.find("\xff\xc4");
+  REQUIRE(table != whole.npos);
+  std::string overfull = whole;
+  overfull.replace(table + 5, 16, 16, '\xff');  // 16 x 255 codes; the decoder has room for 256
+  CHECK_THROWS_WITH(read_bytes(overfull), Contains("corrupt or truncated; got a bad Huffman table"));
+  CHECK_THROWS_WITH(read_bytes("\xff" + overfull), Contains("a bad Huffman table"));
+  std::string none = whole;
+  for (size_t at = table; at != none.npos; at = none.find("\xff\xc4", at)) none[at + 1] = '\xfe';  // comments now
+  try {
+    CHECK(read_bytes(none).pixels.size() == 12 * 10 * 3);
+  } catch (const InputError& e) {
+    CHECK_THAT(e.what(), Contains("corrupt or truncated"));
+  }
+  std::string scans = whole.substr(0, whole.size() - 2);
+  const std::string scan = whole.substr(whole.find("\xff\xda"), whole.size() - 2 - whole.find("\xff\xda"));
+  for (int i = 0; i < 256; ++i) scans += scan;
+  CHECK_THROWS_WITH(read_bytes(scans + "\xff\xd9"), Contains("too many scans"));
+}
+
 TEST_CASE("images cut anywhere are refused") {
   using namespace pillow_fixture;
   TemporaryFolder folder;

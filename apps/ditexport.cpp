@@ -1,0 +1,62 @@
+// ditexport: a checkpoint as safetensors files for other programs.
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/train/command_line.hpp"
+#include "ditrain/train/export.hpp"
+
+namespace {
+
+using namespace ditrain;
+using namespace ditrain::train;
+
+CommandLine make_command_line() {
+  return CommandLine(
+      "ditexport", "write the weights of a checkpoint as safetensors",
+      {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
+       {"out", "PATH", "what to write, which must not exist yet: a file for dit, a folder for diffusers"},
+       {"format", "dit|diffusers",
+        "dit: one file with the public DiT names; diffusers: DiTTransformer2DModel, with its config", "dit"},
+       {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
+       {"dtype", "f32|bf16", "of all tensors", "f32"}});
+}
+
+std::string choice(const CommandLine& line, const std::string& flag, const std::vector<std::string>& words) {
+  const std::string value = line.get(flag);
+  std::string all;
+  for (const std::string& word : words) {
+    if (word == value) return value;
+    all += (all.empty() ? "" : " or ") + word;
+  }
+  throw InputError({.where = "command line",
+                    .what = "--" + flag,
+                    .got = "'" + value + "'",
+                    .expected = all,
+                    .hint = nearest_word(value, words)});
+}
+
+std::string required(const CommandLine& line, const std::string& flag) {
+  if (line.get(flag).empty())
+    throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditexport --help"});
+  return line.get(flag);
+}
+
+int run(int argc, char** argv) {
+  CommandLine line = make_command_line();
+  if (!line.parse(argc, argv)) return kExitDone;
+  const std::string out = required(line, "out");
+  const bool diffusers = choice(line, "format", {"dit", "diffusers"}) == "diffusers";
+  const DType dtype = choice(line, "dtype", {"f32", "bf16"}) == "bf16" ? DType::kBF16 : DType::kF32;
+  const WeightsSource source = find_weights(required(line, "checkpoint"), line.get("weights"));
+  if (diffusers) check_diffusers(source.config.model);
+  const auto model = load_model(source);
+  (diffusers ? export_diffusers : export_dit)(out, *model, source.config, dtype);
+  log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file,
+            line.get("dtype"), diffusers ? "the layout of diffusers" : "the public layout");
+  return kExitDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ditrain::train::run_program("ditexport", [&] { return run(argc, argv); });
+}

@@ -1,0 +1,303 @@
+// ditsample: images from a checkpoint, drawn by any number of ranks; the same images for any number.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/eval/label_check.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/npz.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/train/command_line.hpp"
+#include "ditrain/train/export.hpp"
+#include "ditrain/train/placement.hpp"
+#include "ditrain/train/program.hpp"
+
+namespace {
+
+using namespace ditrain;
+using namespace ditrain::train;
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxImages = 100'000'000, kMaxGridImages = 1024, kGridPad = 2;
+constexpr const char* kRawFile = "samples.safetensors";
+
+[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
+                         const std::string& hint = "") {
+  throw InputError({.where = "command line", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+CommandLine make_command_line() {
+  return CommandLine(
+      "ditsample", "draw images from a trained Diffusion Transformer",
+      {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
+       {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
+       {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
+       {"num", "N", "images in all", "64"},
+       {"steps", "S", "steps of the sampler: 50, or ddim25, or 10,10,20 (one number a section)", "250"},
+       {"sampler", "ddpm|ddim", "ancestral or implicit", "ddpm"},
+       {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
+       {"cfg-scale", "G", "classifier-free guidance; 1 is off, more follows the label more closely", "1"},
+       {"cfg-channels", "3|all", "channels that are guided: the first three, as the reference, or all", "3"},
+       {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
+        "auto"},
+       {"seed", "K", "of all random numbers", "0"},
+       {"out", "DIR", "folder of the images: 000000.png, ..."},
+       {"format", "png|geotiff", "of the images; this version writes png", "png"},
+       {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
+       {"npz", "FILE.npz", "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels)"},
+       {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
+        "0"},
+       {"batch", "B", "images that a rank draws at once", std::to_string(eval::kDefaultBatch)},
+       {"threads", "T", "of a rank; 0: all of its cores", "0"}},
+      "", "Images do not depend on the number of ranks or threads, nor on --batch.");
+}
+
+/// What the command line asks for.
+struct Job {
+  std::string checkpoint, weights, label_spec, out, grid, npz, clip;
+  int64_t num = 0, batch = 0, nearest = 0, threads = 0;
+  uint64_t seed = 0;
+  diffusion::SamplerConfig sampler;
+};
+
+int64_t read_cfg_channels(const CommandLine& line) {
+  const std::string text = line.get("cfg-channels");
+  if (text != "3" && text != "all") refuse("--cfg-channels", "'" + text + "'", "3 or all");
+  return text == "all" ? -1 : 3;
+}
+
+std::string read_clip(const CommandLine& line) {
+  const std::string text = line.get("clip").empty() ? "on" : line.get("clip");
+  if (text != "on" && text != "off" && text != "auto") refuse("--clip", "'" + text + "'", "on, off or auto");
+  return text;
+}
+
+Job read_job(const CommandLine& line) {
+  for (const char* flag : {"checkpoint", "out"})
+    if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
+  if (line.get("format") == "geotiff") refuse("--format geotiff is not available in this version", "geotiff", "png");
+  if (line.get("format") != "png") refuse("--format", "'" + line.get("format") + "'", "png");
+  Job job;
+  job.checkpoint = line.get("checkpoint"), job.weights = line.get("weights"), job.label_spec = line.get("labels");
+  job.out = line.get("out"), job.grid = line.get("grid"), job.npz = line.get("npz");
+  job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
+  job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
+  job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
+  job.sampler.kind = line.get("sampler"), job.sampler.spacing = line.get("steps");
+  job.sampler.eta = line.get_double("eta", 0, 1), job.sampler.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
+  job.sampler.cfg_channels = read_cfg_channels(line), job.clip = read_clip(line);
+  return job;
+}
+
+std::string image_name(int64_t index) { return fmt::format("{:06}.png", index); }
+bool is_picture(const nn::DitConfig& model) { return model.in_channels == 1 || model.in_channels == 3; }
+
+/// Nothing that exists is overwritten; found out before anything is computed.
+void check_outputs(const Job& job, const nn::DitConfig& model) {
+  if (!job.npz.empty() && !is_picture(model))
+    refuse("--npz holds grey or RGB images", fmt::format("a model of {} channels", model.in_channels),
+           "1 or 3 channels", fmt::format("without it: ditsample writes OUT/{} for such models", kRawFile));
+  io::make_output_folder(job.out);
+  for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
+    if (entry.path().extension() == ".png" || entry.path().filename() == kRawFile)
+      refuse("--out holds samples already", entry.path().string(), "an empty or new folder");
+  for (const std::string& file : {job.grid, job.npz}) {
+    if (file.empty()) continue;
+    if (fs::exists(file)) refuse("the file exists already", file, "a new file");
+    const fs::path parent = fs::path(file).parent_path();
+    if (!parent.empty()) io::make_output_folder(parent.string());
+  }
+}
+
+void log_job(const Job& job, const WeightsSource& source, dist::Communicator& comm) {
+  const nn::DitConfig& m = source.config.model;
+  log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
+            source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
+            m.num_classes);
+  log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels, seed {}", job.num, comm.world_size(),
+            job.sampler.kind, job.sampler.spacing, job.sampler.cfg_scale,
+            job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
+  if (!is_picture(m))
+    log::info("the data has {} channels and this version no decoder: PNGs show the first {}; all values are in {}/{}",
+              m.in_channels, m.in_channels < 3 ? "channel" : "three channels", job.out, kRawFile);
+}
+
+/// What rank 0 collects from all ranks, in the order of the images: pictures for grid and npz, values of data that is
+/// no picture.
+class Collector {
+ public:
+  Collector(const Job& job, const nn::DitConfig& model, const std::vector<int64_t>& labels, dist::Communicator& comm)
+      : job_(job), model_(model), labels_(labels), comm_(comm), raw_(!is_picture(model)) {
+    if (job.npz.empty() || comm.rank() != 0) return;
+    npz_.emplace(job.npz, "arr_0",
+                 std::vector<int64_t>{job.num, model.input_height, model.input_width, model.in_channels});
+  }
+
+  /// Collective: the images that this rank drew in the round.
+  void add(const std::vector<float>& values, const std::vector<io::ImageU8>& pictures) {
+    if (!job_.grid.empty() || !job_.npz.empty()) {
+      std::string pixels;
+      for (const io::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
+      for (const std::string& of_rank : comm_.gather_strings(pixels)) add_pixels(of_rank);
+    }
+    if (!raw_) return;
+    const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    for (const std::string& of_rank : comm_.gather_strings(bytes)) values_ += of_rank;
+  }
+
+  void finish() {
+    if (comm_.rank() != 0) return;
+    if (npz_) npz_->finish();
+    if (!job_.grid.empty()) {
+      const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
+      io::write_png(job_.grid, io::make_grid(grid_, columns, kGridPad));
+    }
+    if (raw_) write_values();
+  }
+
+ private:
+  void add_pixels(const std::string& pixels) {
+    if (npz_) npz_->append(reinterpret_cast<const uint8_t*>(pixels.data()), pixels.size());
+    const int64_t channels = model_.in_channels < 3 ? 1 : 3;
+    const auto bytes = size_t(model_.pixels() * channels);
+    for (size_t at = 0; at < pixels.size() && int64_t(grid_.size()) < kMaxGridImages; at += bytes)
+      grid_.push_back({model_.input_width,
+                       model_.input_height,
+                       channels,
+                       {pixels.begin() + int64_t(at), pixels.begin() + int64_t(at + bytes)}});
+  }
+
+  void write_values() const {
+    const std::string path = job_.out + "/" + kRawFile, temporary = job_.out + "/." + kRawFile + ".partial";
+    io::write_safetensors(
+        temporary,
+        {{"samples", "F32", {job_.num, model_.in_channels, model_.input_height, model_.input_width}, values_.data()},
+         {"labels", "I64", {job_.num}, labels_.data()}});
+    fs::rename(temporary, path);
+    io::fsync_directory(job_.out);
+  }
+
+  const Job& job_;
+  const nn::DitConfig& model_;
+  const std::vector<int64_t>& labels_;
+  dist::Communicator& comm_;
+  const bool raw_;
+  std::optional<io::NpzU8Writer> npz_;
+  std::vector<io::ImageU8> grid_;
+  std::string values_;
+};
+
+/// One line that says how far rank 0 is: often on a terminal, now and then in a file.
+class ProgressLine {
+ public:
+  explicit ProgressLine(int64_t num) : num_(num) {}
+  void operator()(double share) {
+    const double now = now_s() - start_s_;
+    if (share < 1 && now - last_s_ < interval_s_) return;
+    last_s_ = now;
+    log::progress_line(fmt::format("{:3.0f} % of {} images, {:.1f} s, {:.1f} s to go", 100 * share, num_, now,
+                                   now * (1 - share) / share));
+  }
+
+ private:
+  int64_t num_;
+  double interval_s_ = isatty(STDOUT_FILENO) != 0 ? 0.5 : 10, last_s_ = 0;
+  double start_s_ = now_s();
+};
+
+/// Rounds of at most world_size x batch images, dealt out so that all ranks have about the same.
+struct Round {
+  int64_t first = 0, n = 0;
+};
+Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Communicator& comm) {
+  const parallel::Range all = parallel::partition(job.num, int(round), int(num_rounds));
+  const parallel::Range mine = parallel::partition(all.size(), comm.rank(), comm.world_size());
+  return {all.begin + mine.begin, mine.size()};
+}
+
+std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const nn::DitConfig& m, const Round& round,
+                                        const std::vector<float>& values) {
+  std::vector<io::ImageU8> pictures(size_t(round.n));
+  ctx.for_range(round.n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* chw = values.data() + i * m.in_channels * m.pixels();
+      pictures[size_t(i)] = io::to_image(chw, m.in_channels, m.input_height, m.input_width);
+      io::write_png(job.out + "/" + image_name(round.first + i), pictures[size_t(i)]);
+    }
+  });
+  return pictures;
+}
+
+/// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
+double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const Config& config,
+                const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
+  Collector collector(job, model.config(), labels, comm);
+  ProgressLine progress(job.num);
+  const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
+  double hits = 0;
+  for (int64_t r = 0; r < num_rounds; ++r) {
+    const Round round = round_of_rank(job, r, num_rounds, comm);
+    const std::vector<int64_t> mine(labels.begin() + round.first, labels.begin() + round.first + round.n);
+    const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
+    const auto values = eval::generate(ctx, model, config.diffusion, request,
+                                       [&](double share) { progress((double(r) + share) / double(num_rounds)); });
+    if (data != nullptr && round.n > 0)
+      hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
+    collector.add(values, write_pictures(ctx, job, model.config(), round, values));
+  }
+  collector.finish();
+  return hits;
+}
+
+std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const Config& c) {
+  if (job.nearest == 0) return nullptr;
+  if (c.model.num_classes == 0) refuse("--nearest compares classes", "a model without classes", "a model with classes");
+  const dataset::SampleShape shape{c.model.in_channels, c.model.input_height, c.model.input_width};
+  return dataset::open_dataset(c.data, shape, c.model.num_classes, uint64_t(c.train.seed));
+}
+
+int run(int argc, char** argv, dist::Communicator& comm) {
+  CommandLine line = make_command_line();
+  if (!line.parse(argc, argv)) return kExitDone;
+  Job job = read_job(line);
+  const WeightsSource source = find_weights(job.checkpoint, job.weights);
+  const Config& config = source.config;
+  job.sampler.clip_denoised = job.clip == "on" || (job.clip == "auto" && config.data.kind != "latents");
+  job.sampler.validate(config.diffusion.num_steps);
+  const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
+  if (comm.rank() == 0) check_outputs(job, config.model);
+  comm.barrier();
+  const auto data = open_training_data(job, config);
+  log_job(job, source, comm);
+
+  const auto model = load_model(source);
+  const Placement placement = plan_placement({.threads = job.threads}, comm);
+  for (const std::string& note : placement.notes) log::info("{}", note);
+  parallel::Team team(placement.team());
+  ops::Context ctx(team);
+  double hits = draw_all(ctx, *model, job, config, labels, data.get(), comm);
+  comm.allreduce_sum(&hits, 1);
+  log::info("{} images in {}", job.num, job.out);
+  if (data != nullptr)
+    log::info(
+        "nearest neighbour among {} training images has the label of the sample: {:.1f} % of {} (chance {:.1f} %)",
+        std::min(job.nearest, data->size()), 100 * hits / double(job.num), job.num,
+        100.0 / double(config.model.num_classes));
+  return kExitDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ditrain::train::run_mpi_program("ditsample", argc, argv,
+                                         [&](ditrain::dist::Communicator& comm) { return run(argc, argv, comm); });
+}

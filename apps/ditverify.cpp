@@ -1,0 +1,78 @@
+// ditverify: runs reference fixtures with this build on this machine and compares every value.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/train/command_line.hpp"
+#include "ditrain/verify/verify.hpp"
+
+using namespace ditrain;
+
+namespace {
+
+train::CommandLine make_command_line() {
+  std::string kinds;
+  for (const std::string& kind : verify::fixture_kinds()) kinds += " " + kind;
+  return train::CommandLine(
+      "ditverify", "acceptance test of this build on this machine: run reference fixtures and compare every value",
+      {{"json", "FILE", "write the verdicts there as JSON"},
+       {"threads", "N", "threads that compute (default: one for each CPU this process may use)"}},
+      "FIXTURE.safetensors...",
+      "Kinds of fixtures:" + kinds +
+          "\nExit codes: 0 all passed, 1 a comparison failed, 2 bad usage or a bad fixture.\n");
+}
+
+int num_threads(const train::CommandLine& line) {
+  if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
+  return std::max(1, int(platform::affinity_mask().size()));
+}
+
+/// A fixture that cannot be run does not keep the others from being run.
+verify::Report run_fixture(const std::string& path, ops::Context& ctx) {
+  try {
+    return verify::verify_fixture(path, ctx);
+  } catch (const InputError& e) {
+    std::cerr << "ditverify: error: " << e.what() << '\n';
+    return {.file = path, .error = e.what()};
+  }
+}
+
+void write_json(const std::string& path, const std::vector<verify::Report>& reports) {
+  std::ofstream out(path, std::ios::binary);
+  out << verify::to_json(reports) << std::flush;
+  if (!out) throw RunError({.where = "json", .what = "cannot write the file", .got = path});
+}
+
+int close(const std::vector<verify::Report>& reports) {
+  const auto passed = std::count_if(reports.begin(), reports.end(), [](const auto& r) { return r.passed; });
+  const bool bad = std::any_of(reports.begin(), reports.end(), [](const auto& r) { return !r.error.empty(); });
+  std::cout << passed << " of " << reports.size() << " fixtures passed\n";
+  if (bad) return kExitBadInput;
+  return passed == int64_t(reports.size()) ? kExitDone : kExitFailed;
+}
+
+int body(int argc, char** argv) {
+  train::CommandLine line = make_command_line();
+  if (!line.parse(argc, argv)) return kExitDone;
+  if (line.positional().empty())
+    throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
+  parallel::Team team({.num_workers = num_threads(line)});
+  ops::Context ctx(team);
+  std::vector<verify::Report> reports;
+  for (const std::string& path : line.positional()) {
+    reports.push_back(run_fixture(path, ctx));
+    verify::print(std::cout, reports.back());
+    std::cout << std::flush;
+  }
+  if (line.has("json")) write_json(line.get("json"), reports);
+  return close(reports);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return train::run_program("ditverify", [&] { return body(argc, argv); });
+}

@@ -1,0 +1,47 @@
+// Numbers by formula: reference fixtures need not store weights, because both sides can compute them from the name of a
+// parameter and the key suffix of the fixture. 64-bit FNV-1a makes a start value of the name, SplitMix64 counts on from
+// there; all integer arithmetic is modulo 2^64, all values are exact in f32 or rounded once.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ditrain/tensor/tensor.hpp"
+
+namespace ditrain::verify {
+
+uint64_t fnv1a64(std::string_view text);
+uint64_t splitmix64(uint64_t x);
+
+/// A sequence of numbers that belongs to a key.
+class FormulaSequence {
+ public:
+  explicit FormulaSequence(std::string_view key) : start_(fnv1a64(key)) {}
+  uint64_t hash(uint64_t i) const { return splitmix64(start_ + i * kGolden); }
+  double unit(uint64_t i) const { return double(hash(i) >> 40) * 0x1p-24; }  ///< in [0, 1)
+  double symmetric(uint64_t i) const { return 2 * unit(i) - 1; }             ///< in [-1, 1)
+
+ private:
+  static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  uint64_t start_;
+};
+
+/// Value i of a parameter is f32(offset + bound * symmetric(i)).
+struct FormulaRange {
+  double offset = 0, bound = 0;
+};
+/// The range for a parameter of that name and shape.
+/// Math:     embedding tables: 0, 1; biases: 0, 0.1; weights of one dimension (norm scales): 1, 0.25;
+///           other weights: 0, sqrt(3 / fan_in), fan_in = product of all dimensions but the first
+/// Errors:   LogicFault for a name that ends neither in "weight" nor in "bias"
+FormulaRange formula_range(std::string_view name, const Shape& shape);
+
+/// Entries [begin, end) of the parameter; its key is name + suffix.
+void fill_by_formula(std::string_view name, std::string_view suffix, const Shape& shape, int64_t begin, int64_t end,
+                     float* out);
+
+/// f32(bound * symmetric(i)) for i < n.
+std::vector<float> formula_input(const std::string& key, double bound, int64_t n);
+
+}  // namespace ditrain::verify

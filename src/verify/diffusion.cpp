@@ -1,0 +1,161 @@
+// Schedules, respacing, q_sample, posteriors, losses and reverse steps of the diffusion.
+// Results of float32 are relative to each sample's largest value: small and large timesteps differ by orders.
+#include "ditrain/diffusion/diffusion.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+using diffusion::Schedule;
+
+constexpr double kTight = 2e-6;
+// Tables are f64 on either side: entries differ by the order of products and by the mathematical library. Cancellation
+// in 1 / A - 1 and log(1 - A) near 0 makes 1e-12 of rounding, relative.
+constexpr double kTableTolerance = 2e-11;
+
+void verify_tables(Verification& v, const std::string& name) {
+  const Shape length = v.shape(name + ".betas", 1, 100000);
+  const Schedule s = diffusion::make_schedule(name, length[0]);
+  const std::pair<const char*, const std::vector<double>&> tables[] = {
+      {"betas", s.betas},
+      {"alphas_cumprod", s.alphas_cumprod},
+      {"alphas_cumprod_prev", s.alphas_cumprod_prev},
+      {"sqrt_alphas_cumprod", s.sqrt_alphas_cumprod},
+      {"sqrt_one_minus_alphas_cumprod", s.sqrt_one_minus_alphas_cumprod},
+      {"log_one_minus_alphas_cumprod", s.log_one_minus_alphas_cumprod},
+      {"sqrt_recip_alphas_cumprod", s.sqrt_recip_alphas_cumprod},
+      {"sqrt_recipm1_alphas_cumprod", s.sqrt_recipm1_alphas_cumprod},
+      {"posterior_variance", s.posterior_variance},
+      {"posterior_log_variance_clipped", s.posterior_log_variance_clipped},
+      {"posterior_mean_coef1", s.posterior_mean_coef1},
+      {"posterior_mean_coef2", s.posterior_mean_coef2}};
+  for (const auto& [table, values] : tables) v.check(name + "." + table, length, values, kTableTolerance, Per::entry());
+}
+
+/// respace.<spec>.map and .betas, the spec with _ for commas.
+void verify_respacing(Verification& v, const Schedule& base) {
+  const std::string prefix = "respace.", ending = ".map";
+  for (const std::string& name : v.names()) {
+    if (!name.starts_with(prefix) || !name.ends_with(ending)) continue;
+    const std::string stem = name.substr(0, name.size() - ending.size());
+    std::string spec = stem.substr(std::min(prefix.size(), stem.size()));
+    std::replace(spec.begin(), spec.end(), '_', ',');
+    const Schedule s = diffusion::respace(base, spec);
+    v.check_exact(name, {s.num_steps()}, s.timestep_map);
+    v.check(stem + ".betas", {s.num_steps()}, s.betas, kTableTolerance, Per::entry());
+  }
+}
+
+struct Batch {
+  Batch(Verification& v, const Schedule& s) : schedule(s) {
+    N = v.setting("cfg.N", 1, 4096);
+    const int64_t C = v.setting("cfg.C", 1, 64), H = v.setting("cfg.H", 1, 1024);
+    shape = {.channels = C, .pixels = H * H};
+    data = {N, C, H, H}, learned = {N, 2 * C, H, H};
+    x0 = v.f32("x_start", data), noise = v.f32("noise", data), stub = v.f32("stub", learned);
+    x_t = v.f32("q_sample.x_t", data);
+    t = v.i64("t", {N}, 0, s.num_steps() - 1);
+  }
+  /// The frozen model output, without its variance channels if they are not learned.
+  std::vector<float> output(bool learn_sigma) const {
+    if (learn_sigma) return stub;
+    const int64_t n = shape.elements();
+    std::vector<float> first;
+    for (int64_t i = 0; i < N; ++i) first.insert(first.end(), stub.begin() + 2 * i * n, stub.begin() + (2 * i + 1) * n);
+    return first;
+  }
+  const Schedule& schedule;
+  int64_t N = 0;
+  diffusion::Shape shape;
+  Shape data, learned;
+  std::vector<float> x0, noise, stub, x_t;
+  std::vector<int64_t> t;
+};
+
+void verify_forward_process(Verification& v, const Batch& b) {
+  const int64_t n = b.shape.elements();
+  std::vector<float> x_t(b.x0.size()), mean(b.x0.size());
+  diffusion::q_sample(b.schedule, b.x0.data(), b.noise.data(), b.t.data(), x_t.data(), n, 0, b.N);
+  diffusion::q_posterior_mean(b.schedule, b.x0.data(), b.x_t.data(), b.t.data(), mean.data(), n, 0, b.N);
+  std::vector<double> log_variance;
+  for (const int64_t t : b.t)
+    log_variance.insert(log_variance.end(), size_t(n), b.schedule.posterior_log_variance_clipped[size_t(t)]);
+  v.check_both("q_sample.x_t", b.data, to_f64(x_t), kTight);
+  v.check_both("q_posterior.mean", b.data, to_f64(mean), kTight);
+  v.check_both("q_posterior.log_variance", b.data, log_variance, kTight);
+}
+
+struct LossCase {
+  const char* name;
+  const char* loss;
+  bool learn_sigma, has_terms;  ///< has_terms: mse and, if the variance is learned, vb stand in the file
+  double vb, total, gradient;   ///< tolerances
+};
+// The reference's rescale_learned_sigmas multiplies vb by T / 1000 = 1, so rls1 equals ls1.
+constexpr LossCase kLossCases[] = {{"ls1", "mse_vb", true, true, 4e-5, 8e-6, 3e-5},
+                                   {"rls1", "mse_vb", true, true, 4e-5, 8e-6, 3e-5},
+                                   {"ls0", "mse_vb", false, true, 0, kTight, kTight},
+                                   {"kl1", "kl", true, false, 0, 4e-5, 2e-4}};
+
+void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
+  const std::vector<float> out = b.output(c.learn_sigma);
+  std::vector<float> dout(out.size());
+  std::vector<diffusion::LossTerms> terms(size_t(b.N));
+  diffusion::training_loss(b.schedule, diffusion::make_rules({.loss = c.loss}, c.learn_sigma), b.shape,
+                           {b.x0.data(), b.x_t.data(), b.noise.data(), b.t.data(), out.data()}, 1.0 / double(b.N),
+                           dout.data(), terms.data(), 0, b.N);
+  std::vector<double> mse, vb, loss;
+  for (const auto& term : terms) mse.push_back(term.mse), vb.push_back(term.vb), loss.push_back(term.loss);
+  const std::string name = c.name;
+  v.check_both(name + ".loss", {b.N}, loss, c.total, Per::entry());
+  v.check_both(name + ".dstub", c.learn_sigma ? b.learned : b.data, to_f64(dout), c.gradient, Per::row(b.N));
+  if (c.has_terms) v.check_both(name + ".mse", {b.N}, mse, kTight, Per::entry());
+  if (c.has_terms && c.learn_sigma) v.check_both(name + ".vb", {b.N}, vb, c.vb, Per::entry());
+}
+
+struct ReverseCase {
+  const char* name;
+  const char *prediction, *variance;
+  bool learn_sigma, clip;
+  double variance_tolerance, pred_x0_tolerance;
+};
+constexpr ReverseCase kReverseCases[] = {{"ls1_clip", "epsilon", "auto", true, true, 9e-6, 3e-5},
+                                         {"ls1_noclip", "epsilon", "auto", true, false, 9e-6, 3e-6},
+                                         {"large_noclip", "epsilon", "fixed_large", false, false, kTight, 3e-6},
+                                         {"small_clip", "epsilon", "fixed_small", false, true, kTight, 3e-5},
+                                         {"xstart_noclip", "x0", "auto", true, false, 9e-6, kTight}};
+
+void verify_reverse_process(Verification& v, const Batch& b, const ReverseCase& c) {
+  const std::vector<float> out = b.output(c.learn_sigma);
+  const diffusion::Rules rules =
+      diffusion::make_rules({.prediction = c.prediction, .variance = c.variance}, c.learn_sigma);
+  std::vector<float> mean(b.x0.size()), variance(mean), log_variance(mean), pred_x0(mean);
+  diffusion::p_mean_variance(b.schedule, rules, b.shape, c.clip, b.x_t.data(), b.t.data(), out.data(),
+                             {mean.data(), variance.data(), log_variance.data(), pred_x0.data()}, 0, b.N);
+  const std::string name = std::string("pmv.") + c.name;
+  const Per sample = Per::row(b.N);
+  v.check_both(name + ".mean", b.data, to_f64(mean), kTight, sample);
+  v.check_both(name + ".variance", b.data, to_f64(variance), c.variance_tolerance, sample);
+  v.check_both(name + ".log_variance", b.data, to_f64(log_variance), kTight, sample);
+  v.check_both(name + ".pred_xstart", b.data, to_f64(pred_x0), c.pred_x0_tolerance, sample);
+}
+
+}  // namespace
+
+void verify_diffusion(Verification& v) {
+  verify_tables(v, "linear");
+  verify_tables(v, "squaredcos_cap_v2");
+  const Schedule base = diffusion::make_schedule("linear", v.shape("linear.betas", 1, 100000)[0]);
+  verify_respacing(v, base);
+  const Batch batch(v, base);
+  verify_forward_process(v, batch);
+  for (const LossCase& c : kLossCases) verify_loss(v, batch, c);
+  for (const ReverseCase& c : kReverseCases) verify_reverse_process(v, batch, c);
+}
+
+}  // namespace ditrain::verify

@@ -1,0 +1,122 @@
+// Default initialisation of DiT-S/2: the rule of every parameter, the statistics that one initialisation of the
+// reference had, and those of ours; random numbers differ, so statistics are held against what the rule allows.
+#include <algorithm>
+#include <cmath>
+
+#include "kinds.hpp"
+#include "model.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+enum RuleKind { kZero, kUniform, kNormal, kTable };
+struct Rule {
+  RuleKind kind;
+  double size;  ///< bound of the uniform, deviation of the normal distribution
+};
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != text.npos; }
+
+/// Linear weights are xavier-uniform over the whole matrix (q, k and v as one), the patch projection as [C, in P P].
+Rule rule_of(const autograd::Parameter& p) {
+  if (p.name == "pos_embed") return {kTable, 0};
+  if (p.name.ends_with(".bias") || contains(p.name, "adaLN_modulation") || p.name == "final_layer.linear.weight")
+    return {kZero, 0};
+  if (p.name.starts_with("t_embedder.") || p.name.starts_with("y_embedder.")) return {kNormal, 0.02};
+  const double outputs = double(p.shape[0]), inputs = double(p.size()) / outputs;
+  return {kUniform, std::sqrt(6.0 / (inputs + outputs))};
+}
+
+struct Statistics {
+  double mean = 0, deviation = 0, min = 0, max = 0;
+};
+
+Statistics statistics(const Tensor& t) {
+  const std::vector<float> values = to_vector(t);
+  Statistics s{.min = values.front(), .max = values.front()};
+  for (const float x : values) s.mean += x, s.min = std::min<double>(s.min, x), s.max = std::max<double>(s.max, x);
+  s.mean /= double(values.size());
+  for (const float x : values) s.deviation += (x - s.mean) * (x - s.mean);
+  s.deviation = std::sqrt(s.deviation / double(values.size()));
+  return s;
+}
+
+/// z at which a standard normal number is larger with probability p.
+double normal_tail(double p) {
+  double low = 0, high = 40;
+  for (int i = 0; i < 100; ++i) {
+    const double z = (low + high) / 2;
+    (0.5 * std::erfc(z / std::sqrt(2.0)) > p ? low : high) = z;
+  }
+  return low;
+}
+
+/// What the largest of n numbers may be: it is outside with a probability below 1e-12.
+struct Interval {
+  double low, high;
+  double centre() const { return (low + high) / 2; }
+  double half_width() const { return (high - low) / 2; }
+};
+Interval largest_of(const Rule& rule, double n) {
+  constexpr double kMisses = 30;  // e^-30 is about 1e-13
+  // Of a uniform distribution none of n is in the upper share d of [-a, a] with probability e^(-n d / 2).
+  if (rule.kind == kUniform) return {rule.size * (1 - std::min(1.0, 2 * kMisses / n)), rule.size * (1 + 1e-6)};
+  return {rule.size * normal_tail(std::min(0.5, kMisses / n)), rule.size * normal_tail(1e-13 / n)};
+}
+
+/// Centres and half widths of what mean, deviation, min and max may be.
+struct Allowed {
+  std::vector<double> centre, half_width;
+  void add(double c, double h) { centre.push_back(c), half_width.push_back(h); }
+};
+
+void allow(const Rule& rule, const autograd::Parameter& p, const Tensor& table, Allowed& allowed) {
+  const double n = double(p.size());
+  if (rule.kind == kZero) {
+    for (int i = 0; i < 4; ++i) allowed.add(0, 0);
+  } else if (rule.kind == kTable) {
+    const Statistics s = statistics(table);
+    for (const double value : {s.mean, s.deviation, s.min, s.max}) allowed.add(value, 1e-6);
+  } else {
+    const double deviation = rule.kind == kUniform ? rule.size / std::sqrt(3.0) : rule.size;
+    const Interval largest = largest_of(rule, n);
+    allowed.add(0, 5 * deviation / std::sqrt(n));
+    allowed.add(deviation, 5 * deviation / std::sqrt(2 * n));
+    allowed.add(-largest.centre(), largest.half_width());
+    allowed.add(largest.centre(), largest.half_width());
+  }
+}
+
+nn::DitConfig read_config(Verification& v) {
+  nn::DitConfig config;  // DiT-S/2 on 32 x 32 x 4 with 1000 classes, unless the file says otherwise
+  nn::apply_name(config);
+  if (v.has("cfg.input_size")) config.input_height = config.input_width = v.setting("cfg.input_size", 2, 256);
+  if (v.has("cfg.num_classes")) config.num_classes = v.setting("cfg.num_classes", 1, 100000);
+  nn::validate(config);
+  return config;
+}
+
+}  // namespace
+
+void verify_dit_init_stats(Verification& v) {
+  nn::Dit model = lay_out(read_config(v));
+  model.parameters().allocate(autograd::ParameterStore::For::kInference);
+  nn::initialise(model, 0);
+  Allowed allowed;
+  std::vector<double> rules, ours;
+  for (const autograd::Parameter* p : model.parameters().state_dict()) {
+    const Rule rule = rule_of(*p);
+    rules.insert(rules.end(), {double(rule.kind), rule.size});
+    allow(rule, *p, p->value, allowed);
+    const Statistics s = statistics(p->value);
+    ours.insert(ours.end(), {s.mean, s.deviation, s.min, s.max});
+  }
+  const int64_t rows = int64_t(rules.size()) / 2;
+  v.check("init.rule", {rows, 2}, rules, 1e-12, Per::entry());
+  v.add("init.stats", "within the rules",
+        compare(allowed.centre, v.f64("init.stats", {rows, 4}), 1, allowed.half_width));
+  v.add("init.rule", "kept by our own initial weights", compare(ours, allowed.centre, 1, allowed.half_width));
+}
+
+}  // namespace ditrain::verify

@@ -1,0 +1,22 @@
+// The kinds of fixtures: each function runs one. Adding a kind: one file with its function, one row in verify.cpp.
+#pragma once
+#include "verification.hpp"
+
+namespace ditrain::verify {
+
+void verify_ops(Verification& v);             ///< operations, forward and backward
+void verify_dit_tiny(Verification& v);        ///< a small model, forward and backward
+void verify_dit_s2_stats(Verification& v);    ///< DiT-S/2 at full size: loss, outputs, samples of the gradients
+void verify_pos_embed(Verification& v);       ///< positional tables
+void verify_dit_init_stats(Verification& v);  ///< distribution of initial weights
+void verify_diffusion(Verification& v);       ///< schedules, losses, posteriors
+void verify_train_traj(Verification& v);      ///< training runs of a small model
+void verify_sample_traj(Verification& v);     ///< sampling runs of a small model
+
+// Parts of verify_ops.
+void verify_elementwise_ops(Verification& v);
+void verify_modulate(Verification& v);
+void verify_attention_ops(Verification& v);
+void verify_optimizer_ops(Verification& v);
+
+}  // namespace ditrain::verify

@@ -1,0 +1,134 @@
+#include "model.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/elementwise.hpp"
+#include "ditrain/verify/formula.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+// Fixtures are files that travel with a source tree: what they ask for is small, or they are broken or hostile.
+constexpr size_t kMostBytes = size_t{8} << 30;
+
+void expect_small(size_t bytes, const char* what) {
+  if (bytes <= kMostBytes) return;
+  throw InputError({.where = "fixture",
+                    .what = std::string("the settings ask for too large a model: ") + what,
+                    .got = std::to_string(bytes >> 20) + " MiB",
+                    .expected = "at most " + std::to_string(kMostBytes >> 20) + " MiB"});
+}
+
+void fill_table(nn::Dit& model, const autograd::Parameter& pos_embed) {
+  const nn::DitConfig& c = model.config();
+  const auto table = nn::sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
+  std::copy(table.begin(), table.end(), Pin<float>(pos_embed.value).get());
+}
+
+}  // namespace
+
+nn::DitConfig read_dit_config(Verification& v) {
+  nn::DitConfig c;
+  c.name = "custom";
+  c.input_height = c.input_width = v.setting("cfg.input_size", 1, 1024);
+  c.patch_size = v.setting("cfg.patch_size", 1, 64);
+  c.in_channels = v.setting("cfg.in_channels", 1, 64);
+  c.hidden_size = v.setting("cfg.hidden_size", 1, 8192);
+  c.depth = v.setting("cfg.depth", 1, 64);
+  c.num_heads = v.setting("cfg.num_heads", 1, 8192);
+  c.num_classes = v.setting("cfg.num_classes", 1, 100000);
+  c.learn_sigma = v.setting("cfg.learn_sigma", 0, 1) == 1;
+  nn::validate(c);
+  return c;
+}
+
+nn::Dit lay_out(const nn::DitConfig& config) {
+  nn::Dit model(config);
+  expect_small(model.parameters().bytes(autograd::ParameterStore::For::kTraining), "parameters");
+  return model;
+}
+
+void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx) {
+  model.parameters().allocate(purpose);
+  for (const autograd::Parameter* p : model.parameters().state_dict()) {
+    if (p->name == "pos_embed") {
+      fill_table(model, *p);
+      continue;
+    }
+    const Pin<float> value(p->value);
+    ctx.for_range(p->size(), 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      fill_by_formula(p->name, suffix, p->shape, begin, end, value + begin);
+    });
+  }
+}
+
+void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verification& v) {
+  // Every tensor is read before the arenas are allocated: the file bounds their size.
+  std::vector<std::vector<float>> values;
+  for (const autograd::Parameter* p : model.parameters().state_dict()) values.push_back(v.f32(p->name, p->shape));
+  model.parameters().allocate(purpose);
+  size_t i = 0;
+  for (const autograd::Parameter* p : model.parameters().state_dict())
+    std::copy(values[i].begin(), values[i].end(), Pin<float>(p->value).get()), ++i;
+}
+
+void check_parameters(Verification& v, nn::Dit& model) {
+  for (const autograd::Parameter* p : model.parameters().state_dict())
+    v.check(p->name, p->shape, to_f64(p->value), p->name == "pos_embed" ? kTableTolerance : 0, Per::unit());
+}
+
+Shape image_shape(const nn::DitConfig& c, int64_t batch) {
+  return {batch, c.in_channels, c.input_height, c.input_width};
+}
+
+Shape output_shape(const nn::DitConfig& c, int64_t batch) {
+  return {batch, c.out_channels(), c.input_height, c.input_width};
+}
+
+std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) {
+  auto pass = std::make_unique<nn::DitPass>(model, batch, mode, want_input_gradient);
+  expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
+  pass->allocate();
+  return pass;
+}
+
+std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx) {
+  std::copy(batch.x.begin(), batch.x.end(), Pin<float>(pass.image()).get());
+  pass.t().assign(batch.t.begin(), batch.t.end());
+  pass.y() = batch.y;
+  pass.forward(ctx);
+  return to_vector(pass.out());
+}
+
+void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& dout, ops::Context& ctx) {
+  ops::zero(ctx, model.parameters().grads);
+  std::copy(dout.begin(), dout.end(), Pin<float>(pass.dout()).get());
+  pass.backward(ctx);
+}
+
+LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx) {
+  const nn::DitConfig& c = model.config();
+  const int64_t B = int64_t(batch.t.size());
+  const diffusion::Shape shape{.channels = c.in_channels, .pixels = c.pixels()};
+  const diffusion::Schedule schedule = diffusion::make_schedule("linear", kTrainedSteps);
+  const diffusion::Rules rules = diffusion::make_rules({.loss = "mse_vb"}, c.learn_sigma);
+  std::vector<float> x_t(batch.x0.size()), dout(size_t(num_elements(output_shape(c, B))));
+  diffusion::q_sample(schedule, batch.x0.data(), batch.noise.data(), batch.t.data(), x_t.data(), shape.elements(), 0,
+                      B);
+  LossResults r;
+  r.out = run_forward(pass, {x_t, batch.t, batch.y}, ctx);
+  std::vector<diffusion::LossTerms> terms(batch.t.size());
+  diffusion::training_loss(schedule, rules, shape,
+                           {batch.x0.data(), x_t.data(), batch.noise.data(), batch.t.data(), r.out.data()},
+                           1.0 / double(B), dout.data(), terms.data(), 0, B);
+  run_backward(model, pass, dout, ctx);
+  for (const diffusion::LossTerms& term : terms)
+    r.mse.push_back(term.mse), r.vb.push_back(term.vb), r.loss.push_back(term.loss);
+  r.mean_loss = std::accumulate(r.loss.begin(), r.loss.end(), 0.0) / double(B);
+  return r;
+}
+
+}  // namespace ditrain::verify

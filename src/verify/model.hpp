@@ -1,0 +1,62 @@
+// What the fixtures of models share: sizes from settings, formula weights, weights from the file, and one batch through
+// forward and backward.
+#pragma once
+#include "ditrain/diffusion/diffusion.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "verification.hpp"
+
+namespace ditrain::verify {
+
+inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that every model fixture was made with
+
+/// cfg.{input_size, patch_size, in_channels, hidden_size, depth, num_heads, num_classes, learn_sigma}.
+/// Errors:   InputError for sizes out of bounds or that do not fit together
+nn::DitConfig read_dit_config(Verification& v);
+
+/// Layout of a model whose memory has been held against what a fixture may ask for.
+/// Errors:   InputError if its arenas would not be small
+nn::Dit lay_out(const nn::DitConfig& config);
+
+/// Allocates and fills every parameter: by the formula, pos_embed from its table.
+void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx);
+
+/// Allocates and fills every parameter from the file's tensors of the same names.
+void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verification& v);
+
+/// Compares the file's parameters `prefix` + name with the model's: pos_embed within 1e-7, all others exactly.
+void check_parameters(Verification& v, nn::Dit& model);
+
+/// Tolerance for pos_embed against our table: f64 arithmetic on either side, rounded once to f32 values up to 1.
+inline constexpr double kTableTolerance = 1e-7;
+
+Shape image_shape(const nn::DitConfig& config, int64_t batch);
+Shape output_shape(const nn::DitConfig& config, int64_t batch);
+
+/// A tape with its memory. Errors: InputError if it would not be small
+std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode,
+                                       bool want_input_gradient = false);
+
+struct ModelBatch {
+  std::vector<float> x;    ///< [B, C, H, W]
+  std::vector<int64_t> t;  ///< [B]
+  std::vector<int64_t> y;  ///< [B], null class where dropped
+};
+/// out [B, O, H, W]
+std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx);
+/// After run_forward: gradients of the parameters, from zero, and of the image.
+void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& dout, ops::Context& ctx);
+
+/// One batch of the diffusion's training objective.
+struct LossInputs {
+  std::vector<float> x0, noise;
+  std::vector<int64_t> t, y;
+};
+struct LossResults {
+  std::vector<float> out;
+  std::vector<double> mse, vb, loss;  ///< per sample
+  double mean_loss = 0;
+};
+/// Forward, loss as in the reference's training (mse_vb) and backward of its mean.
+LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx);
+
+}  // namespace ditrain::verify

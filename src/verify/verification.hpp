@@ -1,0 +1,72 @@
+// One run of one fixture: typed access to the file, which books every tensor it hands out, and the comparisons. A kind
+// is a function that reads settings and inputs, computes, and compares; at the end every tensor must have been used.
+#pragma once
+#include <set>
+
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/ops/context.hpp"
+#include "ditrain/verify/verify.hpp"
+
+namespace ditrain::verify {
+
+/// What an error is relative to.
+struct Per {
+  int64_t pieces = 1;     ///< max |want| of each of so many equal pieces ...
+  bool absolute = false;  ///< ... or 1
+
+  static Per tensor() { return {}; }
+  static Per row(int64_t rows) { return {rows}; }
+  static Per entry() { return {0}; }  ///< every entry its own piece
+  static Per unit() { return {1, true}; }
+};
+
+class Verification {
+ public:
+  Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report);
+
+  ops::Context& ctx() const { return ctx_; }
+
+  bool has(const std::string& name) const { return file_.contains(name); }
+  /// Names of all tensors, in the order of the file.
+  std::vector<std::string> names() const;
+  /// Shape as in the file; does not count as use. Errors: InputError if the tensor is missing or not of `dims`
+  /// dimensions, each from 1 to `largest`
+  Shape shape(const std::string& name, size_t dims, int64_t largest) const;
+  /// What the keys of formula numbers end with.
+  std::string suffix() const;
+
+  // Settings and inputs. Errors: InputError if missing, of another dtype or shape, or out of range.
+  int64_t setting(const std::string& name, int64_t low, int64_t high);  ///< i64 of one element
+  std::vector<float> f32(const std::string& name, const Shape& shape);
+  std::vector<double> f64(const std::string& name, const Shape& shape);  ///< f32 or f64 in the file
+  std::vector<int64_t> i64(const std::string& name, const Shape& shape, int64_t low, int64_t high);
+  Tensor tensor(const std::string& name, const Shape& shape);  ///< f32, as a tensor of ours
+
+  // Comparisons of what we got with a tensor of the file.
+  void check(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
+             Per per = {});
+  /// The same for `name` and for the float64 run, `name`.f64.
+  void check_both(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
+                  Per per = {});
+  void check_both(const std::string& name, const Tensor& got, double tolerance, Per per = {});
+  /// Integers, exactly.
+  void check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got);
+  /// A comparison made elsewhere with values of tensor `name`.
+  void add(const std::string& name, const std::string& quantity, Comparison comparison);
+
+  /// Errors: InputError naming the first tensor of the file that was never read
+  void expect_all_used() const;
+
+ private:
+  const io::TensorView& view(const std::string& name, const Shape& shape, std::initializer_list<const char*> dtypes);
+
+  const io::SafetensorsFile& file_;
+  ops::Context& ctx_;
+  Report& report_;
+  std::set<std::string> used_, compared_;
+};
+
+std::vector<double> to_f64(const Tensor& t);
+std::vector<double> to_f64(const std::vector<float>& values);
+
+}  // namespace ditrain::verify

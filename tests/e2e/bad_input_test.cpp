@@ -1,0 +1,344 @@
+// Wrong input: the right exit code, a message that says what, what was found and what was expected, and nothing lost.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+void require_texts(const Result& result, const std::vector<std::string>& texts) {
+  INFO(result.text());
+  for (const std::string& text : texts) CHECK_THAT(result.err, Contains(text));
+}
+
+// Refused with exit code 2 and a message with these texts, before anything was written.
+void require_refused(const Args& command, const std::string& out, const std::vector<std::string>& texts) {
+  const Result result = run(command);
+  REQUIRE_EXIT(result, 2);
+  require_texts(result, texts);
+  CHECK(result.err.find("error: ") == result.err.rfind("error: "));  // said once
+  CHECK_FALSE(fs::exists(out));
+}
+
+void require_settings_refused(const std::vector<std::string>& settings, const std::vector<std::string>& texts,
+                              int ranks = 1) {
+  CAPTURE(settings);
+  const ScratchFolder scratch;
+  const Args command = tiny_ditrain(scratch / "run", 2, sets(settings));
+  require_refused(ranks == 1 ? command : mpirun(ranks, command), scratch / "run", texts);
+}
+
+}  // namespace
+
+TEST_CASE("bad config: keys and values, with the place, what was found and what was expected") {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "bad.yaml", out = scratch / "run";
+  const auto refused_file = [&](const std::string& text, const std::vector<std::string>& texts) {
+    CAPTURE(text);
+    write_file(file, text);
+    require_refused(program("ditrain", {"--config", file, "--out", out}), out, texts);
+  };
+  refused_file(
+      "model:\n  name: DiT-S/2\n  num_clases: 8\n",
+      {"ditrain: error: [config]", "bad.yaml:3:", "unknown key model.num_clases", "did you mean num_classes?"});
+  refused_file("train:\n  steps: 5\n\noptimiser:\n  lr: 1\n", {"bad.yaml:4:", "optimiser", "optimizer"});
+  refused_file("train:\n  steps: many\n", {"bad.yaml:2:", "train.steps", "got 'many'", "expected an integer"});
+  refused_file("train:\n  steps: [1, 2]\n", {"bad.yaml:2:", "train.steps", "[1, 2]", "expected an integer"});
+  refused_file("train:\n  steps: 5\n  steps: 6\n", {"bad.yaml:3:", "steps is there twice"});
+  refused_file("train: [\n", {"bad.yaml:", "not valid YAML"});
+  refused_file("", {"bad.yaml", "no settings"});
+  require_refused(program("ditrain", {"--config", scratch / "none.yaml", "--out", out}), out, {"none.yaml"});
+
+  require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
+  require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
+  require_settings_refused({"ema.decay=1.5"}, {"ema.decay", "got '1.5'", "expected a number from 0"});
+  require_settings_refused({"optimizer.lr=nan"}, {"optimizer.lr", "got 'nan'"});
+  require_settings_refused({"data.on_bad_file=ignore"}, {"data.on_bad_file", "'ignore'", "error or skip"});
+  require_settings_refused({"diffusion.loss=mse_bv"}, {"diffusion.loss", "'mse_bv'", "try mse_vb"});
+  require_settings_refused({"train.precision=f64"}, {"train.precision", "f64"});
+}
+
+TEST_CASE("bad config: sizes that do not go together") {
+  require_settings_refused({"model.input_size=30"},
+                           {"model.input_size", "got 30 x 30", "multiples of the patch size 4"});
+  require_settings_refused({"model.num_heads=5"}, {"model.hidden_size", "got 32", "model.num_heads = 5"});
+  require_settings_refused({"train.micro_batch=3"}, {"train.micro_batch", "got 3 for 8 samples", "a divisor of 8"});
+  require_settings_refused({"model.num_classes=7"}, {"8 classes", "got model.num_classes 7"});
+  require_settings_refused({}, {"does not divide over the ranks", "got 8 samples over 3 ranks", "a multiple of 3"}, 3);
+  require_settings_refused({"train.global_batch=2"}, {"more ranks than samples", "got 3 ranks", "at most 2 ranks"}, 3);
+}
+
+TEST_CASE("bad command line: unknown flags, missing values and things that do not exist") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const auto refused = [&](const Args& more, const std::vector<std::string>& texts) {
+    CAPTURE(more);
+    require_refused(tiny_ditrain(out, 2, more), out, texts);
+  };
+  refused({"--resum", "auto"}, {"[command line]", "unknown flag --resum", "did you mean --resume?"});
+  refused({"--maxh", "soon"}, {"--maxh", "got 'soon'", "a number from 0"});
+  refused({"--resume"}, {"--resume needs a value"});
+  refused({"extra"}, {"unexpected argument", "extra"});
+  refused({"--set", "train.steps"}, {"--set", "expected section.key=value"});
+  refused({"--resume", scratch / "nowhere"}, {"no complete checkpoint in " + scratch / "nowhere"});
+  fs::create_directory(scratch / "empty");
+  refused({"--resume", scratch / "empty"}, {"no complete checkpoint in " + scratch / "empty"});
+  require_refused(program("ditrain"), out, {"--config FILE is missing"});
+}
+
+TEST_CASE("bad data: path unset, missing or empty, labels out of range") {
+  const ScratchFolder scratch;
+  fs::create_directory(scratch / "empty");
+  require_settings_refused({"data.kind=folder"}, {"data.path is not set", "--set data.path=DIR"});
+  require_settings_refused({"data.kind=folder", "data.path=" + scratch / "none"},
+                           {"cannot list the folder '" + scratch / "none", "No such file or directory"});
+  require_settings_refused({"data.kind=folder", "data.path=" + scratch / "empty"},
+                           {"no images in '" + scratch / "empty", "got 0 other files", "expected .jpg"});
+  require_settings_refused(latents_settings(scratch / "empty"), {"no latents in '" + scratch / "empty"});
+
+  write_image_folder(scratch / "images", 9, 1);
+  require_settings_refused({"data.kind=folder", "data.path=" + scratch / "images"},
+                           {"label out of range", "got labels up to 8", "below model.num_classes 8"});
+  fs::create_directory(scratch / "latents");
+  write_latents(scratch / "latents/a.safetensors", {0, 7, 9, 1, 2, 3, 4, 5});
+  require_settings_refused(latents_settings(scratch / "latents"),
+                           {"label out of range", "got labels up to 9", "below model.num_classes 8"});
+  write_latents(scratch / "latents/a.safetensors", {0, 7, -1, 1});
+  require_settings_refused(latents_settings(scratch / "latents"), {"label out of range", "row 2", "got -1"});
+}
+
+TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counted") {
+  const ScratchFolder scratch;
+  write_image_folder(scratch / "images", 8, 2);
+  const std::string bad = scratch / "images/class_3/0.png";
+  const std::string png = read_file(bad);
+  write_file(bad, png.substr(0, png.size() / 2));
+  const std::vector<std::string> settings = {"data.kind=folder", "data.path=" + scratch / "images"};
+
+  const Result stopped = run(tiny_ditrain(scratch / "stopped", 4, sets(settings)));
+  REQUIRE_EXIT(stopped, 2);
+  require_texts(stopped, {"unreadable sample", bad, "data.on_bad_file: skip"});
+
+  const Result skipped = run(tiny_ditrain(scratch / "skipped", 4, sets(settings) + sets({"data.on_bad_file=skip"})));
+  REQUIRE_EXIT(skipped, 0);
+  require_texts(skipped, {"skipped a bad sample (1 so far)", bad});
+  const auto metrics = read_metrics(scratch / "skipped");
+  REQUIRE(steps_are_complete(metrics, 4));
+  REQUIRE(metrics.back().at("bad_files") == 1);
+  REQUIRE_THAT(skipped.out, Contains("bad files: 1"));
+}
+
+TEST_CASE("bad output: an existing run, a place that cannot be written") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
+  const auto before = folder_content(out);
+  const Result again = run(tiny_ditrain(out, 4));
+  REQUIRE_EXIT(again, 2);
+  require_texts(again, {out + " holds a run already", "--resume auto"});
+  REQUIRE(folder_content(out) == before);
+
+  write_file(scratch / "file", "text");
+  for (const std::string& place : {scratch / "file/run", std::string("/proc/ditrain_run")}) {
+    CAPTURE(place);
+    const Result refused = run(tiny_ditrain(place, 2));
+    REQUIRE_EXIT(refused, 2);
+    require_texts(refused, {place, "cannot"});
+  }
+  REQUIRE(read_file(scratch / "file") == "text");
+}
+
+namespace {
+
+struct Damage {
+  std::string name;
+  std::function<void(const std::string&)> apply;  // to the checkpoint folder
+  std::vector<std::string> texts;
+};
+
+void set_element(LooseTensor& tensor, size_t element, float value) {
+  std::memcpy(tensor.data.data() + element * sizeof value, &value, sizeof value);
+}
+
+std::vector<Damage> damages(const std::string& other_model) {
+  const auto change = [](const char* file, auto f) {
+    return [=](const std::string& folder) { rewrite_tensors(folder + "/" + file, f); };
+  };
+  using Tensors = std::map<std::string, LooseTensor>;
+  return {
+      {"truncated",
+       [](const std::string& folder) {
+         const std::string file = folder + "/model.safetensors";
+         fs::resize_file(file, fs::file_size(file) - 100);
+       },
+       {"model.safetensors"}},
+      {"empty",
+       [](const std::string& folder) { fs::resize_file(folder + "/ema.safetensors", 0); },
+       {"ema.safetensors"}},
+      {"from another model",
+       [=](const std::string& folder) {
+         fs::copy_file(other_model + "/model.safetensors", folder + "/model.safetensors",
+                       fs::copy_options::overwrite_existing);
+       },
+       {"model.safetensors", "shape of", "got [", "expected ["}},
+      {"missing tensor",
+       change("model.safetensors", [](Tensors& tensors) { tensors.erase("blocks.1.attn.qkv.weight"); }),
+       {"model.safetensors", "tensor blocks.1.attn.qkv.weight is missing"}},
+      {"extra tensor",
+       change("ema.safetensors", [](Tensors& tensors) { tensors["blocks.2.attn.qkv.bias"] = tensors.begin()->second; }),
+       {"ema.safetensors", "tensor blocks.2.attn.qkv.bias is not one of this model's"}},
+      {"NaN in the weights",
+       change("model.safetensors",
+              [](Tensors& tensors) { set_element(tensors.at("blocks.0.mlp.fc1.weight"), 5, std::nanf("")); }),
+       {"model.safetensors", "blocks.0.mlp.fc1.weight", "not finite at element 5", "got nan"}},
+      {"infinity in the moments",
+       change("optimizer.safetensors",
+              [](Tensors& tensors) { set_element(tensors.at("x_embedder.proj.bias.exp_avg_sq"), 0, HUGE_VALF); }),
+       {"optimizer.safetensors", "x_embedder.proj.bias.exp_avg_sq", "got inf"}},
+      {"state.json cut off",
+       [](const std::string& folder) { fs::resize_file(folder + "/state.json", 40); },
+       {"state.json", "not a state of ditrain"}},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("bad checkpoint: each kind of damage is named and nothing is lost") {
+  const ScratchFolder scratch;
+  const std::string sound = scratch / "sound", other = scratch / "other";
+  REQUIRE_EXIT(run(tiny_ditrain(sound, 2)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(other, 2, sets({"model.hidden_size=48"}))), 0);
+  for (const Damage& damage : damages(checkpoint_of(other, 2))) {
+    CAPTURE(damage.name);
+    const std::string out = scratch / "damaged";
+    fs::remove_all(out);
+    fs::copy(sound, out, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    damage.apply(checkpoint_of(out, 2));
+    const auto checkpoints = folder_content(out + "/checkpoints");
+    const Result result = run(tiny_ditrain(out, 4, {"--resume", "auto"}));
+    REQUIRE_EXIT(result, 2);
+    require_texts(result, damage.texts);
+    CHECK(folder_content(out + "/checkpoints") == checkpoints);
+    CHECK(same_file(out + "/metrics.jsonl", sound + "/metrics.jsonl"));
+  }
+}
+
+TEST_CASE("bad checkpoint: a changed key is refused with both values, what may change may") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
+  const auto before = folder_content(out);
+  const Args changed = sets({"train.global_batch=16", "optimizer.lr=0.5"}) + Args{"--resume", "auto"};
+  const Result result = run(tiny_ditrain(out, 4, changed));
+  REQUIRE_EXIT(result, 2);
+  require_texts(result, {"train.global_batch: was 8, now 16", "optimizer.lr: was ", "now 0.5"});
+  CHECK(folder_content(out) == before);
+  const Args free = sets({"log.every_steps=1", "checkpoint.every_steps=3", "sample.every_steps=0", "eval.every_steps=0",
+                          "parallel.threads=1", "dist.bucket_mib=1"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, free + Args{"--resume", "auto"})), 0);
+}
+
+TEST_CASE("disk full: the last good checkpoint stays and the run can go on") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
+  const auto before = folder_content(out + "/checkpoints");
+  // Room for model.safetensors but not for optimizer.safetensors, which is twice as large.
+  const auto room = int64_t(fs::file_size(checkpoint_of(out, 2) + "/model.safetensors") * 3 / 2);
+
+  const Result full = run(tiny_ditrain(out, 4, {"--resume", "auto"}), {.max_file_bytes = room});
+  REQUIRE_EXIT(full, 1);
+  require_texts(full, {"[checkpoint]", "step 4 could not be written", "optimizer.safetensors", "File too large"});
+  CHECK(folder_content(out + "/checkpoints") == before);
+
+  const Args periodic = sets({"checkpoint.every_steps=1"}) + Args{"--resume", "auto"};
+  const Result warned = run(tiny_ditrain(out, 6, periodic), {.max_file_bytes = room});
+  REQUIRE_EXIT(warned, 1);
+  require_texts(warned, {"checkpoint failed, training goes on, earlier ones are intact"});
+  CHECK(folder_content(out + "/checkpoints") == before);
+
+  REQUIRE_EXIT(run(tiny_ditrain(out, 6, {"--resume", "auto"})), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 6)), 0);
+  CHECK(different_files(checkpoint_of(out, 6), checkpoint_of(scratch / "whole", 6)).empty());
+  CHECK(steps_are_complete(read_metrics(out), 6));
+}
+
+namespace {
+
+constexpr int64_t kGib = int64_t{1} << 30;
+
+Args large_ditrain(const std::string& out, const Args& more) {
+  return tiny_ditrain(out, 2) + sets({"model.patch_size=2"}) + more;
+}
+
+// The first line "  --set train.micro_batch=N" of the proposals.
+std::string proposed_micro_batch(const std::string& err) {
+  std::istringstream lines(err.substr(std::min(err.size(), err.find("what fits:"))));
+  for (std::string line; std::getline(lines, line);)
+    if (const size_t at = line.find("--set train.micro_batch="); at != line.npos)
+      return line.substr(at + 6, line.find_first_of(" \n", at + 6) - at - 6);
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan before anything is allocated") {
+  const ScratchFolder scratch;
+  const std::string config = scratch / "xl2.yaml", out = scratch / "run";
+  write_file(config, "model: {name: DiT-XL/2, num_classes: 8, in_channels: 3}\ntrain: {global_batch: 2, steps: 2}\n");
+  const Args command = mpirun(2, program("ditrain", {"--config", config, "--out", out}));
+  const Result result = run(command, {.timeout_s = 60, .max_data_bytes = 8 * kGib});
+  REQUIRE_EXIT(result, 2);
+  require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan of a rank", "AdamW moments",
+                         "kept activations", "what fits:"});
+  CHECK(result.peak_bytes < kGib / 2);
+  CHECK(result.seconds < 30);
+  CHECK_FALSE(fs::exists(out));
+}
+
+TEST_CASE("memory: what is proposed does fit") {
+  const ScratchFolder scratch;
+  const Args sizes = sets({"model.hidden_size=384", "model.depth=12", "model.num_heads=6", "train.global_batch=256"});
+  const RunOptions limits{.max_data_bytes = 4 * kGib};
+  const Result refused = run(large_ditrain(scratch / "run", sizes), limits);
+  REQUIRE_EXIT(refused, 2);
+  CHECK_FALSE(fs::exists(scratch / "run"));
+  const std::string proposal = proposed_micro_batch(refused.err);
+  CAPTURE(refused.err, proposal);
+  REQUIRE_THAT(proposal, Catch::StartsWith("train.micro_batch="));
+  REQUIRE_EXIT(run(large_ditrain(scratch / "run", sizes + sets({proposal}) + Args{"--dry-run"}), limits), 0);
+}
+
+TEST_CASE("memory: where two copies of the state do not fit, one rank with a smaller micro-batch is proposed") {
+  // A depth at which one rank's state takes 60 % of the limit of this node; nothing of it is ever allocated.
+  const ScratchFolder scratch;
+  const auto command = [&](int64_t depth, const Args& more) {
+    return large_ditrain(scratch / "run", sets({"model.hidden_size=1152", "model.num_heads=16", "train.global_batch=64",
+                                                "model.depth=" + std::to_string(depth)}) +
+                                              more);
+  };
+  const Result far_too_large = run(command(20000, {"--dry-run"}));
+  REQUIRE_EXIT(far_too_large, 2);
+  const std::string at_most = "expected at most ";
+  const size_t at = far_too_large.err.find(at_most);
+  REQUIRE(at != std::string::npos);
+  const double limit_gib = std::stod(far_too_large.err.substr(at + at_most.size()));
+  const double block_gib = 5 * 4 * 18.0 * 1152 * 1152 / double(kGib);  // weights, gradients, moments, EMA of a block
+  const auto depth = int64_t(0.6 * limit_gib / block_gib);
+
+  const Result refused = run(mpirun(2, command(depth, {})), {.timeout_s = 60});
+  REQUIRE_EXIT(refused, 2);
+  const std::string proposal = proposed_micro_batch(refused.err);
+  CAPTURE(refused.err, proposal);
+  REQUIRE_THAT(refused.err, Contains("1 rank(s) a node with --set train.micro_batch="));
+  REQUIRE_EXIT(run(command(depth, sets({proposal}) + Args{"--dry-run"})), 0);
+}

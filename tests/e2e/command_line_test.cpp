@@ -1,0 +1,140 @@
+// ditrain's flags, and what a run folder holds.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <thread>
+
+#include "ditrain/version.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+TEST_CASE("command line: help names every flag and key, version is that of the build") {
+  const Result help = run(program("ditrain", {"--help"}));
+  REQUIRE_EXIT(help, 0);
+  for (const char* text :
+       {"--config FILE", "--set KEY=VALUE...", "--out DIR", "--resume auto|DIR", "--maxh H", "--dry-run", "--ranks N",
+        "--print-config", "--trace [FILE]", "--strict", "--explain-memory [FILE.svg]", "--help", "--version",
+        "global_batch", "on_bad_file", "every_steps", "75 stopped early"})
+    CHECK_THAT(help.out, Contains(text));
+  const Result version = run(program("ditrain", {"--version"}));
+  REQUIRE_EXIT(version, 0);
+  REQUIRE(version.out == std::string("ditrain ") + ditrain::kVersion + "\n");
+}
+
+TEST_CASE("command line: print-config can be read again and is what the run folder keeps") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args changed = sets({"optimizer.betas=[0.8, 0.95]", "train.seed=7"});
+  const Result printed = run(tiny_ditrain(out, 2, changed + Args{"--print-config"}));
+  REQUIRE_EXIT(printed, 0);
+  REQUIRE_FALSE(fs::exists(out));
+  REQUIRE_THAT(printed.out, Contains("betas: [0.8, 0.95]") && Contains("seed: 7"));
+  write_file(scratch / "again.yaml", printed.out);
+  const Result again = run(program("ditrain", {"--config", scratch / "again.yaml", "--print-config"}));
+  REQUIRE_EXIT(again, 0);
+  REQUIRE(again.out == printed.out);
+  REQUIRE_EXIT(run(program("ditrain", {"--config", scratch / "again.yaml", "--out", out})), 0);
+  REQUIRE(read_file(out + "/config.yaml") == printed.out);
+}
+
+TEST_CASE("command line: dry-run and explain-memory tell the plan and leave nothing behind") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Result dry = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
+  REQUIRE_EXIT(dry, 0);
+  for (const char* text : {"memory plan of a rank", "parameters", "4 rank(s): 2 sample(s) a rank", "threads:"})
+    CHECK_THAT(dry.out, Contains(text));
+  REQUIRE_FALSE(fs::exists(out));
+
+  const Result bad = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "3"}));
+  REQUIRE_EXIT(bad, 2);
+
+  const Result explained = run(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
+  REQUIRE_EXIT(explained, 0);
+  CHECK_THAT(explained.out, Contains("kept for backward, node by node") && Contains("blocks.1"));
+  const std::string svg = read_file(scratch / "plan.svg");
+  CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && Contains("AdamW moments"));
+  REQUIRE_FALSE(fs::exists(out));
+}
+
+TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the contract") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args more = sets(
+      {"sample.every_steps=2", "sample.num_images=4", "sample.steps=2", "eval.every_steps=4", "eval.num_images=8"});
+  const Result result = run(mpirun(2, tiny_ditrain(out, 4, more)));
+  REQUIRE_EXIT(result, 0);
+  const auto metrics = read_metrics(out);
+  REQUIRE(steps_are_complete(metrics, 4));
+  for (const auto& line : metrics) {
+    CAPTURE(line.dump());
+    for (const char* key : {"loss", "mse", "vb", "lr", "grad_norm", "images_per_second", "tflops", "mfu"})
+      CHECK(line.at(key).get<double>() > 0);
+    CHECK(line.at("loss").get<double>() ==
+          Approx(line.at("mse").get<double>() + line.at("vb").get<double>()).epsilon(1e-6));
+    for (const char* key : {"data", "forward", "backward", "allreduce_exposed", "optimizer"})
+      CHECK(line.at("seconds").at(key).get<double>() >= 0);
+    CHECK(line.at("memory").at("rss_bytes").get<int64_t>() > (1 << 20));
+    CHECK(line.at("memory").at("bulk_peak_bytes").get<int64_t>() > 0);
+    CHECK(line.at("memory").contains("fast_peak_bytes"));
+    CHECK_FALSE(line.contains("non_finite"));
+  }
+  for (const char* key : {"val_mse", "val_mse_wrong_label", "sample_class_accuracy"})
+    CHECK(metrics.back().contains(key));
+  CHECK(metrics[3].at("seconds").at("checkpoint").get<double>() > 0);
+  CHECK_THAT(read_file(out + "/topology.txt"),
+             Contains("ranks: 2 on 1 node(s)") && Contains("threads: ") && Contains("kernels: "));
+  CHECK_THAT(read_file(out + "/log.txt"), Contains("ranks: 2") && Contains("phase [s]"));
+  CHECK(fs::is_regular_file(out + "/samples/step_00000002.png"));
+  const auto state = nlohmann::json::parse(read_file(checkpoint_of(out, 4) + "/state.json"));
+  CHECK(state.at("world_size") == 2);
+  CHECK_FALSE(state.at("isa").get<std::string>().empty());
+  for (const char* text : {"memory plan", "FMA peak", "phase [s]", "wall", "step 4/4"})
+    CHECK_THAT(result.out, Contains(text));
+}
+
+TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 3, {"--trace"}))), 0);
+  const auto events = nlohmann::json::parse(read_file(out + "/trace.json")).at("traceEvents");
+  std::set<int> ranks;
+  std::set<std::string> categories;
+  for (const auto& event : events) {
+    ranks.insert(event.at("pid").get<int>());
+    categories.insert(event.at("cat").get<std::string>());
+    REQUIRE(event.at("ph") == "X");
+    REQUIRE(event.at("dur").get<double>() >= 0);
+    REQUIRE(event.at("ts").is_number());
+  }
+  REQUIRE(ranks == std::set<int>{0, 1});
+  for (const char* category : {"step", "forward", "backward"}) CHECK(categories.contains(category));
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "named", 1, {"--trace", scratch / "timeline.json"})), 0);
+  REQUIRE(nlohmann::json::parse(read_file(scratch / "timeline.json")).at("traceEvents").size() > 3);
+}
+
+TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so, with a line for mpirun") {
+  const ScratchFolder scratch;
+  const Args command = tiny_ditrain(scratch / "run", 1, sets({"parallel.threads=2"}));
+  const Result result = run(mpirun(2, command, {"--bind-to", "core"}));
+  REQUIRE_EXIT(result, 0);
+  INFO(result.text());
+  if (std::thread::hardware_concurrency() < 2) return;  // one core is all there is
+  CHECK_THAT(result.err, Contains("the affinity mask gives this rank 1 core(s) where 2 are wanted"));
+  CHECK_THAT(result.err, Contains("mpirun -np "));
+  CHECK_THAT(read_file(scratch / "run/topology.txt"), Contains("note: the affinity mask"));
+}
+
+TEST_CASE("strict: a fallback is an error") {
+  const ScratchFolder scratch;
+  const auto too_many = std::to_string(sysconf(_SC_NPROCESSORS_ONLN) + 1);
+  const Args command = tiny_ditrain(scratch / "run", 2, sets({"parallel.threads=" + too_many}));
+  REQUIRE_EXIT(run(command), 0);
+  fs::remove_all(scratch / "run");
+  const Result strict = run(command + Args{"--strict"});
+  REQUIRE_EXIT(strict, 2);
+  CHECK_THAT(strict.err, Contains("[strict]") && Contains("not pinned"));
+}

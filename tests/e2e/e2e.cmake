@@ -1,0 +1,17 @@
+# End-to-end tests: the programs as a person starts them, alone and under mpirun. One after the other (RUN_SERIAL),
+# because they take all cores and some of them send signals at certain moments.
+file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+add_executable(test_e2e ${e2e_sources})
+target_link_libraries(test_e2e PRIVATE ditrain_io test_main nlohmann_json::nlohmann_json)
+target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+target_compile_definitions(test_e2e PRIVATE
+  DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"
+  DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
+  DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+  DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
+foreach(program ditrain ditsample ditexport ditverify)
+  if(TARGET ${program})
+    add_dependencies(test_e2e ${program})
+  endif()
+endforeach()
+catch_discover_tests(test_e2e TEST_PREFIX "e2e: " PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)

@@ -1,0 +1,54 @@
+#include "inputs.hpp"
+
+#include <filesystem>
+
+#include "ditrain/base/random.hpp"
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::e2e {
+
+void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_a_class) {
+  constexpr int64_t kWidth = 40, kHeight = 32;
+  for (int64_t c = 0; c < num_classes; ++c) {
+    const std::string folder = path + "/class_" + std::to_string(c);
+    std::filesystem::create_directories(folder);
+    for (int64_t i = 0; i < images_a_class; ++i) {
+      io::ImageU8 image{kWidth, kHeight, 3, {}};
+      for (int64_t at = 0; at < kWidth * kHeight * 3; ++at)
+        image.pixels.push_back(uint8_t((at * (7 + 3 * c) + i * i * 31 + 101 * c) % 256));
+      io::write_png(folder + "/" + std::to_string(i) + ".png", image);
+    }
+  }
+}
+
+void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge) {
+  constexpr int64_t kElements = 4 * 8 * 8;
+  const auto n = int64_t(labels.size());
+  std::vector<float> latents(size_t(n * kElements));
+  RandomKey(17, Stream::kTest, 0, 0).fill_normal(latents.data(), n * kElements);
+  for (int64_t sample : huge)
+    for (int64_t i = 0; i < kElements; ++i) latents[size_t(sample * kElements + i)] *= 1e30f;
+  io::write_safetensors(path,
+                        {{"latents", "F32", {n, 4, 8, 8}, latents.data()}, {"labels", "I64", {n}, labels.data()}});
+}
+
+std::vector<std::string> latents_settings(const std::string& folder) {
+  return {"data.kind=latents",  "data.path=" + folder, "model.in_channels=4",
+          "model.input_size=8", "model.patch_size=2",  "model.num_classes=8"};
+}
+
+void rewrite_tensors(const std::string& path, const std::function<void(std::map<std::string, LooseTensor>&)>& change) {
+  std::map<std::string, LooseTensor> tensors;
+  {
+    const io::SafetensorsFile file(path);
+    for (const io::TensorView& view : file.tensors())
+      tensors[view.name] = {view.dtype, view.shape, {view.data, view.data + view.bytes}};
+  }
+  change(tensors);
+  std::vector<io::TensorToWrite> list;
+  for (const auto& [name, tensor] : tensors) list.push_back({name, tensor.dtype, tensor.shape, tensor.data.data()});
+  io::write_safetensors(path, list);
+}
+
+}  // namespace ditrain::e2e

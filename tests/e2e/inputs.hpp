@@ -1,0 +1,28 @@
+// What the tests feed to the programs: image folders, latents, and checkpoints that were tampered with.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ditrain::e2e {
+
+/// PATH/class_K/I.png, `num_classes` x `images_a_class` pictures of 40 x 32 pixels that all differ.
+void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_a_class);
+
+/// A shard of latents [labels.size(), 4, 8, 8], standard normal; samples in `huge` are multiplied by 1e30.
+void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge = {});
+/// Settings for a model of those latents.
+std::vector<std::string> latents_settings(const std::string& folder);
+
+struct LooseTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+/// Reads a safetensors file, lets `change` work on its tensors and writes it back.
+void rewrite_tensors(const std::string& path, const std::function<void(std::map<std::string, LooseTensor>&)>& change);
+
+}  // namespace ditrain::e2e

@@ -1,0 +1,127 @@
+// Losses and gradients that are not finite: named, and either the end of the run or a step that is left out.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+// 40 latents, 5 batches an epoch; one sample is finite but so large that the model overflows on it.
+Args poisoned(const ScratchFolder& scratch) {
+  fs::create_directory(scratch / "latents");
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < 40; ++i) labels.push_back(i % 8);
+  write_latents(scratch / "latents/a.safetensors", labels, {23});
+  return sets(latents_settings(scratch / "latents"));
+}
+
+void require_finite(const std::string& file) {
+  const ditrain::io::SafetensorsFile tensors(file);
+  for (const auto& view : tensors.tensors()) {
+    const std::vector<float> values = ditrain::io::to_f32(view);
+    INFO(file << " " << view.name);
+    REQUIRE(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
+  }
+}
+
+void require_finite_checkpoint(const std::string& folder) {
+  for (const char* name : {"/model.safetensors", "/ema.safetensors", "/optimizer.safetensors"})
+    require_finite(folder + name);
+}
+
+std::vector<int64_t> steps_left_out(const std::string& out) {
+  std::vector<int64_t> steps;
+  for (const auto& line : read_metrics(out)) {
+    if (!line.contains("non_finite")) continue;
+    steps.push_back(line.at("step"));
+    CHECK(line.at("loss").is_null());
+    CHECK_FALSE(line.at("non_finite").get<std::string>().empty());
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("non-finite loss: stop names the tensor and the step, and keeps the weights from before") {
+  const int ranks = GENERATE(1, 2);
+  CAPTURE(ranks);
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args command = tiny_ditrain(out, 20, poisoned(scratch) + sets({"checkpoint.every_steps=1"}));
+  const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
+  REQUIRE_EXIT(result, 1);
+  const auto metrics = read_metrics(out);
+  const int64_t bad_step = metrics.back().at("step");
+  REQUIRE(bad_step <= 5);  // within the first epoch
+  REQUIRE(steps_left_out(out) == std::vector<int64_t>{bad_step});
+  const std::string name = metrics.back().at("non_finite");
+  INFO(result.text());
+  REQUIRE_THAT(name, Catch::StartsWith("activation "));
+  REQUIRE_THAT(result.err, Contains("step " + std::to_string(bad_step) + ": " + name + " is not finite"));
+  REQUIRE_THAT(result.err, Contains("train.on_non_finite: skip"));
+  const auto left = ditrain::io::list_checkpoints(out + "/checkpoints");
+  if (bad_step == 1) {
+    REQUIRE(left.empty());
+  } else {
+    REQUIRE(left.back() == bad_step - 1);
+    require_finite_checkpoint(checkpoint_of(out, bad_step - 1));
+  }
+}
+
+TEST_CASE("non-finite loss: skip leaves the step out, counts it and goes on") {
+  const ScratchFolder scratch;
+  const std::string one = scratch / "one", two = scratch / "two";
+  const Args more = poisoned(scratch) + sets({"train.on_non_finite=skip"});
+  const Result result = run(tiny_ditrain(one, 20, more));
+  REQUIRE_EXIT(result, 0);
+  const auto metrics = read_metrics(one);
+  REQUIRE(steps_are_complete(metrics, 20));
+  const std::vector<int64_t> left_out = steps_left_out(one);
+  REQUIRE(left_out.size() == 4);  // once an epoch
+  REQUIRE(metrics.back().at("skipped_steps") == 4);
+  REQUIRE_THAT(result.err, Contains("the step is skipped (4 so far)"));
+  REQUIRE_THAT(result.out, Contains("steps skipped: 4"));
+  require_finite_checkpoint(checkpoint_of(one, 20));
+  // All ranks leave out the same steps, although only one of them has the bad sample.
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(two, 20, more))), 0);
+  REQUIRE(steps_left_out(two) == left_out);
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    if (metrics[i].contains("non_finite")) continue;
+    CHECK(read_metrics(two)[i].at("loss").get<double>() == Approx(metrics[i].at("loss").get<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("non-finite loss: skipped steps are part of what a resumed run continues") {
+  const ScratchFolder scratch;
+  const Args more = poisoned(scratch) + sets({"train.on_non_finite=skip"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 14, more)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 7, more)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 14, more + Args{"--resume", "auto"})), 0);
+  CHECK(different_files(checkpoint_of(scratch / "parts", 14), checkpoint_of(scratch / "whole", 14)).empty());
+  CHECK(read_metrics(scratch / "parts").back().at("skipped_steps") ==
+        read_metrics(scratch / "whole").back().at("skipped_steps"));
+  CHECK(steps_left_out(scratch / "parts") == steps_left_out(scratch / "whole"));
+}
+
+TEST_CASE("non-finite loss: a learning rate far too high") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args wild =
+      sets({"optimizer.lr=1000", "optimizer.warmup_steps=0", "optimizer.clip_norm=0", "optimizer.betas=[0.0, 0.0]",
+            "optimizer.weight_decay=1000", "checkpoint.every_steps=1", "train.on_non_finite=stop"});
+  const Result result = run(tiny_ditrain(out, 100, wild));
+  REQUIRE_EXIT(result, 1);
+  const auto metrics = read_metrics(out);
+  const std::string name = metrics.back().at("non_finite");
+  REQUIRE_THAT(result.err, Contains("step " + std::to_string(metrics.size()) + ": " + name + " is not finite"));
+  const auto left = ditrain::io::list_checkpoints(out + "/checkpoints");
+  REQUIRE(left.back() == int64_t(metrics.size()) - 1);
+  require_finite_checkpoint(checkpoint_of(out, left.back()));
+}

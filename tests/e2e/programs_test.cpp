@@ -1,0 +1,261 @@
+// ditsample, ditexport and ditverify on what ditrain writes and on the reference fixtures.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <set>
+
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/version.hpp"
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+using ditrain::io::SafetensorsFile;
+
+namespace {
+
+Args ditsample(const std::string& checkpoint, const std::string& out, const Args& more = {}) {
+  return program("ditsample", Args{"--checkpoint", checkpoint, "--out", out} + more);
+}
+
+// The content of a folder, without its own name.
+std::vector<std::string> contents(const std::string& folder) {
+  std::vector<std::string> all;
+  for (const auto& [name, content] : folder_content(folder))
+    all.push_back(fs::path(name).filename().string() + content);
+  return all;
+}
+
+std::set<std::string> tensor_names(const std::string& path) {
+  std::set<std::string> names;
+  const SafetensorsFile file(path);
+  for (const auto& tensor : file.tensors()) names.insert(tensor.name);
+  return names;
+}
+
+std::vector<float> tensor(const std::string& path, const std::string& name) {
+  const SafetensorsFile file(path);
+  return ditrain::io::to_f32(file.tensor(name));
+}
+
+// A run whose averaged weights differ from the weights.
+std::string trained(const ScratchFolder& scratch) {
+  const std::string out = scratch / "run";
+  const Args fast = sets({"optimizer.lr=0.01", "optimizer.warmup_steps=0"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 5, fast)), 0);
+  return out;
+}
+
+std::vector<std::string> fixtures() {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(DITRAIN_GOLDEN_DIR))
+    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+TEST_CASE("ditsample: the same images for any number of ranks, batches and threads") {
+  const ScratchFolder scratch;
+  const std::string checkpoint = trained(scratch);
+  const auto draw = [&](const std::string& name, int ranks, const Args& more) {
+    const Args common = {"--num",
+                         "7",
+                         "--labels",
+                         "0,5,3",
+                         "--steps",
+                         "4",
+                         "--cfg-scale",
+                         "2",
+                         "--clip",
+                         "--seed",
+                         "3",
+                         "--grid",
+                         scratch / name + "_grid.png",
+                         "--npz",
+                         scratch / name + ".npz"};
+    const Args command = ditsample(checkpoint, scratch / name, common + more);
+    REQUIRE_EXIT(run(ranks == 1 ? command : mpirun(ranks, command)), 0);
+  };
+  draw("one", 1, {});
+  const auto images = contents(scratch / "one");
+  REQUIRE(images.size() == 7);
+  REQUIRE(std::set<std::string>(images.begin(), images.end()).size() == 7);
+  const auto first = ditrain::io::read_image(scratch / "one/000000.png");
+  REQUIRE((first.width == 32 && first.height == 32 && first.channels == 3));
+
+  draw("two", 2, {});
+  draw("four", 4, {"--batch", "1"});
+  draw("threads", 1, {"--threads", "1", "--batch", "2"});
+  for (const char* name : {"two", "four", "threads"}) {
+    CAPTURE(name);
+    CHECK(contents(scratch / name) == images);
+    CHECK(same_file(scratch / name + ".npz", scratch / "one" + ".npz"));
+    CHECK(same_file(scratch / name + "_grid.png", scratch / "one" + "_grid.png"));
+  }
+}
+
+TEST_CASE("ditsample: what is asked for changes the images") {
+  const ScratchFolder scratch;
+  const std::string checkpoint = trained(scratch);
+  const Args common = {"--num", "2", "--labels", "1", "--steps", "4"};
+  const auto draw = [&](const std::string& name, const Args& more) {
+    REQUIRE_EXIT(run(ditsample(checkpoint, scratch / name, common + more)), 0);
+    return contents(scratch / name);
+  };
+  const auto plain = draw("plain", {});
+  CHECK(draw("again", {"--seed", "0"}) == plain);
+  CHECK(draw("seed", {"--seed", "1"}) != plain);
+  CHECK(draw("weights", {"--weights", "model"}) != plain);
+  CHECK(draw("ddim", {"--sampler", "ddim"}) != plain);
+  CHECK(draw("guided", {"--cfg-scale", "4"}) != plain);
+}
+
+TEST_CASE("ditsample: wrong flags and inputs") {
+  const ScratchFolder scratch;
+  const std::string checkpoint = trained(scratch), out = scratch / "images";
+  const auto refused = [&](const Args& command, const std::vector<std::string>& texts) {
+    const Result result = run(command);
+    REQUIRE_EXIT(result, 2);
+    for (const std::string& text : texts) CHECK_THAT(result.err, Contains(text));
+    CHECK_FALSE(fs::exists(out));
+  };
+  refused(ditsample(checkpoint, out, {"--nun", "3"}), {"ditsample: error:", "--nun", "did you mean --num?"});
+  refused(ditsample(checkpoint, out, {"--num", "0"}), {"--num", "got '0'"});
+  refused(ditsample(checkpoint, out, {"--labels", "0,8"}), {"label", "8"});
+  refused(ditsample(checkpoint, out, {"--steps", "2000"}), {"2000"});
+  refused(ditsample(checkpoint, out, {"--sampler", "euler"}), {"euler", "ddim"});
+  refused(ditsample(checkpoint, out, {"--format", "geotiff"}), {"geotiff", "not available"});
+  refused(ditsample(scratch / "nowhere", out), {scratch / "nowhere"});
+  refused(program("ditsample", {"--out", out}), {"--checkpoint is needed"});
+
+  fs::create_directory(out);
+  write_file(out + "/000000.png", "precious");
+  const Result occupied = run(ditsample(checkpoint, out, {"--num", "1", "--steps", "2"}));
+  REQUIRE_EXIT(occupied, 2);
+  CHECK_THAT(occupied.err, Contains("holds samples already"));
+  CHECK(read_file(out + "/000000.png") == "precious");
+}
+
+TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and is enough to sample from") {
+  const ScratchFolder scratch;
+  const std::string run_folder = trained(scratch), checkpoint = checkpoint_of(run_folder, 5);
+  const std::string ema = scratch / "ema.safetensors", model = scratch / "model.safetensors",
+                    half = scratch / "half.safetensors";
+  const auto exported = [&](const std::string& out, const Args& more) {
+    return program("ditexport", Args{"--checkpoint", run_folder, "--out", out, "--format", "dit"} + more);
+  };
+  REQUIRE_EXIT(run(exported(ema, {})), 0);
+  REQUIRE_EXIT(run(exported(model, {"--weights", "model"})), 0);
+  REQUIRE_EXIT(run(exported(half, {"--dtype", "bf16"})), 0);
+  for (const std::string& path : {ema, model, half})
+    CHECK(tensor_names(path) == tensor_names(checkpoint + "/model.safetensors"));
+  for (const std::string& name : tensor_names(ema)) {
+    CAPTURE(name);
+    CHECK(tensor(ema, name) == tensor(checkpoint + "/ema.safetensors", name));
+    CHECK(tensor(model, name) == tensor(checkpoint + "/model.safetensors", name));
+    CHECK(SafetensorsFile(half).tensor(name).dtype == "BF16");
+  }
+  CHECK(tensor(ema, "blocks.0.mlp.fc1.weight") != tensor(model, "blocks.0.mlp.fc1.weight"));
+
+  const Args few = {"--num", "2", "--steps", "3"};
+  REQUIRE_EXIT(run(ditsample(run_folder, scratch / "from_run", few)), 0);
+  REQUIRE_EXIT(run(ditsample(ema, scratch / "from_export", few)), 0);
+  CHECK(contents(scratch / "from_export") == contents(scratch / "from_run"));
+
+  const std::string before = read_file(ema);
+  REQUIRE_EXIT(run(exported(ema, {})), 2);
+  CHECK(read_file(ema) == before);
+}
+
+TEST_CASE("ditexport: diffusers has that library's folders, names and thirds of qkv") {
+  const ScratchFolder scratch;
+  const std::string run_folder = trained(scratch), checkpoint = checkpoint_of(run_folder, 5), out = scratch / "pipe";
+  const Args command = program("ditexport", {"--checkpoint", checkpoint, "--out", out, "--format", "diffusers"});
+  REQUIRE_EXIT(run(command), 0);
+  const auto config = nlohmann::json::parse(read_file(out + "/transformer/config.json"));
+  CHECK(config.at("_class_name") == "DiTTransformer2DModel");
+  CHECK(config.at("num_layers") == 2);
+  CHECK(config.at("num_attention_heads").get<int>() * config.at("attention_head_dim").get<int>() == 32);
+  CHECK(config.at("sample_size") == 32);
+  CHECK(config.at("norm_type") == "ada_norm_zero");
+  CHECK(config.at("num_embeds_ada_norm") == 8);
+  CHECK(nlohmann::json::parse(read_file(out + "/scheduler/scheduler_config.json")).contains("_class_name"));
+
+  const std::string weights = out + "/transformer/diffusion_pytorch_model.safetensors";
+  const std::set<std::string> names = tensor_names(weights);
+  for (const char* name :
+       {"pos_embed.proj.weight", "proj_out_1.weight", "proj_out_2.bias", "transformer_blocks.1.norm1.linear.weight",
+        "transformer_blocks.0.norm1.emb.class_embedder.embedding_table.weight",
+        "transformer_blocks.1.norm1.emb.timestep_embedder.linear_2.bias", "transformer_blocks.0.ff.net.0.proj.weight",
+        "transformer_blocks.0.ff.net.2.weight", "transformer_blocks.1.attn1.to_out.0.weight"})
+    CHECK(names.contains(name));
+  CHECK_FALSE(names.contains("pos_embed"));
+  std::vector<float> qkv;
+  for (const char* part : {"to_q", "to_k", "to_v"}) {
+    const auto third = tensor(weights, std::string("transformer_blocks.1.attn1.") + part + ".weight");
+    qkv.insert(qkv.end(), third.begin(), third.end());
+  }
+  CHECK(qkv == tensor(checkpoint + "/ema.safetensors", "blocks.1.attn.qkv.weight"));
+
+  const Result wrong =
+      run(program("ditexport", {"--checkpoint", checkpoint, "--out", scratch / "x", "--format", "onnx"}));
+  REQUIRE_EXIT(wrong, 2);
+  CHECK_THAT(wrong.err, Contains("ditexport: error:") && Contains("'onnx'") && Contains("dit or diffusers"));
+}
+
+TEST_CASE("ditverify: passes all reference fixtures, fails on changed values, refuses a cut-off file") {
+  const ScratchFolder scratch;
+  const std::vector<std::string> all = fixtures();
+  REQUIRE(all.size() >= 8);
+  const Result passed = run(program("ditverify", all + Args{"--json", scratch / "report.json"}), {.timeout_s = 200});
+  REQUIRE_EXIT(passed, 0);
+  const auto report = nlohmann::json::parse(read_file(scratch / "report.json")).at("fixtures");
+  REQUIRE(report.size() == all.size());
+  for (const auto& fixture : report) {
+    CAPTURE(fixture.dump());
+    CHECK(fixture.at("passed") == true);
+    CHECK(fixture.at("compared") > 0);
+    CHECK(fixture.at("worst").at("max_rel") <= fixture.at("worst").at("tolerance"));
+  }
+
+  const std::string pos_embed = std::string(DITRAIN_GOLDEN_DIR) + "/pos_embed.safetensors";
+  const std::string changed = scratch / "changed.safetensors", cut = scratch / "cut.safetensors";
+  write_file(changed, [&] {
+    std::string bytes = read_file(pos_embed);
+    // The last element of an expected tensor: its sign and exponent.
+    const SafetensorsFile file(pos_embed);
+    const auto& view = file.tensor("pos.64_4");
+    const auto at = bytes.find(std::string(reinterpret_cast<const char*>(view.data), view.bytes)) + view.bytes - 1;
+    bytes[at] = char(bytes[at] ^ 0x40);
+    return bytes;
+  }());
+  const Result failed = run(program("ditverify", {changed}));
+  REQUIRE_EXIT(failed, 1);
+  CHECK_THAT(failed.out, Contains("pos.64_4") && Contains("FAILED"));
+
+  write_file(cut, read_file(pos_embed).substr(0, 300000));
+  const Result refused = run(program("ditverify", {cut, pos_embed}));
+  REQUIRE_EXIT(refused, 2);
+  CHECK_THAT(refused.err, Contains("cut.safetensors"));
+  CHECK_THAT(refused.out, Contains("1 of 2 fixtures passed"));  // the sound one is run all the same
+}
+
+TEST_CASE("programs: all answer to help and version and refuse what they do not know") {
+  for (const char* name : {"ditrain", "ditsample", "ditexport", "ditverify"}) {
+    CAPTURE(name);
+    const Result help = run(program(name, {"--help"}));
+    REQUIRE_EXIT(help, 0);
+    CHECK_THAT(help.out, Catch::StartsWith(name) && Contains("Usage: ") && Contains("--version"));
+    const Result version = run(program(name, {"--version"}));
+    REQUIRE_EXIT(version, 0);
+    CHECK(version.out == std::string(name) + " " + ditrain::kVersion + "\n");
+    const Result wrong = run(program(name, {"--versio"}));
+    REQUIRE_EXIT(wrong, 2);
+    CHECK_THAT(wrong.err, Catch::StartsWith(std::string(name) + ": error: ") && Contains("did you mean --version?"));
+    CHECK(wrong.out.empty());
+  }
+}

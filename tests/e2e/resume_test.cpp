@@ -1,0 +1,127 @@
+// A run that was interrupted and resumed ends with the same bits as one that was not.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+Args on_ranks(int ranks, const Args& command) { return ranks == 1 ? command : mpirun(ranks, command); }
+
+// A copy of the run as it was right after the checkpoint `earlier`, except that its metrics went on to `later`.
+void copy_without_checkpoint(const std::string& from, const std::string& to, int64_t later, int64_t earlier) {
+  fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::remove_all(checkpoint_of(to, later));
+  fs::remove(to + "/checkpoints/latest");
+  fs::create_directory_symlink(fs::path(checkpoint_of(to, earlier)).filename(), to + "/checkpoints/latest");
+}
+
+void require_same_numbers(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b) {
+  for (const char* key : {"step", "loss", "mse", "vb", "grad_norm", "lr"}) {
+    INFO(key);
+    REQUIRE(column(a, key) == column(b, key));
+  }
+}
+
+void require_same_run(const std::string& resumed, const std::string& whole, int64_t steps) {
+  REQUIRE(steps_are_complete(read_metrics(resumed), steps));
+  require_same_numbers(read_metrics(resumed), read_metrics(whole));
+  REQUIRE(different_files(checkpoint_of(resumed, steps), checkpoint_of(whole, steps)).empty());
+}
+
+}  // namespace
+
+TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
+  const int ranks = GENERATE(1, 2);
+  CAPTURE(ranks);
+  const ScratchFolder scratch;
+  // 20 images are 2.5 batches: the interruption falls into the middle of an epoch. Clipping is always active.
+  const Args more = sets({"data.num_images=20", "optimizer.clip_norm=0.05", "optimizer.weight_decay=0.1"});
+  REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / "whole", 12, more))), 0);
+  REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / "parts", 6, more))), 0);
+  const Result resumed = run(on_ranks(ranks, tiny_ditrain(scratch / "parts", 12, more + Args{"--resume", "auto"})));
+  REQUIRE_EXIT(resumed, 0);
+  REQUIRE_THAT(resumed.out, Contains("resuming " + checkpoint_of(scratch / "parts", 6)));
+  require_same_run(scratch / "parts", scratch / "whole", 12);
+  REQUIRE_FALSE(fs::exists(scratch / "parts" + "/metrics.discarded.jsonl"));
+}
+
+TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule and gradient accumulation") {
+  const ScratchFolder scratch;
+  const std::string whole = scratch / "whole", again = scratch / "again";
+  write_image_folder(scratch / "images", 8, 3);
+  const Args settings = sets({"data.kind=folder", "data.path=" + scratch / "images", "data.loader_threads=3",
+                              "train.micro_batch=2", "optimizer.schedule=cosine", "optimizer.warmup_steps=4",
+                              "optimizer.min_lr=1e-5", "checkpoint.every_steps=6", "checkpoint.keep_last=0"});
+  REQUIRE_EXIT(run(tiny_ditrain(whole, 12, settings)), 0);
+  const auto metrics = read_metrics(whole);
+
+  SECTION("in place: the lines after the checkpoint are put aside") {
+    copy_without_checkpoint(whole, again, 12, 6);
+    REQUIRE_EXIT(run(tiny_ditrain(again, 12, settings + Args{"--resume", "auto"})), 0);
+    require_same_run(again, whole, 12);
+    REQUIRE(metrics.size() == 12);
+    std::istringstream lines(read_file(again + "/metrics.discarded.jsonl"));
+    for (size_t i = 6; i < 12; ++i) {
+      std::string line;
+      std::getline(lines, line);
+      REQUIRE(nlohmann::json::parse(line) == metrics[i]);
+    }
+    REQUIRE(lines.peek() == EOF);
+  }
+  SECTION("from a checkpoint folder into a new folder") {
+    REQUIRE_EXIT(run(tiny_ditrain(again, 12, settings + Args{"--resume", checkpoint_of(whole, 6)})), 0);
+    require_same_numbers(read_metrics(again), {metrics.begin() + 6, metrics.end()});
+    REQUIRE(different_files(checkpoint_of(again, 12), checkpoint_of(whole, 12)).empty());
+  }
+  SECTION("from a run folder without --out: inside that folder") {
+    copy_without_checkpoint(whole, again, 12, 6);
+    Args command = tiny_ditrain("", 12, settings + Args{"--resume", again});
+    const auto out = std::find(command.begin(), command.end(), "--out");
+    command.erase(out, out + 2);
+    REQUIRE_EXIT(run(command), 0);
+    require_same_run(again, whole, 12);
+  }
+}
+
+TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays as it is") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args command = tiny_ditrain(out, 3, {"--resume", "auto"});
+  REQUIRE_EXIT(run(command), 0);
+  REQUIRE(steps_are_complete(read_metrics(out), 3));
+  const std::string weights = read_file(checkpoint_of(out, 3) + "/model.safetensors");
+  const Result again = run(command);
+  REQUIRE_EXIT(again, 0);
+  REQUIRE_THAT(again.out, Contains("nothing to do"));
+  REQUIRE(steps_are_complete(read_metrics(out), 3));
+  REQUIRE(read_file(checkpoint_of(out, 3) + "/model.safetensors") == weights);
+}
+
+TEST_CASE("resume: checkpoints are kept as configured and latest is a relative link") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args more = sets({"checkpoint.every_steps=2", "checkpoint.keep_last=2", "checkpoint.keep_every=6"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 13, more)), 0);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(out + "/checkpoints")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  REQUIRE(names == std::vector<std::string>{"latest", "step_00000006", "step_00000012", "step_00000013"});
+  REQUIRE(fs::read_symlink(out + "/checkpoints/latest") == "step_00000013");
+}
+
+TEST_CASE("resume: samples and validation change nothing in the training") {
+  const ScratchFolder scratch;
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "bare", 6)), 0);
+  const Args watched = sets({"sample.every_steps=2", "sample.num_images=4", "sample.steps=3", "eval.every_steps=3",
+                             "eval.num_images=16", "log.every_steps=1"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "watched", 6, watched)), 0);
+  require_same_run(scratch / "watched", scratch / "bare", 6);
+  for (const char* name : {"step_00000002.png", "step_00000004.png", "step_00000006.png"})
+    REQUIRE(fs::is_regular_file(scratch / "watched/samples/" + name));
+}

@@ -1,0 +1,173 @@
+// Files that are no fixtures, or that ask for something impossible.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/verify/verify.hpp"
+#include "editable_fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::verify;
+using test::EditableFixture;
+
+namespace {
+
+/// The message with which a fixture is refused.
+std::string refusal(const EditableFixture& fixture) {
+  parallel::Team team({.num_workers = 1});
+  ops::Context ctx(team);
+  const test::TemporaryFile file;
+  fixture.save(file.path());
+  try {
+    verify_fixture(file.path(), ctx);
+  } catch (const InputError& e) {
+    CHECK(e.exit_code() == kExitBadInput);
+    return e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("every tensor of a fixture has to be there") {
+  for (const char* kind : {"ops", "dit_tiny", "pos_embed", "diffusion", "sample_traj", "dit_init_stats"}) {
+    const EditableFixture whole(test::golden_path(kind));
+    int64_t number = 0;
+    for (const auto& [name, entry] : whole.tensors) {
+      // Removing a whole table, a further EMA decay or a latent on the way leaves a smaller fixture, which is no error.
+      const bool optional = name.starts_with("pos.") || name.starts_with("ema.d") || name.find(".step") != name.npos ||
+                            name.starts_with("respace.") || name.starts_with("timestep_embedding.");
+      if (optional || number++ % 7 != 0) continue;
+      EditableFixture fixture = whole;
+      fixture.tensors.erase(name);
+      INFO(kind << " without " << name);
+      CHECK_THAT(refusal(fixture), Catch::Contains(name));
+    }
+  }
+}
+
+TEST_CASE("a tensor that nothing is compared with is an error") {
+  for (const char* kind :
+       {"ops", "dit_tiny", "pos_embed", "diffusion", "sample_traj", "dit_init_stats", "train_traj"}) {
+    EditableFixture fixture(test::golden_path(kind));
+    fixture.put<float>("extra.y", "F32", {2}, {1, 2});
+    INFO(kind);
+    CHECK_THAT(refusal(fixture), Catch::Contains("unknown tensor") && Catch::Contains("extra.y"));
+  }
+  EditableFixture latents(test::golden_path("sample_traj"));
+  latents.tensors["ddpm.step10"] = latents.tensors["ddpm.step8"];
+  CHECK_THAT(refusal(latents), Catch::Contains("no such step"));
+}
+
+TEST_CASE("wrong dtypes and shapes are errors") {
+  EditableFixture dtype(test::golden_path("dit_tiny"));
+  dtype.put<double>("t", "F64", {4}, {1, 2, 3, 4});
+  CHECK_THAT(refusal(dtype), Catch::Contains("t has an unexpected dtype"));
+  EditableFixture half(test::golden_path("dit_tiny"));
+  half.tensors["ls0.out"].dtype = "I32";
+  CHECK_THAT(refusal(half), Catch::Contains("ls0.out has an unexpected dtype"));
+  EditableFixture shape(test::golden_path("dit_tiny"));
+  std::swap(shape.tensors["grad_x"].shape[0], shape.tensors["grad_x"].shape[2]);
+  CHECK_THAT(refusal(shape), Catch::Contains("grad_x has an unexpected shape"));
+  EditableFixture scalar(test::golden_path("ops"));
+  scalar.put<float>("gelu_tanh.x", "F32", {}, {1});
+  CHECK_THAT(refusal(scalar), Catch::Contains("gelu_tanh.x has an unexpected shape"));
+}
+
+TEST_CASE("absurd settings are refused before anything is allocated") {
+  const int64_t huge = int64_t{1} << 60;
+  for (const char* name : {"cfg.input_size", "cfg.patch_size", "cfg.in_channels", "cfg.hidden_size", "cfg.depth",
+                           "cfg.num_heads", "cfg.num_classes", "cfg.learn_sigma"}) {
+    for (const int64_t value : {huge, int64_t{-1}, int64_t{2000000}}) {
+      EditableFixture fixture(test::golden_path("dit_tiny"));
+      fixture.put_setting(name, value);
+      INFO(name << " = " << value);
+      CHECK_THAT(refusal(fixture), Catch::Contains(std::string(name) + " is out of range"));
+    }
+  }
+  for (const auto& [kind, name] :
+       std::vector<std::pair<std::string, std::string>>{{"train_traj", "cfg.steps"},
+                                                        {"train_traj", "cfg.batch"},
+                                                        {"sample_traj", "cfg.n"},
+                                                        {"sample_traj", "cfg.steps"},
+                                                        {"diffusion", "cfg.N"},
+                                                        {"diffusion", "cfg.H"},
+                                                        {"dit_s2_stats", "cfg.batch"},
+                                                        {"dit_s2_stats", "cfg.input_size"}}) {
+    EditableFixture fixture(test::golden_path(kind));
+    fixture.put_setting(name, huge);
+    INFO(kind << ": " << name);
+    CHECK_THAT(refusal(fixture), Catch::Contains("out of range"));
+  }
+}
+
+TEST_CASE("settings at their limits together are too large") {
+  EditableFixture fixture(test::golden_path("dit_tiny"));
+  const int64_t size = 8, batch = 4;
+  for (const auto& [name, value] :
+       std::map<std::string, int64_t>{{"hidden_size", 8192}, {"depth", 64}, {"num_heads", 1}})
+    fixture.put_setting("cfg." + name, value);
+  REQUIRE(fixture.tensors["x"].shape == std::vector<int64_t>{batch, 4, size, size});
+  CHECK_THAT(refusal(fixture), Catch::Contains("too large a model"));
+}
+
+TEST_CASE("sizes and indices that do not fit are errors") {
+  EditableFixture heads(test::golden_path("dit_tiny"));
+  heads.put_setting("cfg.num_heads", 5);
+  CHECK_THAT(refusal(heads), Catch::Contains("multiple of model.num_heads"));
+  EditableFixture hidden(test::golden_path("dit_tiny"));
+  hidden.put_setting("cfg.hidden_size", 128);
+  CHECK_THAT(refusal(hidden), Catch::Contains("unexpected shape"));
+  for (const char* name : {"t", "y", "force_drop_ids"}) {
+    for (const int64_t value : {int64_t{-1}, int64_t{1000}}) {
+      EditableFixture fixture(test::golden_path("dit_tiny"));
+      fixture.data<int64_t>(name)[1] = value;
+      INFO(name << " = " << value);
+      CHECK_THAT(refusal(fixture), Catch::Contains("out of range"));
+    }
+  }
+  EditableFixture scale(test::golden_path("sample_traj"));
+  scale.data<double>("cfg_scale")[0] = NAN;
+  CHECK_THAT(refusal(scale), Catch::Contains("cfg_scale"));
+  EditableFixture table(test::golden_path("pos_embed"));
+  table.tensors["pos.999999999999_3"] = table.tensors["pos.24_5"];
+  CHECK_THAT(refusal(table), Catch::Contains("no sizes in the name"));
+  EditableFixture other(test::golden_path("pos_embed"));
+  other.tensors["pos.65536_1024"] = other.tensors["pos.24_5"];
+  CHECK_THAT(refusal(other), Catch::Contains("unexpected shape"));
+}
+
+TEST_CASE("other kinds are not passed in silence") {
+  EditableFixture fixture(test::golden_path("pos_embed"));
+  for (const char* kind : {"vae_small.safetensors", "vae_sd_stats.safetensors", "fid_math.safetensors", "", "ops "}) {
+    fixture.metadata["file"] = kind;
+    CHECK_THAT(refusal(fixture), Catch::Contains("not available in this version"));
+  }
+  fixture.metadata.erase("file");
+  CHECK_THAT(refusal(fixture), Catch::Contains("not a reference fixture"));
+  EditableFixture keyless(test::golden_path("dit_tiny"));
+  keyless.metadata.erase("key_suffix");
+  CHECK_THAT(refusal(keyless), Catch::Contains("key_suffix"));
+  EditableFixture empty(test::golden_path("pos_embed"));
+  empty.tensors.clear();
+  CHECK_THAT(refusal(empty), Catch::Contains("nothing to compare"));
+}
+
+TEST_CASE("the kind is that of the header, whatever the path") {
+  EditableFixture fixture(test::golden_path("ops"));
+  fixture.metadata["file"] = "pos_embed.safetensors";
+  CHECK_THAT(refusal(fixture), Catch::Contains("unknown tensor"));
+}
+
+TEST_CASE("broken files are errors") {
+  parallel::Team team({.num_workers = 1});
+  ops::Context ctx(team);
+  CHECK_THROWS_AS(verify_fixture("/no/such/file.safetensors", ctx), InputError);
+  const test::TemporaryFile file;
+  std::ifstream in(test::golden_path("pos_embed"), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  for (const size_t length : {size_t{0}, size_t{5}, size_t{100}, bytes.size() / 2, bytes.size() - 1}) {
+    std::ofstream(file.path(), std::ios::binary) << bytes.substr(0, length);
+    CHECK_THROWS_AS(verify_fixture(file.path(), ctx), InputError);
+  }
+}
