@@ -28,7 +28,10 @@ void write_latents(const std::string& path, const std::vector<int64_t>& labels, 
   std::vector<float> latents(size_t(n * kElements));
   RandomKey(17, Stream::kTest, 0, 0).fill_normal(latents.data(), n * kElements);
   for (int64_t sample : huge)
-    for (int64_t i = 0; i < kElements; ++i) latents[size_t(sample * kElements + i)] *= 1e30f;
+    for (int64_t i = 0; i < kElements; ++i) {
+      float& value = latents[size_t(sample * kElements + i)];
+      value = value < 0 ? -3e38f : 3e38f;
+    }
   io::write_safetensors(path,
                         {{"latents", "F32", {n, 4, 8, 8}, latents.data()}, {"labels", "I64", {n}, labels.data()}});
 }

@@ -12,7 +12,8 @@ namespace ditrain::e2e {
 /// PATH/class_K/I.png, `num_classes` x `images_a_class` pictures of 40 x 32 pixels that all differ.
 void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_a_class);
 
-/// A shard of latents [labels.size(), 4, 8, 8], standard normal; samples in `huge` are multiplied by 1e30.
+/// A shard of latents [labels.size(), 4, 8, 8], standard normal; in samples of `huge` every value is
+/// 3e38 with the sign of the normal one: finite, but the model overflows on it.
 void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge = {});
 /// Settings for a model of those latents.
 std::vector<std::string> latents_settings(const std::string& folder);

@@ -114,6 +114,10 @@ TEST_CASE("a JPEG with impossible Huffman tables, or none, is refused or decoded
   overfull.replace(table + 5, 16, 16, '\xff');  // 16 x 255 codes; the decoder has room for 256
   CHECK_THROWS_WITH(read_bytes(overfull), Contains("corrupt or truncated; got a bad Huffman table"));
   CHECK_THROWS_WITH(read_bytes("\xff" + overfull), Contains("a bad Huffman table"));
+  const std::string counts = std::string(14, '\0') + std::string(2, char(150)), symbols(300, '\1');
+  std::string overlong = whole;
+  overlong.insert(2, std::string("\xff\xc4\x01\x3f\0", 5) + counts + symbols);  // 2 + 17 + 300 bytes, 300 codes
+  CHECK_THROWS_WITH(read_bytes(overlong), Contains("a bad Huffman table"));
   std::string none = whole;
   for (size_t at = table; at != none.npos; at = none.find("\xff\xc4", at)) none[at + 1] = '\xfe';  // comments now
   try {

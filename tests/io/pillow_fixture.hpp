@@ -30,7 +30,7 @@ inline constexpr Case kCases[] = {
     {63, 127, 3, 37u, 'a', 64, 64, 0xba8ef2e9u},  {85, 50, 3, 38u, 'a', 20, 20, 0x04929280u},
     {301, 203, 3, 39u, 'a', 64, 64, 0x3ee51a29u}, {64, 33, 3, 40u, 'a', 24, 16, 0x010061c8u},
     {33, 200, 3, 41u, 'a', 16, 24, 0xb0b2dabdu},  {90, 90, 3, 42u, 'a', 16, 40, 0xae0c1af3u},
-    {129, 65, 1, 43u, 'a', 32, 64, 0xd6226f33u},
+    {129, 65, 1, 43u, 'a', 32, 64, 0xd6226f33u},  {11, 10, 3, 44u, 'a', 15, 15, 0x7eece825u},
 };
 
 // The pixels of the first centre crop above, as hexadecimal digits.

@@ -6,8 +6,9 @@
 
 namespace ditrain::kernels {
 
-/// One head of one sample. Row t of q, k, v starts at q + t * qkv_stride and has `head_dim` contiguous elements
-/// (slices of the qkv projection [T, 3, H, D]: qkv_stride = 3 H D); row t of out and dout at out + t * out_stride.
+/// One head of one sample; any tokens >= 1, head_dim from 1 to 512. Row t of q, k, v starts at q + t * qkv_stride and
+/// has `head_dim` contiguous elements (slices of the qkv projection [T, 3, H, D]: qkv_stride = 3 H D); row t of out and
+/// dout at out + t * out_stride.
 struct AttentionHead {
   int64_t tokens = 0, head_dim = 0;
   const float *q = nullptr, *k = nullptr, *v = nullptr;
@@ -20,7 +21,8 @@ void attention_forward(const AttentionHead& head, float* out, float* lse, void* 
 /// Grads: dq, dk, dv (row stride qkv_stride) are overwritten. Needs out and lse of the forward pass.
 void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
                         float* dk, float* dv, void* scratch);
-size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);  ///< enough for either direction; 64-byte aligned
+/// Bytes of `scratch`, enough for either direction; it must be 64-byte aligned and need not be cleared.
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);
 
 namespace ref {
 void attention_forward(const AttentionHead& head, float* out, float* lse);

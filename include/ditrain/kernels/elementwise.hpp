@@ -6,16 +6,18 @@
 
 namespace ditrain::kernels {
 
-/// y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); saturates to x and 0 without NaN; NaN stays NaN. May alias.
+/// y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); saturates to x and -0 without NaN; NaN stays NaN. May alias.
 void gelu_forward(const float* x, float* y, int64_t n);
-void gelu_backward(const float* x, const float* dy, float* dx, int64_t n);  ///< dx = dy gelu'(x), overwritten; may alias
+void gelu_backward(const float* x, const float* dy, float* dx,
+                   int64_t n);  ///< dx = dy gelu'(x), overwritten; may alias
 /// y = x / (1 + exp(-x))
 void silu_forward(const float* x, float* y, int64_t n);
-void silu_backward(const float* x, const float* dy, float* dx, int64_t n);  ///< dx = dy silu'(x), overwritten; may alias
-void add(const float* x, float* y, int64_t n);                              ///< y += x
-void scale(float a, float* x, int64_t n);                                   ///< x *= a
-double sum_squares(const float* x, int64_t n);                              ///< f64 accumulation
-int64_t find_non_finite(const float* x, int64_t n);                         ///< first index of NaN or infinity, or -1
+void silu_backward(const float* x, const float* dy, float* dx,
+                   int64_t n);                       ///< dx = dy silu'(x), overwritten; may alias
+void add(const float* x, float* y, int64_t n);       ///< y += x
+void scale(float a, float* x, int64_t n);            ///< x *= a
+double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
+int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
 
 /// y[r,:] = x[r,:] + gate h[r,:] for the rows of one sample; gate [cols]. y may alias x.
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
@@ -42,11 +44,12 @@ void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64
 /// One AdamW step fused with the EMA, reading g, m, v, p, ema once and writing m, v, p, ema once (torch.optim.AdamW):
 ///   g' = grad_scale g;  p -= lr weight_decay p;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 ///   p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps);  ema = ema_decay ema + (1 - ema_decay) p
+/// f32 arithmetic; the average is formed as ema + (1 - ema_decay) (p - ema), which has no bias from rounded factors.
 struct AdamWStep {
   double lr = 1e-4, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   double bias1 = 1, bias2 = 1;  ///< 1 - beta1^k, 1 - beta2^k for step k = 1, 2, ...
   double ema_decay = 0.9999;
-  double grad_scale = 1;        ///< clipping and averaging, applied to g on the way
+  double grad_scale = 1;  ///< clipping and averaging, applied to g on the way
 };
 /// ema may be null. p, m, v, ema, g do not alias.
 void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, int64_t n);

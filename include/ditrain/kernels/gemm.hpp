@@ -25,8 +25,9 @@ struct GemmArgs {
   const float* bias = nullptr;  ///< added once to every row; null: none
 };
 
-/// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero, chunk
-/// sums are added in increasing order (then the old c, if accumulated, is the first term; bias the last).
+/// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
+/// (multiply, then add on baseline x86, which has no fused one); the old c, if accumulated, comes first, then the chunk
+/// sums in increasing order, the bias last.
 inline constexpr int64_t kSumChunk = 512;
 
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(m, n, k), 64-byte aligned. c aliases nothing.
