@@ -14,4 +14,6 @@ foreach(program ditrain ditsample ditexport ditverify)
     add_dependencies(test_e2e ${program})
   endif()
 endforeach()
-catch_discover_tests(test_e2e TEST_PREFIX "e2e: " PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)
+catch_discover_tests(test_e2e TEST_SPEC "~quickstart*" TEST_PREFIX "e2e: " PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)
+# Two to three minutes on two free cores.
+catch_discover_tests(test_e2e TEST_SPEC "quickstart*" TEST_PREFIX "e2e: " PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE)

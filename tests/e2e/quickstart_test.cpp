@@ -18,7 +18,7 @@ TEST_CASE("quickstart: learns, and of its guided samples at least 60 % look like
   const ScratchFolder scratch;
   const std::string out = scratch / "quickstart";
   const Args job = program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out});
-  const Result result = run(mpirun(2, job), {.timeout_s = 280});
+  const Result result = run(mpirun(2, job), {.timeout_s = 850});
   REQUIRE_EXIT(result, 0);
   const auto metrics = read_metrics(out);
   REQUIRE(metrics.size() >= 100);

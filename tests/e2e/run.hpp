@@ -85,8 +85,8 @@ Args program(const std::string& name, const Args& arguments = {});
 /// The same under mpirun, also with more ranks than cores.
 Args mpirun(int ranks, const Args& command, const Args& mpirun_arguments = {});
 
-/// ditrain on a model that is quick everywhere: quickstart.yaml made small, without samples and
-/// validation, checkpoints only at the end. Later --set flags win.
+/// ditrain on a model that is quick everywhere: quickstart.yaml made small, with settings of its own
+/// where that may change, without samples and validation, checkpoints only at the end. Later --set flags win.
 Args tiny_ditrain(const std::string& out, int64_t steps, const Args& more = {});
 /// {"--set", "a=b", "--set", ...}
 Args sets(const std::vector<std::string>& assignments);
