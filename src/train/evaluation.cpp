@@ -41,7 +41,9 @@ void write_grid(const std::string& path, const std::vector<float>& images, const
   std::vector<io::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i)
     pictures.push_back(io::to_image(images.data() + i * elements, m.in_channels, m.input_height, m.input_width));
-  const auto columns = int64_t(std::ceil(std::sqrt(double(n))));
+  // Labels go in turn: with few classes each gets a column of its own.
+  const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
+  const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
   io::write_png(path, io::make_grid(pictures, columns, 2));
 }
 

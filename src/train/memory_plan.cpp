@@ -92,25 +92,29 @@ std::string describe(const MemoryPlan& plan) {
 
 namespace {
 
-// Changes that would fit `limit`, most convenient first, as lines for a person.
-std::string what_fits(const Config& config, size_t limit, int world_size, int local_size) {
-  std::string s;
+// The largest micro-batch of at most `most` samples with which `ranks` ranks of a node fit; 0: none does.
+int64_t fitting_micro_batch(Config config, int world_size, int ranks, int64_t most) {
+  const size_t limit = platform::memory_limit(ranks).bytes;
   const int64_t share = config.train.global_batch / world_size;
-  for (int64_t micro = micro_batch_of(config, world_size) - 1; micro >= 1; --micro) {
-    Config smaller = config;
-    smaller.train.micro_batch = micro;
-    if (share % micro != 0 || plan_memory(smaller, world_size).total() * size_t(local_size) > limit) continue;
-    s += fmt::format("\n  --set train.micro_batch={}", micro);
-    break;
+  for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
+    if (share % micro != 0) continue;
+    config.train.micro_batch = micro;
+    if (plan_memory(config, world_size).total() * size_t(ranks) <= limit) return micro;
   }
+  return 0;
+}
+
+// Changes that would fit, most convenient first, as lines for a person.
+std::string what_fits(const Config& config, int world_size, int local_size) {
+  std::string s;
+  const int64_t micro = micro_batch_of(config, world_size);
+  if (const int64_t smaller = fitting_micro_batch(config, world_size, local_size, micro - 1); smaller > 0)
+    s += fmt::format("\n  --set train.micro_batch={}", smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
-    if (config.train.global_batch % world != 0) continue;
-    Config fewer = config;
-    const int64_t larger_share = config.train.global_batch / world;
-    fewer.train.micro_batch = std::gcd(larger_share, micro_batch_of(config, world_size));
-    if (plan_memory(fewer, world).total() * size_t(ranks) > limit) continue;
-    s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer.train.micro_batch);
+    const int64_t fewer = config.train.global_batch % world == 0 ? fitting_micro_batch(config, world, ranks, micro) : 0;
+    if (fewer == 0) continue;
+    s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);
     break;
   }
   return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
@@ -127,7 +131,7 @@ void check_memory(const MemoryPlan& plan, const Config& config, int world_size, 
        .what = fmt::format("{} rank(s) on this node do not fit", local_size),
        .got = format_bytes(needed),
        .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan)),
-       .hint = "what fits:" + what_fits(config, limit.bytes, world_size, local_size)});
+       .hint = "what fits:" + what_fits(config, world_size, local_size)});
 }
 
 void write_memory_svg(const MemoryPlan& plan, const std::string& path) {

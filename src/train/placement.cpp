@@ -11,17 +11,19 @@
 namespace ditrain::train {
 namespace {
 
-std::string mpirun_line(int world_size, int local_size, int threads) {
-  return fmt::format("mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", world_size, local_size,
-                     threads);
+// As many ranks of that many threads as a node has cores for.
+std::string mpirun_line(const dist::Communicator& comm, int cores, int threads) {
+  const int ranks = std::clamp(cores / threads, 1, comm.local_size());
+  return fmt::format("mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", ranks * comm.num_nodes(),
+                     ranks, threads);
 }
 
 void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
-  if (comm.world_size() == 1 || p.topology.allowed_cores >= wanted || p.threads >= wanted) return;
+  if (dist::mpi_launcher().empty() || p.topology.allowed_cores >= wanted) return;
   p.notes.push_back(fmt::format(
       "the affinity mask gives this rank {} core(s) where {} are wanted (mpirun binds a rank to one core by default); "
       "to use them: {}",
-      p.topology.allowed_cores, wanted, mpirun_line(comm.world_size(), comm.local_size(), wanted)));
+      p.topology.allowed_cores, wanted, mpirun_line(comm, p.topology.cores, wanted)));
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ Placement plan_placement(const ParallelConfig& config, dist::Communicator& comm)
                       .got = std::to_string(p.clusters),
                       .expected = "at most the number of threads, " + std::to_string(p.threads)});
   const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
-  add_mask_note(p, comm, config.threads > 0 ? int(config.threads) : node_share);
+  add_mask_note(p, comm, config.threads > 0 ? std::min(int(config.threads), p.topology.cores) : node_share);
 
   const int first = overlap.number * p.threads, cores = p.topology.allowed_cores;
   if (overlap.ranks * p.threads <= cores)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <sstream>
+#include <utility>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -82,13 +84,14 @@ class Run {
   void start_report();
   void check_fallbacks();
   void measure_peak();
+  int64_t bad_files();
   void load_or_initialise();
   int train_loop();
   StepMetrics one_step();
   void after_step(StepMetrics& metrics, bool last);
-  void report(const StepMetrics& metrics, bool last);
+  void report(StepMetrics& metrics, bool last);
   uint64_t agree_on_requests(double mfu);
-  bool checkpoint(bool must_succeed, PhaseTimes& seconds);
+  void checkpoint(bool must_succeed);
   void finish();
 
   const Config& config_;
@@ -97,6 +100,7 @@ class Run {
   double start_s_;
   std::vector<int> mask_;  // of the process before its workers were bound
   Placement placement_;
+  std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   parallel::Team team_;
   ops::Context ctx_;
   nn::Dit model_;
@@ -107,6 +111,7 @@ class Run {
   std::optional<std::string> resumed_;  // checkpoint folder
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
+  double checkpoint_s_ = 0;       // spent on checkpoints since the last line of metrics
   int64_t checkpoint_step_ = -1;  // the last one written
   double peak_flops_ = 0;         // of all ranks together
   double loop_start_s_ = 0, recent_step_s_ = 0;
@@ -121,6 +126,11 @@ void Run::open() {
   if (leader() && !options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
   comm_.barrier();
   resumed_ = resume_from(options_);
+  if (resumed_ && holds_run(options_.out) &&
+      !fs::equivalent(fs::path(*resumed_).parent_path().parent_path(), options_.out))
+    throw InputError({.where = "output",
+                      .what = options_.out + " holds another run than " + *resumed_,
+                      .expected = "the folder of the resumed run, or a new one"});
   if (resumed_) check_resume(parse_config(read_checkpoint_state(*resumed_).config_yaml, *resumed_), config_);
   comm_.barrier();  // everybody has looked before rank 0 changes the folder
   if (leader()) {
@@ -130,30 +140,38 @@ void Run::open() {
   comm_.barrier();
 }
 
+// Collective: the notes of all ranks, each once.
 void Run::check_fallbacks() {
-  std::string all;
   for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
-  for (const std::string& line : placement_.notes) {
-    all += (all.empty() ? "" : "; ") + line;
-    log::warn_line(line);
+  std::string mine;
+  for (const std::string& note : placement_.notes) mine += note + "\n";
+  const uint64_t any = comm_.allreduce_or(mine.empty() ? 0 : 1);
+  std::map<std::string, int> ranks_with;
+  for (const std::string& notes : comm_.gather_strings(mine)) {
+    std::istringstream lines(notes);
+    for (std::string note; std::getline(lines, note);) ++ranks_with[note];
   }
-  if (options_.strict && !all.empty())
-    throw InputError({.where = "strict", .what = "fallbacks are not allowed with --strict: " + all});
+  for (const auto& [note, ranks] : ranks_with) {
+    const std::string text =
+        comm_.world_size() == 1 ? note : fmt::format("{} of {} ranks: {}", ranks, comm_.world_size(), note);
+    notes_ += "note: " + text + "\n";
+    log::warn_line(text);
+  }
+  if (options_.strict && any != 0)
+    throw InputError(
+        {.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + (leader() ? notes_ : mine)});
 }
 
 void Run::start_report() {
-  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::dispatch_report() + "\n";
+  const std::string machine =
+      describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report();
   log::info("ditrain {}: {} -> {}", kVersion, resumed_ ? "resuming " + *resumed_ : "new run", options_.out);
   log_lines(machine);
   log_lines(describe_model(config_));
   log_lines(describe(plan_memory(config_, comm_.world_size())));
   log::info("data: {}", data_->describe());
   check_fallbacks();
-  std::string notes;
-  for (const std::string& note : placement_.notes) notes += "note: " + note + "\n";
-  if (!leader()) return;
-  folder_->write("config.yaml", to_yaml(config_));
-  folder_->write("topology.txt", machine + notes);
+  topology_ = machine + notes_;
 }
 
 // The highest of all measurements counts: other programs on the machine can only lower one.
@@ -197,6 +215,13 @@ void Run::load_or_initialise() {
   if (moved > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", moved, state.step);
 }
 
+// Collective: unreadable samples that the ranks met, each counting its own.
+int64_t Run::bad_files() {
+  double count = double(data_->bad_files());
+  comm_.allreduce_sum(&count, 1);
+  return int64_t(count);
+}
+
 StepMetrics Run::one_step() {
   const double start = now_s();
   StepMetrics m;
@@ -211,7 +236,7 @@ StepMetrics Run::one_step() {
   m.images_per_second = double(config_.train.global_batch) / step_s;
   m.tflops = flop * m.images_per_second * 1e-12;
   m.mfu = m.tflops * 1e12 / peak_flops_;
-  m.skipped_steps = progress_.skipped_steps, m.bad_files = data_->bad_files();
+  m.skipped_steps = progress_.skipped_steps, m.bad_files = bad_files();
   trace_.add("step " + std::to_string(m.step), "step", start, now_s());
   return m;
 }
@@ -223,9 +248,9 @@ uint64_t Run::agree_on_requests(double mfu) {
   return comm_.allreduce_or(mine);
 }
 
-bool Run::checkpoint(bool must_succeed, PhaseTimes& seconds) {
-  if (checkpoint_step_ == progress_.step) return true;
-  const ScopedTimer timer(&seconds[Phase::kCheckpoint]);
+void Run::checkpoint(bool must_succeed) {
+  if (checkpoint_step_ == progress_.step) return;
+  const ScopedTimer timer(&checkpoint_s_);
   std::string problem;
   if (leader()) try {
       const CheckpointState state{.step = progress_.step,
@@ -248,7 +273,6 @@ bool Run::checkpoint(bool must_succeed, PhaseTimes& seconds) {
                     .what = "step " + std::to_string(progress_.step) + " could not be written: " + problem,
                     .hint = "making room, then --resume auto: earlier checkpoints are intact"});
   if (failed && leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", problem);
-  return !failed;
 }
 
 // Samples and validation at their intervals and at the end.
@@ -266,7 +290,10 @@ void Run::after_step(StepMetrics& m, bool last) {
   }
 }
 
-void Run::report(const StepMetrics& m, bool last) {
+void Run::report(StepMetrics& m, bool last) {
+  m.seconds[Phase::kCheckpoint] = std::exchange(checkpoint_s_, 0);
+  m.rss_bytes = platform::resident_bytes();
+  m.bulk_peak_bytes = memory::system_memory().peak_bytes();
   total_.add(m.seconds);
   if (!leader()) return;
   folder_->append_metrics(m);
@@ -297,12 +324,8 @@ int Run::train_loop() {
     const bool stop = (requests & platform::kStopRequested) != 0 && !last;
     const bool wanted = (requests & platform::kCheckpointRequested) != 0 ||
                         (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);
-    if (last || stop || wanted) checkpoint(last || stop, m.seconds);
-    if (m.non_finite.empty()) {
-      m.rss_bytes = platform::resident_bytes();
-      m.bulk_peak_bytes = memory::system_memory().peak_bytes();
-      report(m, last || stop);
-    }
+    if (m.non_finite.empty()) report(m, last || stop);  // before the checkpoint: what that holds has its line
+    if (last || stop || wanted) checkpoint(last || stop);
     if (stop) {
       log::info("stopped at step {} of {}, checkpoint written; --resume auto goes on", progress_.step,
                 config_.train.steps);
@@ -313,12 +336,14 @@ int Run::train_loop() {
 }
 
 void Run::finish() {
+  total_[Phase::kCheckpoint] += checkpoint_s_;
   const double wall = now_s() - loop_start_s_;
   log_lines(phase_table(total_, wall, comm_));
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
-  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps,
-            data_->bad_files(), format_bytes(size_t(peak)));
+  const int64_t bad = bad_files();
+  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps, bad,
+            format_bytes(size_t(peak)));
   if (!options_.trace) return;
   const std::string path = options_.trace->empty() ? options_.out + "/trace.json" : *options_.trace;
   trace_.write(path, comm_);
@@ -332,6 +357,10 @@ int Run::run() {
   log::info("FMA peak (f32) of {} thread(s): {:.1f} GFLOP/s", comm_.world_size() * team_.num_workers(),
             peak_flops_ * 1e-9);
   load_or_initialise();
+  if (leader()) {  // only now: a checkpoint that was refused has changed nothing
+    folder_->write("config.yaml", to_yaml(config_));
+    folder_->write("topology.txt", topology_);
+  }
   platform::install_signal_flags();
   const int64_t share = config_.train.global_batch / comm_.world_size();
   loader_ = std::make_unique<dataset::Loader>(
@@ -380,6 +409,8 @@ void print_dry_run(const Config& config, int ranks, dist::Communicator& comm) {
             double(config.train.steps * config.train.global_batch) / double(data->size()));
   const MemoryPlan plan = plan_memory(config, world);
   log_lines(describe(plan));
+  const size_t limit = platform::memory_limit().bytes;
+  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.total());
   check_memory(plan, config, world, ranks > 0 ? 1 : comm.local_size());
 }
 
