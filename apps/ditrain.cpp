@@ -27,7 +27,7 @@ CommandLine make_command_line() {
         "go on from the last checkpoint of --out (auto starts anew if there is none), or from DIR"},
        {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
        {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
-       {"ranks", "N", "with --dry-run: as if started on N ranks"},
+       {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
        {"print-config", "", "print the effective config, then stop"},
        {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
        {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
@@ -46,7 +46,7 @@ std::string default_out(const std::string& config_path) {
 void explain_memory(const Config& config, int world_size, const std::string& picture) {
   const MemoryPlan plan = plan_memory(config, world_size);
   std::fputs(describe(plan).c_str(), stdout);
-  std::printf("kept for backward, node by node (keep policy: keep):\n");
+  std::printf("kept for backward, node by node:\n");
   for (const MemoryItem& node : plan.kept)
     std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
   if (!picture.empty()) write_memory_svg(plan, picture);
@@ -59,6 +59,10 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
   const Config config = load_config(line.get("config"), line.get_all("set"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
+  if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
+    throw InputError({.where = "command line",
+                      .what = "--ranks is for --dry-run and --explain-memory",
+                      .hint = "mpirun -np N to start N ranks"});
   if (line.has("print-config")) {
     if (comm.rank() == 0) std::fputs(to_yaml(config).c_str(), stdout);
     return kExitDone;

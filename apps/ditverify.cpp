@@ -1,11 +1,12 @@
 // ditverify: runs reference fixtures with this build on this machine and compares every value.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/platform/affinity.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/topology.hpp"
 #include "ditrain/train/command_line.hpp"
 #include "ditrain/verify/verify.hpp"
 
@@ -19,7 +20,7 @@ train::CommandLine make_command_line() {
   return train::CommandLine(
       "ditverify", "acceptance test of this build on this machine: run reference fixtures and compare every value",
       {{"json", "FILE", "write the verdicts there as JSON"},
-       {"threads", "N", "threads that compute (default: one for each CPU this process may use)"}},
+       {"threads", "N", "threads that compute (default: one for each core this process may use)"}},
       "FIXTURE.safetensors...",
       "Kinds of fixtures:" + kinds +
           "\nExit codes: 0 all passed, 1 a comparison failed, 2 bad usage or a bad fixture.\n");
@@ -27,7 +28,7 @@ train::CommandLine make_command_line() {
 
 int num_threads(const train::CommandLine& line) {
   if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
-  return std::max(1, int(platform::affinity_mask().size()));
+  return platform::default_threads(platform::probe_topology()).threads;
 }
 
 /// A fixture that cannot be run does not keep the others from being run.
@@ -38,12 +39,6 @@ verify::Report run_fixture(const std::string& path, ops::Context& ctx) {
     std::cerr << "ditverify: error: " << e.what() << '\n';
     return {.file = path, .error = e.what()};
   }
-}
-
-void write_json(const std::string& path, const std::vector<verify::Report>& reports) {
-  std::ofstream out(path, std::ios::binary);
-  out << verify::to_json(reports) << std::flush;
-  if (!out) throw RunError({.where = "json", .what = "cannot write the file", .got = path});
 }
 
 int close(const std::vector<verify::Report>& reports) {
@@ -67,7 +62,7 @@ int body(int argc, char** argv) {
     verify::print(std::cout, reports.back());
     std::cout << std::flush;
   }
-  if (line.has("json")) write_json(line.get("json"), reports);
+  if (line.has("json")) io::write_file_atomically(line.get("json"), verify::to_json(reports));
   return close(reports);
 }
 

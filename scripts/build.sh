@@ -8,7 +8,9 @@ shift || true
 # The system's cmake and ninja: others on PATH may not know the system's packages.
 PATH=/usr/bin:$PATH
 if [[ ! -f build/$preset/build.ninja ]]; then
-  cmake --preset "$preset" >"/tmp/ditrain_configure_$$.log" 2>&1 || { cat "/tmp/ditrain_configure_$$.log" >&2; exit 1; }
-  rm -f "/tmp/ditrain_configure_$$.log"
+  echo "configuring preset $preset in build/$preset"
+  configure_log=$(mktemp)
+  trap 'rm -f "$configure_log"' EXIT
+  cmake --preset "$preset" >"$configure_log" 2>&1 || { cat "$configure_log" >&2; exit 1; }
 fi
 cmake --build --preset "$preset" ${@:+--target "$@"}

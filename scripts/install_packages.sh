@@ -3,8 +3,8 @@
 # missing. As root it installs by itself, as a user through sudo; with neither it prints what to install and stops.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libtbb-dev libstb-dev
-          libcxxopts-dev libeigen3-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev catch2)
+packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libstb-dev libcxxopts-dev
+          libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev catch2)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,19 +1,34 @@
 #!/usr/bin/env bash
 # First result: builds ditrain and trains a small Diffusion Transformer on drawn shapes with two MPI ranks.
-#   ./scripts/quickstart.sh [run folder]        about five minutes on two cores
+#   ./scripts/quickstart.sh [run folder]        about five minutes on two cores; a second call goes on with the run
 set -euo pipefail
+[[ $# -eq 0 ]] || out=$(realpath -m -- "$1")  # before cd: relative to where the caller is
 cd "$(dirname "$0")/.."
-out=${1:-runs/quickstart}
+out=${out:-runs/quickstart}
 
 ./scripts/build.sh release ditrain ditsample
 
-# mpirun refuses to run as root unless told twice.
+# mpirun refuses to run as root unless told twice. The system's mpirun is the one that ditrain was built with.
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+PATH=/usr/bin:$PATH
 resume=()
-[[ -e $out ]] && resume=(--resume auto)  # a second run goes on, or finds that nothing is left to do
-mpirun -np 2 --oversubscribe build/release/bin/ditrain --config configs/quickstart.yaml --out "$out" "${resume[@]}"
+[[ -e $out ]] && resume=(--resume auto)
+status=0
+mpirun -np 2 --oversubscribe build/release/bin/ditrain --config configs/quickstart.yaml --out "$out" "${resume[@]}" ||
+  status=$?
+if [[ $status -eq 2 && ${#resume[@]} -gt 0 ]]; then
+  echo "if the settings changed since that run began: delete $out, or name another folder: $0 FOLDER" >&2
+fi
+[[ $status -eq 0 ]] || exit "$status"
 
-picture=$(ls "$out"/samples/step_*.png | tail -n 1)
 echo
+# ditrain says so in the log when a resumed run has no step left.
+if [[ ${#resume[@]} -gt 0 ]] && tail -n 3 "$out/log.txt" | grep -q "nothing to do"; then
+  echo "the run in $out was finished already; its last results:"
+  for result in "validation: " "own class as nearest neighbour"; do
+    grep -F "$result" "$out/log.txt" | tail -n 1 || true
+  done
+fi
+picture=$(find "$out/samples" -name 'step_*.png' | sort | tail -n 1)
 echo "64 samples, one class a column of the eight:  $picture"
 echo "loss of every step:                           $out/metrics.jsonl"

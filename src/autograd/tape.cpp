@@ -14,6 +14,7 @@ ArenaSlice Node::parameter_slice() const {
 }
 
 ActivationRef Tape::keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy) {
+  DITRAIN_CHECK(policy == KeepPolicy::kKeep, "nothing offloads or recomputes a declared activation yet");
   if (mode_ == Mode::kInference) return temporary("kept." + name, std::move(shape));
   auto a = std::make_shared<Activation>(Activation{owner.name() + "." + name, std::move(shape), policy, {}});
   owner.kept_.push_back(a);

@@ -27,8 +27,20 @@ std::array<uint32_t, 4> RandomKey::block(uint64_t index) const {
   return philox4x32({uint32_t(index), uint32_t(index >> 32), uint32_t(sequence_), uint32_t(sequence_ >> 32)}, key_);
 }
 
+namespace {
+float to_uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
+}  // namespace
+
 uint32_t RandomKey::bits(uint64_t i) const { return block(i / 4)[i % 4]; }
-float RandomKey::uniform(uint64_t i) const { return float(bits(i) >> 8) * 0x1p-24f; }
+float RandomKey::uniform(uint64_t i) const { return to_uniform(bits(i)); }
+
+void RandomKey::fill_uniform(float* out, int64_t n, uint64_t first) const {
+  for (int64_t j = 0; j < n;) {
+    const uint64_t i = first + uint64_t(j);
+    const auto four = block(i / 4);
+    for (uint64_t lane = i % 4; lane < 4 && j < n; ++lane, ++j) out[j] = to_uniform(four[lane]);
+  }
+}
 
 uint64_t RandomKey::below(uint64_t i, uint64_t n) const {
   const auto b = block(i);

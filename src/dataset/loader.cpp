@@ -39,10 +39,21 @@ Loader::Loader(const Dataset& data, const EpochSampler& sampler, const LoaderCon
       take_step_(config.first_step),
       next_step_(config.first_step) {
   DITRAIN_CHECK(sampler.size() == data.size(), "the sampler was made for another data set");
-  for (int64_t t = 0; t < config_.threads; ++t) threads_.emplace_back([this, t] { work(t); });
+  try {
+    for (int64_t t = 0; t < config_.threads; ++t) threads_.emplace_back([this, t] { work(t); });
+  } catch (const std::exception& error) {
+    stop();  // those that run would wait for ever, and the destructors of members for them
+    throw RunError({.where = "data",
+                    .what = "cannot start a loader thread",
+                    .got = error.what(),
+                    .expected = "room for data.loader_threads " + std::to_string(config_.threads),
+                    .hint = "fewer data.loader_threads"});
+  }
 }
 
-Loader::~Loader() {
+Loader::~Loader() { stop(); }
+
+void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -43,7 +43,7 @@ struct ShapeClass {
   float (*distance)(Point);
   Rgb colour;
 };
-constexpr std::array<ShapeClass, 8> kClasses{{
+constexpr std::array<ShapeClass, kShapesClasses> kClasses{{
     {"circle", circle, {0.93f, 0.24f, 0.23f}},
     {"square", square, {0.20f, 0.47f, 0.96f}},
     {"triangle", triangle, {0.22f, 0.80f, 0.36f}},
@@ -104,7 +104,8 @@ Rgb shade(const Scene& s, float x, float y, const SampleShape& size) {
   return rgb;
 }
 
-// Sets of more bands than red, green and blue get averages of two of them; one band gets the average of all.
+// Data of any number of bands can be drawn: further ones than red, green and blue are averages of two of them, a single
+// one that of all.
 float band(const Rgb& rgb, int64_t channel, int64_t channels) {
   if (channels == 1) return (rgb[0] + rgb[1] + rgb[2]) / 3.0f;
   if (channel < 3) return rgb[size_t(channel)];

@@ -7,6 +7,7 @@
 #include <exception>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
@@ -171,10 +172,11 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::string> gather_strings(const std::string& text, int root) override {
     check_root(root);
     const std::vector<double> sizes = gather_to_all(double(text.size()));
-    std::vector<int> counts(sizes.begin(), sizes.end()), starts(sizes.size());
-    double total = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) starts[i] = int(total), total += sizes[i];
+    const double total = std::accumulate(sizes.begin(), sizes.end(), 0.0);
     DITRAIN_CHECK(total <= std::numeric_limits<int>::max(), "gather_strings of 2 GiB or more");
+    const std::vector<int> counts(sizes.begin(), sizes.end());
+    std::vector<int> starts(counts.size());
+    std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
     std::string all(rank_ == root ? size_t(total) : 0, '\0');
     check_mpi(MPI_Gatherv(text.data(), int(text.size()), MPI_CHAR, all.data(), counts.data(), starts.data(), MPI_CHAR,
                           root, control_.get()),
@@ -234,6 +236,18 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0, world_size_ = 1, local_rank_ = 0, local_size_ = 1, num_nodes_ = 1;
 };
 
+/// A launcher of another MPI starts ranks that do not find each other: each would train alone, into the same folder.
+void check_launcher(const Communicator& comm) {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* ranks = std::getenv(variable);
+    if (ranks == nullptr || std::atoi(ranks) <= 1 || comm.world_size() > 1) continue;
+    throw RunError({.where = "mpi",
+                    .what = "mpirun and the MPI library of ditrain do not belong together: each rank sees itself alone",
+                    .got = std::string(variable) + "=" + ranks + " and 1 rank in " + comm.description(),
+                    .hint = "the launcher of that library"});
+  }
+}
+
 }  // namespace
 
 std::string mpi_launcher() {
@@ -251,7 +265,9 @@ std::string mpi_launcher() {
 
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, int64_t max_count) {
   if (mpi_launcher().empty()) return make_null_communicator();
-  return std::make_unique<MpiCommunicator>(argc, argv, max_count);
+  auto comm = std::make_unique<MpiCommunicator>(argc, argv, max_count);
+  check_launcher(*comm);
+  return comm;
 }
 
 }  // namespace ditrain::dist

@@ -143,12 +143,14 @@ std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>&
                                     int64_t reference_images) {
   const int64_t elements = data.shape().elements(), n = int64_t(images.size()) / elements;
   DITRAIN_CHECK(n * elements == int64_t(images.size()), "whole images of the data's shape");
+  const dataset::EpochSampler order(data.size(), kReferenceSeed);
   std::vector<std::vector<Nearest>> found(size_t(ctx.team().num_workers()), std::vector<Nearest>(size_t(n)));
   ctx.for_range(std::min(reference_images, data.size()), 1,
                 [&](int64_t begin, int64_t end, const parallel::Worker& worker) {
                   std::vector<float> reference(static_cast<size_t>(elements));
                   Nearest candidate;
-                  for (candidate.index = begin; candidate.index < end; ++candidate.index) {
+                  for (int64_t at = begin; at < end; ++at) {
+                    candidate.index = order.index_at(at);
                     data.load(candidate.index, /*flip=*/false, reference.data(), &candidate.label);
                     for (int64_t i = 0; i < n; ++i) {
                       candidate.distance = squared_distance(images.data() + i * elements, reference.data(), elements);

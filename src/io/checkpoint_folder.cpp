@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/io/files.hpp"
 
 namespace ditrain::io {
@@ -97,6 +98,14 @@ void point_latest_to(const std::string& dir, const std::string& name) {
   fsync_directory(dir);
 }
 
+// First renamed, so that a step_ folder is never half removed.
+void remove_checkpoint(const std::string& dir, const std::string& name) {
+  const std::string deleted = join(dir, kDeleted, name);
+  remove_tree(deleted);
+  rename_or_throw(join(dir, name), deleted);
+  remove_tree(deleted);
+}
+
 }  // namespace
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kStep, step); }
@@ -158,16 +167,22 @@ std::optional<std::string> latest_checkpoint(const std::string& dir) {
 
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every) {
   DITRAIN_CHECK(keep_last >= 0 && keep_every >= 0, "negative number of checkpoints to keep");
-  const std::vector<int64_t> steps = list_checkpoints(dir);
+  std::vector<int64_t> steps;
+  try {
+    steps = list_checkpoints(dir);
+  } catch (const InputError& error) {
+    log::warn("old checkpoints stay: {}", error.what());
+  }
   const auto num_steps = static_cast<int64_t>(steps.size());
   const std::optional<int64_t> latest = step_of_latest(dir);
   for (int64_t i = 0; i < num_steps - std::max<int64_t>(keep_last, 1); ++i) {
     const int64_t step = steps[static_cast<size_t>(i)];
     if (step == latest || (keep_every > 0 && step % keep_every == 0)) continue;
-    const std::string name = checkpoint_name(step), deleted = join(dir, kDeleted, name);
-    remove_tree(deleted);
-    rename_or_throw(join(dir, name), deleted);
-    remove_tree(deleted);
+    try {
+      remove_checkpoint(dir, checkpoint_name(step));
+    } catch (const RunError& error) {
+      log::warn("an old checkpoint stays: {}", error.what());
+    }
   }
 }
 

@@ -128,11 +128,17 @@ void append_line(const std::string& path, std::string_view line) {
   const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (fd < 0) throw RunError({.where = path, .what = "cannot open the file to append", .got = reason(errno)});
   const std::string text = std::string(line) + "\n";
+  struct stat before {};
+  const bool regular = ::fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
   const ssize_t n = ::write(fd, text.data(), text.size());
+  const int error_number = errno;
   if (n == static_cast<ssize_t>(text.size())) return;
+  // Half a line would be joined to the next one.
+  const bool stays = n > 0 && regular && ::ftruncate(fd, before.st_size) != 0;
   throw RunError({.where = path,
                   .what = fmt::format("appending {} bytes failed", text.size()),
-                  .got = n < 0 ? reason(errno) : fmt::format("only {} written", n)});
+                  .got = n < 0 ? reason(error_number)
+                               : fmt::format("only {} written{}", n, stays ? ", which stay in the file" : "")});
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {

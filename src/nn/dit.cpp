@@ -44,7 +44,8 @@ namespace {
 bool contains(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
 void fill_uniform(const Pin<float>& p, int64_t n, const RandomKey& key, double bound) {
-  for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * key.uniform(uint64_t(i)) - 1.0));
+  key.fill_uniform(p, n);
+  for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * p[i] - 1.0));
 }
 
 void fill_normal(const Pin<float>& p, int64_t n, const RandomKey& key, float deviation) {

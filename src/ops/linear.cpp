@@ -16,6 +16,8 @@ using kernels::Trans;
 // packing), at multiples that keep register tiles whole (28 = 2 x 14 rows, 32 columns).
 constexpr int64_t kRowGrain = 28, kColumnGrain = 32;
 
+// How many parts the rows get. All cuts give blocks of about the same area, so the least mm^2 + nn^2 is the most square
+// one, which packs least of a and b (mm + nn rows of k); fewer rows than a grain cost as much as a grain.
 int row_parts(int num_workers, int64_t m, int64_t n) {
   int best = 1;
   double best_cost = 1e300;
@@ -23,9 +25,10 @@ int row_parts(int num_workers, int64_t m, int64_t n) {
     if (num_workers % rows != 0) continue;
     const int columns = num_workers / rows;
     const double mm = double((m + rows - 1) / rows), nn = double((n + columns - 1) / columns);
-    const double wasted = double(std::max<int64_t>(kRowGrain, (m + rows - 1) / rows)) * mm + nn * nn;
-    const double idle = (rows > m / 4 + 1 ? 1e12 : 0) + (columns > n / 16 + 1 ? 1e12 : 0);
-    if (wasted + idle < best_cost) best_cost = wasted + idle, best = rows;
+    const double packing = double(std::max<int64_t>(kRowGrain, (m + rows - 1) / rows)) * mm + nn * nn;
+    // Fewer than about 4 rows or 16 columns a worker: only if every cut is like that.
+    const double too_fine = (rows > m / 4 + 1 ? 1e12 : 0) + (columns > n / 16 + 1 ? 1e12 : 0);
+    if (packing + too_fine < best_cost) best_cost = packing + too_fine, best = rows;
   }
   return best;
 }

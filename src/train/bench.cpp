@@ -9,6 +9,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/commit.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/memory_plan.hpp"
@@ -53,8 +54,8 @@ struct Sample {
   PhaseTimes phases;
 };
 
-void time_row(TrainStep& step, const dataset::Batch& batch, parallel::Team& team, int64_t repeats, BenchRow& row,
-              double& drift) {
+// Fills in the times, the peak and the drift between the peaks before and after.
+void time_row(TrainStep& step, const dataset::Batch& batch, parallel::Team& team, int64_t repeats, BenchRow& row) {
   Progress progress;
   step.run(batch, progress);  // first touch of all memory
   std::vector<Sample> samples;
@@ -65,13 +66,13 @@ void time_row(TrainStep& step, const dataset::Batch& batch, parallel::Team& team
     samples.push_back({now_s() - start, result.seconds});
   }
   const double after = fma_peak_gflops(team);
-  drift = std::fabs(before - after) / std::max(before, after);
   std::sort(samples.begin(), samples.end(), [](const Sample& a, const Sample& b) { return a.seconds < b.seconds; });
   const Sample& median = samples[samples.size() / 2];
   row.median_s = median.seconds, row.min_s = samples.front().seconds, row.max_s = samples.back().seconds;
   row.forward_s = median.phases[Phase::kForward], row.backward_s = median.phases[Phase::kBackward];
   row.optimizer_s = median.phases[Phase::kOptimizer];
-  row.peak_gflops = std::max({row.peak_gflops, before, after});
+  row.peak_gflops = std::max(before, after);
+  row.drift = std::fabs(before - after) / row.peak_gflops;
 }
 
 }  // namespace
@@ -95,9 +96,11 @@ BenchReport bench_step(const StepBench& bench) {
   const dataset::Batch batch = random_batch(config.model, bench.batch);
 
   BenchRow row{.name = "step " + bench.model, .batch = bench.batch};
-  double drift = 1;
-  for (int attempt = 0; attempt < kMaxAttempts && drift > kMaxDrift; ++attempt)
-    time_row(step, batch, team, bench.repeats, row, drift);
+  for (int attempt = 0; attempt < kMaxAttempts && row.drift > kMaxDrift; ++attempt) {
+    BenchRow again = row;
+    time_row(step, batch, team, bench.repeats, again);
+    if (attempt == 0 || again.drift < row.drift) row = again;
+  }
   row.gflops = 6e-9 * nn::forward_macs(config.model) * double(bench.batch) / row.median_s;
   row.share = row.gflops / row.peak_gflops;
   row.images_per_second = double(bench.batch) / row.median_s;
@@ -123,6 +126,9 @@ std::string describe(const BenchReport& report) {
         "  of which forward {:.3f} s, backward {:.3f} s, optimiser {:.3f} s; fastest {:.3f} s, slowest "
         "{:.3f} s\n",
         r.forward_s, r.backward_s, r.optimizer_s, r.min_s, r.max_s);
+    if (r.drift > kMaxDrift)
+      s += fmt::format("  the FMA peaks before and after differ by {:.1f} %: the machine was not quiet\n",
+                       100 * r.drift);
   }
   return s;
 }
@@ -139,6 +145,7 @@ std::string to_json(const BenchReport& report) {
                     {"min_s", r.min_s},
                     {"max_s", r.max_s},
                     {"gflops", r.gflops},
+                    {"drift", r.drift},
                     {"share", r.share},
                     {"images_per_second", r.images_per_second},
                     {"mfu", r.share},

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <cxxopts.hpp>
+#include <filesystem>
 #include <iostream>
 #include <new>
 
@@ -187,6 +188,9 @@ int run_program(const char* name, const std::function<int()>& body) {
   } catch (const std::bad_alloc&) {
     std::cerr << name << ": error: [memory] out of memory; try a smaller train.micro_batch or model" << std::endl;
     return kExitFailed;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << name << ": error: [file system] " << error.what() << std::endl;
+    return kExitBadInput;
   } catch (const std::exception& error) {
     std::cerr << name << ": error: [internal] " << error.what() << std::endl;
     return kExitFailed;

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/version.hpp"
 
@@ -52,16 +52,6 @@ std::string find_config_file(const std::string& path) {
     looked += (looked.empty() ? "" : ", ") + candidate;
   }
   fail("no such config file", path, "one of: " + looked);
-}
-
-std::string read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("cannot read " + path, "", "a readable file");
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), std::streamsize(text.size()));
-  if (file.bad()) fail("cannot read " + path, "", "a readable file");
-  text.resize(size_t(file.gcount()));
-  return text;
 }
 
 /// Reads over a document without building anything.
@@ -192,7 +182,7 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 Config load_config(const std::string& path, const std::vector<std::string>& sets) {
   const std::string file = find_config_file(path);
-  return parse_config(read_text_file(file), file, sets);
+  return parse_config(io::read_text_file(file, kMaxFileBytes), file, sets);
 }
 
 std::string to_yaml(const Config& config) {

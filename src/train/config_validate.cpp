@@ -1,30 +1,48 @@
 // Checks that join several keys, or keys and the number of ranks.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/sampler.hpp"
+#include "ditrain/eval/sampling.hpp"
 #include "ditrain/train/config.hpp"
 
 namespace ditrain::train {
 namespace {
 
-constexpr int64_t kShapesClasses = 8;  // what the drawn data set holds
-constexpr int64_t kShapesChannels = 3;
+constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from the end of int64_t
 
 [[noreturn]] void fail(const std::string& what, const std::string& got, const std::string& expected,
                        const std::string& hint = "") {
   throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
 }
 
+/// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes of a sample.
+void check_memory_sizes(const Config& c) {
+  const nn::DitConfig& m = c.model;
+  const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
+  const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
+  const double images = 4.0 * double(m.in_channels * m.pixels()) * double(c.data.queue_batches + 16);
+  const int64_t samples = std::max(c.train.global_batch, 2 * eval::kDefaultBatch);  // training, or guided sampling
+  const double bytes = double(samples) * (activations + images);
+  if (bytes > kMaxBytes)
+    fail("model and train.global_batch are too large for any machine",
+         fmt::format("about 2^{:.0f} bytes for a batch", std::log2(bytes)), "at most 2^60 bytes");
+}
+
 void check_sampling(const Config& c) {
+  if (c.sample.every_steps == 0) return;
   diffusion::SamplerConfig sampler;
   sampler.kind = c.sample.sampler, sampler.spacing = c.sample.steps, sampler.cfg_scale = c.sample.cfg_scale;
   try {
     sampler.validate(c.diffusion.num_steps);
   } catch (const InputError& error) {  // it does not know the section
-    fail("sample.steps: " + c.sample.steps + " is not usable: " + error.what(), "", "");
+    fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
-  const bool guided = c.sample.every_steps > 0 && c.sample.cfg_scale != 1;
+  const bool guided = c.sample.cfg_scale != 1;
   if (guided && (c.model.num_classes == 0 || c.model.class_dropout == 0))
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.num_classes {} and model.class_dropout {}", c.sample.cfg_scale, c.model.num_classes,
@@ -45,12 +63,10 @@ void check_threads(const Config& c) {
 }
 
 void check_drawn_data(const Config& c) {
-  if (c.model.in_channels != kShapesChannels)
-    fail("data.kind: shapes draws RGB images", fmt::format("model.in_channels {}", c.model.in_channels),
-         fmt::format("model.in_channels: {}", kShapesChannels));
-  if (c.model.num_classes != 0 && c.model.num_classes != kShapesClasses)
-    fail("data.kind: shapes has 8 classes", fmt::format("model.num_classes {}", c.model.num_classes),
-         "model.num_classes: 8, or 0 for none");
+  if (c.model.num_classes != 0 && c.model.num_classes != dataset::kShapesClasses)
+    fail(fmt::format("data.kind: shapes has {} classes", dataset::kShapesClasses),
+         fmt::format("model.num_classes {}", c.model.num_classes),
+         fmt::format("model.num_classes: {}, or 0 for none", dataset::kShapesClasses));
 }
 
 void check_path(const Config& c) {
@@ -69,6 +85,7 @@ void validate_without_data(const Config& config) {
   nn::validate(config.model);
   config.diffusion.validate();
   diffusion::make_rules(config.diffusion, config.model.learn_sigma);
+  check_memory_sizes(config);
   check_sampling(config);
   check_optimizer(config);
   check_threads(config);

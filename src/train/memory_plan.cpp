@@ -20,10 +20,15 @@ using autograd::ParameterStore;
 constexpr size_t kProgramBytes = size_t{160} << 20;
 
 size_t sampling_bytes(nn::Dit& model, const Config& config, int world_size) {
-  if (config.sample.every_steps == 0) return 0;
-  const int64_t mine = (config.sample.num_images + world_size - 1) / world_size;
-  const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
-  nn::DitPass pass(model, std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1), Mode::kInference);
+  int64_t batch = 0;
+  if (config.sample.every_steps > 0) {
+    const int64_t mine = (config.sample.num_images + world_size - 1) / world_size;
+    const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
+    batch = std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1);
+  }
+  if (config.eval.every_steps > 0) batch = std::max(batch, eval::kDefaultBatch);
+  if (batch == 0) return 0;
+  nn::DitPass pass(model, batch, Mode::kInference);
   return pass.tape().temporary_bytes();
 }
 
@@ -71,7 +76,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
-                {"sampling", "", sampling_bytes(model, config, world_size)},
+                {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
 }
@@ -86,8 +91,8 @@ std::string format_bytes(size_t bytes) {
 std::string describe(const MemoryPlan& plan) {
   std::string s = "memory plan of a rank:\n";
   for (const MemoryItem& item : plan.items)
-    if (item.bytes > 0) s += fmt::format("  {:<18}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
-  return s + fmt::format("  {:<18}{:>12}\n", "total", format_bytes(plan.total()));
+    if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
+  return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
 }
 
 namespace {

@@ -18,9 +18,10 @@
 namespace ditrain::train {
 namespace {
 
-// Bounds that keep products of sizes far from overflow; nobody trains beyond them.
-constexpr int64_t kMaxSide = 65536, kMaxChannels = 4096, kMaxWidth = 1 << 20, kMaxClasses = 1 << 24;
-constexpr int64_t kMaxBatch = int64_t{1} << 32, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
+// Nobody trains beyond these bounds. They keep the bytes of all parameters below 2^56 and positions (steps times batch)
+// at 2^62; the bytes of a batch and its activations, which they cannot bound, are checked by validate().
+constexpr int64_t kMaxSide = 4096, kMaxChannels = 1024, kMaxWidth = 65536, kMaxDepth = 1024, kMaxClasses = 1 << 24;
+constexpr int64_t kMaxBatch = 1 << 22, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
 constexpr NumberRange kShare{0, 1, true};
 
 template <class Rows>
@@ -31,7 +32,8 @@ std::vector<std::string> names_of(const Rows& rows) {
 }
 
 Option input_size() {
-  const std::string name = "model.input_size", expected = "N or [H, W], sides from 1 to 65536";
+  const std::string name = "model.input_size";
+  const std::string expected = fmt::format("N or [H, W], sides from 1 to {}", kMaxSide);
   Option o = named_option(name, "pixels (or latents) of a side, or height and width", expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (v.is_list && v.items.size() != 2) refuse(origin, name, shown(v), expected);
@@ -70,10 +72,10 @@ Rows model_rows() {
       choice(DITRAIN_KEY(model.name), nn::model_names(), {},
              "size and patch; custom: the next four keys, which otherwise follow from the name"),
       integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "width of a token"),
-      integer(DITRAIN_KEY(model.depth), {1, 65536}, "number of blocks"),
+      integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
       integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels of a side of a patch"),
-      number(DITRAIN_KEY(model.mlp_ratio), {0, 1024}, "width of the MLP as a multiple of hidden_size"),
+      number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
       integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses}, "0: not conditioned on labels"),
@@ -126,7 +128,7 @@ Rows optimizer_rows() {
   return {
       number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
       betas(),
-      number(DITRAIN_KEY(optimizer.eps), {0, 1}, "added to the root of the second moment"),
+      number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
       number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled, on every parameter"),
       number(DITRAIN_KEY(optimizer.clip_norm), {0}, "largest L2 norm of all gradients together; 0: no clipping"),
       choice(DITRAIN_KEY(optimizer.schedule), {"constant", "cosine"}, {}, "of the learning rate, after the warm-up"),
@@ -157,7 +159,7 @@ Rows machine_rows() {
 Rows dist_rows() {
   return {
       number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
-      reserved(boolean(DITRAIN_KEY(dist.overlap), "sum gradients while backward still runs")),
+      boolean(DITRAIN_KEY(dist.overlap), "start to sum gradients over ranks while backward still runs"),
       choice(DITRAIN_KEY(dist.allreduce), {"mpi"}, {}, "who sums the gradients"),
       reserved(boolean(DITRAIN_KEY(dist.shard_optimizer), "each rank keeps a part of the optimiser state")),
       reserved(boolean(DITRAIN_KEY(dist.reproducible), "sums in an order that does not depend on the ranks")),

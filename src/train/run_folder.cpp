@@ -13,9 +13,10 @@ namespace fs = std::filesystem;
 
 bool holds_run(const std::string& path) {
   std::error_code ignored;
-  for (const char* name : {"/config.yaml", "/metrics.jsonl", "/checkpoints"})
+  for (const char* name : {"/config.yaml", "/metrics.jsonl"})
     if (fs::exists(path + name, ignored)) return true;
-  return false;
+  // A start that was refused leaves an empty folder of checkpoints.
+  return fs::is_directory(path + "/checkpoints", ignored) && !fs::is_empty(path + "/checkpoints", ignored);
 }
 
 RunFolder::RunFolder(std::string path, bool resuming) : path_(std::move(path)) {

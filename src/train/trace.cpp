@@ -7,8 +7,17 @@
 
 namespace ditrain::train {
 namespace {
-constexpr size_t kMaxEvents = 400000;  // about 50 MB
+constexpr size_t kMaxEvents = 400000;          // about 50 MB
+constexpr size_t kMaxBytes = size_t{1} << 30;  // of all ranks: gather_strings ends at 2 GiB
+
+/// The first events that fit into `bytes`.
+std::string cut(const std::string& events, size_t bytes) {
+  if (events.size() <= bytes) return events;
+  const size_t end = events.rfind(",\n", bytes);
+  return end == std::string::npos ? "" : events.substr(0, end);
 }
+
+}  // namespace
 
 void Trace::add(const std::string& name, const char* category, double start_s, double end_s) {
   if (!enabled_ || num_events_ >= kMaxEvents) return;
@@ -33,7 +42,7 @@ void Trace::watch(autograd::Tape& tape) {
 void Trace::write(const std::string& path, dist::Communicator& comm) const {
   if (!enabled_) return;
   std::string all;
-  for (const std::string& events : comm.gather_strings(events_))
+  for (const std::string& events : comm.gather_strings(cut(events_, kMaxBytes / size_t(comm.world_size()))))
     if (!events.empty()) all += (all.empty() ? "" : ",\n") + events;
   if (comm.rank() == 0) io::write_file_atomically(path, "{\"traceEvents\":[\n" + all + "\n]}\n");
 }

@@ -35,8 +35,8 @@ void TrainStep::allocate() {
   pass_.allocate();
   noise_ = Tensor(pass_.image().shape());
   const int64_t bucket = int64_t(config_.dist.bucket_mib * 0x1p20 / sizeof(float));
-  const Pin<float> grads(model_.parameters().grads);  // arenas of a running step stay where they are
-  buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads.get(), model_.parameters().arena_size(),
+  grads_ = std::make_unique<Pin<float>>(model_.parameters().grads);
+  buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), model_.parameters().arena_size(),
                                                      std::max<int64_t>(1024, bucket));
 }
 
@@ -84,7 +84,7 @@ void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResul
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
   const ScopedTimer timer(&result.seconds[Phase::kBackward]);
-  mark_buckets_ = micro.last;
+  mark_buckets_ = micro.last && config_.dist.overlap;
   pass_.backward(ctx_);
 }
 
@@ -97,6 +97,17 @@ std::string TrainStep::first_non_finite() {
     for (const auto& a : node->kept())
       if (ops::find_non_finite(ctx_, a->tensor) >= 0) return "activation " + a->name;
   return ops::find_non_finite(ctx_, pass_.out()) >= 0 ? "model output" : "loss";
+}
+
+// In the order of the backward pass: what goes bad spoils all that comes after it.
+std::string TrainStep::first_bad_gradient() {
+  const auto& nodes = pass_.tape().nodes();
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    const std::vector<autograd::Parameter*>& parameters = (*node)->parameters();
+    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+      if (ops::find_non_finite(ctx_, (*p)->grad) >= 0) return (*p)->name;
+  }
+  return "";
 }
 
 // The name that the lowest rank with one has; all ranks get it.
@@ -126,6 +137,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
                     progress.step, result);
   {
     const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);
+    if (!config_.dist.overlap) buckets_->start_all();
     buckets_->finish();
     double sums[3] = {result.loss, result.mse, result.vb};
     comm_.allreduce_sum(sums, 3);
@@ -139,8 +151,8 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     result.non_finite = agree_on_name(bad_activation_);
     if (result.non_finite.empty()) {
-      const int64_t i = ops::find_non_finite(ctx_, parameters.grads);
-      result.non_finite = i >= 0 ? "gradient " + parameters.at(i).name : "gradient norm (overflow)";
+      const std::string gradient = first_bad_gradient();
+      result.non_finite = gradient.empty() ? "gradient norm (overflow)" : "gradient " + gradient;
     }
     ++progress.skipped_steps;
     return result;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -53,11 +54,25 @@ std::string describe_model(const Config& config) {
       m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m));
 }
 
-// What the run starts from: nothing, or a checkpoint folder.
-std::optional<std::string> resume_from(const TrainOptions& options) {
-  if (options.resume.empty()) return std::nullopt;
+// What the run starts from: a checkpoint folder, or "" for nothing.
+std::string resume_from(const TrainOptions& options) {
+  if (options.resume.empty()) return "";
   if (options.resume != "auto") return find_checkpoint(options.resume);
-  return io::latest_checkpoint(options.out + "/checkpoints");
+  return io::latest_checkpoint(options.out + "/checkpoints").value_or("");
+}
+
+// The run folder that a checkpoint folder belongs to, RUN/checkpoints/step_N.
+fs::path run_of(const std::string& checkpoint) {
+  return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
+}
+
+// Rank 0's text on every rank.
+std::string broadcast_text(dist::Communicator& comm, std::string text) {
+  uint64_t size = text.size();
+  comm.broadcast(&size, sizeof size, 0);
+  text.resize(size);
+  comm.broadcast(text.data(), size, 0);
+  return text;
 }
 
 /// All the state of one run; the functions below are its chapters.
@@ -83,9 +98,13 @@ class Run {
   void open();
   void start_report();
   void check_fallbacks();
+  void check_agreement();
   void measure_peak();
   int64_t bad_files();
   void load_or_initialise();
+  void initialise_weights();
+  void load_checkpoint();
+  void begin_folder();
   int train_loop();
   StepMetrics one_step();
   void after_step(StepMetrics& metrics, bool last);
@@ -107,8 +126,8 @@ class Run {
   TrainStep step_;
   Trace trace_;
   std::unique_ptr<dataset::Dataset> data_;
-  std::unique_ptr<RunFolder> folder_;   // on rank 0
-  std::optional<std::string> resumed_;  // checkpoint folder
+  std::unique_ptr<RunFolder> folder_;  // on rank 0
+  std::string resumed_;                // checkpoint folder; "": a new run
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
   double checkpoint_s_ = 0;       // spent on checkpoints since the last line of metrics
@@ -123,21 +142,33 @@ void Run::open() {
   check_memory(plan, config_, comm_.world_size(), comm_.local_size());
   data_ = dataset::open_dataset(config_.data, sample_shape(config_.model), config_.model.num_classes,
                                 uint64_t(config_.train.seed));
-  if (leader() && !options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
-  comm_.barrier();
-  resumed_ = resume_from(options_);
-  if (resumed_ && holds_run(options_.out) &&
-      !fs::equivalent(fs::path(*resumed_).parent_path().parent_path(), options_.out))
-    throw InputError({.where = "output",
-                      .what = options_.out + " holds another run than " + *resumed_,
-                      .expected = "the folder of the resumed run, or a new one"});
-  if (resumed_) check_resume(parse_config(read_checkpoint_state(*resumed_).config_yaml, *resumed_), config_);
-  comm_.barrier();  // everybody has looked before rank 0 changes the folder
-  if (leader()) {
+  if (leader()) {  // it alone decides, so that all ranks go on from the same place
+    if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
+    resumed_ = resume_from(options_);
+    if (!resumed_.empty() && holds_run(options_.out) && run_of(resumed_) != fs::weakly_canonical(options_.out))
+      throw InputError({.where = "output",
+                        .what = options_.out + " holds another run than " + resumed_,
+                        .expected = "the folder of the resumed run, or a new one"});
+    if (!resumed_.empty()) check_resume(parse_config(read_checkpoint_state(resumed_).config_yaml, resumed_), config_);
     folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
     log::open_file(options_.out + "/log.txt");
   }
-  comm_.barrier();
+  resumed_ = broadcast_text(comm_, resumed_);
+}
+
+// Ranks that do not see the same config, data, checkpoint or kernels would train different models without a word.
+void Run::check_agreement() {
+  const std::string mine = fmt::format("step {}, {} samples, config {:016x}", progress_.step, data_->size(),
+                                       std::hash<std::string>()(to_yaml(config_)));
+  const std::string first = broadcast_text(comm_, mine), isa = broadcast_text(comm_, kernels::chosen_isa());
+  if (mine != first)
+    throw InputError({.where = "ranks",
+                      .what = fmt::format("rank {} does not start from the same place as rank 0", comm_.rank()),
+                      .got = mine,
+                      .expected = first,
+                      .hint = "a file system that all nodes share"});
+  if (isa != kernels::chosen_isa())
+    log::warn("rank {} uses {} kernels, rank 0 {}: weights may drift apart", comm_.rank(), kernels::chosen_isa(), isa);
 }
 
 // Collective: the notes of all ranks, each once.
@@ -165,7 +196,7 @@ void Run::check_fallbacks() {
 void Run::start_report() {
   const std::string machine =
       describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report();
-  log::info("ditrain {}: {} -> {}", kVersion, resumed_ ? "resuming " + *resumed_ : "new run", options_.out);
+  log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log_lines(machine);
   log_lines(describe_model(config_));
   log_lines(describe(plan_memory(config_, comm_.world_size())));
@@ -190,19 +221,23 @@ void Run::load_or_initialise() {
   parameters.allocate(autograd::ParameterStore::For::kTraining);
   step_.allocate();
   trace_.watch(step_.tape());
+  resumed_.empty() ? initialise_weights() : load_checkpoint();
+}
+
+void Run::initialise_weights() {
+  autograd::ParameterStore& parameters = model_.parameters();
   nn::initialise(model_, uint64_t(config_.train.seed));
-  if (!resumed_) {
-    if (!config_.train.init_from.empty()) {
-      const std::string& from = config_.train.init_from;
-      const bool file = fs::is_regular_file(from);
-      load_weights(file ? from : find_checkpoint(from) + "/ema.safetensors", parameters, parameters.values);
-      log::info("weights: {}", from);
-    }
-    copy(parameters.values, parameters.ema);
-    return;
+  if (const std::string& from = config_.train.init_from; !from.empty()) {
+    load_weights(fs::is_regular_file(from) ? from : find_checkpoint(from) + "/ema.safetensors", parameters,
+                 parameters.values);
+    log::info("weights: {}", from);
   }
-  const CheckpointState state = read_checkpoint_state(*resumed_);
-  load_training_state(*resumed_, parameters);
+  copy(parameters.values, parameters.ema);
+}
+
+void Run::load_checkpoint() {
+  const CheckpointState state = read_checkpoint_state(resumed_);
+  load_training_state(resumed_, model_.parameters());
   progress_ = {state.step, state.optimizer_step, state.skipped_steps};
   checkpoint_step_ = state.step;
   if (state.isa != kernels::chosen_isa())
@@ -210,9 +245,21 @@ void Run::load_or_initialise() {
               state.isa, kernels::chosen_isa());
   if (state.world_size != comm_.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, comm_.world_size());
-  if (!leader()) return;
-  const int64_t moved = discard_metrics_after(options_.out, state.step);
-  if (moved > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", moved, state.step);
+}
+
+// Rank 0, once nothing can be refused any more: what an abandoned continuation left after this step goes aside.
+void Run::begin_folder() {
+  folder_->write("config.yaml", to_yaml(config_));
+  folder_->write("topology.txt", topology_);
+  const int64_t lines = discard_metrics_after(options_.out, progress_.step);
+  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
+  for (const int64_t step : io::list_checkpoints(folder_->checkpoints())) {
+    if (step <= progress_.step) continue;
+    const fs::path dir = folder_->checkpoints(), aside = dir / ("discarded_" + io::checkpoint_name(step));
+    fs::remove_all(aside);
+    fs::rename(dir / io::checkpoint_name(step), aside);
+    log::info("checkpoint of step {} renamed to {}", step, aside.string());
+  }
 }
 
 // Collective: unreadable samples that the ranks met, each counting its own.
@@ -307,24 +354,24 @@ int Run::train_loop() {
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {
-      report(m, true);
       const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
-      if (config_.train.on_non_finite == "stop")
+      if (config_.train.on_non_finite == "stop") {
+        report(m, true);
         throw RunError({.where = "training",
                         .what = what,
                         .hint =
                             "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
                             "auto from the last checkpoint"});
+      }
       if (leader()) log::warn("{}: the step is skipped ({} so far)", what, progress_.skipped_steps);
-    } else {
-      after_step(m, last);
     }
+    if (m.non_finite.empty() || last) after_step(m, last);
     const uint64_t requests = agree_on_requests(m.mfu);
     if ((requests & kPeakTooLow) != 0) measure_peak();
     const bool stop = (requests & platform::kStopRequested) != 0 && !last;
     const bool wanted = (requests & platform::kCheckpointRequested) != 0 ||
                         (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);
-    if (m.non_finite.empty()) report(m, last || stop);  // before the checkpoint: what that holds has its line
+    report(m, last || stop);  // before the checkpoint: what that holds has its line
     if (last || stop || wanted) checkpoint(last || stop);
     if (stop) {
       log::info("stopped at step {} of {}, checkpoint written; --resume auto goes on", progress_.step,
@@ -351,17 +398,15 @@ void Run::finish() {
 }
 
 int Run::run() {
+  platform::install_signal_flags();  // first: a signal while data and weights are read is kept for the first step
   open();
   start_report();
   for (int i = 0; i < 3; ++i) measure_peak();
   log::info("FMA peak (f32) of {} thread(s): {:.1f} GFLOP/s", comm_.world_size() * team_.num_workers(),
             peak_flops_ * 1e-9);
   load_or_initialise();
-  if (leader()) {  // only now: a checkpoint that was refused has changed nothing
-    folder_->write("config.yaml", to_yaml(config_));
-    folder_->write("topology.txt", topology_);
-  }
-  platform::install_signal_flags();
+  check_agreement();
+  if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / comm_.world_size();
   loader_ = std::make_unique<dataset::Loader>(
       *data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),

@@ -1,5 +1,6 @@
 #include "ditrain/base/random.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
@@ -27,6 +28,24 @@ TEST_CASE("normals have mean 0 and variance 1 and do not depend on where filling
     CHECK(part[i] == x[i + 7]);
     CHECK(key.normal(i + 7) == x[i + 7]);
   }
+}
+
+TEST_CASE("filling with uniform numbers gives those of single calls, wherever it starts and ends") {
+  const RandomKey key(7, Stream::kInit, 3);
+  for (const uint64_t first : {0, 1, 2, 3, 4, 1001})
+    for (const int64_t n : {0, 1, 3, 4, 5, 33}) {
+      std::vector<float> x(size_t(n) + 1, -1);
+      key.fill_uniform(x.data(), n, first);
+      for (int64_t j = 0; j < n; ++j) CHECK(x[size_t(j)] == key.uniform(first + uint64_t(j)));
+      CHECK(x.back() == -1);
+    }
+  std::vector<float> x(100000);
+  key.fill_uniform(x.data(), int64_t(x.size()));
+  double sum = 0;
+  for (float v : x) sum += v;
+  CHECK(std::fabs(sum / double(x.size()) - 0.5) < 0.005);  // five standard deviations are 0.0046
+  CHECK(*std::min_element(x.begin(), x.end()) >= 0);
+  CHECK(*std::max_element(x.begin(), x.end()) < 1);
 }
 
 TEST_CASE("each part of the key changes the numbers") {

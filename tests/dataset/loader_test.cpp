@@ -1,7 +1,11 @@
 #include "ditrain/dataset/loader.hpp"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <set>
 
 #include "dataset_fixture.hpp"
@@ -219,6 +223,28 @@ TEST_CASE("a loader skips bad files by policy whatever the number of threads") {
   CHECK(data->bad_files() == 1);
   CHECK(fresh->bad_files() == 1);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need address space of their own
+TEST_CASE("threads that cannot be started end the ones that run") {
+  const Numbered data(1000);
+  LoaderConfig config = config_of(4, 0, 4);
+  config.threads = 1024;  // whose stacks have no room
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &old) == 0);
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{pages * rlim_t(::sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20), old.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_AS, &limit) == 0);
+  std::string message;
+  try {
+    const Loader loader(data, EpochSampler(1000, kSeed), config);
+  } catch (const RunError& error) {
+    message = error.what();
+  }
+  ::setrlimit(RLIMIT_AS, &old);
+  CHECK_THAT(message, Contains("cannot start a loader thread") && Contains("data.loader_threads 1024"));
+}
+#endif
 
 TEST_CASE("impossible loader settings are refused") {
   const Numbered data(10);

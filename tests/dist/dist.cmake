@@ -16,4 +16,8 @@ add_test(NAME "dist: abort ends ranks that wait"
          COMMAND sh -c "$<SHELL_PATH:${MPIEXEC_EXECUTABLE}> -np 3 --oversubscribe $<TARGET_FILE:test_mpi_comm> abort 75; test $? -eq 75")
 list(APPEND mpi_tests "dist: abort ends ranks that wait")
 
+add_test(NAME "dist: a launcher of another MPI is refused"
+         COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
+list(APPEND mpi_tests "dist: a launcher of another MPI is refused")
+
 set_tests_properties(${mpi_tests} PROPERTIES ENVIRONMENT "${mpi_test_environment}" TIMEOUT 60 PROCESSORS 2)

@@ -66,6 +66,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   const std::string name = metrics.back().at("non_finite");
   INFO(result.text());
   REQUIRE_THAT(name, Catch::StartsWith("gradient ") || Catch::StartsWith("activation "));
+  CHECK(name != "gradient x_embedder.proj.weight");  // the last one of the backward pass is never the first bad one
   REQUIRE_THAT(result.err, Contains("step " + std::to_string(bad_step) + ": " + name + " is not finite"));
   REQUIRE_THAT(result.err, Contains("train.on_non_finite: skip"));
   const auto left = ditrain::io::list_checkpoints(out + "/checkpoints");

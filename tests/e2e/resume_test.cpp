@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "ditrain/io/checkpoint_folder.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -79,6 +80,22 @@ TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule
     require_same_numbers(read_metrics(again), {metrics.begin() + 6, metrics.end()});
     REQUIRE(different_files(checkpoint_of(again, 12), checkpoint_of(whole, 12)).empty());
   }
+  SECTION("in place from an earlier checkpoint: what the run had later is put aside, not mixed with the new") {
+    const std::string folder = checkpoint_of(whole, 6) + "/";
+    REQUIRE_EXIT(run(tiny_ditrain(whole, 9, settings + Args{"--resume", folder})), 0);
+    REQUIRE(steps_are_complete(read_metrics(whole), 9));
+    REQUIRE(ditrain::io::list_checkpoints(whole + "/checkpoints") == std::vector<int64_t>{6, 9});
+    REQUIRE(fs::exists(whole + "/checkpoints/discarded_step_00000012/model.safetensors"));
+    REQUIRE(fs::read_symlink(whole + "/checkpoints/latest") == "step_00000009");
+  }
+  SECTION("into the folder of another run: refused, and nothing there is touched") {
+    REQUIRE_EXIT(run(tiny_ditrain(again, 2)), 0);
+    const auto before = folder_content(again);
+    const Result refused = run(tiny_ditrain(again, 12, settings + Args{"--resume", whole}));
+    REQUIRE_EXIT(refused, 2);
+    REQUIRE_THAT(refused.err, Contains("holds another run"));
+    REQUIRE(folder_content(again) == before);
+  }
   SECTION("from a run folder without --out: inside that folder") {
     copy_without_checkpoint(whole, again, 12, 6);
     Args command = tiny_ditrain("", 12, settings + Args{"--resume", again});
@@ -101,6 +118,23 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
   REQUIRE_THAT(again.out, Contains("nothing to do"));
   REQUIRE(steps_are_complete(read_metrics(out), 3));
   REQUIRE(read_file(checkpoint_of(out, 3) + "/model.safetensors") == weights);
+}
+
+TEST_CASE("resume: auto after a kill before the first checkpoint starts over, with every step once in the metrics") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 3)), 0);
+  fs::remove_all(out + "/checkpoints");  // as if killed before
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2, {"--resume", "auto"})), 0);
+  REQUIRE(steps_are_complete(read_metrics(out), 2));
+  REQUIRE(fs::exists(out + "/metrics.discarded.jsonl"));
+}
+
+TEST_CASE("a start that was refused does not block the next one") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets({"train.init_from=" + scratch / "nothing"}))), 2);
+  REQUIRE_EXIT(run(tiny_ditrain(out, 1)), 0);
 }
 
 TEST_CASE("resume: checkpoints are kept as configured and latest is a relative link") {

@@ -1,5 +1,6 @@
 #include "ditrain/eval/label_check.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -19,6 +20,19 @@ std::unique_ptr<dataset::Dataset> shapes(int64_t num_classes = 8) {
   config.num_images = 100;
   return dataset::open_dataset(config, {3, 32, 32}, num_classes, 3);
 }
+
+/// 400 grey images from dark to bright, sorted by their four classes as image folders are.
+class Sorted final : public dataset::Dataset {
+ public:
+  Sorted() : Dataset(dataset::Config{}, {1, 2, 2}) { size_ = 400, num_classes_ = 4; }
+  std::string describe() const override { return "sorted"; }
+
+ private:
+  void read(int64_t index, bool /*flip*/, float* chw, int64_t* label) const override {
+    std::fill(chw, chw + 4, float(index));
+    *label = index / 100;
+  }
+};
 
 /// Rank `rank` of two that run one after the other: the first leaves its numbers, the second adds them to its own.
 class TwoRanks final : public dist::Communicator {
@@ -159,7 +173,7 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
   }
 }
 
-TEST_CASE("only the first reference images count, and a NaN is near nothing") {
+TEST_CASE("only the selected reference images count, and a NaN is near nothing") {
   const auto data = shapes();
   std::vector<float> images(2 * kImage);
   int64_t label = 0;
@@ -168,7 +182,17 @@ TEST_CASE("only the first reference images count, and a NaN is near nothing") {
   images.back() = std::numeric_limits<float>::quiet_NaN();
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
-  CHECK(eval::nearest_labels(ctx, images, *data, 44) == std::vector<int64_t>{3, -1});
-  CHECK(eval::nearest_labels(ctx, images, *data, 3)[0] < 3);
+  CHECK(eval::nearest_labels(ctx, images, *data, 100) == std::vector<int64_t>{3, -1});
+  const int64_t only = dataset::EpochSampler(100, eval::kReferenceSeed).index_at(0);
+  REQUIRE(only % 8 != 3);
+  CHECK(eval::nearest_labels(ctx, images, *data, 1)[0] == only % 8);
   CHECK(eval::nearest_neighbour_accuracy(ctx, {}, {}, *data) == 0);
+}
+
+TEST_CASE("references of a set that is sorted by class are of all its classes") {
+  std::vector<float> images;  // in the middle of each class
+  for (const float grey : {50, 150, 250, 350}) images.insert(images.end(), 4, grey);
+  parallel::Team team({});
+  ops::Context ctx(team);
+  CHECK(eval::nearest_labels(ctx, images, Sorted(), 40) == std::vector<int64_t>{0, 1, 2, 3});
 }

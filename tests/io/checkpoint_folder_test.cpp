@@ -1,6 +1,7 @@
 #include "ditrain/io/checkpoint_folder.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,23 @@ TEST_CASE("pruning keeps the last, every M-th, the newest and what latest names"
   prune_checkpoints(dir, 0, 0);
   CHECK(list_checkpoints(dir) == Steps{800, 1000});
   CHECK(hidden_names(dir).empty());
+}
+
+TEST_CASE("old checkpoints that cannot be removed stay, which is no error") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  for (const int64_t step : {1, 2, 3}) commit_step(dir, step);
+  const bool root = ::geteuid() == 0;       // who may write everywhere
+  for (const mode_t mode : {0555, 0000}) {  // no writing, and no listing either
+    REQUIRE(::chmod(dir.c_str(), mode) == 0);
+    if (root) REQUIRE(::seteuid(65534) == 0);
+    CHECK_NOTHROW(prune_checkpoints(dir, 1, 0));
+    if (root) REQUIRE(::seteuid(0) == 0);
+    REQUIRE(::chmod(dir.c_str(), 0755) == 0);
+    CHECK(list_checkpoints(dir) == Steps{1, 2, 3});
+  }
+  prune_checkpoints(dir, 1, 0);
+  CHECK(list_checkpoints(dir) == Steps{3});
 }
 
 TEST_CASE("stale temporaries are cleared, checkpoints and foreign files stay") {

@@ -83,6 +83,18 @@ TEST_CASE("lines are appended") {
   CHECK_THROWS_WITH(append_line("/dev/full", "x"), Contains("appending 2 bytes failed; got No space left"));
 }
 
+TEST_CASE("a line that fits only in part is taken back") {
+  TemporaryFolder folder;
+  append_line(folder / "log", "first");
+  {
+    const FileSizeLimit limit(10);
+    CHECK_THROWS_WITH(append_line(folder / "log", "second"), Contains("appending 7 bytes failed; got only 4 written"));
+  }
+  CHECK(get_file(folder / "log") == "first\n");
+  append_line(folder / "log", "third");
+  CHECK(get_file(folder / "log") == "first\nthird\n");
+}
+
 TEST_CASE("output folders are made with their parents; what is in the way is named") {
   TemporaryFolder folder;
   make_output_folder(folder / "a/b/c");

@@ -2,6 +2,7 @@
 #include "ditrain/train/command_line.hpp"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <sstream>
@@ -178,4 +179,7 @@ TEST_CASE("run_program turns errors into messages and exit codes") {
   CHECK(outcome([]() -> int { throw std::bad_alloc(); }) ==
         "1: prog: error: [memory] out of memory; try a smaller train.micro_batch or model\n");
   CHECK(outcome([]() -> int { throw std::runtime_error("odd"); }) == "1: prog: error: [internal] odd\n");
+  CHECK(outcome([] {
+          return int(std::filesystem::file_size("/no such folder/x"));
+        }).find("2: prog: error: [file system] filesystem error: cannot get file size") == 0);
 }

@@ -1,10 +1,11 @@
 // The tape: fused half-layers in the order of the forward pass, each with a hand-written backward.
 //
-// Problem:      a generic graph of small ops keeps too much, walks through memory too often and hides what backward
-// needs. Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that
-// a node
-//               keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary
-//               that all nodes share), Tape (nodes in order, hooks at their borders).
+// Problem: a generic graph of small ops keeps too much, walks through memory too often and hides what backward needs.
+//
+// Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that a node
+// keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary that all nodes
+// share), Tape (nodes in order, hooks at their borders).
+//
 // A tape is recorded once for a batch size and replayed every step. In inference nothing is kept: activations of the
 // same name in different nodes share one tensor.
 #pragma once
@@ -68,6 +69,7 @@ class Tape {
   Mode mode() const { return mode_; }
 
   /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan.
+  /// Errors: LogicFault for policies other than kKeep: no memory manager acts on them yet
   ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep);
   /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
   /// same name. Errors: LogicFault if they ask for different shapes

@@ -35,6 +35,8 @@ class RandomKey {
   float uniform(uint64_t i) const;               ///< in [0, 1), 24 bits
   uint64_t below(uint64_t i, uint64_t n) const;  ///< integer in [0, n), n < 2^32: multiply-shift (bias < n / 2^64)
   float normal(uint64_t i) const;                ///< N(0, 1), Box-Muller in f64, |x| < 9
+  /// out[j] = uniform(first + j) for j < n, at a quarter of the work.
+  void fill_uniform(float* out, int64_t n, uint64_t first = 0) const;
   /// out[j] = normal(first + j) for j < n. Fast path for whole samples.
   void fill_normal(float* out, int64_t n, uint64_t first = 0) const;
 

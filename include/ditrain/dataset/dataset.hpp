@@ -24,6 +24,9 @@ struct SampleShape {
   int64_t elements() const { return channels * height * width; }
 };
 
+/// Classes of `kind: shapes`.
+inline constexpr int64_t kShapesClasses = 8;
+
 class Dataset {
  public:
   virtual ~Dataset() = default;

@@ -42,7 +42,8 @@ struct Batch {
 class Loader {
  public:
   /// Starts the threads. `data` must outlive the loader.
-  /// Errors: InputError for threads or queue_batches out of range; LogicFault for ranges that do not fit the batch.
+  /// Errors: InputError for threads or queue_batches out of range; LogicFault for ranges that do not fit the batch;
+  /// RunError if a thread cannot be started.
   Loader(const Dataset& data, const EpochSampler& sampler, const LoaderConfig& config);
   /// Stops the threads; waits at most for the samples being read.
   ~Loader();
@@ -64,6 +65,7 @@ class Loader {
     int64_t bad_sample = 0;  // of `error`
     std::exception_ptr error;
   };
+  void stop();
   void work(int64_t thread);
   void load_sample(int64_t step, int64_t i);
   bool take(int64_t* step, int64_t* i);

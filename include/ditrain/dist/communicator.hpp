@@ -50,7 +50,7 @@ class Communicator {
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
   /// Returns when every rank is here.
   virtual void barrier() = 0;
-  /// On `root` the texts of all ranks in order of rank; elsewhere empty.
+  /// On `root` the texts of all ranks in order of rank; elsewhere empty. LogicFault for 2 GiB or more together.
   virtual std::vector<std::string> gather_strings(const std::string& text, int root = 0) = 0;
   /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;
@@ -74,7 +74,8 @@ std::string mpi_launcher();
 /// The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other ranks
 /// could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the job.
 /// max_count: elements of one MPI call; longer operations are cut into pieces.
-/// Errors: throws RunError if MPI does not start; Open MPI may end the process by itself instead.
+/// Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
+///         says that there are several ranks and MPI that there is one: they are of different MPI libraries.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, int64_t max_count = int64_t{1} << 30);
 
 }  // namespace ditrain::dist

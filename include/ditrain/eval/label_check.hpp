@@ -27,7 +27,12 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 
-/// The class of the nearest (L2 over all values) of the first reference_images samples of `data`, for every image.
+/// Of the selection of reference images.
+inline constexpr uint64_t kReferenceSeed = 1;
+
+/// The class of the nearest (L2 over all values) of min(reference_images, data.size()) samples of `data`, for every
+/// image. Which ones: the first of EpochSampler(data.size(), kReferenceSeed), so that all classes of a set that is
+/// sorted by class take part.
 /// Shapes:   images [n, C, H, W] as the data set's samples; a tie goes to the lower index. An image that is not finite
 ///           has no neighbour: -1
 /// Memory:   one sample a worker. Errors: what Dataset::load throws

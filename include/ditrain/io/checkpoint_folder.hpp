@@ -50,6 +50,7 @@ std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
 /// and always the newest and the one `latest` names. A removal that is killed half way leaves no half checkpoint.
+/// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
 
 /// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(): a complete checkpoint

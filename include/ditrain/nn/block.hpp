@@ -2,9 +2,9 @@
 //   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)
 //   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
 //   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
-// Kept for backward: x, mean, rstd, qkv, attention output, log-sum-exp, proj output, fc1 output, fc2 output; about
-// 11 B T C values. Normalised inputs, modulations, the GELU and the x between the halves are computed again by the
-// same operations, hence to the same bits.
+// Kept for backward: x, modulation [B, 6C] (the six chunks), mean, rstd, qkv, attention output, log-sum-exp, proj
+// output, fc1 output, fc2 output; about 11 B T C values. Normalised and modulated inputs, the GELU and the x between
+// the halves are computed again by the same operations, hence to the same bits.
 #pragma once
 #include "ditrain/nn/layers.hpp"
 #include "ditrain/ops/elementwise.hpp"

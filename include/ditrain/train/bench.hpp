@@ -20,7 +20,8 @@ struct BenchRow {
   int64_t batch = 0;
   double median_s = 0, min_s = 0, max_s = 0;
   double gflops = 0;       ///< 6 x forward MACs x batch / median_s
-  double peak_gflops = 0;  ///< highest of the FMA loops run before and after
+  double peak_gflops = 0;  ///< the higher of the FMA loops run right before and after these steps
+  double drift = 1;        ///< |before - after| / peak_gflops of those two loops: how unquiet the machine was
   double share = 0;        ///< gflops / peak_gflops, which is the MFU of a step
   double images_per_second = 0;
   size_t peak_rss_bytes = 0;  ///< of the process so far
@@ -35,7 +36,8 @@ struct BenchReport {
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
 /// classes: the shapes of 256 x 256 images in latent space.
-/// A row whose FMA loops before and after differ by more than 3 % is measured again, up to five times.
+/// A row whose FMA loops before and after differ by more than 3 % is measured again, five times at most; the attempt
+/// with the least drift is reported, times and peak both from it.
 /// Errors:   InputError if it does not fit into memory; RunError for a share above 1.02 (the peak cannot be right)
 BenchReport bench_step(const StepBench& bench);
 

@@ -62,7 +62,7 @@ class CommandLine {
 };
 
 /// Runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error: [where] what; ..." and gives
-/// its own exit code; out of memory and any other exception give 1.
+/// its own exit code; an error of std::filesystem gives 2, out of memory and any other exception 1.
 int run_program(const char* name, const std::function<int()>& body);
 
 }  // namespace ditrain::train

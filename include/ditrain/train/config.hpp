@@ -51,7 +51,7 @@ struct KernelsConfig {
 
 struct DistConfig {
   double bucket_mib = 25;  ///< size of one gradient bucket [MiB]
-  bool overlap = false;
+  bool overlap = true;
   std::string allreduce = "mpi";
   bool shard_optimizer = false;
   bool reproducible = false;
@@ -113,7 +113,8 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 /// The effective config: every key, with a comment each; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
 
-/// Checks what no single key shows: shapes, model against diffusion and data, data path. For one process.
+/// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
+/// section sample only if sample.every_steps is above 0. For one process.
 /// Errors:   InputError "[config] ...", with the line to set
 void validate(const Config& config);
 

@@ -44,7 +44,7 @@ struct StepMetrics {
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none
-  std::map<std::string, double> extra;  ///< val_loss, ... of the steps that have them
+  std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them
 };
 
 /// One line of metrics.jsonl; numbers that are not finite become null.
@@ -54,7 +54,8 @@ std::string to_json_line(const StepMetrics& m);
 /// killed run left half-written counts as one of them. Returns how many were moved.
 int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 
-/// "step 120/1000 (12.0 %)  loss 0.1234  312.4 img/s  0.21 TFLOP/s  MFU 45.1 %  ETA 3 min 12 s"
+/// "step 120/1000 (12.0 %)  loss 0.1234 (mse 0.1230 vb 0.0004)  |g| 0.21  312.4 img/s  0.210 TFLOP/s  MFU 45.1 %
+/// ETA 3 min 12 s"
 std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left);
 std::string format_duration(double seconds);
 

@@ -17,7 +17,8 @@ class Trace {
   void add(const std::string& name, const char* category, double start_s, double end_s);
   /// Records forward and backward of every node.
   void watch(autograd::Tape& tape);
-  /// Collective: rank 0 writes the events of all ranks. Errors: RunError if the file cannot be written
+  /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB. Errors:
+  /// RunError if the file cannot be written
   void write(const std::string& path, dist::Communicator& comm) const;
 
  private:

@@ -52,6 +52,7 @@ class TrainStep {
   void run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result);
   void compute_loss(const MicroBatch& micro, StepResult& result);
   std::string first_non_finite();
+  std::string first_bad_gradient();
   std::string agree_on_name(const std::string& mine);
 
   const Config& config_;
@@ -66,6 +67,7 @@ class TrainStep {
   Tensor noise_;
   std::vector<int64_t> t_;
   std::vector<diffusion::LossTerms> terms_;
+  std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::GradientBuckets> buckets_;
   std::string bad_activation_;
   bool mark_buckets_ = false;

@@ -18,10 +18,10 @@ struct TrainOptions {
 
 /// Trains until train.steps, a stop request or an error. Collective.
 /// Returns   kExitDone, or kExitStoppedEarly if a signal or max_hours stopped it after writing a checkpoint
-/// Errors:   InputError for configs, data, folders, checkpoints and memory plans that cannot work, before anything
-/// large
-///           is allocated; RunError for a loss that is not finite (on_non_finite: stop) or a last checkpoint that
-///           cannot be written
+/// Errors:   InputError for configs, data, folders and memory plans that cannot work, before anything large is
+/// allocated,
+///           and for checkpoints that do not fit; RunError for a loss that is not finite (on_non_finite: stop) or a
+///           last checkpoint that cannot be written
 int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm);
 
 /// Prints what a run on `ranks` ranks (0: the ranks of `comm`) would look like: placement, model, memory, steps.

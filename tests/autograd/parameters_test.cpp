@@ -1,0 +1,91 @@
+// The layout of the arenas: slices of whole cache lines in the order of adding, frozen parameters outside.
+#include "ditrain/autograd/parameters.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::autograd;
+using For = ParameterStore::For;
+
+namespace {
+
+// Layout: w at 0 (15 of 16 elements), b at 16 (16), v at 32 (17 of 32); the state dict sorts them as v, w, b.
+struct Rig {
+  ParameterStore store;
+  Parameter& w = store.add("w", {3, 5}, 1);
+  Parameter& b = store.add("b", {16}, 2);
+  Parameter& frozen = store.add("frozen", {7}, 3, /*trainable=*/false);
+  Parameter& v = store.add("v", {17}, 0);
+};
+
+bool all_zero(const Tensor& t) {
+  const auto x = to_vector(t);
+  return std::all_of(x.begin(), x.end(), [](float value) { return value == 0; });
+}
+
+const void* address(const Tensor& t) { return Pin<float>(t).get(); }
+
+}  // namespace
+
+TEST_CASE("slices are whole multiples of 64 bytes, one after the other; frozen parameters have none") {
+  Rig rig;
+  CHECK((rig.w.slice.begin == 0 && rig.w.slice.end == 16));
+  CHECK((rig.b.slice.begin == 16 && rig.b.slice.end == 32));
+  CHECK((rig.v.slice.begin == 32 && rig.v.slice.end == 64));
+  CHECK((rig.frozen.slice.begin == 0 && rig.frozen.slice.end == 0));
+  CHECK(rig.store.arena_size() == 64);
+  CHECK(rig.store.num_parameters() == 15 + 16 + 7 + 17);
+  CHECK(rig.store.bytes(For::kInference) == (64 + 7) * sizeof(float));
+  CHECK(rig.store.bytes(For::kTraining) == (5 * 64 + 7) * sizeof(float));
+}
+
+TEST_CASE("parameters are found by name, by arena element and in the order of the state dict") {
+  Rig rig;
+  CHECK(rig.store.state_dict() == std::vector<Parameter*>{&rig.v, &rig.w, &rig.b, &rig.frozen});
+  CHECK(&rig.store.find("b") == &rig.b);
+  CHECK(&rig.store.find("frozen") == &rig.frozen);
+  CHECK_THROWS_AS(rig.store.find("c"), LogicFault);
+  CHECK(&rig.store.at(0) == &rig.w);
+  CHECK(&rig.store.at(15) == &rig.w);  // padding belongs to the parameter before it
+  CHECK(&rig.store.at(16) == &rig.b);
+  CHECK(&rig.store.at(63) == &rig.v);
+  CHECK_THROWS_AS(rig.store.at(64), LogicFault);
+  CHECK_THROWS_AS(rig.store.at(-1), LogicFault);
+}
+
+TEST_CASE("allocation for training: five zeroed arenas, parameters are views of them") {
+  Rig rig;
+  ParameterStore& store = rig.store;
+  store.allocate(For::kTraining);
+  for (const Tensor* arena : {&store.values, &store.grads, &store.exp_avg, &store.exp_avg_sq, &store.ema}) {
+    REQUIRE(arena->shape() == Shape{64});
+    CHECK(all_zero(*arena));
+  }
+  CHECK(rig.w.value.shape() == Shape{3, 5});
+  CHECK(address(rig.b.value) == Pin<float>(store.values) + 16);
+  CHECK(address(rig.b.grad) == Pin<float>(store.grads) + 16);
+  CHECK(uintptr_t(address(rig.v.value)) % 64 == 0);
+  Pin<float>(rig.v.value)[1] = 3;
+  CHECK(to_vector(store.values)[33] == 3);
+  CHECK(address(store.view(store.ema, rig.v)) == Pin<float>(store.ema) + 32);
+  CHECK(store.view(store.ema, rig.v).shape() == Shape{17});
+
+  CHECK(&rig.frozen.value.storage() != &store.values.storage());
+  CHECK(rig.frozen.value.shape() == Shape{7});
+  CHECK(all_zero(rig.frozen.value));
+  CHECK_FALSE(rig.frozen.grad.defined());
+}
+
+TEST_CASE("allocation for inference: values only") {
+  Rig rig;
+  rig.store.allocate(For::kInference);
+  CHECK(all_zero(rig.store.values));
+  CHECK(rig.b.value.defined());
+  CHECK(rig.frozen.value.defined());
+  CHECK_FALSE(rig.b.grad.defined());
+  CHECK_FALSE(rig.store.grads.defined());
+  CHECK_FALSE(rig.store.ema.defined());
+}

@@ -1,0 +1,114 @@
+// The tape: order of nodes and hooks, what is kept and what is shared, in training and in inference.
+#include "ditrain/autograd/tape.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::autograd;
+
+namespace {
+
+using Calls = std::vector<std::string>;
+
+struct Recorder : Node {
+  Recorder(Tape& tape, const std::string& name, Calls& calls, std::vector<Parameter*> parameters = {})
+      : Node(name, std::move(parameters)), calls_(calls) {
+    x = tape.keep(*this, "x", {2, 3});
+    buffer = tape.temporary("buffer", {5});
+  }
+  void forward(ops::Context&) override { calls_.push_back("forward " + name()); }
+  void backward(ops::Context&) override { calls_.push_back("backward " + name()); }
+
+  ActivationRef x, buffer;
+
+ private:
+  Calls& calls_;
+};
+
+struct Rig {
+  parallel::Team team{{.num_workers = 1}};
+  ops::Context ctx{team};
+  Calls calls;
+};
+
+}  // namespace
+
+TEST_CASE("hooks run at the borders of each node, in the order in which they were added") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  tape.record<Recorder>("a", rig.calls);
+  tape.record<Recorder>("b", rig.calls);
+  const auto note = [&](const std::string& what) {
+    return [&, what](const Node& node) { rig.calls.push_back(what + " " + node.name()); };
+  };
+  tape.add_hook(HookPoint::kPostBackward, note("post-backward"));
+  tape.add_hook(HookPoint::kPreBackward, note("pre-backward"));
+  tape.add_hook(HookPoint::kPostForward, note("post-forward"));
+  tape.add_hook(HookPoint::kPreForward, note("pre-forward 1"));
+  tape.add_hook(HookPoint::kPreForward, note("pre-forward 2"));
+
+  tape.forward(rig.ctx);
+  CHECK(rig.calls == Calls{"pre-forward 1 a", "pre-forward 2 a", "forward a", "post-forward a",  //
+                           "pre-forward 1 b", "pre-forward 2 b", "forward b", "post-forward b"});
+  rig.calls.clear();
+  tape.backward(rig.ctx);
+  CHECK(rig.calls == Calls{"pre-backward b", "backward b", "post-backward b",  //
+                           "pre-backward a", "backward a", "post-backward a"});
+}
+
+TEST_CASE("training keeps a tensor for each node and shares the temporaries") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  const auto& a = tape.record<Recorder>("a", rig.calls);
+  const auto& b = tape.record<Recorder>("b", rig.calls);
+  CHECK(tape.kept_bytes() == 2 * 6 * sizeof(float));
+  CHECK(tape.temporary_bytes() == 5 * sizeof(float));
+  REQUIRE(b.kept().size() == 1);
+  CHECK(b.kept()[0] == b.x);
+  CHECK(b.x->name == "b.x");
+  CHECK(a.x != b.x);
+  CHECK(a.buffer == b.buffer);
+
+  CHECK_FALSE(a.x->tensor.defined());
+  tape.allocate();
+  CHECK(a.x->tensor.shape() == Shape{2, 3});
+  CHECK(&a.x->tensor.storage() != &b.x->tensor.storage());
+  CHECK(a.buffer->tensor.shape() == Shape{5});
+}
+
+TEST_CASE("inference keeps nothing: nodes share what they would keep, and there is no backward") {
+  Rig rig;
+  Tape tape(Mode::kInference);
+  const auto& a = tape.record<Recorder>("a", rig.calls);
+  const auto& b = tape.record<Recorder>("b", rig.calls);
+  CHECK(tape.kept_bytes() == 0);
+  CHECK(tape.temporary_bytes() == (6 + 5) * sizeof(float));
+  CHECK(a.x == b.x);
+  CHECK(a.kept().empty());
+  CHECK_THROWS_AS(tape.backward(rig.ctx), LogicFault);
+  CHECK(rig.calls.empty());
+}
+
+TEST_CASE("a temporary has one shape") {
+  Tape tape(Mode::kTraining);
+  const ActivationRef first = tape.temporary("h", {2, 3});
+  CHECK(tape.temporary("h", {2, 3}) == first);
+  CHECK_THROWS_AS(tape.temporary("h", {3, 2}), LogicFault);
+}
+
+TEST_CASE("the slice of a node spans its trainable parameters") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  ParameterStore store;
+  store.add("before", {16}, 0);
+  Parameter& w = store.add("w", {16}, 1);
+  Parameter& frozen = store.add("frozen", {16}, 2, /*trainable=*/false);
+  Parameter& b = store.add("b", {3}, 3);
+  const auto& node = tape.record<Recorder>("node", rig.calls, std::vector<Parameter*>{&b, &frozen, &w});
+  CHECK(node.parameter_slice().begin == 16);
+  CHECK(node.parameter_slice().end == 48);
+  const auto& none = tape.record<Recorder>("none", rig.calls, std::vector<Parameter*>{&frozen});
+  CHECK(none.parameter_slice().begin == none.parameter_slice().end);
+}
