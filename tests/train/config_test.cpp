@@ -270,7 +270,7 @@ TEST_CASE("hostile text ends in a message") {
   CHECK(parse_error("\x80\xff\xfe: \x01\x02").find("[config] a.yaml") == 0);
 }
 
-TEST_CASE("--set wins over the file, the last --set over the first") {
+TEST_CASE("a value given with --set wins over the file, the last one over the first") {
   const std::string text = "train: {steps: 1, global_batch: 4}\nmodel: {name: DiT-S/2}\n";
   const Config c = parse_config(text, "a.yaml",
                                 {"train.steps=2", "train.steps=3", "model.name=DiT-L/8", "model.input_size=[16,24]",
