@@ -22,8 +22,8 @@ fi
 [[ $status -eq 0 ]] || exit "$status"
 
 echo
-# ditrain says so in the log when a resumed run has no step left.
-if [[ ${#resume[@]} -gt 0 ]] && tail -n 3 "$out/log.txt" | grep -q "nothing to do"; then
+# The part of the log that this call wrote says so if no step was left.
+if awk '/: (new run|resuming) /{left=1} /nothing to do/{left=0} END{exit left}' "$out/log.txt"; then
   echo "the run in $out was finished already; its last results:"
   for result in "validation: " "own class as nearest neighbour"; do
     grep -F "$result" "$out/log.txt" | tail -n 1 || true

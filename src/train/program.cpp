@@ -18,7 +18,7 @@ int run_mpi_program(const char* name, int argc, char** argv, const std::function
       return body(*comm);
     } catch (...) {
       // What all ranks find wrong is said once: rank 0 speaks first and ends the job.
-      if (comm->rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+      if (comm->rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(3));
       throw;
     }
   });

@@ -9,7 +9,7 @@ target_compile_definitions(test_e2e PRIVATE
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
-foreach(program ditrain ditsample ditexport ditverify)
+foreach(program ditrain ditsample ditexport ditverify ditbench)
   if(TARGET ${program})
     add_dependencies(test_e2e ${program})
   endif()
