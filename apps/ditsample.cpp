@@ -16,6 +16,7 @@
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/npz.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/io/tiff.hpp"
 #include "ditrain/train/command_line.hpp"
 #include "ditrain/train/export.hpp"
 #include "ditrain/train/placement.hpp"
@@ -51,7 +52,7 @@ CommandLine make_command_line() {
         "auto"},
        {"seed", "K", "of all random numbers", "0"},
        {"out", "DIR", "folder of the images: 000000.png, ..."},
-       {"format", "png|geotiff", "of the images; this version writes png", "png"},
+       {"format", "png|geotiff", "8-bit pictures, or TIFF files with the values of all bands as f32", "png"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
        {"npz", "FILE.npz", "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels)"},
        {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
@@ -66,6 +67,7 @@ struct Job {
   std::string checkpoint, weights, label_spec, out, grid, npz, clip;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
   uint64_t seed = 0;
+  bool tiff = false;  ///< TIFF files instead of PNGs
   diffusion::SamplerConfig sampler;
 };
 
@@ -84,9 +86,10 @@ std::string read_clip(const CommandLine& line) {
 Job read_job(const CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
     if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
-  if (line.get("format") == "geotiff") refuse("--format geotiff is not available in this version", "geotiff", "png");
-  if (line.get("format") != "png") refuse("--format", "'" + line.get("format") + "'", "png");
+  const std::string format = line.get("format");
+  if (format != "png" && format != "geotiff") refuse("--format", "'" + format + "'", "png or geotiff");
   Job job;
+  job.tiff = format == "geotiff";
   job.checkpoint = line.get("checkpoint"), job.weights = line.get("weights"), job.label_spec = line.get("labels");
   job.out = line.get("out"), job.grid = line.get("grid"), job.npz = line.get("npz");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
@@ -98,7 +101,9 @@ Job read_job(const CommandLine& line) {
   return job;
 }
 
-std::string image_name(int64_t index) { return fmt::format("{:06}.png", index); }
+std::string image_name(const Job& job, int64_t index) {
+  return fmt::format("{}/{:06}.{}", job.out, index, job.tiff ? "tif" : "png");
+}
 bool is_picture(const nn::DitConfig& model) { return model.in_channels == 1 || model.in_channels == 3; }
 
 /// Nothing that exists is overwritten; found out before anything is computed.
@@ -108,7 +113,7 @@ void check_outputs(const Job& job, const nn::DitConfig& model) {
            "1 or 3 channels", fmt::format("without it: ditsample writes OUT/{} for such models", kRawFile));
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
-    if (entry.path().extension() == ".png" || entry.path().filename() == kRawFile)
+    if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" || entry.path().filename() == kRawFile)
       refuse("--out holds samples already", entry.path().string(), "an empty or new folder");
   for (const std::string& file : {job.grid, job.npz}) {
     if (file.empty()) continue;
@@ -231,7 +236,9 @@ std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const
     for (int64_t i = begin; i < end; ++i) {
       const float* chw = values.data() + i * m.in_channels * m.pixels();
       pictures[size_t(i)] = io::to_image(chw, m.in_channels, m.input_height, m.input_width);
-      io::write_png(job.out + "/" + image_name(round.first + i), pictures[size_t(i)]);
+      const std::string path = image_name(job, round.first + i);
+      job.tiff ? io::write_tiff_f32(path, chw, m.in_channels, m.input_height, m.input_width)
+               : io::write_png(path, pictures[size_t(i)]);
     }
   });
   return pictures;

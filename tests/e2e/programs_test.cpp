@@ -128,7 +128,7 @@ TEST_CASE("ditsample: wrong flags and inputs") {
   refused(ditsample(checkpoint, out, {"--labels", "0,8"}), {"label", "8"});
   refused(ditsample(checkpoint, out, {"--steps", "2000"}), {"2000"});
   refused(ditsample(checkpoint, out, {"--sampler", "euler"}), {"euler", "ddim"});
-  refused(ditsample(checkpoint, out, {"--format", "geotiff"}), {"geotiff", "not available"});
+  refused(ditsample(checkpoint, out, {"--format", "jpeg"}), {"'jpeg'", "png or geotiff"});
   refused(ditsample(scratch / "nowhere", out), {scratch / "nowhere"});
   refused(program("ditsample", {"--out", out}), {"--checkpoint is needed"});
 
@@ -258,4 +258,22 @@ TEST_CASE("programs: all answer to help and version and refuse what they do not 
     CHECK_THAT(wrong.err, Catch::StartsWith(std::string(name) + ": error: ") && Contains("did you mean --version?"));
     CHECK(wrong.out.empty());
   }
+}
+
+TEST_CASE("ditsample: --format geotiff writes the values of all bands, the same images as the PNGs") {
+  const ScratchFolder scratch;
+  const std::string checkpoint = trained(scratch);
+  const Args few = {"--num", "2", "--steps", "3", "--seed", "4"};
+  REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "tif", few + Args{"--format", "geotiff"})), 0);
+  REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "png", few)), 0);
+  const std::string tiff = read_file(scratch / "tif/000001.tif");
+  REQUIRE(tiff.substr(0, 4) == std::string("II\x2a\0", 4));
+  const auto png = ditrain::io::read_image(scratch / "png/000001.png");
+  REQUIRE(tiff.size() > 8 + 4 * png.pixels.size());
+  for (size_t i = 0; i < png.pixels.size(); ++i) {  // both are pixel-interleaved; the strip begins at byte 8
+    float value;
+    std::memcpy(&value, tiff.data() + 8 + 4 * i, sizeof value);
+    REQUIRE(ditrain::io::to_u8(value) == png.pixels[i]);
+  }
+  REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "tif", few + Args{"--format", "geotiff"})), 2);  // not over old ones
 }
