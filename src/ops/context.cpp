@@ -16,12 +16,6 @@ void* Context::scratch(const parallel::Worker& w, size_t bytes) {
   return mine.get();
 }
 
-size_t Context::scratch_bytes() const {
-  size_t sum = 0;
-  for (const auto& s : scratch_) sum += s.get_deleter().bytes;
-  return sum;
-}
-
 void expect_shape(const char* op, const char* name, const Tensor& t, const Shape& expected) {
   if (!t.defined() || t.shape() != expected)
     throw ShapeError({.where = op,

@@ -18,7 +18,6 @@ class Context {
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
   void* scratch(const parallel::Worker& w, size_t bytes);
-  size_t scratch_bytes() const;
 
   /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
   template <class F>
