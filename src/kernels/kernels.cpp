@@ -8,7 +8,42 @@ const KernelTable& table() { return *process_isa().table; }
 }  // namespace
 
 void gemm(const GemmArgs& args, void* scratch) { table().gemm(args, scratch); }
-size_t gemm_scratch_bytes(int64_t m, int64_t n, int64_t k) { return table().gemm_scratch_bytes(m, n, k); }
+size_t gemm_scratch_bytes(const GemmArgs& args) { return table().gemm_scratch_bytes(args); }
+
+namespace {
+
+// p + n elements of the type; null stays null.
+const void* advance(const void* p, DType type, int64_t n) {
+  return p == nullptr ? nullptr : static_cast<const std::byte*>(p) + n * static_cast<int64_t>(dtype_bytes(type));
+}
+void* advance(void* p, DType type, int64_t n) { return const_cast<void*>(advance(const_cast<const void*>(p), type, n)); }
+const float* advance(const float* p, int64_t n) { return p == nullptr ? nullptr : p + n; }
+
+void skip_rows(Normalise& x, int64_t rows) {
+  x.mean = advance(x.mean, rows), x.rstd = advance(x.rstd, rows), x.first_row += rows;
+}
+void skip_columns(Normalise& x, int64_t cols) { x.shift = advance(x.shift, cols), x.scale = advance(x.scale, cols); }
+
+}  // namespace
+
+GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_t n) {
+  GemmArgs g = whole;
+  g.m = m, g.n = n;
+  const bool a_rows = whole.trans_a == Trans::kNo, b_rows = whole.trans_b == Trans::kYes;  // array rows are cut
+  g.a = advance(g.a, g.a_type, a_rows ? i * g.lda : i);
+  g.b = advance(g.b, g.b_type, b_rows ? j * g.ldb : j);
+  g.c = advance(g.c, g.c_type, i * g.ldc + j);
+  a_rows ? skip_rows(g.normalise_a, i) : skip_columns(g.normalise_a, i);
+  b_rows ? skip_rows(g.normalise_b, j) : skip_columns(g.normalise_b, j);
+  g.bias = advance(g.bias, j);
+  g.a_row_sums = j == 0 && g.a_row_sums != nullptr ? g.a_row_sums + i : nullptr;
+  Epilogue& e = g.epilogue;
+  const DType type = e.kind == EpilogueKind::kGateResidual ? DType::kF32 : g.c_type;
+  e.in = advance(e.in, type, i * e.in_stride + j);
+  e.out = advance(e.out, type, i * e.out_stride + j);
+  e.gate = advance(e.gate, j), e.first_row += i;
+  return g;
+}
 
 void attention_forward(const AttentionHead& head, float* out, float* lse, void* scratch) {
   table().attention_forward(head, out, lse, scratch);

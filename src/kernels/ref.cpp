@@ -5,18 +5,66 @@
 
 namespace ditrain::kernels::ref {
 
+namespace {
+
+float element(const void* p, DType type, int64_t i) {
+  return type == DType::kF32 ? static_cast<const float*>(p)[i] : to_f32(static_cast<const BFloat16*>(p)[i]);
+}
+void set_element(void* p, DType type, int64_t i, double value) {
+  if (type == DType::kF32)
+    static_cast<float*>(p)[i] = static_cast<float>(value);
+  else
+    static_cast<BFloat16*>(p)[i] = to_bf16(static_cast<float>(value));
+}
+
+// Row r, column j of an operand's array, normalised and rounded as the product takes it.
+double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, const Normalise& norm, int64_t r,
+               int64_t j) {
+  double x = double(element(p, type, r * stride + j));
+  if (norm.mean != nullptr) {
+    const int64_t at = (norm.first_row + r) / norm.rows_per_sample * norm.cond_stride + j;
+    x = (x - double(norm.mean[r])) * double(norm.rstd[r]) * (1 + double(norm.scale[at])) + double(norm.shift[at]);
+  }
+  return g.arithmetic == DType::kF32 ? x : double(to_f32(to_bf16(static_cast<float>(x))));
+}
+double a_at(const GemmArgs& g, int64_t i, int64_t p) {
+  return g.trans_a == Trans::kYes ? operand(g, g.a, g.a_type, g.lda, g.normalise_a, p, i)
+                                  : operand(g, g.a, g.a_type, g.lda, g.normalise_a, i, p);
+}
+double b_at(const GemmArgs& g, int64_t p, int64_t j) {
+  return g.trans_b == Trans::kYes ? operand(g, g.b, g.b_type, g.ldb, g.normalise_b, j, p)
+                                  : operand(g, g.b, g.b_type, g.ldb, g.normalise_b, p, j);
+}
+
+void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {
+  const Epilogue& e = g.epilogue;
+  const int64_t at = i * g.ldc + j, in = i * e.in_stride + j, out = i * e.out_stride + j;
+  if (e.kind == EpilogueKind::kGeluBackward) t *= gelu_slope(double(element(e.in, g.c_type, in)));
+  set_element(g.c, g.c_type, at, t);
+  const double c = double(element(g.c, g.c_type, at));
+  if (e.kind == EpilogueKind::kGelu) set_element(e.out, g.c_type, out, gelu(c));
+  if (e.kind == EpilogueKind::kGeluBackward && e.out != nullptr)
+    set_element(e.out, g.c_type, out, gelu(double(element(e.in, g.c_type, in))));
+  if (e.kind == EpilogueKind::kGateResidual) {
+    const double gate = double(e.gate[(e.first_row + i) / e.rows_per_sample * e.cond_stride + j]);
+    set_element(e.out, DType::kF32, out, double(element(e.in, DType::kF32, in)) + gate * c);
+  }
+}
+
+}  // namespace
+
 void gemm(const GemmArgs& g) {
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {
-      double sum = g.accumulate ? double(g.c[i * g.ldc + j]) : 0.0;
-      for (int64_t p = 0; p < g.k; ++p) {
-        const float a = g.trans_a == Trans::kYes ? g.a[p * g.lda + i] : g.a[i * g.lda + p];
-        const float b = g.trans_b == Trans::kYes ? g.b[j * g.ldb + p] : g.b[p * g.ldb + j];
-        sum += double(a) * double(b);
-      }
+      double sum = g.accumulate ? double(element(g.c, g.c_type, i * g.ldc + j)) : 0.0;
+      for (int64_t p = 0; p < g.k; ++p) sum += a_at(g, i, p) * b_at(g, p, j);
       if (g.bias != nullptr) sum += double(g.bias[j]);
-      g.c[i * g.ldc + j] = static_cast<float>(sum);
+      finish(g, i, j, sum);
     }
+    if (g.a_row_sums == nullptr) continue;
+    double sum = double(g.a_row_sums[i]);
+    for (int64_t p = 0; p < g.k; ++p) sum += a_at(g, i, p);
+    g.a_row_sums[i] = static_cast<float>(sum);
   }
 }
 

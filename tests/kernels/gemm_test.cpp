@@ -62,7 +62,7 @@ struct Data {
 void check(const Problem& p, const KernelTable& table) {
   INFO(text(p, table));
   Data fast(p), slow(p);
-  const Scratch scratch(table.gemm_scratch_bytes(p.m, p.n, p.k));
+  const Scratch scratch(table.gemm_scratch_bytes(fast.args));
   table.gemm(fast.args, scratch.get());
   ref::gemm(slow.args);
   CHECK(difference(fast.c.values(), slow.c.values(), tolerance(p.k)) == "");
@@ -117,15 +117,13 @@ TEST_CASE("gemm gives the same bits however rows and columns are cut") {
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     Data one(whole), many(whole);
-    const Scratch scratch(table->gemm_scratch_bytes(whole.m, whole.n, whole.k));
+    const Scratch scratch(table->gemm_scratch_bytes(one.args));
     table->gemm(one.args, scratch.get());
     const GemmArgs& g = many.args;
     for (int64_t i = 0, rows = 1; i < g.m; i += rows, rows = rows * 2 + 1) {
       for (int64_t j = 0, cols = 3; j < g.n; j += cols, cols = cols * 2 - 1) {
-        GemmArgs part = g;
-        part.m = std::min(rows, g.m - i), part.n = std::min(cols, g.n - j);
-        part.a = g.a + i * g.lda, part.b = g.b + j * g.ldb, part.c = g.c + i * g.ldc + j, part.bias = g.bias + j;
-        const Scratch small(table->gemm_scratch_bytes(part.m, part.n, part.k));
+        const GemmArgs part = block_of(g, i, std::min(rows, g.m - i), j, std::min(cols, g.n - j));
+        const Scratch small(table->gemm_scratch_bytes(part));
         table->gemm(part, small.get());
       }
     }
@@ -140,16 +138,16 @@ TEST_CASE("gemm sums in the declared order") {
     INFO(table->name);
     const bool fused = std::string(table->name) != "baseline";
     Data fast(p), slow(p);
-    const Scratch scratch(table->gemm_scratch_bytes(p.m, p.n, p.k));
+    const Scratch scratch(table->gemm_scratch_bytes(fast.args));
     table->gemm(fast.args, scratch.get());
     const GemmArgs& g = slow.args;
     for (int64_t i = 0; i < g.m; ++i) {
       for (int64_t j = 0; j < g.n; ++j) {
-        float c = g.c[i * g.ldc + j];
+        float c = slow.c.data()[i * g.ldc + j];
         for (int64_t p0 = 0; p0 < g.k; p0 += kSumChunk) {
           float chain = 0;
           for (int64_t k = p0; k < std::min(p0 + kSumChunk, g.k); ++k) {
-            const float a = g.a[k * g.lda + i], b = g.b[k * g.ldb + j];
+            const float a = slow.a.data()[k * g.lda + i], b = slow.b.data()[k * g.ldb + j];
             if (fused)
               chain = std::fma(a, b, chain);
             else
@@ -157,7 +155,7 @@ TEST_CASE("gemm sums in the declared order") {
           }
           c += chain;
         }
-        g.c[i * g.ldc + j] = c + g.bias[j];
+        slow.c.data()[i * g.ldc + j] = c + g.bias[j];
       }
     }
     CHECK(same_bits(fast.c.values(), slow.c.values()));
@@ -170,7 +168,7 @@ TEST_CASE("a NaN in an operand of gemm reaches its row or column and nothing els
     INFO(table->name);
     Data x(p);
     x.a.data()[13 * x.args.lda + 5] = std::numeric_limits<float>::quiet_NaN();
-    const Scratch scratch(table->gemm_scratch_bytes(p.m, p.n, p.k));
+    const Scratch scratch(table->gemm_scratch_bytes(x.args));
     table->gemm(x.args, scratch.get());
     const std::vector<float> c = x.c.values();
     int64_t wrong = 0;
@@ -182,7 +180,7 @@ TEST_CASE("a NaN in an operand of gemm reaches its row or column and nothing els
 TEST_CASE("the public gemm runs the chosen kernels") {
   const Problem p{30, 33, 20, false, true, false, true, 0};
   Data direct(p), forwarded(p);
-  const Scratch scratch(gemm_scratch_bytes(p.m, p.n, p.k));
+  const Scratch scratch(gemm_scratch_bytes(direct.args));
   process_isa().table->gemm(direct.args, scratch.get());
   gemm(forwarded.args, scratch.get());
   CHECK(same_bits(direct.c.values(), forwarded.c.values()));

@@ -4,35 +4,74 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ditrain/base/dtype.hpp"
+
 namespace ditrain::kernels {
 
 enum class Trans { kNo, kYes };
 
-/// c[m,n] = (accumulate ? c : 0) + op(a)[m,k] op(b)[k,n] + bias[n]
+/// LayerNorm + adaLN modulation of an operand whose array rows are tokens, applied while the operand is packed:
+///   x'[r,j] = (x[r,j] - mean[r]) rstd[r] (1 + scale[s,j]) + shift[s,j],  s = (first_row + r) / rows_per_sample
+struct Normalise {
+  const float *mean = nullptr, *rstd = nullptr;  ///< of array row 0; null: the operand is taken as it is
+  const float *shift = nullptr, *scale = nullptr;  ///< of sample 0 and array column 0
+  int64_t cond_stride = 0;                         ///< from one sample's shift to the next one's
+  int64_t rows_per_sample = 1, first_row = 0;
+};
+
+/// What is done with a finished element t = (accumulate ? c : 0) + sums + bias; c is rounded to its type first.
+enum class EpilogueKind {
+  kNone,          ///< c = t
+  kGelu,          ///< c = t;  out = gelu(c)                                   in: none; out of c's type
+  kGeluBackward,  ///< c = t gelu'(in);  out = gelu(in), if out is not null     in, out of c's type
+  kGateResidual   ///< c = t;  out = in + gate c                               in, out f32
+};
+struct Epilogue {
+  EpilogueKind kind = EpilogueKind::kNone;
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t in_stride = 0, out_stride = 0;  ///< elements from row to row
+  const float* gate = nullptr;            ///< of sample 0 and column 0
+  int64_t cond_stride = 0;                ///< from one sample's gate to the next one's
+  int64_t rows_per_sample = 1, first_row = 0;
+};
+
+/// c[m,n] = epilogue((accumulate ? c : 0) + op(a)[m,k] op(b)[k,n] + bias[n])
 /// Shapes:   a is [m,k] with row stride lda, or [k,m] if trans_a; b is [k,n] with ldb, or [n,k] if trans_b; c [m,n],
-/// ldc
+///           ldc
+/// Types:    operands and c f32 or bf16 each; sums f32. `arithmetic` kBF16 rounds both operands to bf16 on the way into
+///           the product (one bf16 multiply-add where the CPU has it, f32 arithmetic on the rounded values elsewhere).
 struct GemmArgs {
   int64_t m = 0, n = 0, k = 0;
-  const float* a = nullptr;
+  const void* a = nullptr;
   int64_t lda = 0;
   Trans trans_a = Trans::kNo;
-  const float* b = nullptr;
+  const void* b = nullptr;
   int64_t ldb = 0;
   Trans trans_b = Trans::kNo;
-  float* c = nullptr;
+  void* c = nullptr;
   int64_t ldc = 0;
-  bool accumulate = false;
+  bool accumulate = false;      ///< c must be f32
   const float* bias = nullptr;  ///< added once to every row; null: none
+  DType a_type = DType::kF32, b_type = DType::kF32, c_type = DType::kF32;
+  DType arithmetic = DType::kF32;
+  Normalise normalise_a = {}, normalise_b = {};
+  Epilogue epilogue = {};
+  float* a_row_sums = nullptr;  ///< [m] += sum over k of op(a) as the product takes it; null: not wanted
 };
 
 /// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
 /// (multiply, then add on baseline x86, which has no fused one); the old c, if accumulated, comes first, then the chunk
-/// sums in increasing order, the bias last.
+/// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs.
 inline constexpr int64_t kSumChunk = 512;
 
-/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(m, n, k), 64-byte aligned. c aliases nothing.
+/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing.
 void gemm(const GemmArgs& args, void* scratch);
-size_t gemm_scratch_bytes(int64_t m, int64_t n, int64_t k);
+size_t gemm_scratch_bytes(const GemmArgs& args);
+
+/// The part of a product that computes rows [i, i + m) and columns [j, j + n) of c. a_row_sums stay with the part that
+/// starts at column 0.
+GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_t n);
 
 namespace ref {
 void gemm(const GemmArgs& args);  ///< plain loops, f64 accumulation
