@@ -4,10 +4,14 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/cpu.hpp"
 #include "kernel_table.hpp"
 
 namespace ditrain::kernels {
 
+namespace avx512_bf16 {
+extern const KernelTable table;
+}
 namespace avx512 {
 extern const KernelTable table;
 }
@@ -30,6 +34,11 @@ std::string missing_for_avx512() {
   return "";
 }
 
+std::string missing_for_avx512_bf16() {
+  const std::string missing = missing_for_avx512();
+  return missing.empty() && !platform::cpu_features().avx512_bf16 ? "avx512_bf16" : missing;
+}
+
 std::string missing_for_avx2() {
   if (!__builtin_cpu_supports("avx2")) return "avx2";
   if (!__builtin_cpu_supports("fma")) return "fma";
@@ -40,13 +49,14 @@ std::string missing_for_avx2() {
 // Position in the list below which candidates are wanted; names of the full list, so that "avx512" is a known word on
 // every machine.
 int speed_rank(const std::string& name) {
+  if (name == "avx512_bf16") return 3;
   if (name == "avx512") return 2;
   if (name == "avx2") return 1;
   if (name == "baseline" || name == "scalar") return 0;
   throw InputError({.where = "DITRAIN_ISA",
                     .what = "unknown instruction set",
                     .got = "'" + name + "'",
-                    .expected = "scalar, baseline, avx2 or avx512",
+                    .expected = "scalar, baseline, avx2, avx512 or avx512_bf16",
                     .hint = "unset it to use the fastest"});
 }
 
@@ -55,6 +65,7 @@ int speed_rank(const std::string& name) {
 std::vector<IsaCandidate> isa_candidates() {
   std::vector<IsaCandidate> list;
 #ifdef DITRAIN_KERNELS_X86
+  list.push_back({&avx512_bf16::table, missing_for_avx512_bf16()});
   list.push_back({&avx512::table, missing_for_avx512()});
   list.push_back({&avx2::table, missing_for_avx2()});
 #endif
@@ -64,7 +75,7 @@ std::vector<IsaCandidate> isa_candidates() {
 
 IsaChoice choose_isa(const char* wanted) {
   const bool limited = wanted != nullptr && *wanted != '\0';
-  const int highest = limited ? speed_rank(wanted) : speed_rank("avx512");
+  const int highest = limited ? speed_rank(wanted) : speed_rank("avx512_bf16");
   std::string refused;
   for (const IsaCandidate& candidate : isa_candidates()) {
     const std::string name = candidate.table->name;

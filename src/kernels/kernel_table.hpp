@@ -11,6 +11,8 @@
 
 namespace ditrain::kernels {
 
+extern GemmBlocking gemm_blocking_in_use;  ///< what gemm_blocking() returns
+
 /// The kernels of one instruction set; the fields are the public functions of the same names.
 struct KernelTable {
   const char* name;

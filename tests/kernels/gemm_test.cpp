@@ -91,10 +91,11 @@ TEST_CASE("gemm equals the reference across blocks of rows, columns and sum chun
   for (const KernelTable* table : usable_tables()) {
     for (int bits = 0; bits < 4; ++bits) {
       const bool ta = (bits & 1) != 0, tb = (bits & 2) != 0;
-      check({5, 40, 511, ta, tb, false, true, 0}, *table);
-      check({5, 40, 512, ta, tb, true, true, 1}, *table);
-      check({5, 40, 513, ta, tb, false, true, 0}, *table);
-      check({5, 40, 1537, ta, tb, true, false, 3}, *table);
+      check({5, 40, kSumChunk - 1, ta, tb, false, true, 0}, *table);
+      check({5, 40, kSumChunk, ta, tb, true, true, 1}, *table);
+      check({5, 40, kSumChunk + 1, ta, tb, false, true, 0}, *table);
+      check({5, 40, 2 * kSumChunk + 1, ta, tb, true, false, 3}, *table);
+      check({30, 40, 2 * kSumChunk + 1, ta, tb, true, true, 0}, *table);
       check({169, 70, 30, ta, tb, false, true, 0}, *table);
       check({350, 1153, 9, ta, tb, true, true, 0}, *table);
       check({97, 1200, 600, ta, tb, false, false, 0}, *table);
@@ -113,7 +114,7 @@ TEST_CASE("gemm with an empty dimension") {
 }
 
 TEST_CASE("gemm gives the same bits however rows and columns are cut") {
-  const Problem whole{187, 205, 700, false, true, true, true, 1};
+  const Problem whole{187, 205, kSumChunk + 70, false, true, true, true, 1};
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     Data one(whole), many(whole);

@@ -63,7 +63,7 @@ struct GemmArgs {
 /// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
 /// (multiply, then add on baseline x86, which has no fused one); the old c, if accumulated, comes first, then the chunk
 /// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs.
-inline constexpr int64_t kSumChunk = 512;
+inline constexpr int64_t kSumChunk = 1152;
 
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing.
 void gemm(const GemmArgs& args, void* scratch);
@@ -72,6 +72,16 @@ size_t gemm_scratch_bytes(const GemmArgs& args);
 /// The part of a product that computes rows [i, i + m) and columns [j, j + n) of c. a_row_sums stay with the part that
 /// starts at column 0.
 GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_t n);
+
+/// Cache blocks: rows of a (kept in the L2 cache), columns of b (kept in the L3 cache). They change speed, never a bit.
+struct GemmBlocking {
+  int64_t rows = 0, cols = 0;
+};
+GemmBlocking gemm_blocking();
+/// Errors: InputError if a size is below 1 or above 1 << 20. Not while a product runs.
+void set_gemm_blocking(const GemmBlocking& blocking);
+/// From cache sizes in bytes (0: unknown): a third of L2 for a block of a, a sixth of a core's share of L3 for one of b.
+GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core);
 
 namespace ref {
 void gemm(const GemmArgs& args);  ///< plain loops, f64 accumulation

@@ -1,0 +1,256 @@
+// Products with bf16 operands and results, normalised operands, epilogues and row sums.
+#include <tuple>
+
+#include "ditrain/base/dtype.hpp"
+#include "ditrain/kernels/gemm.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+/// A row-major array of f32 or bf16 with a guard zone on both sides; `values` reads it as f32.
+class Array {
+ public:
+  Array(int64_t rows, int64_t cols, DType type, uint64_t salt, bool filled = true)
+      : rows_(rows),
+        cols_(cols),
+        type_(type),
+        bytes_(size_t((rows * cols + 2 * kZone) * int64_t(dtype_bytes(type))), 0xa5) {
+    const std::vector<float> x = random_values(rows * cols, salt);
+    for (int64_t i = 0; filled && i < rows * cols; ++i) set(i, x[size_t(i)]);
+  }
+  void* data() { return bytes_.data() + offset(0); }
+  float* f32() { return static_cast<float*>(data()); }
+  DType type() const { return type_; }
+  int64_t cols() const { return cols_; }
+  std::vector<float> values() const {
+    std::vector<float> x;
+    for (int64_t i = 0; i < rows_ * cols_; ++i) x.push_back(get(i));
+    return x;
+  }
+  bool zones_untouched() const {
+    const auto clean = [](unsigned char c) { return c == 0xa5; };
+    return std::all_of(bytes_.begin(), bytes_.begin() + int64_t(offset(0)), clean) &&
+           std::all_of(bytes_.begin() + int64_t(offset(rows_ * cols_)), bytes_.end(), clean);
+  }
+
+ private:
+  static constexpr int64_t kZone = 65;  // odd: the data is not aligned to vectors
+  size_t offset(int64_t i) const { return size_t(kZone + i) * dtype_bytes(type_); }
+  void set(int64_t i, float v) {
+    const BFloat16 half = to_bf16(v);
+    type_ == DType::kF32 ? std::memcpy(&bytes_[offset(i)], &v, 4) : std::memcpy(&bytes_[offset(i)], &half, 2);
+  }
+  float get(int64_t i) const {
+    float v;
+    BFloat16 half;
+    if (type_ == DType::kBF16) return std::memcpy(&half, &bytes_[offset(i)], 2), to_f32(half);
+    std::memcpy(&v, &bytes_[offset(i)], 4);
+    return v;
+  }
+  int64_t rows_, cols_;
+  DType type_;
+  std::vector<unsigned char> bytes_;
+};
+
+enum class Norm { kNone, kA, kB };
+
+struct Problem {
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+  DType a, b, c, arithmetic;
+  EpilogueKind epilogue = EpilogueKind::kNone;
+  Norm norm = Norm::kNone;
+  bool accumulate = false, row_sums = false;
+  int64_t rows_per_sample = 7;
+};
+
+std::string text(const Problem& p, const std::string& isa) {
+  return isa + " " + std::to_string(p.m) + " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " trans " +
+         std::to_string(p.trans_a) + std::to_string(p.trans_b) + " " + dtype_name(p.a) + dtype_name(p.b) +
+         dtype_name(p.c) + " " + dtype_name(p.arithmetic) + " epilogue " + std::to_string(int(p.epilogue)) + " norm " +
+         std::to_string(int(p.norm));
+}
+
+struct Data {
+  Problem p;
+  Array a, b, bias, c, in, out, gate, sums;
+  std::vector<float> mean, rstd, shift, scale;
+  GemmArgs args;
+
+  explicit Data(const Problem& problem)
+      : p(problem),
+        a(p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.a, 1),
+        b(p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.b, 2),
+        bias(1, p.n, DType::kF32, 3),
+        c(p.m, p.n, p.c, 4, p.accumulate),
+        in(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 5),
+        out(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 6),
+        gate(p.m / p.rows_per_sample + 2, p.n, DType::kF32, 7),
+        sums(1, p.m, DType::kF32, 8) {
+    args = {.m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .a = a.data(),
+            .lda = a.cols(),
+            .trans_a = p.trans_a ? Trans::kYes : Trans::kNo,
+            .b = b.data(),
+            .ldb = b.cols(),
+            .trans_b = p.trans_b ? Trans::kYes : Trans::kNo,
+            .c = c.data(),
+            .ldc = p.n,
+            .accumulate = p.accumulate,
+            .bias = bias.f32(),
+            .a_type = p.a,
+            .b_type = p.b,
+            .c_type = p.c,
+            .arithmetic = p.arithmetic};
+    args.epilogue = {p.epilogue, in.data(), out.data(), p.n, p.n, gate.f32(), p.n, p.rows_per_sample, 3};
+    if (p.row_sums) args.a_row_sums = sums.f32();
+    if (p.norm == Norm::kA) args.normalise_a = normalise(p.trans_a ? p.k : p.m, a.cols());
+    if (p.norm == Norm::kB) args.normalise_b = normalise(p.trans_b ? p.n : p.k, b.cols());
+  }
+  Normalise normalise(int64_t rows, int64_t cols) {
+    const int64_t samples = rows / p.rows_per_sample + 2;
+    mean = random_values(rows, 10, 0.2f), rstd = random_values(rows, 11);
+    shift = random_values(samples * cols, 12, 0.1f), scale = random_values(samples * cols, 13, 0.5f);
+    return {mean.data(), rstd.data(), shift.data(), scale.data(), cols, p.rows_per_sample, 4};
+  }
+  bool zones_untouched() const { return c.zones_untouched() && out.zones_untouched() && sums.zones_untouched(); }
+};
+
+// A sum off by f32 rounding may fall on the other side of a bf16 rounding: one step of 2^-8 of the value more, and of
+// what is multiplied with it afterwards (factors up to 1.2).
+std::string compare(const std::vector<float>& got, const std::vector<float>& want, const Problem& p) {
+  const bool rounds = p.c == DType::kBF16;
+  std::vector<float> g = got, w = want;
+  double largest = 1;
+  for (float x : w) largest = std::max(largest, std::abs(double(x)));
+  return difference(g, w, 4 * tolerance(p.k, 1.7) + (rounds ? 1.2 * largest / 256 : 1e-6));
+}
+
+void run(const KernelTable& table, const GemmArgs& args) {
+  const Scratch scratch(table.gemm_scratch_bytes(args));
+  table.gemm(args, scratch.get());
+  CHECK(scratch.zone_untouched());
+}
+
+void check(const Problem& p) {
+  Data slow(p);
+  ref::gemm(slow.args);
+  for (const KernelTable* table : usable_tables()) {
+    INFO(text(p, table->name));
+    Data fast(p);
+    run(*table, fast.args);
+    CHECK(compare(fast.c.values(), slow.c.values(), p) == "");
+    if (p.epilogue != EpilogueKind::kNone) CHECK(compare(fast.out.values(), slow.out.values(), p) == "");
+    if (p.row_sums) CHECK(difference(fast.sums.values(), slow.sums.values(), tolerance(p.k, 1.7)) == "");
+    CHECK(fast.zones_untouched());
+  }
+}
+
+const DType kTypes[] = {DType::kF32, DType::kBF16};
+
+}  // namespace
+
+TEST_CASE("gemm takes f32 and bf16 operands in every layout, in both arithmetics") {
+  for (DType a : kTypes)
+    for (DType b : kTypes)
+      for (DType arithmetic : kTypes)
+        for (int trans = 0; trans < 4; ++trans)
+          for (auto [m, n, k] : {std::tuple{1, 1, 1}, {3, 33, 2}, {16, 40, 66}, {17, 50, 65}, {29, 70, 131}})
+            check({m, n, k, (trans & 1) != 0, (trans & 2) != 0, a, b, DType::kF32, arithmetic});
+}
+
+TEST_CASE("gemm writes bf16 results, over blocks and sum chunks") {
+  for (DType arithmetic : kTypes)
+    for (auto [m, n, k] : {std::tuple{15, 35, 20}, {180, 70, int(kSumChunk) + 9}, {1020, 34, int(kSumChunk) + 1}})
+      check({m, n, k, false, true, DType::kBF16, DType::kBF16, DType::kBF16, arithmetic});
+}
+
+TEST_CASE("gemm accumulates onto f32 and adds the sums of rows of a") {
+  for (DType type : kTypes)
+    for (DType arithmetic : kTypes)
+      for (auto [m, n, k] : {std::tuple{15, 35, 20}, {40, 70, int(kSumChunk) + 9}, {200, 34, 70}})
+        check(
+            {m, n, k, true, false, type, type, DType::kF32, arithmetic, EpilogueKind::kNone, Norm::kNone, true, true});
+}
+
+TEST_CASE("gemm normalises an operand while packing") {
+  for (DType type : kTypes)
+    for (DType arithmetic : kTypes)
+      for (Norm norm : {Norm::kA, Norm::kB})
+        for (int trans = 0; trans < 4; ++trans)
+          check({33, 47, 90, (trans & 1) != 0, (trans & 2) != 0, type, type, DType::kF32, arithmetic,
+                 EpilogueKind::kNone, norm});
+}
+
+TEST_CASE("gemm applies its epilogues") {
+  for (EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual})
+    for (DType type : kTypes)
+      for (auto [m, n, k] : {std::tuple{5, 20, 9}, {31, 67, 40}, {180, 40, int(kSumChunk) + 8}})
+        check({m, n, k, false, true, type, type, type, type, kind});
+}
+
+TEST_CASE("gelu backward may leave out gelu itself") {
+  for (const KernelTable* table : usable_tables()) {
+    const Problem p{20,          40,          30,          false,       true,
+                    DType::kF32, DType::kF32, DType::kF32, DType::kF32, EpilogueKind::kGeluBackward};
+    Data with(p), without(p);
+    without.args.epilogue.out = nullptr;
+    run(*table, with.args);
+    run(*table, without.args);
+    CHECK(same_bits(with.c.values(), without.c.values()));
+    CHECK(same_bits(without.out.values(), Data(p).out.values()));
+  }
+}
+
+TEST_CASE("fused gemm gives the same bits however it is cut and blocked") {
+  const GemmBlocking before = gemm_blocking();
+  for (const KernelTable* table : usable_tables()) {
+    for (DType type : kTypes) {
+      const Problem p{187,     205, kSumChunk + 70, false, true, type, type, type, type, EpilogueKind::kGateResidual,
+                      Norm::kA};
+      INFO(text(p, table->name));
+      Data one(p), many(p), blocked(p);
+      run(*table, one.args);
+      for (int64_t i = 0, rows = 1; i < p.m; i += rows, rows = rows * 2 + 1)
+        for (int64_t j = 0, cols = 3; j < p.n; j += cols, cols = cols * 2 - 1)
+          run(*table, block_of(many.args, i, std::min(rows, p.m - i), j, std::min(cols, p.n - j)));
+      set_gemm_blocking({29, 64});
+      run(*table, blocked.args);
+      set_gemm_blocking(before);
+      for (const Data* other : {&many, &blocked}) {
+        CHECK(same_bits(one.c.values(), other->c.values()));
+        CHECK(same_bits(one.out.values(), other->out.values()));
+      }
+    }
+  }
+}
+
+TEST_CASE("a row of a product has the same bits alone and among 4,096") {
+  for (const KernelTable* table : usable_tables()) {
+    for (DType type : kTypes) {
+      const Problem all{4096, 40, kSumChunk + 6, false, true, type, type, DType::kF32, type};
+      INFO(text(all, table->name));
+      Data many(all), one(all);
+      run(*table, many.args);
+      for (int64_t i : {int64_t{0}, int64_t{13}, int64_t{4095}}) run(*table, block_of(one.args, i, 1, 0, all.n));
+      for (int64_t i : {0, 13, 4095}) {
+        const std::vector<float> a = many.c.values(), b = one.c.values();
+        CHECK(std::memcmp(&a[size_t(i * all.n)], &b[size_t(i * all.n)], size_t(all.n) * 4) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("cache blocks follow the caches and stay within bounds") {
+  const size_t step = size_t(kSumChunk) * 4;
+  CHECK(derived_gemm_blocking(3 * step * 168, 6 * step * 1000).rows == 168);
+  CHECK(derived_gemm_blocking(3 * step * 168, 6 * step * 1000).cols == 1000);
+  CHECK(derived_gemm_blocking(1, 1).rows == 28);
+  CHECK(derived_gemm_blocking(1, 1).cols == 256);
+  CHECK_THROWS_WITH(set_gemm_blocking({0, 32}), Catch::Contains("out of range"));
+}
