@@ -45,11 +45,11 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
   return g;
 }
 
-void attention_forward(const AttentionHead& head, float* out, float* lse, void* scratch) {
+void attention_forward(const AttentionHead& head, void* out, float* lse, void* scratch) {
   table().attention_forward(head, out, lse, scratch);
 }
-void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
-                        float* dk, float* dv, void* scratch) {
+void attention_backward(const AttentionHead& head, const void* out, const void* dout, const float* lse, void* dq,
+                        void* dk, void* dv, void* scratch) {
   table().attention_backward(head, out, dout, lse, dq, dk, dv, scratch);
 }
 size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {

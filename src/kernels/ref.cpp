@@ -70,7 +70,8 @@ void gemm(const GemmArgs& g) {
 
 namespace {
 Head<float> as_head(const AttentionHead& h) {
-  return {h.tokens, h.head_dim, h.q, h.k, h.v, h.qkv_stride, h.out_stride, double(h.scale)};
+  const auto f32 = [](const void* p) { return static_cast<const float*>(p); };
+  return {h.tokens, h.head_dim, f32(h.q), f32(h.k), f32(h.v), h.qkv_stride, h.out_stride, double(h.scale)};
 }
 }  // namespace
 

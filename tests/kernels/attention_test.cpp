@@ -3,6 +3,7 @@
 #include "../../src/kernels/ref_bodies.hpp"
 #include "kernel_test_utils.hpp"
 
+using namespace ditrain;
 using namespace ditrain::kernels;
 
 namespace {
@@ -23,7 +24,15 @@ struct Data {
         out(t * h * d),
         dout(random_values(t * h * d, 12)),
         lse(t) {
-    head = {t, d, slice(qkv, 0), slice(qkv, 1), slice(qkv, 2), 3 * h * d, h * d, 1 / std::sqrt(static_cast<float>(d))};
+    head = {t,
+            d,
+            slice(qkv, 0),
+            slice(qkv, 1),
+            slice(qkv, 2),
+            3 * h * d,
+            h * d,
+            1 / std::sqrt(static_cast<float>(d)),
+            DType::kF32};
   }
   float* slice(Guarded& x, int64_t which) const { return x.data() + (which * heads + head_index) * dim; }
   float* out_slice(Guarded& x) const { return x.data() + head_index * dim; }
@@ -76,6 +85,75 @@ TEST_CASE("attention equals the reference, forward and backward") {
     check(*table, 571, 24, 2, 1);  // three
     check(*table, 20, 512, 1, 0.5f);
     check(*table, 256, 64, 2, 1);
+  }
+}
+
+namespace {
+
+std::vector<BFloat16> rounded(const std::vector<float>& x) {
+  std::vector<BFloat16> y;
+  for (float v : x) y.push_back(to_bf16(v));
+  return y;
+}
+std::vector<float> widened(const std::vector<BFloat16>& x) {
+  std::vector<float> y;
+  for (BFloat16 v : x) y.push_back(to_f32(v));
+  return y;
+}
+
+/// |got - want| / |want|, Euclidean norms.
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += (double(got[i]) - double(want[i])) * (double(got[i]) - double(want[i]));
+    norm += double(want[i]) * double(want[i]);
+  }
+  return std::sqrt(error / norm);
+}
+
+/// bf16 tensors against the reference on the same rounded values; p, ds and the result are rounded once each.
+void check_bf16(const KernelTable& table, int64_t t, int64_t d, int64_t heads) {
+  INFO(table.name << " bf16 tokens " << t << " dim " << d << " heads " << heads);
+  Data exact(t, d, heads, heads - 1, 1);
+  std::vector<BFloat16> qkv = rounded(exact.qkv.values()), dout = rounded(exact.dout.values());
+  exact.qkv = Guarded(widened(qkv)), exact.dout = Guarded(widened(dout));
+  exact.head.q = exact.slice(exact.qkv, 0), exact.head.k = exact.slice(exact.qkv, 1);
+  exact.head.v = exact.slice(exact.qkv, 2);
+  exact.run_reference();
+  const BFloat16 mark{0x7fcd};
+  std::vector<BFloat16> out(size_t(t * heads * d), mark), dqkv(qkv.size(), mark);
+  std::vector<float> lse(size_t(t), 0.0f);
+  const auto at = [&](std::vector<BFloat16>& x, int64_t which) { return x.data() + (which * heads + heads - 1) * d; };
+  AttentionHead head = exact.head;
+  head.q = at(qkv, 0), head.k = at(qkv, 1), head.v = at(qkv, 2), head.type = DType::kBF16;
+  const Scratch scratch(table.attention_scratch_bytes(t, d));
+  table.attention_forward(head, at(out, 0), lse.data(), scratch.get());
+  // The reference's own output goes into both backward passes, so that only backward is compared.
+  std::vector<BFloat16> ref_out = rounded(exact.out.values());
+  table.attention_backward(head, at(ref_out, 0), at(dout, 0), exact.lse.data(), at(dqkv, 0), at(dqkv, 1), at(dqkv, 2),
+                           scratch.get());
+  CHECK(scratch.zone_untouched());
+  int64_t touched = 0;  // other heads
+  for (size_t i = 0; i < out.size(); ++i) touched += int64_t(i) / d % heads != heads - 1 && out[i].bits != mark.bits;
+  for (size_t i = 0; i < dqkv.size(); ++i) touched += int64_t(i) / d % heads != heads - 1 && dqkv[i].bits != mark.bits;
+  CHECK(touched == 0);
+  std::vector<float> got_out = widened(out), got = widened(dqkv), want_out = exact.out.values(),
+                     want = exact.dqkv.values();
+  for (size_t i = 0; i < want.size(); ++i)
+    if (int64_t(i) / d % heads != heads - 1) got[i] = want[i] = 0;
+  for (size_t i = 0; i < want_out.size(); ++i)
+    if (int64_t(i) / d % heads != heads - 1) got_out[i] = want_out[i] = 0;
+  CHECK(difference(lse, exact.lse.values(), std::ldexp(1.0, -16) * double(d)) == "");
+  CHECK(relative_error(got_out, want_out) < 0.006);  // three roundings of 2^-9, as random as they are
+  CHECK(relative_error(got, want) < 0.006);
+}
+
+}  // namespace
+
+TEST_CASE("attention of bf16 tensors stays within its roundings") {
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t t : {1, 2, 15, 33, 64, 256, 301})
+      for (int64_t d : {8, 17, 64, 72}) check_bf16(*table, t, d, t % 2 + 1);
   }
 }
 

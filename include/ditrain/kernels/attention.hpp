@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ditrain/base/dtype.hpp"
+
 namespace ditrain::kernels {
 
 /// One head of one sample; any tokens >= 1, head_dim from 1 to 512. Row t of q, k, v starts at q + t * qkv_stride and
@@ -11,20 +13,23 @@ namespace ditrain::kernels {
 /// dout at out + t * out_stride.
 struct AttentionHead {
   int64_t tokens = 0, head_dim = 0;
-  const float *q = nullptr, *k = nullptr, *v = nullptr;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
   int64_t qkv_stride = 0, out_stride = 0;
-  float scale = 0;  ///< 1 / sqrt(head_dim)
+  float scale = 0;  ///< 1 / sqrt(head_dim); positive
+  /// f32 or bf16: of q, k, v, out and their gradients. lse and all sums are f32; with bf16 the probabilities and the
+  /// gradients of the scores are rounded to bf16 where the CPU multiplies bf16 pairs.
+  DType type = DType::kF32;
 };
 
 /// out[t,:] = sum_s p[t,s] v[s,:],  p[t,:] = softmax(scale q[t,:] k^T);  lse[t] = log sum_s exp(scale q[t,:] . k[s,:])
-void attention_forward(const AttentionHead& head, float* out, float* lse, void* scratch);
+void attention_forward(const AttentionHead& head, void* out, float* lse, void* scratch);
 /// Grads: dq, dk, dv (row stride qkv_stride) are overwritten. Needs out and lse of the forward pass.
-void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
-                        float* dk, float* dv, void* scratch);
+void attention_backward(const AttentionHead& head, const void* out, const void* dout, const float* lse, void* dq,
+                        void* dk, void* dv, void* scratch);
 /// Bytes of `scratch`, enough for either direction; it must be 64-byte aligned and need not be cleared.
 size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);
 
-namespace ref {
+namespace ref {  // f32 only
 void attention_forward(const AttentionHead& head, float* out, float* lse);
 void attention_backward(const AttentionHead& head, const float* out, const float* dout, const float* lse, float* dq,
                         float* dk, float* dv);
