@@ -13,6 +13,23 @@ namespace ditrain::kernels {
 
 extern GemmBlocking gemm_blocking_in_use;  ///< what gemm_blocking() returns
 
+/// Element-wise kernels on activations of type T; the fields are the public functions of the same names.
+template <class T>
+struct ActivationKernels {
+  void (*gelu_forward)(const T*, T*, int64_t);
+  void (*gelu_backward)(const T*, const T*, T*, int64_t);
+  int64_t (*find_non_finite)(const T*, int64_t);
+  void (*gate_residual_forward)(const float*, const float*, const T*, float*, int64_t, int64_t);
+  void (*gate_residual_backward_rows)(const float*, const float*, T*, int64_t, int64_t);
+  void (*gate_residual_backward_columns)(const float*, const T*, int64_t, float*, int64_t, int64_t);
+  void (*layer_norm_modulate_forward)(const float*, const float*, const float*, T*, float*, float*, int64_t, int64_t,
+                                      float);
+  void (*layer_norm_modulate_backward_rows)(const float*, const float*, const float*, const float*, const T*, float*,
+                                            int64_t, int64_t);
+  void (*layer_norm_modulate_backward_columns)(const float*, const float*, const float*, const T*, int64_t, float*,
+                                               float*, int64_t, int64_t);
+};
+
 /// The kernels of one instruction set; the fields are the public functions of the same names.
 struct KernelTable {
   const char* name;
@@ -25,20 +42,16 @@ struct KernelTable {
   decltype(&kernels::attention_scratch_bytes) attention_scratch_bytes;
 
   void (*exp)(const float* x, float* y, int64_t n);  ///< the exponential inside the others; for tests
-  decltype(&kernels::gelu_forward) gelu_forward;
-  decltype(&kernels::gelu_backward) gelu_backward;
+  ActivationKernels<float> f32;
+  ActivationKernels<BFloat16> bf16;
+  void (*to_bf16)(const float* x, BFloat16* y, int64_t n);
+  void (*to_f32)(const BFloat16* x, float* y, int64_t n);
+  decltype(&kernels::layer_norm_statistics) layer_norm_statistics;
   decltype(&kernels::silu_forward) silu_forward;
   decltype(&kernels::silu_backward) silu_backward;
   decltype(&kernels::add) add;
   decltype(&kernels::scale) scale;
   decltype(&kernels::sum_squares) sum_squares;
-  decltype(&kernels::find_non_finite) find_non_finite;
-  decltype(&kernels::gate_residual_forward) gate_residual_forward;
-  decltype(&kernels::gate_residual_backward_rows) gate_residual_backward_rows;
-  decltype(&kernels::gate_residual_backward_columns) gate_residual_backward_columns;
-  decltype(&kernels::layer_norm_modulate_forward) layer_norm_modulate_forward;
-  decltype(&kernels::layer_norm_modulate_backward_rows) layer_norm_modulate_backward_rows;
-  decltype(&kernels::layer_norm_modulate_backward_columns) layer_norm_modulate_backward_columns;
   decltype(&kernels::column_sums) column_sums;
   decltype(&kernels::adamw_ema) adamw_ema;
   decltype(&kernels::scale_add) scale_add;

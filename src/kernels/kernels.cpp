@@ -16,7 +16,9 @@ namespace {
 const void* advance(const void* p, DType type, int64_t n) {
   return p == nullptr ? nullptr : static_cast<const std::byte*>(p) + n * static_cast<int64_t>(dtype_bytes(type));
 }
-void* advance(void* p, DType type, int64_t n) { return const_cast<void*>(advance(const_cast<const void*>(p), type, n)); }
+void* advance(void* p, DType type, int64_t n) {
+  return const_cast<void*>(advance(const_cast<const void*>(p), type, n));
+}
 const float* advance(const float* p, int64_t n) { return p == nullptr ? nullptr : p + n; }
 
 void skip_rows(Normalise& x, int64_t rows) {
@@ -56,44 +58,54 @@ size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {
   return table().attention_scratch_bytes(tokens, head_dim);
 }
 
-void gelu_forward(const float* x, float* y, int64_t n) { table().gelu_forward(x, y, n); }
-void gelu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().gelu_backward(x, dy, dx, n); }
+// One definition for each type of activation.
+#define DITRAIN_ACTIVATION(T, field)                                                                                \
+  void gelu_forward(const T* x, T* y, int64_t n) { table().field.gelu_forward(x, y, n); }                           \
+  void gelu_backward(const T* x, const T* dy, T* dx, int64_t n) { table().field.gelu_backward(x, dy, dx, n); }      \
+  int64_t find_non_finite(const T* x, int64_t n) { return table().field.find_non_finite(x, n); }                    \
+  void gate_residual_forward(const float* x, const float* gate, const T* h, float* y, int64_t rows, int64_t cols) { \
+    table().field.gate_residual_forward(x, gate, h, y, rows, cols);                                                 \
+  }                                                                                                                 \
+  void gate_residual_backward_rows(const float* dy, const float* gate, T* dh, int64_t rows, int64_t cols) {         \
+    table().field.gate_residual_backward_rows(dy, gate, dh, rows, cols);                                            \
+  }                                                                                                                 \
+  void gate_residual_backward_columns(const float* dy, const T* h, int64_t stride, float* dgate, int64_t rows,      \
+                                      int64_t cols) {                                                               \
+    table().field.gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);                                 \
+  }                                                                                                                 \
+  void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, T* y, float* mean,       \
+                                   float* rstd, int64_t rows, int64_t cols, float eps) {                            \
+    table().field.layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);                     \
+  }                                                                                                                 \
+  void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,  \
+                                         const T* dy, float* dx, int64_t rows, int64_t cols) {                      \
+    table().field.layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);                      \
+  }                                                                                                                 \
+  void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const T* dy,      \
+                                            int64_t stride, float* dshift, float* dscale, int64_t rows,             \
+                                            int64_t cols) {                                                         \
+    table().field.layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);      \
+  }
+DITRAIN_ACTIVATION(float, f32)
+DITRAIN_ACTIVATION(BFloat16, bf16)
+#undef DITRAIN_ACTIVATION
+
+void convert(const float* x, BFloat16* y, int64_t n) { table().to_bf16(x, y, n); }
+void convert(const BFloat16* x, float* y, int64_t n) { table().to_f32(x, y, n); }
 void silu_forward(const float* x, float* y, int64_t n) { table().silu_forward(x, y, n); }
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().silu_backward(x, dy, dx, n); }
 void add(const float* x, float* y, int64_t n) { table().add(x, y, n); }
 void scale(float a, float* x, int64_t n) { table().scale(a, x, n); }
 double sum_squares(const float* x, int64_t n) { return table().sum_squares(x, n); }
-int64_t find_non_finite(const float* x, int64_t n) { return table().find_non_finite(x, n); }
-
-void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols) {
-  table().gate_residual_forward(x, gate, h, y, rows, cols);
+void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
+  table().layer_norm_statistics(x, mean, rstd, rows, cols, eps);
 }
-void gate_residual_backward_rows(const float* dy, const float* gate, float* dh, int64_t rows, int64_t cols) {
-  table().gate_residual_backward_rows(dy, gate, dh, rows, cols);
-}
-void gate_residual_backward_columns(const float* dy, const float* h, int64_t stride, float* dgate, int64_t rows,
-                                    int64_t cols) {
-  table().gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);
-}
-
-void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
-                                 float* rstd, int64_t rows, int64_t cols, float eps) {
-  table().layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);
-}
-void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,
-                                       const float* dy, float* dx, int64_t rows, int64_t cols) {
-  table().layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);
-}
-void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const float* dy,
-                                          int64_t stride, float* dshift, float* dscale, int64_t rows, int64_t cols) {
-  table().layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);
-}
-
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {
   table().column_sums(dy, stride, db, rows, cols);
 }
-void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, int64_t n) {
-  table().adamw_ema(step, g, p, m, v, ema, n);
+void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
+               int64_t n) {
+  table().adamw_ema(step, g, p, m, v, ema, copy, n);
 }
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n) {
   table().scale_add(a, x, b, noise, out, n);

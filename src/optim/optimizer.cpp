@@ -23,7 +23,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
   const Pin<float> p(parameters.values), g(parameters.grads), m(parameters.exp_avg), v(parameters.exp_avg_sq),
       ema(parameters.ema);
   ctx.for_range(parameters.arena_size(), 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin, end - begin);
+    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin, nullptr, end - begin);
   });
 }
 

@@ -18,8 +18,8 @@ void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated)
   Guarded y(n), mean(rows), rstd(rows), dx(random_values(n, 95)), dshift(cols), dscale(cols);
   std::vector<float> want_y(x), want_mean(static_cast<size_t>(rows)), want_rstd(want_mean),
       want_dx = dx.values(), want_dshift(shift), want_dscale(shift);
-  table.layer_norm_modulate_forward(x.data(), shift_or_null, scale_or_null, y.data(), mean.data(), rstd.data(), rows,
-                                    cols, kEps);
+  table.f32.layer_norm_modulate_forward(x.data(), shift_or_null, scale_or_null, y.data(), mean.data(), rstd.data(),
+                                        rows, cols, kEps);
   ref::layer_norm_modulate_forward(x.data(), shift_or_null, scale_or_null, want_y.data(), want_mean.data(),
                                    want_rstd.data(), rows, cols, kEps);
   const double largest = *std::max_element(want_rstd.begin(), want_rstd.end());
@@ -30,13 +30,13 @@ void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated)
   CHECK(difference(y.values(), want_y, 2 * (mean_error * largest + tolerance(cols, 3))) == "");
 
   // Backward from the same statistics, so that only its own errors count.
-  table.layer_norm_modulate_backward_rows(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
-                                          dx.data(), rows, cols);
+  table.f32.layer_norm_modulate_backward_rows(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
+                                              dx.data(), rows, cols);
   ref::layer_norm_modulate_backward_rows(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
                                          want_dx.data(), rows, cols);
   CHECK(difference(dx.values(), want_dx, tolerance(cols, 2 + 8 * std::min(largest, 10.0))) == "");
-  table.layer_norm_modulate_backward_columns(x.data(), want_mean.data(), want_rstd.data(), dy.data(), cols,
-                                             dshift.data(), dscale.data(), rows, cols);
+  table.f32.layer_norm_modulate_backward_columns(x.data(), want_mean.data(), want_rstd.data(), dy.data(), cols,
+                                                 dshift.data(), dscale.data(), rows, cols);
   ref::layer_norm_modulate_backward_columns(x.data(), want_mean.data(), want_rstd.data(), dy.data(), cols,
                                             want_dshift.data(), want_dscale.data(), rows, cols);
   CHECK(difference(dshift.values(), want_dshift, tolerance(rows)) == "");
@@ -66,15 +66,15 @@ TEST_CASE("layer norm of a constant row is the shift; a large mean costs no digi
     const std::vector<float> constant(cols, 2.5f), shift = random_values(cols, 96), scale = random_values(cols, 97);
     std::vector<float> y(cols);
     float mean = 0, rstd = 0;
-    table->layer_norm_modulate_forward(constant.data(), shift.data(), scale.data(), y.data(), &mean, &rstd, 1, cols,
-                                       kEps);
+    table->f32.layer_norm_modulate_forward(constant.data(), shift.data(), scale.data(), y.data(), &mean, &rstd, 1, cols,
+                                           kEps);
     CHECK(mean == 2.5f);
     CHECK(rstd == Approx(1000).epsilon(1e-6));
     CHECK(same_bits(y, shift));
     std::vector<float> far(64);
     for (size_t i = 0; i < far.size(); ++i) far[i] = 4096.0f + static_cast<float>(i % 2);  // variance 1/4 at 4096.5
     std::vector<float> z(64);
-    table->layer_norm_modulate_forward(far.data(), nullptr, nullptr, z.data(), &mean, &rstd, 1, 64, kEps);
+    table->f32.layer_norm_modulate_forward(far.data(), nullptr, nullptr, z.data(), &mean, &rstd, 1, 64, kEps);
     CHECK(rstd == Approx(2).epsilon(1e-5));
   }
 }
@@ -86,12 +86,12 @@ TEST_CASE("layer norm gradients of a slice of columns give the same bits as the 
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     std::vector<float> shift(101), scale(101), shift_cut(101), scale_cut(101);
-    table->layer_norm_modulate_backward_columns(x.data(), mean.data(), rstd.data(), dy.data(), cols, shift.data(),
-                                                scale.data(), rows, cols);
+    table->f32.layer_norm_modulate_backward_columns(x.data(), mean.data(), rstd.data(), dy.data(), cols, shift.data(),
+                                                    scale.data(), rows, cols);
     for (int64_t j = 0; j < cols; j += 23) {
-      table->layer_norm_modulate_backward_columns(x.data() + j, mean.data(), rstd.data(), dy.data() + j, cols,
-                                                  shift_cut.data() + j, scale_cut.data() + j, rows,
-                                                  std::min<int64_t>(23, cols - j));
+      table->f32.layer_norm_modulate_backward_columns(x.data() + j, mean.data(), rstd.data(), dy.data() + j, cols,
+                                                      shift_cut.data() + j, scale_cut.data() + j, rows,
+                                                      std::min<int64_t>(23, cols - j));
     }
     CHECK(same_bits(shift, shift_cut));
     CHECK(same_bits(scale, scale_cut));

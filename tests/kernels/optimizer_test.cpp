@@ -31,7 +31,8 @@ TEST_CASE("adamw with ema follows the reference over steps") {
       State fast(n), slow(n);
       for (int k = 1; k <= kSteps; ++k) {
         const std::vector<float> g = random_values(n, 200 + static_cast<uint64_t>(k));
-        table->adamw_ema(step_number(k), g.data(), fast.p.data(), fast.m.data(), fast.v.data(), fast.ema.data(), n);
+        table->adamw_ema(step_number(k), g.data(), fast.p.data(), fast.m.data(), fast.v.data(), fast.ema.data(),
+                         nullptr, n);
         ref::adamw_ema(step_number(k), g.data(), slow.p.data(), slow.m.data(), slow.v.data(), slow.ema.data(), n);
       }
       CHECK(difference(fast.p.values(), slow.p.values(), tolerance(kSteps)) == "");
@@ -50,11 +51,12 @@ TEST_CASE("adamw: a cut range and a missing ema give the same bits") {
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     State whole(n), cut(n), bare(n);
-    table->adamw_ema(step_number(1), g.data(), whole.p.data(), whole.m.data(), whole.v.data(), whole.ema.data(), n);
-    table->adamw_ema(step_number(1), g.data(), bare.p.data(), bare.m.data(), bare.v.data(), nullptr, n);
+    table->adamw_ema(step_number(1), g.data(), whole.p.data(), whole.m.data(), whole.v.data(), whole.ema.data(),
+                     nullptr, n);
+    table->adamw_ema(step_number(1), g.data(), bare.p.data(), bare.m.data(), bare.v.data(), nullptr, nullptr, n);
     for (int64_t i = 0; i < n; i += 37) {
       table->adamw_ema(step_number(1), g.data() + i, cut.p.data() + i, cut.m.data() + i, cut.v.data() + i,
-                       cut.ema.data() + i, std::min<int64_t>(37, n - i));
+                       cut.ema.data() + i, nullptr, std::min<int64_t>(37, n - i));
     }
     CHECK(same_bits(whole.p.values(), cut.p.values()));
     CHECK(same_bits(whole.ema.values(), cut.ema.values()));
@@ -77,7 +79,7 @@ TEST_CASE("the average of many noisy weights is not biased") {
         p[i] = 1 + noise[(step * 31 + i) % noise.size()];
         exact[i] += (1 - still.ema_decay) * (double(p[i]) - exact[i]);
       }
-      table->adamw_ema(still, g.data(), p.data(), m.data(), v.data(), ema.data(), kSize);
+      table->adamw_ema(still, g.data(), p.data(), m.data(), v.data(), ema.data(), nullptr, kSize);
     }
     // Roundings of 2^-24 at random over 1 / (1 - decay) steps: 2^-24 sqrt(1e4) = 6e-6; the bias would be 1.4e-4.
     for (size_t i = 0; i < ema.size(); ++i) CHECK(std::abs(ema[i] - exact[i]) < 2e-5);

@@ -1,15 +1,20 @@
-// Element-wise work, norms and reductions on raw f32 pointers; one thread's share. Sums run in an order fixed by the
-// shape alone. `cols` is contiguous; a matrix has the row stride that is given or `cols`.
+// Element-wise work, norms and reductions on raw pointers; one thread's share. Arithmetic is f32; activations may be
+// f32 or bf16 (rounded to nearest even when stored), the residual stream, conditioning and sums are f32. Sums run in an
+// order fixed by the shape alone. `cols` is contiguous; a matrix has the row stride that is given or `cols`.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
+#include "ditrain/base/dtype.hpp"
 
 namespace ditrain::kernels {
 
 /// y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); saturates to x and -0 without NaN; NaN stays NaN. May alias.
 void gelu_forward(const float* x, float* y, int64_t n);
-void gelu_backward(const float* x, const float* dy, float* dx,
-                   int64_t n);  ///< dx = dy gelu'(x), overwritten; may alias
+void gelu_forward(const BFloat16* x, BFloat16* y, int64_t n);
+/// dx = dy gelu'(x), overwritten; may alias
+void gelu_backward(const float* x, const float* dy, float* dx, int64_t n);
+void gelu_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
 /// y = x / (1 + exp(-x))
 void silu_forward(const float* x, float* y, int64_t n);
 void silu_backward(const float* x, const float* dy, float* dx,
@@ -18,24 +23,39 @@ void add(const float* x, float* y, int64_t n);       ///< y += x
 void scale(float a, float* x, int64_t n);            ///< x *= a
 double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
 int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
+int64_t find_non_finite(const BFloat16* x, int64_t n);
+void convert(const float* x, BFloat16* y, int64_t n);  ///< rounds to nearest even; NaN stays NaN
+void convert(const BFloat16* x, float* y, int64_t n);
 
 /// y[r,:] = x[r,:] + gate h[r,:] for the rows of one sample; gate [cols]. y may alias x.
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
+void gate_residual_forward(const float* x, const float* gate, const BFloat16* h, float* y, int64_t rows, int64_t cols);
 /// dh[r,:] = gate dy[r,:]; overwritten, may alias dy
 void gate_residual_backward_rows(const float* dy, const float* gate, float* dh, int64_t rows, int64_t cols);
+void gate_residual_backward_rows(const float* dy, const float* gate, BFloat16* dh, int64_t rows, int64_t cols);
 /// dgate[j] = sum_r dy[r,j] h[r,j] for j < cols (a slice of columns: row stride `stride`); overwritten
 void gate_residual_backward_columns(const float* dy, const float* h, int64_t stride, float* dgate, int64_t rows,
+                                    int64_t cols);
+void gate_residual_backward_columns(const float* dy, const BFloat16* h, int64_t stride, float* dgate, int64_t rows,
                                     int64_t cols);
 
 /// y[r,:] = (x[r,:] - mean[r]) rstd[r] (1 + scale) + shift; rstd = 1 / sqrt(var + eps), biased two-pass variance.
 /// shift and scale [cols], both null: plain LayerNorm. mean, rstd [rows] are written.
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps);
+void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, BFloat16* y, float* mean,
+                                 float* rstd, int64_t rows, int64_t cols, float eps);
+/// mean and rstd alone, the same bits.
+void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
 /// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
 void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,
                                        const float* dy, float* dx, int64_t rows, int64_t cols);
+void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,
+                                       const BFloat16* dy, float* dx, int64_t rows, int64_t cols);
 /// dshift[j] = sum_r dy[r,j];  dscale[j] = sum_r dy[r,j] xhat[r,j]  for a slice of columns; overwritten
 void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const float* dy,
+                                          int64_t stride, float* dshift, float* dscale, int64_t rows, int64_t cols);
+void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const BFloat16* dy,
                                           int64_t stride, float* dshift, float* dscale, int64_t rows, int64_t cols);
 
 /// db[j] += sum_r dy[r,j] over rows of stride `stride`, j < cols (a slice of columns)
@@ -51,8 +71,9 @@ struct AdamWStep {
   double ema_decay = 0.9999;
   double grad_scale = 1;  ///< clipping and averaging, applied to g on the way
 };
-/// ema may be null. p, m, v, ema, g do not alias.
-void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, int64_t n);
+/// ema may be null; copy, if not null, receives the new p rounded to bf16. The arrays do not alias.
+void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
+               int64_t n);
 
 /// x_t = a x0 + b noise
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n);

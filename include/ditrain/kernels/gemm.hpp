@@ -13,7 +13,7 @@ enum class Trans { kNo, kYes };
 /// LayerNorm + adaLN modulation of an operand whose array rows are tokens, applied while the operand is packed:
 ///   x'[r,j] = (x[r,j] - mean[r]) rstd[r] (1 + scale[s,j]) + shift[s,j],  s = (first_row + r) / rows_per_sample
 struct Normalise {
-  const float *mean = nullptr, *rstd = nullptr;  ///< of array row 0; null: the operand is taken as it is
+  const float *mean = nullptr, *rstd = nullptr;    ///< of array row 0; null: the operand is taken as it is
   const float *shift = nullptr, *scale = nullptr;  ///< of sample 0 and array column 0
   int64_t cond_stride = 0;                         ///< from one sample's shift to the next one's
   int64_t rows_per_sample = 1, first_row = 0;
@@ -80,7 +80,8 @@ struct GemmBlocking {
 GemmBlocking gemm_blocking();
 /// Errors: InputError if a size is below 1 or above 1 << 20. Not while a product runs.
 void set_gemm_blocking(const GemmBlocking& blocking);
-/// From cache sizes in bytes (0: unknown): a third of L2 for a block of a, a sixth of a core's share of L3 for one of b.
+/// From cache sizes in bytes (0: unknown): a third of L2 for a block of a, a sixth of a core's share of L3 for one of
+/// b.
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core);
 
 namespace ref {

@@ -1,0 +1,165 @@
+// Element-wise kernels on bf16: exactly the f32 kernels on the same values, rounded when stored.
+#include "ditrain/kernels/elementwise.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+using Halves = std::vector<BFloat16>;
+
+Halves rounded(const std::vector<float>& x) {
+  Halves y;
+  for (float v : x) y.push_back(to_bf16(v));
+  return y;
+}
+std::vector<float> widened(const Halves& x) {
+  std::vector<float> y;
+  for (BFloat16 v : x) y.push_back(to_f32(v));
+  return y;
+}
+
+/// n results between two zones that nothing may touch.
+struct Output {
+  explicit Output(int64_t n) : all(size_t(n + 2 * kZone), BFloat16{0xbeef}) {}
+  BFloat16* data() { return all.data() + kZone; }
+  bool equals(const std::vector<float>& f32) const {
+    const Halves want = rounded(f32);
+    const int64_t n = int64_t(all.size()) - 2 * kZone;
+    bool same = int64_t(want.size()) == n;
+    for (int64_t i = 0; same && i < n; ++i) same = all[size_t(i + kZone)].bits == want[size_t(i)].bits;
+    for (int64_t i = 0; same && i < kZone; ++i)
+      same = all[size_t(i)].bits == 0xbeef && all[size_t(n + kZone + i)].bits == 0xbeef;
+    return same;
+  }
+  static constexpr int64_t kZone = 33;
+  Halves all;
+};
+
+const std::vector<int64_t> kLengths = {0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 64, 100, 257};
+
+}  // namespace
+
+TEST_CASE("conversion rounds to nearest even and keeps NaN, infinity, subnormals and signed zero") {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {nan,     infinity, -infinity,   0.0f,        -0.0f, 1e-40f,
+                          -1e-42f, 3.4e38f,  1.00390625f, 1.01171875f, 1.0f};
+  for (uint32_t bits = 1; bits < 0xffff0000u; bits += 40503001u) {
+    float v;
+    std::memcpy(&v, &bits, 4);
+    if (!std::isnan(v)) x.push_back(v);
+  }
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    for (int64_t n : {int64_t{1}, int64_t{5}, int64_t(x.size())}) {
+      const std::vector<float> some(x.begin(), x.begin() + n);
+      Output y(n);
+      table->to_bf16(some.data(), y.data(), n);
+      CHECK(y.equals(some));
+      Guarded back(n);
+      table->to_f32(y.data(), back.data(), n);
+      CHECK(same_bits(back.values(), widened(rounded(some))));
+    }
+  }
+}
+
+TEST_CASE("gelu on bf16") {
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t n : kLengths) {
+      const Halves x = rounded(random_values(n, 1, 4)), dy = rounded(random_values(n, 2));
+      std::vector<float> y(size_t(n), 0.0f), dx = y;
+      table->f32.gelu_forward(widened(x).data(), y.data(), n);
+      table->f32.gelu_backward(widened(x).data(), widened(dy).data(), dx.data(), n);
+      Output got_y(n), got_dx(n);
+      table->bf16.gelu_forward(x.data(), got_y.data(), n);
+      table->bf16.gelu_backward(x.data(), dy.data(), got_dx.data(), n);
+      CHECK(got_y.equals(y));
+      CHECK(got_dx.equals(dx));
+    }
+  }
+}
+
+TEST_CASE("gate and residual on bf16") {
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t cols : {1, 5, 16, 33, 100}) {
+      const int64_t rows = 3, n = rows * cols;
+      const std::vector<float> x = random_values(n, 1), gate = random_values(cols, 2), dy = random_values(n, 3);
+      const Halves h = rounded(random_values(n, 4));
+      std::vector<float> y(size_t(n), 0.0f), got_y = y, dh = y, dgate = std::vector<float>(size_t(cols)),
+                                             got_dgate = std::vector<float>(size_t(cols));
+      table->f32.gate_residual_forward(x.data(), gate.data(), widened(h).data(), y.data(), rows, cols);
+      table->bf16.gate_residual_forward(x.data(), gate.data(), h.data(), got_y.data(), rows, cols);
+      CHECK(same_bits(y, got_y));
+      Output got_dh(n);
+      table->f32.gate_residual_backward_rows(dy.data(), gate.data(), dh.data(), rows, cols);
+      table->bf16.gate_residual_backward_rows(dy.data(), gate.data(), got_dh.data(), rows, cols);
+      CHECK(got_dh.equals(dh));
+      table->f32.gate_residual_backward_columns(dy.data(), widened(h).data(), cols, dgate.data(), rows, cols);
+      table->bf16.gate_residual_backward_columns(dy.data(), h.data(), cols, got_dgate.data(), rows, cols);
+      CHECK(same_bits(dgate, got_dgate));
+    }
+  }
+}
+
+TEST_CASE("layer norm to and from bf16, and its statistics alone") {
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t cols : {2, 7, 16, 40, 129}) {
+      const int64_t rows = 4, n = rows * cols;
+      const std::vector<float> x = random_values(n, 1), shift = random_values(cols, 2), scale = random_values(cols, 3);
+      std::vector<float> y(size_t(n), 0.0f), mean(rows), rstd(rows), mean2(rows), rstd2(rows), mean3(rows), rstd3(rows);
+      table->f32.layer_norm_modulate_forward(x.data(), shift.data(), scale.data(), y.data(), mean.data(), rstd.data(),
+                                             rows, cols, 1e-6f);
+      Output got(n);
+      table->bf16.layer_norm_modulate_forward(x.data(), shift.data(), scale.data(), got.data(), mean2.data(),
+                                              rstd2.data(), rows, cols, 1e-6f);
+      CHECK(got.equals(y));
+      table->layer_norm_statistics(x.data(), mean3.data(), rstd3.data(), rows, cols, 1e-6f);
+      CHECK((same_bits(mean, mean2) && same_bits(rstd, rstd2) && same_bits(mean, mean3) && same_bits(rstd, rstd3)));
+
+      const Halves dy = rounded(random_values(n, 4));
+      std::vector<float> dx = random_values(n, 5), got_dx = dx, dshift(cols), dscale(cols), got_dshift(cols),
+                         got_dscale(cols);
+      table->f32.layer_norm_modulate_backward_rows(x.data(), mean.data(), rstd.data(), scale.data(), widened(dy).data(),
+                                                   dx.data(), rows, cols);
+      table->bf16.layer_norm_modulate_backward_rows(x.data(), mean.data(), rstd.data(), scale.data(), dy.data(),
+                                                    got_dx.data(), rows, cols);
+      CHECK(same_bits(dx, got_dx));
+      table->f32.layer_norm_modulate_backward_columns(x.data(), mean.data(), rstd.data(), widened(dy).data(), cols,
+                                                      dshift.data(), dscale.data(), rows, cols);
+      table->bf16.layer_norm_modulate_backward_columns(x.data(), mean.data(), rstd.data(), dy.data(), cols,
+                                                       got_dshift.data(), got_dscale.data(), rows, cols);
+      CHECK((same_bits(dshift, got_dshift) && same_bits(dscale, got_dscale)));
+    }
+  }
+}
+
+TEST_CASE("the first NaN or infinity of bf16 values is found") {
+  for (const KernelTable* table : usable_tables()) {
+    Halves x = rounded(random_values(3000, 1));
+    CHECK(table->bf16.find_non_finite(x.data(), 3000) == -1);
+    x[2100] = BFloat16{0x7f80}, x[2500] = BFloat16{0x7fc0};
+    CHECK(table->bf16.find_non_finite(x.data(), 3000) == 2100);
+    CHECK(table->bf16.find_non_finite(x.data(), 2100) == -1);
+  }
+}
+
+TEST_CASE("AdamW writes the bf16 copy of the new weights") {
+  AdamWStep step;
+  step.bias1 = 0.1, step.bias2 = 0.001;
+  for (const KernelTable* table : usable_tables()) {
+    for (int64_t n : kLengths) {
+      for (bool with_ema : {false, true}) {
+        std::vector<float> g = random_values(n, 1), p = random_values(n, 2), m = std::vector<float>(size_t(n)),
+                           v = std::vector<float>(size_t(n)), ema = p, bare = p, m2 = std::vector<float>(size_t(n)),
+                           v2 = std::vector<float>(size_t(n)), ema2 = p;
+        Output copy(n);
+        table->adamw_ema(step, g.data(), p.data(), m.data(), v.data(), with_ema ? ema.data() : nullptr, copy.data(), n);
+        table->adamw_ema(step, g.data(), bare.data(), m2.data(), v2.data(), with_ema ? ema2.data() : nullptr, nullptr,
+                         n);
+        CHECK(copy.equals(p));
+        CHECK((same_bits(p, bare) && same_bits(m, m2) && same_bits(v, v2) && same_bits(ema, ema2)));
+      }
+    }
+  }
+}
