@@ -12,14 +12,14 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   mod_ = tape.keep(*this, "modulation", {B, kNumModulations * C});
-  mean_ = tape.keep(*this, "mean", {B, T});
-  rstd_ = tape.keep(*this, "rstd", {B, T});
-  qkv_ = tape.keep(*this, "qkv", {B, T, 3 * C});
-  attn_ = tape.keep(*this, "attn", {B, T, C});
-  lse_ = tape.keep(*this, "lse", {B, num_heads_, T});
-  proj_ = tape.keep(*this, "proj", {B, T, C});
-  x_mid_BTC = tape.temporary("x_mid", {B, T, C});
-  h_BTC_ = tape.temporary("h", {B, T, C});
+  h_BTC_ = tape.keep(*this, "h1", {B, T, C}, stream.keep_cheap);
+  mean_ = tape.keep(*this, "mean1", {B, T}, stream.keep_costly);
+  rstd_ = tape.keep(*this, "rstd1", {B, T}, stream.keep_costly);
+  qkv_ = tape.keep(*this, "qkv", {B, T, 3 * C}, stream.keep_costly);
+  attn_ = tape.keep(*this, "attn", {B, T, C}, stream.keep_costly);
+  lse_ = tape.keep(*this, "lse", {B, num_heads_, T}, stream.keep_costly);
+  proj_ = tape.keep(*this, "proj", {B, T, C}, stream.keep_costly);
+  x_mid_BTC = tape.keep(*this, "x_mid", {B, T, C}, stream.keep_cheap);
   if (tape.mode() == autograd::Mode::kInference) return;
   dmod_ = tape.temporary("dmodulation", mod_->shape);
   dh_BTC_ = tape.temporary("dh", {B, T, C});
@@ -36,13 +36,21 @@ void AttentionHalf::compute_x_mid(ops::Context& ctx) const {
   ops::gate_residual_forward(ctx, x_BTC->tensor, modulation(kGateMsa), proj_->tensor, x_mid_BTC->tensor);
 }
 
-void AttentionHalf::forward(ops::Context& ctx) {
-  weights_.adaLN.forward(ctx, stream_.cond_BC->tensor, mod_->tensor);
+void AttentionHalf::compute(ops::Context& ctx) const {
   normalise(ctx);
   weights_.qkv.forward(ctx, h_BTC_->tensor, qkv_->tensor);
   ops::attention_forward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor);
   weights_.proj.forward(ctx, attn_->tensor, proj_->tensor);
   compute_x_mid(ctx);
+}
+
+void AttentionHalf::forward(ops::Context& ctx) {
+  weights_.adaLN.forward(ctx, stream_.cond_BC->tensor, mod_->tensor);
+  compute(ctx);
+}
+
+void AttentionHalf::recompute(ops::Context& ctx) {
+  if (qkv_->policy == KeepPolicy::kKeep) normalise(ctx);  // else the MLP half, which went before, recomputed this half
 }
 
 void AttentionHalf::backward(ops::Context& ctx) {
@@ -52,7 +60,6 @@ void AttentionHalf::backward(ops::Context& ctx) {
   weights_.proj.backward_data(ctx, dproj, dattn);
   ops::attention_backward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor, dattn, dqkv_->tensor);
 
-  normalise(ctx);  // h again
   weights_.qkv.backward_weight(ctx, h_BTC_->tensor, dqkv_->tensor);
   weights_.qkv.backward_data(ctx, dqkv_->tensor, dh_BTC_->tensor);
   ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, modulation(kScaleMsa),

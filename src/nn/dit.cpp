@@ -76,10 +76,13 @@ void initialise(Dit& model, uint64_t seed) {
   }
 }
 
-DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) : tape_(mode) {
+DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient, Recompute recompute)
+    : tape_(mode) {
   const DitConfig& c = model.config();
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
   stream_.batch = batch;
+  stream_.keep_cheap = recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
+  stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
   stream_.cond_BC = tape_.temporary("cond", BC);
   if (mode == autograd::Mode::kTraining) {
     stream_.dcond_BC = tape_.temporary("dcond", BC);

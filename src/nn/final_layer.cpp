@@ -13,10 +13,10 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   mod_ = tape.keep(*this, "final_modulation", {B, 2 * C});
+  h_BTC_ = tape.keep(*this, "h", {B, T, C});
   mean_ = tape.keep(*this, "mean", {B, T});
   rstd_ = tape.keep(*this, "rstd", {B, T});
   tokens_ = tape.temporary("tokens", {B, T, c.patch_size * c.patch_size * c.out_channels()});
-  h_BTC_ = tape.temporary("h", {B, T, C});
   out = tape.temporary("out", {B, c.out_channels(), c.input_height, c.input_width});
   if (tape.mode() == autograd::Mode::kInference) return;
   dout = tape.temporary("dout", out->shape);
@@ -25,14 +25,10 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
   dh_BTC_ = tape.temporary("dh", {B, T, C});
 }
 
-void FinalLayer::normalise(ops::Context& ctx) const {
-  ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, {mod_->tensor, 0}, {mod_->tensor, 1}, h_BTC_->tensor,
-                                   mean_->tensor, rstd_->tensor);
-}
-
 void FinalLayer::forward(ops::Context& ctx) {
   weights_.adaLN.forward(ctx, stream_.cond_BC->tensor, mod_->tensor);
-  normalise(ctx);
+  ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, {mod_->tensor, 0}, {mod_->tensor, 1}, h_BTC_->tensor,
+                                   mean_->tensor, rstd_->tensor);
   weights_.linear.forward(ctx, h_BTC_->tensor, tokens_->tensor);
   ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
 }
@@ -40,7 +36,6 @@ void FinalLayer::forward(ops::Context& ctx) {
 void FinalLayer::backward(ops::Context& ctx) {
   const Tensor& dx = stream_.dx_BTC->tensor;
   ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
-  normalise(ctx);  // h again
   weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);

@@ -21,7 +21,8 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       shape_{config.model.in_channels, config.model.pixels()},
       samples_(config.train.global_batch / comm.world_size()),
       micro_batch_(micro_batch_of(config, comm.world_size())),
-      pass_(model, micro_batch_, autograd::Mode::kTraining),
+      pass_(model, micro_batch_, autograd::Mode::kTraining, /*want_input_gradient=*/false,
+            nn::recompute_named(config.train.recompute)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.

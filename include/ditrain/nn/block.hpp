@@ -2,9 +2,10 @@
 //   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)
 //   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
 //   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
-// Kept for backward: x, modulation [B, 6C] (the six chunks), mean, rstd, qkv, attention output, log-sum-exp, proj
-// output, fc1 output, fc2 output; about 11 B T C values. Normalised and modulated inputs, the GELU and the x between
-// the halves are computed again by the same operations, hence to the same bits.
+// Kept for backward: x and modulation [B, 6C] (the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
+// proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
+// and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
+// hence to the same bits.
 #pragma once
 #include "ditrain/nn/layers.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -23,15 +24,18 @@ class AttentionHalf final : public autograd::Node {
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
                 const TokenStream& stream);
   void forward(ops::Context& ctx) override;
+  void recompute(ops::Context& ctx) override;
   void backward(ops::Context& ctx) override;
 
+  /// Everything after the modulation: what forward leaves in this half's tensors.
+  void compute(ops::Context& ctx) const;
   /// x between the halves, x + gate_msa proj, into x_mid.
   void compute_x_mid(ops::Context& ctx) const;
   ops::Chunk modulation(Modulation which) const { return {mod_->tensor, which}; }
   ops::Chunk dmodulation(Modulation which) const { return {dmod_->tensor, which}; }
 
   ActivationRef x_BTC;      ///< input of the block, written by the node before
-  ActivationRef x_mid_BTC;  ///< temporary
+  ActivationRef x_mid_BTC;  ///< x between the halves
 
  private:
   void normalise(ops::Context& ctx) const;
@@ -39,8 +43,8 @@ class AttentionHalf final : public autograd::Node {
   int64_t num_heads_;
   BlockWeights weights_;
   TokenStream stream_;
-  ActivationRef mod_, dmod_, mean_, rstd_, qkv_, attn_, lse_, proj_;
-  ActivationRef h_BTC_, dh_BTC_, dattn_, dqkv_;
+  ActivationRef mod_, h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
+  ActivationRef dmod_, dh_BTC_, dattn_, dqkv_;
 };
 
 class MlpHalf final : public autograd::Node {
@@ -49,16 +53,19 @@ class MlpHalf final : public autograd::Node {
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;
+  /// In Recompute::kBlock also the attention half, of which nothing but the input is left.
+  void recompute(ops::Context& ctx) override;
   void backward(ops::Context& ctx) override;
 
  private:
   void normalise(ops::Context& ctx) const;
+  void compute(ops::Context& ctx) const;  // the MLP on x_mid, without the residual
 
   BlockWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
-  ActivationRef mean_, rstd_, fc1_, fc2_, x_out_BTC_;
-  ActivationRef h_BTC_, dh_BTC_, gelu_BTF_, dgelu_BTF_;
+  ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;
+  ActivationRef dh_BTC_, dgelu_BTF_;
 };
 
 }  // namespace ditrain::nn

@@ -44,7 +44,8 @@ void initialise(Dit& model, uint64_t seed);
 class DitPass {
  public:
   /// Declares all activations; allocates nothing, so that the memory plan can be read first.
-  DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient = false);
+  DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient = false,
+          Recompute recompute = Recompute::kSelective);
   void allocate() { tape_.allocate(); }
 
   int64_t batch() const { return stream_.batch; }

@@ -23,12 +23,10 @@ class FinalLayer final : public autograd::Node {
   ActivationRef dout;   ///< its gradient, written by the caller before backward
 
  private:
-  void normalise(ops::Context& ctx) const;
-
   int64_t patch_;
   FinalLayerWeights weights_;
   TokenStream stream_;
-  ActivationRef mod_, dmod_, mean_, rstd_, tokens_, dtokens_, h_BTC_, dh_BTC_;
+  ActivationRef mod_, dmod_, h_BTC_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
 };
 
 }  // namespace ditrain::nn
