@@ -75,12 +75,12 @@ void Tape::recompute(Node& node, ops::Context& ctx) const {
   for (const ActivationRef& a : node.recomputed_) a->written_by = &node;
 }
 
-void Tape::backward(ops::Context& ctx) {
+void Tape::backward(ops::Context& ctx, Gradients gradients) {
   DITRAIN_CHECK(mode_ == Mode::kTraining, "backward of a tape that was recorded for inference");
   for (auto it = nodes_.rbegin(); it != nodes_.rend(); ++it) {
     call_hooks(HookPoint::kPreBackward, **it);
     recompute(**it, ctx);
-    (*it)->backward(ctx);
+    (*it)->backward(ctx, gradients);
     call_hooks(HookPoint::kPostBackward, **it);
   }
 }

@@ -53,19 +53,19 @@ void AttentionHalf::recompute(ops::Context& ctx) {
   if (qkv_->policy == KeepPolicy::kKeep) normalise(ctx);  // else the MLP half, which went before, recomputed this half
 }
 
-void AttentionHalf::backward(ops::Context& ctx) {
+void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor &dx = stream_.dx_BTC->tensor, &dproj = dh_BTC_->tensor, &dattn = dattn_->tensor;
   ops::gate_residual_backward(ctx, dx, modulation(kGateMsa), proj_->tensor, dproj, dmodulation(kGateMsa));
-  weights_.proj.backward_weight(ctx, attn_->tensor, dproj);
+  weights_.proj.backward_weight(ctx, attn_->tensor, dproj, gradients);
   weights_.proj.backward_data(ctx, dproj, dattn);
   ops::attention_backward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor, dattn, dqkv_->tensor);
 
-  weights_.qkv.backward_weight(ctx, h_BTC_->tensor, dqkv_->tensor);
+  weights_.qkv.backward_weight(ctx, h_BTC_->tensor, dqkv_->tensor, gradients);
   weights_.qkv.backward_data(ctx, dqkv_->tensor, dh_BTC_->tensor);
   ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, modulation(kScaleMsa),
                                     dh_BTC_->tensor, dx, dmodulation(kShiftMsa), dmodulation(kScaleMsa));
 
-  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor);
+  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor, /*accumulate=*/true);
 }
 

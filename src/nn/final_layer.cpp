@@ -33,15 +33,15 @@ void FinalLayer::forward(ops::Context& ctx) {
   ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
 }
 
-void FinalLayer::backward(ops::Context& ctx) {
+void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor& dx = stream_.dx_BTC->tensor;
   ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
-  weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor);
+  weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor, gradients);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
   ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, {mod_->tensor, 1},
                                     dh_BTC_->tensor, dx, {dmod_->tensor, 0}, {dmod_->tensor, 1});
-  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor);
+  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
 }
 

@@ -49,14 +49,14 @@ void MlpHalf::recompute(ops::Context& ctx) {
   }
 }
 
-void MlpHalf::backward(ops::Context& ctx) {
+void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor &dx = stream_.dx_BTC->tensor, &dfc2 = dh_BTC_->tensor, &dfc1 = dgelu_BTF_->tensor;
   ops::gate_residual_backward(ctx, dx, first_half_.modulation(kGateMlp), fc2_->tensor, dfc2,
                               first_half_.dmodulation(kGateMlp));
-  weights_.fc2.backward_weight(ctx, gelu_BTF_->tensor, dfc2);
+  weights_.fc2.backward_weight(ctx, gelu_BTF_->tensor, dfc2, gradients);
   weights_.fc2.backward_data(ctx, dfc2, dgelu_BTF_->tensor);
   ops::gelu_backward(ctx, fc1_->tensor, dgelu_BTF_->tensor, dfc1);
-  weights_.fc1.backward_weight(ctx, h_BTC_->tensor, dfc1);
+  weights_.fc1.backward_weight(ctx, h_BTC_->tensor, dfc1, gradients);
   weights_.fc1.backward_data(ctx, dfc1, dh_BTC_->tensor);
   ops::layer_norm_modulate_backward(ctx, first_half_.x_mid_BTC->tensor, mean_->tensor, rstd_->tensor,
                                     first_half_.modulation(kScaleMlp), dh_BTC_->tensor, dx,

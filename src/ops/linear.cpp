@@ -1,5 +1,7 @@
 #include "ditrain/ops/linear.hpp"
 
+#include <algorithm>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/gemm.hpp"
@@ -49,7 +51,8 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
        {.m = m, .n = k, .k = n, .a = pdy, .lda = n, .b = pw, .ldb = k, .c = pdx, .ldc = k, .accumulate = accumulate});
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db) {
+void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
+                            bool accumulate) {
   const auto [m, n, k] = sizes("linear_backward_weight", x, dw, dy);
   const Pin<float> px(x), pdy(dy), pdw(dw);
   gemm(ctx, {.m = n,
@@ -62,11 +65,12 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
              .ldb = k,
              .c = pdw,
              .ldc = k,
-             .accumulate = true});
+             .accumulate = accumulate});
   if (!db.defined()) return;
   expect_shape("linear_backward_weight", "db", db, {n});
   const Pin<float> pdb(db);
   ctx.for_range(n, 16, [&, m = m, n = n](int64_t begin, int64_t end, const parallel::Worker&) {
+    if (!accumulate) std::fill(pdb + begin, pdb + end, 0.0f);
     kernels::column_sums(pdy + begin, n, pdb + begin, m, end - begin);
   });
 }

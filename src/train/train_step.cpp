@@ -86,7 +86,7 @@ void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResul
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
   const ScopedTimer timer(&result.seconds[Phase::kBackward]);
   mark_buckets_ = micro.last && config_.dist.overlap;
-  pass_.backward(ctx_);
+  pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd);
 }
 
 // Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
@@ -128,13 +128,9 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   StepResult result;
   autograd::ParameterStore& parameters = model_.parameters();
   bad_activation_.clear();
-  {
-    const ScopedTimer timer(&result.seconds[Phase::kBackward]);
-    ops::zero(ctx_, parameters.grads);
-  }
   for (int64_t first = 0; first < samples_; first += micro_batch_)
     run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
-                     comm_.rank() * samples_ + first, first + micro_batch_ == samples_},
+                     comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
                     progress.step, result);
   {
     const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);

@@ -19,7 +19,7 @@ struct Recorder : Node {
     buffer = tape.temporary("buffer", {5});
   }
   void forward(ops::Context&) override { calls_.push_back("forward " + name()); }
-  void backward(ops::Context&) override { calls_.push_back("backward " + name()); }
+  void backward(ops::Context&, Gradients) override { calls_.push_back("backward " + name()); }
 
   ActivationRef x, buffer;
 

@@ -172,6 +172,26 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
     }
 }
 
+TEST_CASE("gradients that overwrite are those added to zeros, whatever was there") {
+  nn::DitConfig config = small();
+  if (GENERATE(false, true)) config.num_classes = 0;
+  Rig rig(config);
+  const auto gradients = [&] {  // without the padding between them
+    std::vector<float> all;
+    for (const autograd::Parameter* p : rig.model.parameters().state_dict())
+      if (p->trainable)
+        for (float v : to_vector(p->grad)) all.push_back(v);
+    return all;
+  };
+  rig.pass.forward(rig.ctx);
+  rig.backward(random_tensor(rig.pass.out().shape(), 7));
+  const std::vector<float> added = gradients();
+  copy(random_tensor({rig.model.parameters().arena_size()}, 9, NAN), rig.model.parameters().grads);
+  rig.pass.forward(rig.ctx);
+  rig.pass.backward(rig.ctx, autograd::Gradients::kOverwrite);
+  CHECK(gradients() == added);
+}
+
 TEST_CASE("recompute modes have names") {
   CHECK(nn::recompute_named("block") == nn::Recompute::kBlock);
   CHECK_THROWS_WITH(nn::recompute_named("selectiv"),

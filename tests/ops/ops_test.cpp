@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/attention.hpp"
@@ -96,6 +97,22 @@ TEST_CASE("linear gradients: finite differences, accumulation and the same bits 
     ops::linear_backward_data(ctx, dy, w, g, /*accumulate=*/true);
     return g;
   });
+}
+
+TEST_CASE("weight gradients that overwrite are those added to zeros, whatever was there") {
+  for (const int64_t M : {1, 37, 1100}) {  // below and above a chunk of the sum
+    const int64_t K = 45, N = 67;
+    const Tensor x = random_tensor({M, K}, 1), dy = random_tensor({M, N}, 4), dw({N, K}), db({N});
+    OneWorker one;
+    ops::linear_backward_weight(one.ctx, x, dy, dw, db);
+    on_all_teams([&](ops::Context& ctx) {
+      const Tensor g = random_tensor({N, K}, 5, std::numeric_limits<float>::quiet_NaN()), gb = random_tensor({N}, 6);
+      ops::linear_backward_weight(ctx, x, dy, g, gb, /*accumulate=*/false);
+      CHECK(to_vector(g) == to_vector(dw));
+      CHECK(to_vector(gb) == to_vector(db));
+      return g;
+    });
+  }
 }
 
 TEST_CASE("layer norm with modulation: gradients and the same bits for any team") {

@@ -2,6 +2,7 @@
 #include "ditrain/train/train_step.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "support/random_tensor.hpp"
 
@@ -74,4 +75,27 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
       CHECK(outcomes.back() == outcomes.front());
     }
   CHECK(outcomes.front().losses[0] != outcomes.front().losses[1]);
+}
+
+TEST_CASE("gradients left from before have no part in a step") {
+  Config config = small_config();
+  config.train.micro_batch = GENERATE(0, 2);
+  Rig clean(config), dirty(config);
+  for (const autograd::Parameter* p : dirty.model.parameters().state_dict())
+    if (p->trainable) copy(random_tensor(p->shape, 9, NAN), p->grad);
+  const Outcome expected = two_steps(clean), got = two_steps(dirty);
+  CHECK(got == expected);
+  CHECK(got.grads == got.grads);  // no NaN
+}
+
+TEST_CASE("the gradient of two micro-batches is that of all samples at once, up to rounding") {
+  Config config = small_config();
+  Rig whole(config);
+  config.train.micro_batch = 2;
+  Rig parts(config);
+  whole.run(), parts.run();
+  const Tensor &a = whole.model.parameters().grads, &b = parts.model.parameters().grads;
+  const double aa = dot(a, a), ab = dot(a, b), bb = dot(b, b);
+  CHECK(aa - 2 * ab + bb < 1e-10 * aa);
+  CHECK(aa > 0);
 }

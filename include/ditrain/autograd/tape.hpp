@@ -27,6 +27,10 @@ enum class Mode { kTraining, kInference };
 /// to the next node that uses its memory and is computed again.
 enum class KeepPolicy { kKeep, kOffload, kRecompute };
 
+/// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
+/// step, so that nobody has to zero the arena; the others add.
+enum class Gradients { kOverwrite, kAdd };
+
 class Node;
 
 struct Activation {
@@ -53,8 +57,8 @@ class Node {
   /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
   /// before, and may call forward of the nodes before it.
   virtual void recompute(ops::Context&) {}
-  /// Adds to the gradients of its parameters and turns the gradient of its output into that of its input.
-  virtual void backward(ops::Context& ctx) = 0;
+  /// Writes or adds to the gradients of its parameters and turns the gradient of its output into that of its input.
+  virtual void backward(ops::Context& ctx, Gradients gradients) = 0;
 
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
@@ -101,7 +105,7 @@ class Tape {
   size_t temporary_bytes() const;  ///< with those that are recomputed
 
   void forward(ops::Context& ctx);
-  void backward(ops::Context& ctx);
+  void backward(ops::Context& ctx, Gradients gradients = Gradients::kAdd);
   void add_hook(HookPoint point, Hook hook) { hooks_[point].push_back(std::move(hook)); }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
 

@@ -25,7 +25,7 @@ class AttentionHalf final : public autograd::Node {
                 const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   void recompute(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   /// Everything after the modulation: what forward leaves in this half's tensors.
   void compute(ops::Context& ctx) const;
@@ -55,7 +55,7 @@ class MlpHalf final : public autograd::Node {
   void forward(ops::Context& ctx) override;
   /// In Recompute::kBlock also the attention half, of which nothing but the input is left.
   void recompute(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
  private:
   void normalise(ops::Context& ctx) const;

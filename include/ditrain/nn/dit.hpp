@@ -57,7 +57,9 @@ class DitPass {
   Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if want_input_gradient
 
   void forward(ops::Context& ctx) { tape_.forward(ctx); }
-  void backward(ops::Context& ctx) { tape_.backward(ctx); }  ///< adds to the parameters' gradients
+  void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
+    tape_.backward(ctx, gradients);
+  }
   autograd::Tape& tape() { return tape_; }
 
  private:

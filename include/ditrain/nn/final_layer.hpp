@@ -16,7 +16,7 @@ class FinalLayer final : public autograd::Node {
              const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   /// Starts the gradients of the residual stream and of the conditioning.
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   ActivationRef x_BTC;  ///< input, written by the last block
   ActivationRef out;    ///< [B, O, H, W]

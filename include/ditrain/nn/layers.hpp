@@ -7,6 +7,7 @@
 namespace ditrain::nn {
 
 using autograd::ActivationRef;
+using autograd::Gradients;
 using autograd::KeepPolicy;
 using autograd::Parameter;
 
@@ -25,7 +26,7 @@ struct LinearWeights {
   Parameter* w = nullptr;
   Parameter* b = nullptr;
   void forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const;
-  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy) const;
+  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy, Gradients gradients) const;
   void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate = false) const;
 };
 
