@@ -4,14 +4,15 @@
 namespace ditrain::nn {
 
 AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
-                             const TokenStream& stream)
+                             const TokenStream& stream, const Modulations& modulations)
     : Node("blocks." + std::to_string(index) + ".attn", {w.adaLN.w, w.adaLN.b, w.qkv.w, w.qkv.b, w.proj.w, w.proj.b}),
+      index_(index),
       num_heads_(c.num_heads),
       weights_(w),
-      stream_(stream) {
+      stream_(stream),
+      modulations_(modulations) {
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
-  mod_ = tape.keep(*this, "modulation", {B, kNumModulations * C});
   h_BTC_ = tape.keep(*this, "h1", {B, T, C}, stream.keep_cheap);
   mean_ = tape.keep(*this, "mean1", {B, T}, stream.keep_costly);
   rstd_ = tape.keep(*this, "rstd1", {B, T}, stream.keep_costly);
@@ -21,7 +22,7 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
   proj_ = tape.keep(*this, "proj", {B, T, C}, stream.keep_costly);
   x_mid_BTC = tape.keep(*this, "x_mid", {B, T, C}, stream.keep_cheap);
   if (tape.mode() == autograd::Mode::kInference) return;
-  dmod_ = tape.temporary("dmodulation", mod_->shape);
+  dmod_ = tape.temporary("dmodulation", {B, kNumModulations * C});
   dh_BTC_ = tape.temporary("dh", {B, T, C});
   dattn_ = tape.temporary("dattn", {B, T, C});
   dqkv_ = tape.temporary("dqkv", qkv_->shape);
@@ -36,17 +37,12 @@ void AttentionHalf::compute_x_mid(ops::Context& ctx) const {
   ops::gate_residual_forward(ctx, x_BTC->tensor, modulation(kGateMsa), proj_->tensor, x_mid_BTC->tensor);
 }
 
-void AttentionHalf::compute(ops::Context& ctx) const {
+void AttentionHalf::forward(ops::Context& ctx) {
   normalise(ctx);
   weights_.qkv.forward(ctx, h_BTC_->tensor, qkv_->tensor);
   ops::attention_forward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor);
   weights_.proj.forward(ctx, attn_->tensor, proj_->tensor);
   compute_x_mid(ctx);
-}
-
-void AttentionHalf::forward(ops::Context& ctx) {
-  weights_.adaLN.forward(ctx, stream_.cond_BC->tensor, mod_->tensor);
-  compute(ctx);
 }
 
 void AttentionHalf::recompute(ops::Context& ctx) {

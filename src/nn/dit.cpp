@@ -94,14 +94,17 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input
   if (want_input_gradient) patch_embed_->want_input_gradient(tape_);
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
   conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
+  std::vector<LinearWeights> adaLN;
+  for (const BlockWeights& weights : model.blocks_) adaLN.push_back(weights.adaLN);
+  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), model.final_layer_.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_);
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_);
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations);
   connect(final_layer_->x_BTC);
 }
 

@@ -44,7 +44,7 @@ void MlpHalf::recompute(ops::Context& ctx) {
     normalise(ctx);
     ops::gelu_forward(ctx, fc1_->tensor, gelu_BTF_->tensor);
   } else {
-    first_half_.compute(ctx);
+    first_half_.forward(ctx);
     compute(ctx);
   }
 }
