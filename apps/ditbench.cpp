@@ -16,6 +16,7 @@ int body(int argc, char** argv) {
                    {{"model", "M", "DiT-S/2 ... DiT-XL/8", "DiT-S/2"},
                     {"batch", "N", "images a step", "8"},
                     {"threads", "T", "worker threads (default: all cores this process may use)"},
+                    {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
                     {"repeats", "N", "timed steps after a first one that warms up", "5"},
                     {"json", "FILE", "write the rows as JSON too"}},
                    "step");
@@ -30,6 +31,7 @@ int body(int argc, char** argv) {
   bench.batch = line.get_int("batch", 1, 1 << 20);
   bench.threads = line.has("threads") ? line.get_int("threads", 1, 4096) : 0;
   bench.repeats = line.get_int("repeats", 1, 1000);
+  bench.recompute = line.get("recompute");
   const BenchReport report = bench_step(bench);
   std::fputs(describe(report).c_str(), stdout);
   if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(report));

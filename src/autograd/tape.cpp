@@ -13,27 +13,32 @@ ArenaSlice Node::parameter_slice() const {
   return all.end == 0 ? ArenaSlice{} : all;
 }
 
-ActivationRef Tape::keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy) {
-  DITRAIN_CHECK(policy == KeepPolicy::kKeep, "nothing offloads or recomputes a declared activation yet");
-  if (mode_ == Mode::kInference) return temporary("kept." + name, std::move(shape));
-  auto a = std::make_shared<Activation>(Activation{owner.name() + "." + name, std::move(shape), policy, {}});
+ActivationRef Tape::keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy, DType dtype) {
+  DITRAIN_CHECK(policy != KeepPolicy::kOffload, "nothing offloads a declared activation yet");
+  if (mode_ == Mode::kInference || policy == KeepPolicy::kRecompute) {
+    ActivationRef shared = temporary("shared." + name, std::move(shape), dtype);
+    shared->policy = policy;
+    owner.recomputed_.push_back(shared);
+    return shared;
+  }
+  auto a = std::make_shared<Activation>(Activation{owner.name() + "." + name, std::move(shape), policy, dtype});
   owner.kept_.push_back(a);
   kept_.push_back(a);
   return a;
 }
 
-ActivationRef Tape::temporary(const std::string& name, Shape shape) {
+ActivationRef Tape::temporary(const std::string& name, Shape shape, DType dtype) {
   auto& slot = temporaries_[name];
   if (slot == nullptr)
-    slot = std::make_shared<Activation>(Activation{name, std::move(shape), KeepPolicy::kKeep, {}});
+    slot = std::make_shared<Activation>(Activation{name, std::move(shape), KeepPolicy::kKeep, dtype});
   else
-    DITRAIN_CHECK(slot->shape == shape, "two shapes for the temporary " + name);
+    DITRAIN_CHECK(slot->shape == shape && slot->dtype == dtype, "two shapes or types for the temporary " + name);
   return slot;
 }
 
 void Tape::allocate(memory::Allocator& home) {
-  for (const ActivationRef& a : kept_) a->tensor = Tensor(a->shape, DType::kF32, home);
-  for (const auto& [name, a] : temporaries_) a->tensor = Tensor(a->shape, DType::kF32, home);
+  for (const ActivationRef& a : kept_) a->tensor = Tensor(a->shape, a->dtype, home);
+  for (const auto& [name, a] : temporaries_) a->tensor = Tensor(a->shape, a->dtype, home);
 }
 
 size_t Tape::kept_bytes() const {
@@ -57,15 +62,25 @@ void Tape::forward(ops::Context& ctx) {
   for (const auto& node : nodes_) {
     call_hooks(HookPoint::kPreForward, *node);
     node->forward(ctx);
+    for (const ActivationRef& a : node->recomputed_) a->written_by = node.get();
     call_hooks(HookPoint::kPostForward, *node);
   }
 }
 
-void Tape::backward(ops::Context& ctx) {
+// The last node that used a shared tensor in forward finds its own contents there.
+void Tape::recompute(Node& node, ops::Context& ctx) const {
+  const auto lost = [&](const ActivationRef& a) { return a->written_by != &node; };
+  if (std::none_of(node.recomputed_.begin(), node.recomputed_.end(), lost)) return;
+  node.recompute(ctx);
+  for (const ActivationRef& a : node.recomputed_) a->written_by = &node;
+}
+
+void Tape::backward(ops::Context& ctx, Gradients gradients) {
   DITRAIN_CHECK(mode_ == Mode::kTraining, "backward of a tape that was recorded for inference");
   for (auto it = nodes_.rbegin(); it != nodes_.rend(); ++it) {
     call_hooks(HookPoint::kPreBackward, **it);
-    (*it)->backward(ctx);
+    recompute(**it, ctx);
+    (*it)->backward(ctx, gradients);
     call_hooks(HookPoint::kPostBackward, **it);
   }
 }

@@ -41,13 +41,17 @@ void Conditioning::forward(ops::Context& ctx) {
   ops::silu_forward(ctx, c_BC_->tensor, stream_.cond_BC->tensor);
 }
 
-void Conditioning::backward(ops::Context& ctx) {
+void Conditioning::backward(ops::Context& ctx, Gradients gradients) {
   ops::silu_backward(ctx, c_BC_->tensor, stream_.dcond_BC->tensor, dc_BC_->tensor);
-  if (weights_.label_table != nullptr) ops::embedding_backward(ctx, y, dc_BC_->tensor, weights_.label_table->grad);
-  weights_.mlp2.backward_weight(ctx, hidden_silu_->tensor, dc_BC_->tensor);
+  if (weights_.label_table != nullptr) {
+    const Tensor& dtable = weights_.label_table->grad;
+    if (gradients == Gradients::kOverwrite) ops::zero(ctx, dtable);  // most rows get nothing
+    ops::embedding_backward(ctx, y, dc_BC_->tensor, dtable);
+  }
+  weights_.mlp2.backward_weight(ctx, hidden_silu_->tensor, dc_BC_->tensor, gradients);
   weights_.mlp2.backward_data(ctx, dc_BC_->tensor, dhidden_->tensor);
   ops::silu_backward(ctx, hidden_->tensor, dhidden_->tensor, dhidden_->tensor);
-  weights_.mlp0.backward_weight(ctx, waves_->tensor, dhidden_->tensor);
+  weights_.mlp0.backward_weight(ctx, waves_->tensor, dhidden_->tensor, gradients);
 }
 
 }  // namespace ditrain::nn

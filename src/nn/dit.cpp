@@ -76,10 +76,13 @@ void initialise(Dit& model, uint64_t seed) {
   }
 }
 
-DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) : tape_(mode) {
+DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient, Recompute recompute)
+    : tape_(mode) {
   const DitConfig& c = model.config();
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
   stream_.batch = batch;
+  stream_.keep_cheap = recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
+  stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
   stream_.cond_BC = tape_.temporary("cond", BC);
   if (mode == autograd::Mode::kTraining) {
     stream_.dcond_BC = tape_.temporary("dcond", BC);
@@ -91,14 +94,17 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input
   if (want_input_gradient) patch_embed_->want_input_gradient(tape_);
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
   conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
+  std::vector<LinearWeights> adaLN;
+  for (const BlockWeights& weights : model.blocks_) adaLN.push_back(weights.adaLN);
+  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), model.final_layer_.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_);
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_);
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations);
   connect(final_layer_->x_BTC);
 }
 

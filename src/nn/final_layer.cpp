@@ -5,48 +5,45 @@
 
 namespace ditrain::nn {
 
-FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLayerWeights& w, const TokenStream& stream)
+FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLayerWeights& w, const TokenStream& stream,
+                       const Modulations& modulations)
     : Node("final_layer", {w.adaLN.w, w.adaLN.b, w.linear.w, w.linear.b}),
       patch_(c.patch_size),
       weights_(w),
-      stream_(stream) {
+      stream_(stream),
+      modulations_(modulations) {
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
-  mod_ = tape.keep(*this, "final_modulation", {B, 2 * C});
+  h_BTC_ = tape.keep(*this, "h", {B, T, C});
   mean_ = tape.keep(*this, "mean", {B, T});
   rstd_ = tape.keep(*this, "rstd", {B, T});
   tokens_ = tape.temporary("tokens", {B, T, c.patch_size * c.patch_size * c.out_channels()});
-  h_BTC_ = tape.temporary("h", {B, T, C});
   out = tape.temporary("out", {B, c.out_channels(), c.input_height, c.input_width});
   if (tape.mode() == autograd::Mode::kInference) return;
   dout = tape.temporary("dout", out->shape);
   dtokens_ = tape.temporary("dtokens", tokens_->shape);
-  dmod_ = tape.temporary("dfinal_modulation", mod_->shape);
+  dmod_ = tape.temporary("dfinal_modulation", {B, 2 * C});
   dh_BTC_ = tape.temporary("dh", {B, T, C});
 }
 
-void FinalLayer::normalise(ops::Context& ctx) const {
-  ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, {mod_->tensor, 0}, {mod_->tensor, 1}, h_BTC_->tensor,
-                                   mean_->tensor, rstd_->tensor);
-}
-
 void FinalLayer::forward(ops::Context& ctx) {
-  weights_.adaLN.forward(ctx, stream_.cond_BC->tensor, mod_->tensor);
-  normalise(ctx);
+  const Tensor mod = modulations_.of_final_layer();
+  ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, {mod, 0}, {mod, 1}, h_BTC_->tensor, mean_->tensor,
+                                   rstd_->tensor);
   weights_.linear.forward(ctx, h_BTC_->tensor, tokens_->tensor);
   ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
 }
 
-void FinalLayer::backward(ops::Context& ctx) {
+void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor& dx = stream_.dx_BTC->tensor;
   ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
-  normalise(ctx);  // h again
-  weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor);
+  weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor, gradients);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
-  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, {mod_->tensor, 1},
-                                    dh_BTC_->tensor, dx, {dmod_->tensor, 0}, {dmod_->tensor, 1});
-  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor);
+  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor,
+                                    {modulations_.of_final_layer(), 1}, dh_BTC_->tensor, dx, {dmod_->tensor, 0},
+                                    {dmod_->tensor, 1});
+  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
 }
 

@@ -1,14 +1,31 @@
 #include "ditrain/nn/layers.hpp"
 
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
 #include "ditrain/ops/linear.hpp"
 
 namespace ditrain::nn {
 
+std::vector<std::string> recompute_names() { return {"none", "selective", "block"}; }
+
+Recompute recompute_named(const std::string& name) {
+  const std::vector<std::string> names = recompute_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw InputError({.where = "model",
+                      .what = "what to recompute",
+                      .got = name,
+                      .expected = "none, selective or block",
+                      .hint = nearest_word(name, names)});
+  return Recompute(found - names.begin());
+}
+
 void LinearWeights::forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const {
   ops::linear_forward(ctx, x, w->value, b->value, y);
 }
-void LinearWeights::backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy) const {
-  ops::linear_backward_weight(ctx, x, dy, w->grad, b->grad);
+void LinearWeights::backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy, Gradients gradients) const {
+  ops::linear_backward_weight(ctx, x, dy, w->grad, b->grad, gradients == Gradients::kAdd);
 }
 void LinearWeights::backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate) const {
   ops::linear_backward_data(ctx, dy, w->value, dx, accumulate);

@@ -25,8 +25,8 @@ void PatchEmbed::forward(ops::Context& ctx) {
   ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
 }
 
-void PatchEmbed::backward(ops::Context& ctx) {
-  weights_.proj.backward_weight(ctx, patches_->tensor, stream_.dx_BTC->tensor);
+void PatchEmbed::backward(ops::Context& ctx, Gradients gradients) {
+  weights_.proj.backward_weight(ctx, patches_->tensor, stream_.dx_BTC->tensor, gradients);
   if (dimage == nullptr) return;
   weights_.proj.backward_data(ctx, stream_.dx_BTC->tensor, dpatches_->tensor);
   ops::patchify_inverse(ctx, dpatches_->tensor, patch_, dimage->tensor);

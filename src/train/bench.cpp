@@ -36,6 +36,7 @@ Config bench_config(const StepBench& bench) {
   config.model.name = bench.model;
   nn::apply_name(config.model);
   config.train.global_batch = bench.batch;
+  config.train.recompute = bench.recompute;
   validate_without_data(config);
   return config;
 }
@@ -95,7 +96,7 @@ BenchReport bench_step(const StepBench& bench) {
   step.allocate();
   const dataset::Batch batch = random_batch(config.model, bench.batch);
 
-  BenchRow row{.name = "step " + bench.model, .batch = bench.batch};
+  BenchRow row{.name = "step " + bench.model, .recompute = bench.recompute, .batch = bench.batch};
   for (int attempt = 0; attempt < kMaxAttempts && row.drift > kMaxDrift; ++attempt) {
     BenchRow again = row;
     time_row(step, batch, team, bench.repeats, again);
@@ -123,9 +124,9 @@ std::string describe(const BenchReport& report) {
                      report.threads, r.median_s, r.images_per_second, r.gflops * 1e-3, r.peak_gflops * 1e-3,
                      100 * r.share, format_bytes(r.peak_rss_bytes), format_bytes(r.kept_bytes_per_image));
     s += fmt::format(
-        "  of which forward {:.3f} s, backward {:.3f} s, optimiser {:.3f} s; fastest {:.3f} s, slowest "
+        "  of which forward {:.3f} s, backward {:.3f} s (recompute: {}), optimiser {:.3f} s; fastest {:.3f} s, slowest "
         "{:.3f} s\n",
-        r.forward_s, r.backward_s, r.optimizer_s, r.min_s, r.max_s);
+        r.forward_s, r.backward_s, r.recompute, r.optimizer_s, r.min_s, r.max_s);
     if (r.drift > kMaxDrift)
       s += fmt::format("  the FMA peaks before and after differ by {:.1f} %: the machine was not quiet\n",
                        100 * r.drift);
@@ -140,6 +141,7 @@ std::string to_json(const BenchReport& report) {
     peak = std::max(peak, r.peak_gflops);
     rows.push_back({{"name", r.name},
                     {"dtype", r.dtype},
+                    {"recompute", r.recompute},
                     {"batch", r.batch},
                     {"median_s", r.median_s},
                     {"min_s", r.min_s},

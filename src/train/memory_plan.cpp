@@ -61,7 +61,8 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   MemoryPlan plan;
   plan.micro_batch = micro_batch_of(config, world_size);
   nn::Dit model(config.model);
-  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining);
+  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, /*want_input_gradient=*/false,
+                   nn::recompute_named(config.train.recompute));
   plan.kept = kept_by_node(pass);
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const nn::DitConfig& m = config.model;
@@ -72,7 +73,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"gradients", "", arena},
                 {"AdamW moments", "2 per parameter", 2 * arena},
                 {"EMA", "", arena},
-                {"kept activations", batch, pass.tape().kept_bytes()},
+                {"kept activations", batch + ", train.recompute: " + config.train.recompute, pass.tape().kept_bytes()},
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
@@ -109,12 +110,29 @@ int64_t fitting_micro_batch(Config config, int world_size, int ranks, int64_t mo
   return 0;
 }
 
-// Changes that would fit, most convenient first, as lines for a person.
+// The modes that keep less than config.train.recompute, each with the largest micro-batch that fits; only if that is
+// above `without`, the largest that fits as it is.
+std::string what_fits_recomputing(Config config, int world_size, int local_size, int64_t without) {
+  std::string s;
+  const int64_t micro = micro_batch_of(config, world_size);
+  const std::vector<std::string> modes = nn::recompute_names();
+  for (size_t mode = size_t(nn::recompute_named(config.train.recompute)) + 1; mode < modes.size(); ++mode) {
+    config.train.recompute = modes[mode];
+    const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+    if (fits <= without) continue;
+    s += "\n  --set train.recompute=" + modes[mode];
+    if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
+  }
+  return s;
+}
+
+// Changes that would fit, those that cost least time first, as lines for a person.
 std::string what_fits(const Config& config, int world_size, int local_size) {
   std::string s;
   const int64_t micro = micro_batch_of(config, world_size);
-  if (const int64_t smaller = fitting_micro_batch(config, world_size, local_size, micro - 1); smaller > 0)
-    s += fmt::format("\n  --set train.micro_batch={}", smaller);
+  const int64_t smaller = fitting_micro_batch(config, world_size, local_size, micro - 1);
+  if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
+  s += what_fits_recomputing(config, world_size, local_size, smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
     const int64_t fewer = config.train.global_batch % world == 0 ? fitting_micro_batch(config, world, ranks, micro) : 0;

@@ -9,6 +9,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
+#include "ditrain/nn/layers.hpp"
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
@@ -117,7 +118,9 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples of a step, over all ranks"),
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       choice(DITRAIN_KEY(train.precision), {"f32"}, {"bf16"}, "of the arithmetic"),
-      choice(DITRAIN_KEY(train.recompute), {"none"}, {"selective", "block"}, "activations computed again in backward"),
+      choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
+             "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
+             "all but the input of a block (1, a third more work)"),
       choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {}, "what a NaN or infinite loss or gradient does"),
       integer(DITRAIN_KEY(train.seed), {0}, "of all random numbers"),
       text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
@@ -188,7 +191,9 @@ Rows output_rows() {
 
 bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
-  static const std::set<std::string> kKeys = {"train.steps", "data.loader_threads", "data.queue_batches"};
+  // train.recompute changes memory and time, but no bit of the results.
+  static const std::set<std::string> kKeys = {"train.steps", "train.recompute", "data.loader_threads",
+                                              "data.queue_batches"};
   return kSections.contains(o.section) || kKeys.contains(o.name());
 }
 

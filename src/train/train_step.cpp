@@ -21,7 +21,8 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       shape_{config.model.in_channels, config.model.pixels()},
       samples_(config.train.global_batch / comm.world_size()),
       micro_batch_(micro_batch_of(config, comm.world_size())),
-      pass_(model, micro_batch_, autograd::Mode::kTraining),
+      pass_(model, micro_batch_, autograd::Mode::kTraining, /*want_input_gradient=*/false,
+            nn::recompute_named(config.train.recompute)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
@@ -85,7 +86,7 @@ void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResul
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
   const ScopedTimer timer(&result.seconds[Phase::kBackward]);
   mark_buckets_ = micro.last && config_.dist.overlap;
-  pass_.backward(ctx_);
+  pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd);
 }
 
 // Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
@@ -127,13 +128,9 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   StepResult result;
   autograd::ParameterStore& parameters = model_.parameters();
   bad_activation_.clear();
-  {
-    const ScopedTimer timer(&result.seconds[Phase::kBackward]);
-    ops::zero(ctx_, parameters.grads);
-  }
   for (int64_t first = 0; first < samples_; first += micro_batch_)
     run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
-                     comm_.rank() * samples_ + first, first + micro_batch_ == samples_},
+                     comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
                     progress.step, result);
   {
     const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);

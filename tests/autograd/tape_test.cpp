@@ -19,12 +19,21 @@ struct Recorder : Node {
     buffer = tape.temporary("buffer", {5});
   }
   void forward(ops::Context&) override { calls_.push_back("forward " + name()); }
-  void backward(ops::Context&) override { calls_.push_back("backward " + name()); }
+  void backward(ops::Context&, Gradients) override { calls_.push_back("backward " + name()); }
 
   ActivationRef x, buffer;
 
- private:
+ protected:
   Calls& calls_;
+};
+
+struct Recomputer final : Recorder {
+  Recomputer(Tape& tape, const std::string& name, Calls& calls) : Recorder(tape, name, calls) {
+    h = tape.keep(*this, "h", {7}, KeepPolicy::kRecompute, DType::kBF16);
+  }
+  void recompute(ops::Context&) override { calls_.push_back("recompute " + name()); }
+
+  ActivationRef h;
 };
 
 struct Rig {
@@ -56,6 +65,42 @@ TEST_CASE("hooks run at the borders of each node, in the order in which they wer
   tape.backward(rig.ctx);
   CHECK(rig.calls == Calls{"pre-backward b", "backward b", "post-backward b",  //
                            "pre-backward a", "backward a", "post-backward a"});
+}
+
+TEST_CASE("what is not kept is written again within the borders of backward, unless it is still there") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  const auto& a = tape.record<Recomputer>("a", rig.calls);
+  const auto& b = tape.record<Recomputer>("b", rig.calls);
+  tape.record<Recorder>("c", rig.calls);
+  tape.add_hook(HookPoint::kPreBackward, [&](const Node& node) { rig.calls.push_back("pre-backward " + node.name()); });
+  CHECK(a.h == b.h);
+  CHECK(a.kept() == std::vector<ActivationRef>{a.x});  // and not h
+  CHECK(tape.temporary_bytes() == 5 * sizeof(float) + 7 * sizeof(uint16_t));
+  tape.allocate();
+  CHECK(a.h->tensor.dtype() == DType::kBF16);
+
+  const Calls backward{"pre-backward c", "backward c",  "pre-backward b", "backward b",
+                       "pre-backward a", "recompute a", "backward a"};
+  tape.forward(rig.ctx);
+  rig.calls.clear();
+  tape.backward(rig.ctx);
+  CHECK(rig.calls == backward);
+  rig.calls.clear();
+  tape.backward(rig.ctx);  // by now the memory holds the contents of a
+  CHECK(rig.calls == Calls{"pre-backward c", "backward c", "pre-backward b", "recompute b", "backward b",
+                           "pre-backward a", "recompute a", "backward a"});
+  tape.forward(rig.ctx);
+  rig.calls.clear();
+  tape.backward(rig.ctx);
+  CHECK(rig.calls == backward);
+}
+
+TEST_CASE("nothing offloads yet") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  Node& node = tape.record<Recorder>("a", rig.calls);
+  CHECK_THROWS_AS(tape.keep(node, "far", {2}, KeepPolicy::kOffload), LogicFault);
 }
 
 TEST_CASE("training keeps a tensor for each node and shares the temporaries") {
@@ -96,6 +141,7 @@ TEST_CASE("a temporary has one shape") {
   const ActivationRef first = tape.temporary("h", {2, 3});
   CHECK(tape.temporary("h", {2, 3}) == first);
   CHECK_THROWS_AS(tape.temporary("h", {3, 2}), LogicFault);
+  CHECK_THROWS_AS(tape.temporary("h", {2, 3}, DType::kBF16), LogicFault);
 }
 
 TEST_CASE("the slice of a node spans its trainable parameters") {

@@ -28,8 +28,12 @@ void randomise(nn::Dit& model, float deviation = 0.15f) {
 }
 
 struct Rig {
-  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, int workers = 1, Mode mode = Mode::kTraining)
-      : model(config), team({.num_workers = workers}), ctx(team), pass(model, batch, mode, mode == Mode::kTraining) {
+  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, int workers = 1, Mode mode = Mode::kTraining,
+               nn::Recompute recompute = nn::Recompute::kSelective)
+      : model(config),
+        team({.num_workers = workers}),
+        ctx(team),
+        pass(model, batch, mode, mode == Mode::kTraining, recompute) {
     model.parameters().allocate(ParameterStore::For::kTraining);
     nn::initialise(model, 1);
     randomise(model);
@@ -147,6 +151,53 @@ TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
   }
 }
 
+TEST_CASE("what is kept and what is computed again changes no bit") {
+  nn::DitConfig config = small(8, 12);
+  config.depth = 3;
+  std::vector<std::vector<float>> expected;
+  for (int workers : {1, 2, 3})
+    for (const std::string& name : nn::recompute_names()) {
+      Rig rig(config, 3, workers, Mode::kTraining, nn::recompute_named(name));
+      const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
+      for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
+        rig.pass.forward(rig.ctx);
+        const std::vector<float> out = to_vector(rig.pass.out());
+        rig.backward(dout);
+        const std::vector<std::vector<float>> got{out, to_vector(rig.model.parameters().grads),
+                                                  to_vector(rig.pass.dimage())};
+        if (expected.empty()) expected = got;
+        INFO(name << ", " << workers << " workers, pass " << pass);
+        CHECK(got == expected);
+      }
+    }
+}
+
+TEST_CASE("gradients that overwrite are those added to zeros, whatever was there") {
+  nn::DitConfig config = small();
+  if (GENERATE(false, true)) config.num_classes = 0;
+  Rig rig(config);
+  const auto gradients = [&] {  // without the padding between them
+    std::vector<float> all;
+    for (const autograd::Parameter* p : rig.model.parameters().state_dict())
+      if (p->trainable)
+        for (float v : to_vector(p->grad)) all.push_back(v);
+    return all;
+  };
+  rig.pass.forward(rig.ctx);
+  rig.backward(random_tensor(rig.pass.out().shape(), 7));
+  const std::vector<float> added = gradients();
+  copy(random_tensor({rig.model.parameters().arena_size()}, 9, NAN), rig.model.parameters().grads);
+  rig.pass.forward(rig.ctx);
+  rig.pass.backward(rig.ctx, autograd::Gradients::kOverwrite);
+  CHECK(gradients() == added);
+}
+
+TEST_CASE("recompute modes have names") {
+  CHECK(nn::recompute_named("block") == nn::Recompute::kBlock);
+  CHECK_THROWS_WITH(nn::recompute_named("selectiv"),
+                    Catch::Contains("got selectiv") && Catch::Contains("try selective"));
+}
+
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
   Rig training(small()), inference(small(), 2, 1, Mode::kInference);
   training.pass.forward(training.ctx);
@@ -165,20 +216,38 @@ TEST_CASE("a sample's output does not depend on the rest of the batch") {
   CHECK(to_vector(single.pass.out()) == to_vector(pair.pass.out().rows(0, 1)));
 }
 
-TEST_CASE("a block keeps about 11 values a token and channel") {
-  nn::DitConfig config;  // S/2
+TEST_CASE("a block keeps 18, 11 or 1 values a token and channel") {
+  struct Row {
+    nn::Recompute recompute;
+    double attention, mlp;
+  };
+  const Row row = GENERATE(Row{nn::Recompute::kNone, 8, 10},      // x, h1, qkv, attn, proj, x_mid; h2, fc1, gelu, fc2
+                           Row{nn::Recompute::kSelective, 6, 5},  // x, qkv, attn, proj; fc1, fc2
+                           Row{nn::Recompute::kBlock, 1, 0});     // x
+  nn::DitConfig config;                                           // S/2
   nn::Dit model(config);
-  nn::DitPass pass(model, 1, Mode::kTraining);
-  for (const auto& node : pass.tape().nodes())
-    if (node->name() == "blocks.3.attn") {
-      size_t bytes = 0;
-      for (const auto& a : node->kept()) bytes += a->bytes();
-      CHECK(double(bytes) / (4.0 * 256 * 384) == Approx(6).epsilon(0.02));  // x, qkv, attn, proj
-    } else if (node->name() == "blocks.3.mlp") {
-      size_t bytes = 0;
-      for (const auto& a : node->kept()) bytes += a->bytes();
-      CHECK(double(bytes) / (4.0 * 256 * 384) == Approx(5).epsilon(0.02));  // fc1, fc2
-    }
+  nn::DitPass pass(model, 1, Mode::kTraining, false, row.recompute);
+  const auto kept = [&](const std::string& name) {
+    size_t bytes = 0;
+    for (const auto& node : pass.tape().nodes())
+      if (node->name() == name)
+        for (const auto& a : node->kept()) bytes += a->bytes();
+    return double(bytes) / (4.0 * 256 * 384);
+  };
+  CHECK(kept("blocks.3.attn") == Approx(row.attention).epsilon(0.03));
+  CHECK(kept("blocks.3.mlp") == Approx(row.mlp).epsilon(0.03));
+}
+
+TEST_CASE("a deeper model that recomputes blocks needs the input of a block more, not its inside") {
+  const auto bytes = [](int64_t depth, nn::Recompute recompute) {
+    nn::DitConfig config;
+    config.depth = depth;
+    nn::Dit model(config);
+    nn::DitPass pass(model, 1, Mode::kTraining, false, recompute);
+    return double(pass.tape().kept_bytes() + pass.tape().temporary_bytes()) / (4.0 * 256 * 384);
+  };
+  CHECK(bytes(13, nn::Recompute::kBlock) - bytes(12, nn::Recompute::kBlock) == Approx(1).epsilon(0.03));
+  CHECK(bytes(13, nn::Recompute::kSelective) - bytes(12, nn::Recompute::kSelective) == Approx(11).epsilon(0.03));
 }
 
 TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its start") {
@@ -187,6 +256,7 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
   int64_t end = model.parameters().arena_size();
   std::vector<std::string> out_of_order;
   for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
+    if ((*it)->parameters().empty()) continue;
     const autograd::ArenaSlice slice = (*it)->parameter_slice();
     if (slice.end != end) out_of_order.push_back((*it)->name());
     end = slice.begin;

@@ -59,9 +59,26 @@ std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../con
 /// Another valid value of the option, or "" if it takes only one.
 std::string other_value(const Option& option, const Config& base) {
   const std::string now = option.get(base);
-  for (const char* text :
-       {"false", "true", "1", "2", "7", "0.25", "[0.25, 0.5]", "[8, 16]", "squaredcos_cap_v2", "x0", "fixed_small",
-        "kl", "folder", "skip", "cosine", "ddim", "all", "DiT-B/4", "some where/x#y: \"z\" \\"}) {
+  for (const char* text : {"false",
+                           "true",
+                           "1",
+                           "2",
+                           "7",
+                           "0.25",
+                           "[0.25, 0.5]",
+                           "[8, 16]",
+                           "squaredcos_cap_v2",
+                           "x0",
+                           "fixed_small",
+                           "kl",
+                           "block",
+                           "folder",
+                           "skip",
+                           "cosine",
+                           "ddim",
+                           "all",
+                           "DiT-B/4",
+                           "some where/x#y: \"z\" \\"}) {
     Config trial = base;
     if (message_of([&] { apply_set(trial, option.name() + "=" + text); }) == "no error" && option.get(trial) != now)
       return text;
@@ -226,11 +243,10 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(parse_error("train:\n  precision: bf16\n") ==
         "[config] a.yaml:2: train.precision: bf16 is not available in this version; expected f32");
   CHECK(set_error("train.precision=f64") == "[config] --set: train.precision: bad value; got 'f64', expected f32");
-  for (const char* set :
-       {"train.recompute=block", "parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true",
-        "memory.fast_gib=4", "memory.copy_cores=2", "memory.automem=on", "kernels.fuse=true",
-        "kernels.tuned=tiles.json", "dist.shard_optimizer=true", "dist.reproducible=true", "dist.timeout_s=30",
-        "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
+  for (const char* set : {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true",
+                          "memory.fast_gib=4", "memory.copy_cores=2", "memory.automem=on", "kernels.fuse=true",
+                          "kernels.tuned=tiles.json", "dist.shard_optimizer=true", "dist.reproducible=true",
+                          "dist.timeout_s=30", "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
@@ -358,9 +374,10 @@ TEST_CASE("resume accepts changes of some keys only") {
     apply_set(changed, option.name() + "=" + value);
     const std::vector<Difference> differences = differences_on_resume(base, changed);
     const std::string& s = option.section;
-    const bool may = option.name() == "train.steps" || option.name() == "data.loader_threads" ||
-                     option.name() == "data.queue_batches" || s == "log" || s == "checkpoint" || s == "sample" ||
-                     s == "eval" || s == "memory" || s == "parallel" || s == "dist";
+    const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
+                     option.name() == "data.loader_threads" || option.name() == "data.queue_batches" || s == "log" ||
+                     s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
+                     s == "dist";
     INFO(option.name() << " = " << value);
     REQUIRE(differences.size() == (may ? 0 : 1));
     (may ? free : fixed)++;

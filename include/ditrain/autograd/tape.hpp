@@ -6,8 +6,9 @@
 // keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary that all nodes
 // share), Tape (nodes in order, hooks at their borders).
 //
-// A tape is recorded once for a batch size and replayed every step. In inference nothing is kept: activations of the
-// same name in different nodes share one tensor.
+// A tape is recorded once for a batch size and replayed every step. Where a node declares to recompute rather than to
+// keep, its tensors are shared with all nodes that use the same names, and the tape lets it write them again before
+// its backward. In inference nothing is kept: every declared activation is shared like that.
 #pragma once
 #include <functional>
 #include <map>
@@ -22,15 +23,24 @@ namespace ditrain::autograd {
 
 enum class Mode { kTraining, kInference };
 
-/// What becomes of a tensor between forward and backward.
+/// What becomes of a tensor between forward and backward: it stays, moves to another memory tier and back, or is lost
+/// to the next node that uses its memory and is computed again.
 enum class KeepPolicy { kKeep, kOffload, kRecompute };
+
+/// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
+/// step, so that nobody has to zero the arena; the others add.
+enum class Gradients { kOverwrite, kAdd };
+
+class Node;
 
 struct Activation {
   std::string name;
   Shape shape;
   KeepPolicy policy = KeepPolicy::kKeep;
-  Tensor tensor;  ///< defined after Tape::allocate
-  size_t bytes() const { return size_t(num_elements(shape)) * sizeof(float); }
+  DType dtype = DType::kF32;
+  Tensor tensor = {};                ///< defined after Tape::allocate
+  const Node* written_by = nullptr;  ///< kRecompute: whose contents it holds
+  size_t bytes() const { return size_t(num_elements(shape)) * dtype_bytes(dtype); }
 };
 using ActivationRef = std::shared_ptr<Activation>;
 
@@ -43,8 +53,12 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   virtual void forward(ops::Context& ctx) = 0;
-  /// Adds to the gradients of its parameters and turns the gradient of its output into that of its input.
-  virtual void backward(ops::Context& ctx) = 0;
+  /// Writes all that the node declared with kRecompute again, to the same bits, from what is kept. Called before
+  /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
+  /// before, and may call forward of the nodes before it.
+  virtual void recompute(ops::Context&) {}
+  /// Writes or adds to the gradients of its parameters and turns the gradient of its output into that of its input.
+  virtual void backward(ops::Context& ctx, Gradients gradients) = 0;
 
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
@@ -56,9 +70,10 @@ class Node {
   friend class Tape;
   std::string name_;
   std::vector<Parameter*> parameters_;
-  std::vector<ActivationRef> kept_;
+  std::vector<ActivationRef> kept_, recomputed_;
 };
 
+/// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook.
 enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward };
 using Hook = std::function<void(const Node&)>;
 
@@ -68,12 +83,14 @@ class Tape {
 
   Mode mode() const { return mode_; }
 
-  /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan.
-  /// Errors: LogicFault for policies other than kKeep: no memory manager acts on them yet
-  ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep);
+  /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan. With
+  /// kRecompute it is one for all nodes that recompute the same name.
+  /// Errors: LogicFault for kOffload: no memory manager acts on it yet; or as `temporary`
+  ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep,
+                     DType dtype = DType::kF32);
   /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
-  /// same name. Errors: LogicFault if they ask for different shapes
-  ActivationRef temporary(const std::string& name, Shape shape);
+  /// same name. Errors: LogicFault if they ask for different shapes or types
+  ActivationRef temporary(const std::string& name, Shape shape, DType dtype = DType::kF32);
 
   template <class N, class... A>
   N& record(A&&... args) {
@@ -85,15 +102,16 @@ class Tape {
 
   void allocate(memory::Allocator& home = memory::system_memory());
   size_t kept_bytes() const;
-  size_t temporary_bytes() const;
+  size_t temporary_bytes() const;  ///< with those that are recomputed
 
   void forward(ops::Context& ctx);
-  void backward(ops::Context& ctx);
+  void backward(ops::Context& ctx, Gradients gradients = Gradients::kAdd);
   void add_hook(HookPoint point, Hook hook) { hooks_[point].push_back(std::move(hook)); }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
 
  private:
   void call_hooks(HookPoint point, const Node& node) const;
+  void recompute(Node& node, ops::Context& ctx) const;
 
   Mode mode_;
   std::vector<std::unique_ptr<Node>> nodes_;

@@ -1,12 +1,13 @@
 // A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
-//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)
+//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              Modulations, for all blocks at once
 //   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
 //   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
-// Kept for backward: x, modulation [B, 6C] (the six chunks), mean, rstd, qkv, attention output, log-sum-exp, proj
-// output, fc1 output, fc2 output; about 11 B T C values. Normalised and modulated inputs, the GELU and the x between
-// the halves are computed again by the same operations, hence to the same bits.
+// Kept for backward: x (and by Modulations the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
+// proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
+// and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
+// hence to the same bits.
 #pragma once
-#include "ditrain/nn/layers.hpp"
+#include "ditrain/nn/modulations.hpp"
 #include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::nn {
@@ -17,30 +18,32 @@ struct BlockWeights {
   LinearWeights fc1, fc2;   ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
 };
 
-/// adaLN modulation and the attention half.
+/// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
 class AttentionHalf final : public autograd::Node {
  public:
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
-                const TokenStream& stream);
+                const TokenStream& stream, const Modulations& modulations);
   void forward(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  void recompute(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   /// x between the halves, x + gate_msa proj, into x_mid.
   void compute_x_mid(ops::Context& ctx) const;
-  ops::Chunk modulation(Modulation which) const { return {mod_->tensor, which}; }
+  ops::Chunk modulation(Modulation which) const { return {modulations_.of_block(index_), which}; }
   ops::Chunk dmodulation(Modulation which) const { return {dmod_->tensor, which}; }
 
   ActivationRef x_BTC;      ///< input of the block, written by the node before
-  ActivationRef x_mid_BTC;  ///< temporary
+  ActivationRef x_mid_BTC;  ///< x between the halves
 
  private:
   void normalise(ops::Context& ctx) const;
 
-  int64_t num_heads_;
+  int64_t index_, num_heads_;
   BlockWeights weights_;
   TokenStream stream_;
-  ActivationRef mod_, dmod_, mean_, rstd_, qkv_, attn_, lse_, proj_;
-  ActivationRef h_BTC_, dh_BTC_, dattn_, dqkv_;
+  const Modulations& modulations_;
+  ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
+  ActivationRef dmod_, dh_BTC_, dattn_, dqkv_;
 };
 
 class MlpHalf final : public autograd::Node {
@@ -49,16 +52,19 @@ class MlpHalf final : public autograd::Node {
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  /// In Recompute::kBlock also the attention half, of which nothing but the input is left.
+  void recompute(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
  private:
   void normalise(ops::Context& ctx) const;
+  void compute(ops::Context& ctx) const;  // the MLP on x_mid, without the residual
 
   BlockWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
-  ActivationRef mean_, rstd_, fc1_, fc2_, x_out_BTC_;
-  ActivationRef h_BTC_, dh_BTC_, gelu_BTF_, dgelu_BTF_;
+  ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;
+  ActivationRef dh_BTC_, dgelu_BTF_;
 };
 
 }  // namespace ditrain::nn

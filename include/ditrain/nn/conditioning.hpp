@@ -18,7 +18,7 @@ class Conditioning final : public autograd::Node {
   Conditioning(autograd::Tape& tape, const DitConfig& config, const ConditioningWeights& weights,
                const TokenStream& stream);
   void forward(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   std::vector<double> t;   ///< [B], written by the caller
   std::vector<int64_t> y;  ///< [B] labels, dropped ones already replaced by the null class; unused without labels

@@ -44,7 +44,8 @@ void initialise(Dit& model, uint64_t seed);
 class DitPass {
  public:
   /// Declares all activations; allocates nothing, so that the memory plan can be read first.
-  DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient = false);
+  DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient = false,
+          Recompute recompute = Recompute::kSelective);
   void allocate() { tape_.allocate(); }
 
   int64_t batch() const { return stream_.batch; }
@@ -56,7 +57,9 @@ class DitPass {
   Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if want_input_gradient
 
   void forward(ops::Context& ctx) { tape_.forward(ctx); }
-  void backward(ops::Context& ctx) { tape_.backward(ctx); }  ///< adds to the parameters' gradients
+  void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
+    tape_.backward(ctx, gradients);
+  }
   autograd::Tape& tape() { return tape_; }
 
  private:

@@ -1,6 +1,6 @@
 // The last layer and unpatchify (the reference's FinalLayer and DiT.unpatchify).
 #pragma once
-#include "ditrain/nn/layers.hpp"
+#include "ditrain/nn/modulations.hpp"
 
 namespace ditrain::nn {
 
@@ -9,26 +9,26 @@ struct FinalLayerWeights {
   LinearWeights linear;  ///< final_layer.linear [P P O, C]
 };
 
-/// Math:     shift, scale = adaLN_modulation(c).chunk(2);  out = unpatchify(linear(modulate(norm(x), shift, scale)))
+/// Math:     shift, scale = adaLN_modulation(c).chunk(2), by Modulations;
+///           out = unpatchify(linear(modulate(norm(x), shift, scale)))
 class FinalLayer final : public autograd::Node {
  public:
-  FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights,
-             const TokenStream& stream);
+  FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights, const TokenStream& stream,
+             const Modulations& modulations);
   void forward(ops::Context& ctx) override;
   /// Starts the gradients of the residual stream and of the conditioning.
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   ActivationRef x_BTC;  ///< input, written by the last block
   ActivationRef out;    ///< [B, O, H, W]
   ActivationRef dout;   ///< its gradient, written by the caller before backward
 
  private:
-  void normalise(ops::Context& ctx) const;
-
   int64_t patch_;
   FinalLayerWeights weights_;
   TokenStream stream_;
-  ActivationRef mod_, dmod_, mean_, rstd_, tokens_, dtokens_, h_BTC_, dh_BTC_;
+  const Modulations& modulations_;
+  ActivationRef dmod_, h_BTC_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
 };
 
 }  // namespace ditrain::nn

@@ -7,21 +7,35 @@
 namespace ditrain::nn {
 
 using autograd::ActivationRef;
+using autograd::Gradients;
+using autograd::KeepPolicy;
 using autograd::Parameter;
+
+/// What the blocks compute again in backward rather than keep; the bits of the results are the same.
+///   kNone       nothing                                            about 18 B T C values kept a block
+///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
+///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1
+enum class Recompute { kNone, kSelective, kBlock };
+
+std::vector<std::string> recompute_names();  ///< "none", "selective", "block": least to most
+/// Errors:   InputError for another name
+Recompute recompute_named(const std::string& name);
 
 /// Weight [N, K] and bias [N] of a linear layer.
 struct LinearWeights {
   Parameter* w = nullptr;
   Parameter* b = nullptr;
   void forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const;
-  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy) const;
+  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy, Gradients gradients) const;
   void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate = false) const;
 };
 
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
-  ActivationRef cond_BC;   ///< silu(t_emb + y_emb), input of every adaLN
+  KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< of what one pass over memory computes again
+  KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< of what takes products or attention
+  ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN
   ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
   ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
 };

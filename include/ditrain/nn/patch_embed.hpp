@@ -16,7 +16,7 @@ class PatchEmbed final : public autograd::Node {
              const TokenStream& stream);
   void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;
-  void backward(ops::Context& ctx) override;
+  void backward(ops::Context& ctx, Gradients gradients) override;
 
   ActivationRef image;   ///< input [B, in, H, W], written by the caller
   ActivationRef dimage;  ///< its gradient, written by backward if `want_input_gradient` was called

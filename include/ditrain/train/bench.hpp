@@ -11,15 +11,16 @@ namespace ditrain::train {
 struct StepBench {
   std::string model = "DiT-S/2";
   int64_t batch = 8;
-  int64_t threads = 0;  ///< 0: all cores this process may use
-  int64_t repeats = 5;  ///< timed steps after one that warms up
+  int64_t threads = 0;                  ///< 0: all cores this process may use
+  int64_t repeats = 5;                  ///< timed steps after one that warms up
+  std::string recompute = "selective";  ///< train.recompute
 };
 
 struct BenchRow {
-  std::string name, dtype = "f32";
+  std::string name, dtype = "f32", recompute;
   int64_t batch = 0;
   double median_s = 0, min_s = 0, max_s = 0;
-  double gflops = 0;       ///< 6 x forward MACs x batch / median_s
+  double gflops = 0;       ///< 6 x forward MACs x batch / median_s: what is recomputed does not count
   double peak_gflops = 0;  ///< the higher of the FMA loops run right before and after these steps
   double drift = 1;        ///< |before - after| / peak_gflops of those two loops: how unquiet the machine was
   double share = 0;        ///< gflops / peak_gflops, which is the MFU of a step

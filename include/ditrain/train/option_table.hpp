@@ -49,8 +49,8 @@ struct Difference {
   std::string key, old_value, new_value;
 };
 
-/// Keys that differ although a resumed run must not change them. Free to change are train.steps, the sections log,
-/// checkpoint, sample, eval, memory, parallel and dist, and data.loader_threads and data.queue_batches.
+/// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
+/// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches.
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
 
 /// Errors:   InputError "[resume] ..." that lists both values of every such key

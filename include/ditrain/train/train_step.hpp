@@ -46,7 +46,7 @@ class TrainStep {
     const float* images;
     const int64_t* labels;
     int64_t first_sample;  // number in the global batch
-    bool last;
+    bool first, last;      // of the step
   };
   void prepare(const MicroBatch& micro, int64_t step);
   void run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result);

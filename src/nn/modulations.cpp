@@ -1,0 +1,26 @@
+#include "ditrain/nn/modulations.hpp"
+
+#include "ditrain/ops/linear.hpp"
+
+namespace ditrain::nn {
+
+Modulations::Modulations(autograd::Tape& tape, const DitConfig& c, std::vector<LinearWeights> blocks,
+                         const LinearWeights& final_layer, const TokenStream& stream)
+    : Node("modulations", {}), blocks_(std::move(blocks)), final_layer_(final_layer), stream_(stream) {
+  block_mods_ = tape.keep(*this, "blocks", {int64_t(blocks_.size()) * stream.batch, kNumModulations * c.hidden_size});
+  final_layer_mod_ = tape.keep(*this, "final_layer", {stream.batch, 2 * c.hidden_size});
+}
+
+Tensor Modulations::of_block(int64_t index) const {
+  return block_mods_->tensor.rows(index * stream_.batch, (index + 1) * stream_.batch);
+}
+
+void Modulations::forward(ops::Context& ctx) {
+  std::vector<ops::LinearLayer> layers;
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    layers.push_back({blocks_[i].w->value, blocks_[i].b->value, of_block(int64_t(i))});
+  layers.push_back({final_layer_.w->value, final_layer_.b->value, of_final_layer()});
+  ops::linear_forward_all(ctx, stream_.cond_BC->tensor, layers);
+}
+
+}  // namespace ditrain::nn

@@ -1,0 +1,87 @@
+// The memory plan: what train.recompute saves, and what is advised to a run that does not fit.
+#include "ditrain/train/memory_plan.hpp"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/limits.hpp"
+
+using namespace ditrain;
+using namespace ditrain::train;
+
+namespace {
+
+Config config_of(const std::string& recompute, int64_t micro_batch = 8) {
+  Config c;
+  c.train.recompute = recompute, c.train.global_batch = 8, c.train.micro_batch = micro_batch;
+  return c;
+}
+
+size_t bytes_of(const std::string& recompute, int64_t micro_batch) {
+  return plan_memory(config_of(recompute, micro_batch), 1).total();
+}
+
+const MemoryItem& item(const MemoryPlan& plan, const std::string& name) {
+  for (const MemoryItem& i : plan.items)
+    if (i.name == name) return i;
+  throw std::runtime_error("no item " + name);
+}
+
+/// Lowers what the plan is held against to `bytes` for its lifetime.
+struct DataLimit {
+  explicit DataLimit(size_t bytes) {
+    getrlimit(RLIMIT_DATA, &before);
+    const rlimit lower{bytes, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_DATA, &lower) == 0);
+    REQUIRE(platform::memory_limit(1).bytes == bytes);
+  }
+  ~DataLimit() { setrlimit(RLIMIT_DATA, &before); }
+  rlimit before{};
+};
+
+std::string refusal(const Config& config, size_t limit) {
+  const DataLimit lowered(limit);
+  try {
+    check_memory(plan_memory(config, 1), config, 1, 1);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("the more is recomputed, the less is kept") {
+  const MemoryPlan none = plan_memory(config_of("none"), 1), selective = plan_memory(config_of("selective"), 1),
+                   block = plan_memory(config_of("block"), 1);
+  const double unit = 4.0 * 8 * 256 * 384 * 12;  // a value for each token and channel of all blocks of S/2
+  const auto kept = [&](const MemoryPlan& plan) { return double(item(plan, "kept activations").bytes) / unit; };
+  CHECK(kept(none) == Approx(18).epsilon(0.03));
+  CHECK(kept(selective) == Approx(11).epsilon(0.03));
+  CHECK(kept(block) == Approx(1).epsilon(0.25));  // the final layer's two weigh more here
+  CHECK(none.total() > selective.total());
+  CHECK(selective.total() > block.total());
+  CHECK(item(block, "kept activations").note == "micro-batch of 8, train.recompute: block");
+}
+
+TEST_CASE("a run that does not fit is told to recompute, where that helps") {
+  const auto advice = [](const std::string& recompute, size_t limit) {
+    const std::string message = refusal(config_of(recompute), limit);
+    REQUIRE(message.find("[memory] 1 rank(s) on this node do not fit") == 0);
+    return message.substr(message.find("what fits:") + 10);
+  };
+  // Bytes rise in this order: block 1, 2, selective 1, block 4, none 1, selective 2, block 8, none 2, selective 4, ...
+  CHECK(advice("none", bytes_of("selective", 8)) ==
+        "\n  --set train.micro_batch=4\n  --set train.recompute=selective\n  --set train.recompute=block");
+  CHECK(advice("none", bytes_of("block", 8)) ==
+        "\n  --set train.micro_batch=1\n  --set train.recompute=selective --set train.micro_batch=2"
+        "\n  --set train.recompute=block");
+  CHECK(advice("selective", bytes_of("block", 4)) ==
+        "\n  --set train.micro_batch=1\n  --set train.recompute=block --set train.micro_batch=4");
+  CHECK(advice("selective", bytes_of("block", 2)) == "\n  --set train.recompute=block --set train.micro_batch=2");
+  CHECK(advice("block", bytes_of("block", 4)) == "\n  --set train.micro_batch=4");
+  CHECK(advice("selective", bytes_of("block", 1) - 1) == "\n  a smaller model, or a node with more memory");
+  CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
+}
