@@ -17,8 +17,9 @@ struct Sizes {
   }
   int64_t qkv_offset(int64_t b, int64_t h) const { return b * T * 3 * H * D + h * D; }
   int64_t out_offset(int64_t b, int64_t h) const { return b * T * H * D + h * D; }
-  kernels::AttentionHead head(const float* qkv, int64_t b, int64_t h) const {
-    const float* q = qkv + qkv_offset(b, h);
+  template <class E>
+  kernels::AttentionHead head(const E* qkv, int64_t b, int64_t h) const {
+    const E* q = qkv + qkv_offset(b, h);
     return {.tokens = T,
             .head_dim = D,
             .q = q,
@@ -26,21 +27,45 @@ struct Sizes {
             .v = q + 2 * H * D,
             .qkv_stride = 3 * H * D,
             .out_stride = H * D,
-            .scale = float(1.0 / std::sqrt(double(D)))};
+            .scale = float(1.0 / std::sqrt(double(D))),
+            .type = kDTypeOf<E>};
   }
 };
+
+template <class E>
+void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+  const Pin<E> pqkv(qkv), pout(out);
+  const Pin<float> plse(lse);
+  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
+    for (int64_t i = begin; i < end; ++i)
+      kernels::attention_forward(s.head(pqkv.get(), i / s.H, i % s.H), pout + s.out_offset(i / s.H, i % s.H),
+                                 plse + i * s.T, scratch);
+  });
+}
+
+template <class E>
+void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                  const Tensor& dout, const Tensor& dqkv) {
+  const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
+  const Pin<float> plse(lse);
+  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / s.H, h = i % s.H, o = s.out_offset(b, h);
+      E* dq = pdqkv + s.qkv_offset(b, h);
+      kernels::attention_backward(s.head(pqkv.get(), b, h), pout + o, pdout + o, plse + i * s.T, dq, dq + s.H * s.D,
+                                  dq + 2 * s.H * s.D, scratch);
+    }
+  });
+}
 
 }  // namespace
 
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse) {
   const Sizes s("attention_forward", qkv, num_heads, out, lse);
-  const Pin<float> pqkv(qkv), pout(out), plse(lse);
-  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
-    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
-    for (int64_t i = begin; i < end; ++i)
-      kernels::attention_forward(s.head(pqkv, i / s.H, i % s.H), pout + s.out_offset(i / s.H, i % s.H), plse + i * s.T,
-                                 scratch);
-  });
+  const auto forward = qkv.dtype() == DType::kBF16 ? forward_all<BFloat16> : forward_all<float>;
+  forward(ctx, s, qkv, out, lse);
 }
 
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
@@ -48,16 +73,8 @@ void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, cons
   const Sizes s("attention_backward", qkv, num_heads, out, lse);
   expect_shape("attention_backward", "dout", dout, out.shape());
   expect_shape("attention_backward", "dqkv", dqkv, qkv.shape());
-  const Pin<float> pqkv(qkv), pout(out), plse(lse), pdout(dout), pdqkv(dqkv);
-  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
-    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / s.H, h = i % s.H, o = s.out_offset(b, h);
-      float* dq = pdqkv + s.qkv_offset(b, h);
-      kernels::attention_backward(s.head(pqkv, b, h), pout + o, pdout + o, plse + i * s.T, dq, dq + s.H * s.D,
-                                  dq + 2 * s.H * s.D, scratch);
-    }
-  });
+  const auto backward = qkv.dtype() == DType::kBF16 ? backward_all<BFloat16> : backward_all<float>;
+  backward(ctx, s, qkv, out, lse, dout, dqkv);
 }
 
 }  // namespace ditrain::ops

@@ -46,31 +46,34 @@ struct Rows {
 struct PinnedChunk {
   PinnedChunk(const char* op, const Chunk& chunk, const Rows& rows)
       : pin(chunk.cond), stride(chunk.cond.dim(1)), offset(chunk.index * rows.C) {
-    if (chunk.cond.dim(0) != rows.B || chunk.index < 0 || offset + rows.C > stride)
-      throw ShapeError({.where = op,
-                        .what = "conditioning, chunk " + std::to_string(chunk.index),
-                        .got = to_string(chunk.cond.shape()),
-                        .expected = "[" + std::to_string(rows.B) + ", n " + std::to_string(rows.C) + "]"});
+    expect_chunk(op, chunk, rows.B, rows.C);
   }
   float* operator()(int64_t b) const { return pin.get() + b * stride + offset; }
   Pin<float> pin;
   int64_t stride, offset;
 };
 
-template <class Kernel>
+// f(T{}) with the C++ type of an activation.
+template <class F>
+void with_type(const Tensor& t, const F& f) {
+  t.dtype() == DType::kBF16 ? f(BFloat16{}) : f(float{});
+}
+
+// kernel(x + begin, y + begin, n) for each worker's elements of two tensors of one type.
+template <class T, class Kernel>
 void unary(Context& ctx, const char* op, const Tensor& x, const Tensor& y, Kernel kernel) {
   expect_shape(op, "result", y, x.shape());
-  const Pin<float> px(x), py(y);
+  const Pin<T> px(x), py(y);
   ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     kernel(px + begin, py + begin, end - begin);
   });
 }
 
-template <class Kernel>
+template <class T, class Kernel>
 void unary_backward(Context& ctx, const char* op, const Tensor& x, const Tensor& dy, const Tensor& dx, Kernel kernel) {
   expect_shape(op, "dy", dy, x.shape());
   expect_shape(op, "dx", dx, x.shape());
-  const Pin<float> px(x), pdy(dy), pdx(dx);
+  const Pin<T> px(x), pdy(dy), pdx(dx);
   ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     kernel(px + begin, pdy + begin, pdx + begin, end - begin);
   });
@@ -78,19 +81,44 @@ void unary_backward(Context& ctx, const char* op, const Tensor& x, const Tensor&
 
 }  // namespace
 
+void expect_chunk(const char* op, const Chunk& chunk, int64_t B, int64_t C) {
+  if (chunk.cond.defined() && chunk.cond.dim(0) == B && chunk.index >= 0 && (chunk.index + 1) * C <= chunk.cond.dim(1))
+    return;
+  throw ShapeError({.where = op,
+                    .what = "conditioning, chunk " + std::to_string(chunk.index),
+                    .got = chunk.cond.defined() ? to_string(chunk.cond.shape()) : "nothing",
+                    .expected = "[" + std::to_string(B) + ", n " + std::to_string(C) + "]"});
+}
+
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
-  unary(ctx, "gelu_forward", x, y, kernels::gelu_forward);
+  with_type(x, [&](auto t) {
+    using T = decltype(t);
+    unary<T>(ctx, "gelu_forward", x, y, [](const T* a, T* b, int64_t n) { kernels::gelu_forward(a, b, n); });
+  });
 }
 void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  unary_backward(ctx, "gelu_backward", x, dy, dx, kernels::gelu_backward);
+  with_type(x, [&](auto t) {
+    using T = decltype(t);
+    unary_backward<T>(ctx, "gelu_backward", x, dy, dx,
+                      [](const T* a, const T* b, T* c, int64_t n) { kernels::gelu_backward(a, b, c, n); });
+  });
 }
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
-  unary(ctx, "silu_forward", x, y, kernels::silu_forward);
+  unary<float>(ctx, "silu_forward", x, y, kernels::silu_forward);
 }
 void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  unary_backward(ctx, "silu_backward", x, dy, dx, kernels::silu_backward);
+  unary_backward<float>(ctx, "silu_backward", x, dy, dx, kernels::silu_backward);
 }
-void add(Context& ctx, const Tensor& x, const Tensor& y) { unary(ctx, "add", x, y, kernels::add); }
+void add(Context& ctx, const Tensor& x, const Tensor& y) { unary<float>(ctx, "add", x, y, kernels::add); }
+
+void to_bf16(Context& ctx, const Tensor& x, const Tensor& y) {
+  expect_shape("to_bf16", "y", y, x.shape());
+  const Pin<float> px(x);
+  const Pin<BFloat16> py(y);
+  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernels::convert(px + begin, py + begin, end - begin);
+  });
+}
 
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
                                  const Tensor& mean, const Tensor& rstd) {
@@ -99,11 +127,25 @@ void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shi
   expect_shape(kOp, "y", y, x.shape());
   expect_shape(kOp, "mean", mean, {rows.B, rows.T});
   expect_shape(kOp, "rstd", rstd, {rows.B, rows.T});
-  const Pin<float> px(x), py(y), pmean(mean), prstd(rstd);
+  const Pin<float> px(x), pmean(mean), prstd(rstd);
   const PinnedChunk pshift(kOp, shift, rows), pscale(kOp, scale, rows);
-  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
-    kernels::layer_norm_modulate_forward(px + row * rows.C, pshift(b), pscale(b), py + row * rows.C, pmean + row,
-                                         prstd + row, n, rows.C, kLayerNormEps);
+  with_type(y, [&](auto t) {
+    const Pin<decltype(t)> py(y);
+    rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+      kernels::layer_norm_modulate_forward(px + row * rows.C, pshift(b), pscale(b), py + row * rows.C, pmean + row,
+                                           prstd + row, n, rows.C, kLayerNormEps);
+    });
+  });
+}
+
+void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd) {
+  const Rows rows(x);
+  expect_shape("layer_norm_statistics", "mean", mean, {rows.B, rows.T});
+  expect_shape("layer_norm_statistics", "rstd", rstd, {rows.B, rows.T});
+  const Pin<float> px(x), pmean(mean), prstd(rstd);
+  ctx.for_range(rows.B * rows.T, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernels::layer_norm_statistics(px + begin * rows.C, pmean + begin, prstd + begin, end - begin, rows.C,
+                                   kLayerNormEps);
   });
 }
 
@@ -113,16 +155,19 @@ void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& m
   constexpr const char* kOp = "layer_norm_modulate_backward";
   const Rows rows(x);
   for (const Tensor* t : {&dy, &dx}) expect_shape(kOp, "gradient", *t, x.shape());
-  const Pin<float> px(x), pmean(mean), prstd(rstd), pdy(dy), pdx(dx);
+  const Pin<float> px(x), pmean(mean), prstd(rstd), pdx(dx);
   const PinnedChunk pscale(kOp, scale, rows), pdshift(kOp, dshift, rows), pdscale(kOp, dscale, rows);
-  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
-    kernels::layer_norm_modulate_backward_rows(px + row * rows.C, pmean + row, prstd + row, pscale(b),
-                                               pdy + row * rows.C, pdx + row * rows.C, n, rows.C);
-  });
-  rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
-    const int64_t first = b * rows.T * rows.C + column;
-    kernels::layer_norm_modulate_backward_columns(px + first, pmean + b * rows.T, prstd + b * rows.T, pdy + first,
-                                                  rows.C, pdshift(b) + column, pdscale(b) + column, rows.T, n);
+  with_type(dy, [&](auto t) {
+    const Pin<decltype(t)> pdy(dy);
+    rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+      kernels::layer_norm_modulate_backward_rows(px + row * rows.C, pmean + row, prstd + row, pscale(b),
+                                                 pdy + row * rows.C, pdx + row * rows.C, n, rows.C);
+    });
+    rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
+      const int64_t first = b * rows.T * rows.C + column;
+      kernels::layer_norm_modulate_backward_columns(px + first, pmean + b * rows.T, prstd + b * rows.T, pdy + first,
+                                                    rows.C, pdshift(b) + column, pdscale(b) + column, rows.T, n);
+    });
   });
 }
 
@@ -130,11 +175,14 @@ void gate_residual_forward(Context& ctx, const Tensor& x, const Chunk& gate, con
   constexpr const char* kOp = "gate_residual_forward";
   const Rows rows(x);
   for (const Tensor* t : {&h, &y}) expect_shape(kOp, "operand", *t, x.shape());
-  const Pin<float> px(x), ph(h), py(y);
+  const Pin<float> px(x), py(y);
   const PinnedChunk pgate(kOp, gate, rows);
-  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
-    const int64_t first = row * rows.C;
-    kernels::gate_residual_forward(px + first, pgate(b), ph + first, py + first, n, rows.C);
+  with_type(h, [&](auto t) {
+    const Pin<decltype(t)> ph(h);
+    rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+      const int64_t first = row * rows.C;
+      kernels::gate_residual_forward(px + first, pgate(b), ph + first, py + first, n, rows.C);
+    });
   });
 }
 
@@ -143,14 +191,17 @@ void gate_residual_backward(Context& ctx, const Tensor& dy, const Chunk& gate, c
   constexpr const char* kOp = "gate_residual_backward";
   const Rows rows(dy);
   for (const Tensor* t : {&h, &dh}) expect_shape(kOp, "operand", *t, dy.shape());
-  const Pin<float> pdy(dy), ph(h), pdh(dh);
+  const Pin<float> pdy(dy);
   const PinnedChunk pgate(kOp, gate, rows), pdgate(kOp, dgate, rows);
-  rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
-    const int64_t first = b * rows.T * rows.C + column;
-    kernels::gate_residual_backward_columns(pdy + first, ph + first, rows.C, pdgate(b) + column, rows.T, n);
-  });
-  rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
-    kernels::gate_residual_backward_rows(pdy + row * rows.C, pgate(b), pdh + row * rows.C, n, rows.C);
+  with_type(h, [&](auto t) {
+    const Pin<decltype(t)> ph(h), pdh(dh);
+    rows.for_columns(ctx, [&](int64_t b, int64_t column, int64_t n) {
+      const int64_t first = b * rows.T * rows.C + column;
+      kernels::gate_residual_backward_columns(pdy + first, ph + first, rows.C, pdgate(b) + column, rows.T, n);
+    });
+    rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
+      kernels::gate_residual_backward_rows(pdy + row * rows.C, pgate(b), pdh + row * rows.C, n, rows.C);
+    });
   });
 }
 
@@ -170,10 +221,12 @@ double sum_squares(Context& ctx, const Tensor& x) {
 
 int64_t find_non_finite(Context& ctx, const Tensor& x) {
   std::vector<int64_t> first(size_t(ctx.team().num_workers()), -1);
-  const Pin<float> p(x);
-  ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
-    const int64_t i = kernels::find_non_finite(p + begin, end - begin);
-    if (i >= 0) first[size_t(w.worker)] = begin + i;
+  with_type(x, [&](auto t) {
+    const Pin<decltype(t)> p(x);
+    ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+      const int64_t i = kernels::find_non_finite(p + begin, end - begin);
+      if (i >= 0) first[size_t(w.worker)] = begin + i;
+    });
   });
   for (int64_t i : first)
     if (i >= 0) return i;

@@ -4,12 +4,12 @@
 #include <deque>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/gemm.hpp"
 
 namespace ditrain::ops {
 namespace {
 
+using kernels::EpilogueKind;
 using kernels::GemmArgs;
 using kernels::Trans;
 
@@ -26,18 +26,78 @@ Sizes sizes(const char* op, const Tensor& x, const Tensor& w, const Tensor& y) {
   return {m, n, k};
 }
 
-GemmArgs forward_args(const Sizes& s, const float* x, const float* w, const float* b, float* y) {
+DType arithmetic_of(const Tensor& a, const Tensor& b) {
+  return a.dtype() == DType::kBF16 || b.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+// Start of the conditioning chunk of sample 0.
+const float* chunk_start(const Pin<float>& cond, const Chunk& chunk, int64_t width) {
+  return cond.get() + chunk.index * width;
+}
+
+// The terms of a normalised input, held in place.
+struct PinnedNorm {
+  PinnedNorm(const char* op, const LinearInput& input)
+      : terms(*input.norm), mean(terms.mean), rstd(terms.rstd), shift(terms.shift.cond), scale(terms.scale.cond) {
+    const int64_t B = input.x.dim(0), T = input.x.dim(1), C = input.x.dim(2);
+    for (const Tensor* t : {&terms.mean, &terms.rstd}) expect_shape(op, "statistics", *t, {B, T});
+    for (const Chunk* c : {&terms.shift, &terms.scale}) expect_chunk(op, *c, B, C);
+    expect_shape(op, "scale", terms.scale.cond, terms.shift.cond.shape());
+    args = {mean, rstd, chunk_start(shift, terms.shift, C), chunk_start(scale, terms.scale, C), terms.shift.cond.dim(1),
+            T,    0};
+  }
+  const NormTerms& terms;
+  Pin<float> mean, rstd, shift, scale;
+  kernels::Normalise args;
+};
+
+// The operands of an epilogue, held in place.
+class PinnedOutput {
+ public:
+  PinnedOutput(const char* op, const LinearOutput& output, const Tensor& y) {
+    if (output.kind == LinearOutput::Kind::kPlain) return;
+    const int64_t n = y.shape().back();
+    args.kind = EpilogueKind(output.kind);
+    args.in_stride = args.out_stride = n;
+    const bool gated = output.kind == LinearOutput::Kind::kGateResidual;
+    args.in = hold(op, output.in, y, gated), args.out = hold(op, output.out, y, gated);
+    if (!gated) return;
+    expect_chunk(op, output.gate, y.dim(0), n);
+    args.gate = chunk_start(gate_.emplace(output.gate.cond), output.gate, n);
+    args.cond_stride = output.gate.cond.dim(1), args.rows_per_sample = y.dim(1);
+  }
+  kernels::Epilogue args;
+
+ private:
+  void* hold(const char* op, const Tensor& t, const Tensor& y, bool f32) {
+    if (!t.defined()) return nullptr;
+    expect_shape(op, "operand of the epilogue", t, y.shape());
+    if (t.dtype() != (f32 ? DType::kF32 : y.dtype())) throw_dtype_mismatch(t.dtype(), f32 ? DType::kF32 : y.dtype());
+    return pins_.emplace_back(t);
+  }
+  std::deque<Pin<void>> pins_;
+  std::optional<Pin<float>> gate_;
+};
+static_assert(int(LinearOutput::Kind::kGateResidual) == int(EpilogueKind::kGateResidual) &&
+              int(LinearOutput::Kind::kGelu) == int(EpilogueKind::kGelu));
+
+GemmArgs forward_args(const Sizes& s, const Tensor& x, const void* px, const Tensor& w, const void* pw, const float* b,
+                      const Tensor& y, void* py) {
   return {.m = s.m,
           .n = s.n,
           .k = s.k,
-          .a = x,
+          .a = px,
           .lda = s.k,
-          .b = w,
+          .b = pw,
           .ldb = s.k,
           .trans_b = Trans::kYes,
-          .c = y,
+          .c = py,
           .ldc = s.n,
-          .bias = b};
+          .bias = b,
+          .a_type = x.dtype(),
+          .b_type = w.dtype(),
+          .c_type = y.dtype(),
+          .arithmetic = arithmetic_of(x, w)};
 }
 
 // Columns in a piece of work: few enough to share out evenly, whole tiles of every kernel.
@@ -62,55 +122,97 @@ void run_share(Context& ctx, const std::vector<GemmArgs>& products, const parall
 
 }  // namespace
 
-void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y) {
-  const Sizes s = sizes("linear_forward", x, w, y);
-  const Pin<float> px(x), pw(w), py(y), pb(b.defined() ? b : w);
-  if (b.defined()) expect_shape("linear_forward", "b", b, {s.n});
-  gemm(ctx, forward_args(s, px, pw, b.defined() ? pb.get() : nullptr, py));
+LinearOutput then_gelu(const Tensor& gelu) { return {LinearOutput::Kind::kGelu, {}, gelu, {}}; }
+LinearOutput times_gelu_slope(const Tensor& x, const Tensor& gelu) {
+  return {LinearOutput::Kind::kGeluBackward, x, gelu, {}};
+}
+LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor& out) {
+  return {LinearOutput::Kind::kGateResidual, x, out, gate};
+}
+
+void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const Tensor& b, const Tensor& y,
+                    const LinearOutput& output) {
+  constexpr const char* kOp = "linear_forward";
+  const Sizes s = sizes(kOp, x.x, w, y);
+  const Pin<void> px(x.x), pw(w), py(y);
+  std::optional<Pin<float>> pb;
+  if (b.defined()) expect_shape(kOp, "b", b, {s.n}), pb.emplace(b);
+  const PinnedOutput out(kOp, output, y);
+  GemmArgs args = forward_args(s, x.x, px, w, pw, pb ? pb->get() : nullptr, y, py);
+  args.epilogue = out.args;
+  if (!x.norm) return gemm(ctx, args);
+  const PinnedNorm norm(kOp, x);
+  args.normalise_a = norm.args;
+  gemm(ctx, args);
 }
 
 void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearLayer>& layers) {
-  const Pin<float> px(x);
-  std::deque<Pin<float>> pins;
+  const Pin<void> px(x);
+  std::deque<Pin<void>> pins;
+  std::deque<Pin<float>> biases;
   std::vector<GemmArgs> products;
   for (const LinearLayer& l : layers) {
     const Sizes s = sizes("linear_forward_all", x, l.w, l.y);
     expect_shape("linear_forward_all", "b", l.b, {s.n});
-    const float *w = pins.emplace_back(l.w), *b = pins.emplace_back(l.b);
-    products.push_back(forward_args(s, px, w, b, pins.emplace_back(l.y)));
+    const void* w = pins.emplace_back(l.w);
+    products.push_back(forward_args(s, x, px, l.w, w, biases.emplace_back(l.b), l.y, pins.emplace_back(l.y)));
   }
   ctx.team().run([&](const parallel::Worker& w) { run_share(ctx, products, w); });
 }
 
-void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
-  const auto [m, n, k] = sizes("linear_backward_data", dx, w, dy);
-  const Pin<float> pdy(dy), pw(w), pdx(dx);
-  gemm(ctx,
-       {.m = m, .n = k, .k = n, .a = pdy, .lda = n, .b = pw, .ldb = k, .c = pdx, .ldc = k, .accumulate = accumulate});
+void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate,
+                          const LinearOutput& output) {
+  const Sizes s = sizes("linear_backward_data", dx, w, dy);
+  const Pin<void> pdy(dy), pw(w), pdx(dx);
+  const PinnedOutput out("linear_backward_data", output, dx);
+  gemm(ctx, {.m = s.m,
+             .n = s.k,
+             .k = s.n,
+             .a = pdy,
+             .lda = s.n,
+             .b = pw,
+             .ldb = s.k,
+             .c = pdx,
+             .ldc = s.k,
+             .accumulate = accumulate,
+             .a_type = dy.dtype(),
+             .b_type = w.dtype(),
+             .c_type = dx.dtype(),
+             .arithmetic = arithmetic_of(dy, w),
+             .epilogue = out.args});
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
+void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
                             bool accumulate) {
-  const auto [m, n, k] = sizes("linear_backward_weight", x, dw, dy);
-  const Pin<float> px(x), pdy(dy), pdw(dw);
-  gemm(ctx, {.m = n,
-             .n = k,
-             .k = m,
-             .a = pdy,
-             .lda = n,
-             .trans_a = Trans::kYes,
-             .b = px,
-             .ldb = k,
-             .c = pdw,
-             .ldc = k,
-             .accumulate = accumulate});
-  if (!db.defined()) return;
-  expect_shape("linear_backward_weight", "db", db, {n});
-  const Pin<float> pdb(db);
-  ctx.for_range(n, 16, [&, m = m, n = n](int64_t begin, int64_t end, const parallel::Worker&) {
-    if (!accumulate) std::fill(pdb + begin, pdb + end, 0.0f);
-    kernels::column_sums(pdy + begin, n, pdb + begin, m, end - begin);
-  });
+  constexpr const char* kOp = "linear_backward_weight";
+  const Sizes s = sizes(kOp, x.x, dw, dy);
+  const Pin<void> px(x.x), pdy(dy);
+  const Pin<float> pdw(dw);
+  std::optional<Pin<float>> pdb;
+  if (db.defined()) {
+    expect_shape(kOp, "db", db, {s.n});
+    pdb.emplace(db);
+    if (!accumulate) std::fill_n(pdb->get(), s.n, 0.0f);
+  }
+  GemmArgs args{.m = s.n,
+                .n = s.k,
+                .k = s.m,
+                .a = pdy,
+                .lda = s.n,
+                .trans_a = Trans::kYes,
+                .b = px,
+                .ldb = s.k,
+                .c = pdw,
+                .ldc = s.k,
+                .accumulate = accumulate,
+                .a_type = dy.dtype(),
+                .b_type = x.x.dtype(),
+                .arithmetic = arithmetic_of(x.x, dy),
+                .a_row_sums = pdb ? pdb->get() : nullptr};
+  if (!x.norm) return gemm(ctx, args);
+  const PinnedNorm norm(kOp, x);
+  args.normalise_b = norm.args;
+  gemm(ctx, args);
 }
 
 }  // namespace ditrain::ops

@@ -1,4 +1,5 @@
-// Element-wise ops, norms and gates. Legend: B batch, T tokens, C width.
+// Element-wise ops, norms and gates. Legend: B batch, T tokens, C width. Activations (h, y, dh of a norm or gate; x and
+// y of GELU) are f32 or bf16; the residual stream, conditioning and statistics are f32.
 #pragma once
 #include "ditrain/ops/context.hpp"
 
@@ -11,18 +12,29 @@ struct Chunk {
   Tensor cond;        ///< [B, n C]
   int64_t index = 0;  ///< columns [index C, (index + 1) C)
 };
+/// Errors: ShapeError if chunk is not one of [B, n C]
+void expect_chunk(const char* op, const Chunk& chunk, int64_t B, int64_t C);
+
+/// What modulate(LayerNorm(x)) needs besides x.
+struct NormTerms {
+  Tensor mean, rstd;  ///< [B, T]
+  Chunk shift, scale;
+};
 
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< tanh GELU; y may be x
 /// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
 void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< y may be x
 void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
-void add(Context& ctx, const Tensor& x, const Tensor& y);  ///< y += x
+void add(Context& ctx, const Tensor& x, const Tensor& y);      ///< y += x
+void to_bf16(Context& ctx, const Tensor& x, const Tensor& y);  ///< y = x rounded to nearest even
 
 /// Math:     y[b,t,:] = (x[b,t,:] - mean[b,t]) rstd[b,t] (1 + scale[b,:]) + shift[b,:]
 /// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
                                  const Tensor& mean, const Tensor& rstd);
+/// mean and rstd alone, to the same bits.
+void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd);
 /// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
 void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                   const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,

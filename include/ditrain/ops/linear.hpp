@@ -1,12 +1,39 @@
-// Linear layers. Legend: M rows (batch x tokens), K inputs, N outputs; w is [N, K] as in the public state dict.
+// Linear layers and what is fused with them. Legend: M rows (batch x tokens), K inputs, N outputs; w is [N, K] as in
+// the public state dict. Tensors are f32 or bf16; where an operand of a product is bf16, the product takes both as bf16
+// (the other is rounded on the way) and sums in f32.
 #pragma once
+#include <optional>
+
 #include "ditrain/ops/context.hpp"
+#include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::ops {
 
+/// The input of a linear layer: x as it is, or modulate(LayerNorm(x)) computed on the way into the product.
+struct LinearInput {
+  LinearInput(Tensor plain) : x(std::move(plain)) {}  // NOLINT: a tensor is an input
+  LinearInput(Tensor raw, NormTerms terms) : x(std::move(raw)), norm(std::move(terms)) {}
+  Tensor x;                       ///< [..., K]; normalised: [B, T, K] f32
+  std::optional<NormTerms> norm;  ///< from layer_norm_statistics
+};
+
+/// What is done with the result y of a product before it leaves the cache.
+struct LinearOutput {
+  enum class Kind { kPlain, kGelu, kGeluBackward, kGateResidual };
+  Kind kind = Kind::kPlain;
+  Tensor in, out;
+  Chunk gate;
+};
+LinearOutput then_gelu(const Tensor& gelu);  ///< gelu = tanh GELU of y
+/// y becomes y gelu'(x); gelu, if defined, receives gelu(x)
+LinearOutput times_gelu_slope(const Tensor& x, const Tensor& gelu);
+/// out = x + gate y, the gate of a sample for all its tokens; x and out f32
+LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor& out);
+
 /// Math:     y = x w^T + b
 /// Shapes:   x [..., K], w [N, K], b [N] or undefined, y [..., N]; w may have more dimensions, K is what follows N
-void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y);
+void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const Tensor& b, const Tensor& y,
+                    const LinearOutput& output = {});
 
 /// One of several linear layers on the same input.
 struct LinearLayer {
@@ -19,12 +46,13 @@ void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearL
 
 /// Math:     dx = dy w
 /// Grads:    dx is overwritten, or added to if `accumulate`
-void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate = false);
+void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate = false,
+                          const LinearOutput& output = {});
 
 /// Math:     dw = dy^T x,  db = sum of dy over rows
-/// Grads:    both added to, or overwritten if not `accumulate`, which is the same as adding to zeros; db may be
-/// undefined Threads:  cut by rows of the weight
-void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
+/// Grads:    f32, both added to, or overwritten if not `accumulate`, which is the same as adding to zeros; db may be
+///           undefined
+void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
                             bool accumulate = true);
 
 }  // namespace ditrain::ops

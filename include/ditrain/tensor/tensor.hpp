@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ditrain/base/dtype.hpp"
@@ -53,13 +54,14 @@ inline constexpr DType kDTypeOf<int64_t> = DType::kI64;
 
 [[noreturn]] void throw_dtype_mismatch(DType got, DType wanted);
 
-/// Holds a tensor's memory in place and gives its address.
+/// Holds a tensor's memory in place and gives its address. Pin<void> takes any dtype.
 /// Errors: ShapeError if T is not the tensor's dtype
 template <class T>
 class Pin {
  public:
   explicit Pin(const Tensor& t) : tensor_(t) {
-    if (t.dtype() != kDTypeOf<T>) throw_dtype_mismatch(t.dtype(), kDTypeOf<T>);
+    if constexpr (!std::is_void_v<T>)
+      if (t.dtype() != kDTypeOf<T>) throw_dtype_mismatch(t.dtype(), kDTypeOf<T>);
     p_ = reinterpret_cast<T*>(t.storage().acquire() + t.offset_bytes());
   }
   ~Pin() { tensor_.storage().release(); }
