@@ -17,20 +17,23 @@ Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, boo
   return p;
 }
 
-void ParameterStore::allocate(For purpose, memory::Allocator& home) {
+void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home) {
   values = Tensor({arena_size_}, DType::kF32, home);
   if (purpose == For::kTraining)
     for (Tensor* arena : {&grads, &exp_avg, &exp_avg_sq, &ema}) *arena = Tensor({arena_size_}, DType::kF32, home);
+  if (products == DType::kBF16) values_bf16 = Tensor({arena_size_}, DType::kBF16, home);
   for (Parameter& p : parameters_) {
+    if (p.trainable && products == DType::kBF16) p.value_bf16 = view(values_bf16, p);
     p.value = p.trainable ? view(values, p) : Tensor(p.shape, DType::kF32, home);
     if (p.trainable && purpose == For::kTraining) p.grad = view(grads, p);
   }
 }
 
-size_t ParameterStore::bytes(For purpose) const {
+size_t ParameterStore::bytes(For purpose, DType products) const {
   size_t frozen = 0;
   for (const Parameter& p : parameters_) frozen += p.trainable ? 0 : size_t(p.size()) * sizeof(float);
-  return frozen + size_t(arena_size_) * sizeof(float) * (purpose == For::kTraining ? 5 : 1);
+  const size_t copy = products == DType::kBF16 ? dtype_bytes(products) : 0;
+  return frozen + size_t(arena_size_) * (sizeof(float) * (purpose == For::kTraining ? 5 : 1) + copy);
 }
 
 std::vector<Parameter*> ParameterStore::state_dict() {

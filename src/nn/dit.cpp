@@ -76,13 +76,22 @@ void initialise(Dit& model, uint64_t seed) {
   }
 }
 
-DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient, Recompute recompute)
-    : tape_(mode) {
+namespace {
+
+template <class... L>
+void use_products(DType products, L&... layers) {
+  ((layers.products = products), ...);
+}
+
+}  // namespace
+
+DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options) : tape_(mode) {
   const DitConfig& c = model.config();
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
   stream_.batch = batch;
-  stream_.keep_cheap = recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
-  stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
+  stream_.activations = options.precision;
+  stream_.keep_cheap = options.recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
+  stream_.keep_costly = options.recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
   stream_.cond_BC = tape_.temporary("cond", BC);
   if (mode == autograd::Mode::kTraining) {
     stream_.dcond_BC = tape_.temporary("dcond", BC);
@@ -91,20 +100,26 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input
   // A node's output is the input that the next node keeps.
   std::function<void(ActivationRef)> connect;
   patch_embed_ = &tape_.record<PatchEmbed>(c, model.patch_embed_, stream_);
-  if (want_input_gradient) patch_embed_->want_input_gradient(tape_);
+  if (options.want_input_gradient) patch_embed_->want_input_gradient(tape_);
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
   conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
   std::vector<LinearWeights> adaLN;
-  for (const BlockWeights& weights : model.blocks_) adaLN.push_back(weights.adaLN);
-  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), model.final_layer_.adaLN, stream_);
+  std::vector<BlockWeights> blocks = model.blocks_;
+  FinalLayerWeights final_weights = model.final_layer_;
+  use_products(options.precision, final_weights.adaLN, final_weights.linear);
+  for (BlockWeights& b : blocks) {
+    use_products(options.precision, b.adaLN, b.qkv, b.proj, b.fc1, b.fc2);
+    adaLN.push_back(b.adaLN);
+  }
+  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), final_weights.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
-    const BlockWeights& weights = model.blocks_[size_t(i)];
+    const BlockWeights& weights = blocks[size_t(i)];
     auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations);
+  final_layer_ = &tape_.record<FinalLayer>(c, final_weights, stream_, modulations);
   connect(final_layer_->x_BTC);
 }
 

@@ -14,7 +14,6 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
       modulations_(modulations) {
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
-  h_BTC_ = tape.keep(*this, "h", {B, T, C});
   mean_ = tape.keep(*this, "mean", {B, T});
   rstd_ = tape.keep(*this, "rstd", {B, T});
   tokens_ = tape.temporary("tokens", {B, T, c.patch_size * c.patch_size * c.out_channels()});
@@ -23,21 +22,24 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
   dout = tape.temporary("dout", out->shape);
   dtokens_ = tape.temporary("dtokens", tokens_->shape);
   dmod_ = tape.temporary("dfinal_modulation", {B, 2 * C});
-  dh_BTC_ = tape.temporary("dh", {B, T, C});
+  dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.activations);
+}
+
+ops::LinearInput FinalLayer::normalised() const {
+  const Tensor mod = modulations_.of_final_layer();
+  return {x_BTC->tensor, {mean_->tensor, rstd_->tensor, {mod, 0}, {mod, 1}}};
 }
 
 void FinalLayer::forward(ops::Context& ctx) {
-  const Tensor mod = modulations_.of_final_layer();
-  ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, {mod, 0}, {mod, 1}, h_BTC_->tensor, mean_->tensor,
-                                   rstd_->tensor);
-  weights_.linear.forward(ctx, h_BTC_->tensor, tokens_->tensor);
+  ops::layer_norm_statistics(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor);
+  weights_.linear.forward(ctx, normalised(), tokens_->tensor);
   ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
 }
 
 void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor& dx = stream_.dx_BTC->tensor;
   ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
-  weights_.linear.backward_weight(ctx, h_BTC_->tensor, dtokens_->tensor, gradients);
+  weights_.linear.backward_weight(ctx, normalised(), dtokens_->tensor, gradients);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
   ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor,

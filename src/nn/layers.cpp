@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/ops/linear.hpp"
 
 namespace ditrain::nn {
 
@@ -21,14 +20,20 @@ Recompute recompute_named(const std::string& name) {
   return Recompute(found - names.begin());
 }
 
-void LinearWeights::forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const {
-  ops::linear_forward(ctx, x, w->value, b->value, y);
+void LinearWeights::forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
+                            const ops::LinearOutput& output) const {
+  ops::linear_forward(ctx, x, weight(), b->value, y, output);
 }
-void LinearWeights::backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy, Gradients gradients) const {
+void LinearWeights::backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy,
+                                    Gradients gradients) const {
   ops::linear_backward_weight(ctx, x, dy, w->grad, b->grad, gradients == Gradients::kAdd);
 }
-void LinearWeights::backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate) const {
-  ops::linear_backward_data(ctx, dy, w->value, dx, accumulate);
+void LinearWeights::backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx,
+                                  const ops::LinearOutput& output) const {
+  ops::linear_backward_data(ctx, dy, weight(), dx, /*accumulate=*/false, output);
+}
+void LinearWeights::add_backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx) const {
+  ops::linear_backward_data(ctx, dy, weight(), dx, /*accumulate=*/true);
 }
 
 }  // namespace ditrain::nn

@@ -1,7 +1,5 @@
 #include "ditrain/nn/modulations.hpp"
 
-#include "ditrain/ops/linear.hpp"
-
 namespace ditrain::nn {
 
 Modulations::Modulations(autograd::Tape& tape, const DitConfig& c, std::vector<LinearWeights> blocks,
@@ -18,8 +16,8 @@ Tensor Modulations::of_block(int64_t index) const {
 void Modulations::forward(ops::Context& ctx) {
   std::vector<ops::LinearLayer> layers;
   for (size_t i = 0; i < blocks_.size(); ++i)
-    layers.push_back({blocks_[i].w->value, blocks_[i].b->value, of_block(int64_t(i))});
-  layers.push_back({final_layer_.w->value, final_layer_.b->value, of_final_layer()});
+    layers.push_back({blocks_[i].weight(), blocks_[i].b->value, of_block(int64_t(i))});
+  layers.push_back({final_layer_.weight(), final_layer_.b->value, of_final_layer()});
   ops::linear_forward_all(ctx, stream_.cond_BC->tensor, layers);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -22,8 +23,11 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
                                 .grad_scale = settings.grad_scale};
   const Pin<float> p(parameters.values), g(parameters.grads), m(parameters.exp_avg), v(parameters.exp_avg_sq),
       ema(parameters.ema);
+  std::optional<Pin<BFloat16>> copy;
+  if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
   ctx.for_range(parameters.arena_size(), 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin, nullptr, end - begin);
+    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin,
+                       copy ? copy->get() + begin : nullptr, end - begin);
   });
 }
 

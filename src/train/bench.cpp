@@ -89,7 +89,7 @@ BenchReport bench_step(const StepBench& bench) {
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   nn::Dit model(config.model);
-  model.parameters().allocate(autograd::ParameterStore::For::kTraining);
+  model.parameters().allocate(autograd::ParameterStore::For::kTraining, precision_of(config));
   nn::initialise(model, 0);
   copy(model.parameters().values, model.parameters().ema);
   TrainStep step(config, model, *comm, ctx);

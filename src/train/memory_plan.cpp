@@ -61,8 +61,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   MemoryPlan plan;
   plan.micro_batch = micro_batch_of(config, world_size);
   nn::Dit model(config.model);
-  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, /*want_input_gradient=*/false,
-                   nn::recompute_named(config.train.recompute));
+  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, pass_options(config));
   plan.kept = kept_by_node(pass);
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const nn::DitConfig& m = config.model;
@@ -70,6 +69,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   const auto samples = size_t(config.train.global_batch / world_size);
   const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
+                {"bf16 weights", "read by products", precision_of(config) == DType::kBF16 ? arena / 2 : 0},
                 {"gradients", "", arena},
                 {"AdamW moments", "2 per parameter", 2 * arena},
                 {"EMA", "", arena},

@@ -117,7 +117,8 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in all"),
       integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples of a step, over all ranks"),
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
-      choice(DITRAIN_KEY(train.precision), {"f32"}, {"bf16"}, "of the arithmetic"),
+      choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
+             "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
       choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
              "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
              "all but the input of a block (1, a third more work)"),

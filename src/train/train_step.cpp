@@ -11,6 +11,12 @@
 
 namespace ditrain::train {
 
+nn::PassOptions pass_options(const Config& config) {
+  return {.recompute = nn::recompute_named(config.train.recompute), .precision = precision_of(config)};
+}
+
+DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
+
 TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx)
     : config_(config),
       model_(model),
@@ -21,8 +27,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       shape_{config.model.in_channels, config.model.pixels()},
       samples_(config.train.global_batch / comm.world_size()),
       micro_batch_(micro_batch_of(config, comm.world_size())),
-      pass_(model, micro_batch_, autograd::Mode::kTraining, /*want_input_gradient=*/false,
-            nn::recompute_named(config.train.recompute)),
+      pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
@@ -128,6 +133,10 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   StepResult result;
   autograd::ParameterStore& parameters = model_.parameters();
   bad_activation_.clear();
+  // Weights may have been loaded since the last time; from now on the optimiser writes the copy.
+  if (parameters.values_bf16.defined() && !copy_is_fresh_)
+    ops::to_bf16(ctx_, parameters.values, parameters.values_bf16);
+  copy_is_fresh_ = true;
   for (int64_t first = 0; first < samples_; first += micro_batch_)
     run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
                      comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},

@@ -218,7 +218,7 @@ void Run::measure_peak() {
 
 void Run::load_or_initialise() {
   autograd::ParameterStore& parameters = model_.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining);
+  parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_));
   step_.allocate();
   trace_.watch(step_.tape());
   resumed_.empty() ? initialise_weights() : load_checkpoint();

@@ -29,14 +29,15 @@ void randomise(nn::Dit& model, float deviation = 0.15f) {
 
 struct Rig {
   explicit Rig(const nn::DitConfig& config, int64_t batch = 2, int workers = 1, Mode mode = Mode::kTraining,
-               nn::Recompute recompute = nn::Recompute::kSelective)
+               nn::Recompute recompute = nn::Recompute::kSelective, DType precision = DType::kF32)
       : model(config),
         team({.num_workers = workers}),
         ctx(team),
-        pass(model, batch, mode, mode == Mode::kTraining, recompute) {
-    model.parameters().allocate(ParameterStore::For::kTraining);
+        pass(model, batch, mode, {mode == Mode::kTraining, recompute, precision}) {
+    model.parameters().allocate(ParameterStore::For::kTraining, precision);
     nn::initialise(model, 1);
     randomise(model);
+    if (precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
     pass.allocate();
     copy(random_tensor(pass.image().shape(), 2), pass.image());
     for (int64_t b = 0; b < batch; ++b) {
@@ -226,7 +227,7 @@ TEST_CASE("a block keeps 18, 11 or 1 values a token and channel") {
                            Row{nn::Recompute::kBlock, 1, 0});     // x
   nn::DitConfig config;                                           // S/2
   nn::Dit model(config);
-  nn::DitPass pass(model, 1, Mode::kTraining, false, row.recompute);
+  nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = row.recompute});
   const auto kept = [&](const std::string& name) {
     size_t bytes = 0;
     for (const auto& node : pass.tape().nodes())
@@ -243,7 +244,7 @@ TEST_CASE("a deeper model that recomputes blocks needs the input of a block more
     nn::DitConfig config;
     config.depth = depth;
     nn::Dit model(config);
-    nn::DitPass pass(model, 1, Mode::kTraining, false, recompute);
+    nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
     return double(pass.tape().kept_bytes() + pass.tape().temporary_bytes()) / (4.0 * 256 * 384);
   };
   CHECK(bytes(13, nn::Recompute::kBlock) - bytes(12, nn::Recompute::kBlock) == Approx(1).epsilon(0.03));

@@ -39,7 +39,7 @@ struct Results {
     nn::initialise(model, 1);  // for pos_embed
     for (autograd::Parameter* p : model.parameters().state_dict())
       if (p->trainable) fill_by_formula(p->name, suffix, p->shape, 0, p->size(), Pin<float>(p->value));
-    nn::DitPass pass(model, kBatch, autograd::Mode::kTraining, true);
+    nn::DitPass pass(model, kBatch, autograd::Mode::kTraining, {.want_input_gradient = true});
     pass.allocate();
     x = normals(pass.image().size(), 1), dout = normals(pass.out().size(), 2);
     std::copy(x.begin(), x.end(), Pin<float>(pass.image()).get());

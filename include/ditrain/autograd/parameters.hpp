@@ -22,6 +22,7 @@ struct Parameter {
   int64_t state_dict_order = 0;
   ArenaSlice slice;    ///< padded to 64 bytes
   Tensor value, grad;  ///< views of the arenas, once allocated
+  Tensor value_bf16;   ///< of values_bf16, where that is allocated
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -31,10 +32,11 @@ class ParameterStore {
   Parameter& add(std::string name, Shape shape, int64_t order, bool trainable = true);
 
   enum class For { kInference, kTraining };
-  /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them.
-  void allocate(For purpose, memory::Allocator& home = memory::system_memory());
+  /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
+  /// adds values_bf16, which the products of a bf16 training pass read; the optimiser keeps it in step with `values`.
+  void allocate(For purpose, DType products = DType::kF32, memory::Allocator& home = memory::system_memory());
   /// Bytes that `allocate` will take.
-  size_t bytes(For purpose) const;
+  size_t bytes(For purpose, DType products = DType::kF32) const;
 
   std::vector<Parameter*> state_dict();  ///< in the order of the public state dict
   Parameter& find(const std::string& name);
@@ -46,6 +48,7 @@ class ParameterStore {
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
   Tensor values, grads, exp_avg, exp_avg_sq, ema;  ///< the arenas, [arena_size]
+  Tensor values_bf16;                              ///< values rounded to bf16; undefined unless asked for
 
  private:
   std::deque<Parameter> parameters_;

@@ -5,7 +5,7 @@
 // Kept for backward: x (and by Modulations the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
-// hence to the same bits.
+// hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them.
 #pragma once
 #include "ditrain/nn/modulations.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -24,7 +24,6 @@ class AttentionHalf final : public autograd::Node {
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
                 const TokenStream& stream, const Modulations& modulations);
   void forward(ops::Context& ctx) override;
-  void recompute(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
   /// x between the halves, x + gate_msa proj, into x_mid.
@@ -36,7 +35,7 @@ class AttentionHalf final : public autograd::Node {
   ActivationRef x_mid_BTC;  ///< x between the halves
 
  private:
-  void normalise(ops::Context& ctx) const;
+  ops::LinearInput qkv_input() const;  // modulate(norm1(x)): kept, or made while packing
 
   int64_t index_, num_heads_;
   BlockWeights weights_;
@@ -57,14 +56,14 @@ class MlpHalf final : public autograd::Node {
   void backward(ops::Context& ctx, Gradients gradients) override;
 
  private:
-  void normalise(ops::Context& ctx) const;
-  void compute(ops::Context& ctx) const;  // the MLP on x_mid, without the residual
+  ops::LinearInput fc1_input() const;  // modulate(norm2(x_mid)): kept, or made while packing
+  void compute(ops::Context& ctx, const ops::LinearOutput& after_fc2) const;  // the MLP on x_mid
 
   BlockWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
   ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;
-  ActivationRef dh_BTC_, dgelu_BTF_;
+  ActivationRef dh_BTC_, dfc1_BTF_;
 };
 
 }  // namespace ditrain::nn

@@ -40,12 +40,20 @@ class Dit {
 /// the fixed table. Each parameter has a random stream of its own: (seed, number in the state dict).
 void initialise(Dit& model, uint64_t seed);
 
+/// How a pass runs.
+struct PassOptions {
+  bool want_input_gradient = false;
+  Recompute recompute = Recompute::kSelective;
+  /// kBF16: products in bf16 with f32 sums, activations between them kept as bf16; needs ParameterStore::values_bf16.
+  /// The residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
+  DType precision = DType::kF32;
+};
+
 /// A tape of the model for one batch size: what a training step or a sampler replays.
 class DitPass {
  public:
   /// Declares all activations; allocates nothing, so that the memory plan can be read first.
-  DitPass(Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient = false,
-          Recompute recompute = Recompute::kSelective);
+  DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
   void allocate() { tape_.allocate(); }
 
   int64_t batch() const { return stream_.batch; }
@@ -54,7 +62,7 @@ class DitPass {
   std::vector<int64_t>& y() const { return conditioning_->y; }    ///< [B], input; null class where dropped
   Tensor out() const { return final_layer_->out->tensor; }        ///< [B, O, H, W]
   Tensor dout() const { return final_layer_->dout->tensor; }      ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if want_input_gradient
+  Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if options.want_input_gradient
 
   void forward(ops::Context& ctx) { tape_.forward(ctx); }
   void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {

@@ -24,11 +24,13 @@ class FinalLayer final : public autograd::Node {
   ActivationRef dout;   ///< its gradient, written by the caller before backward
 
  private:
+  ops::LinearInput normalised() const;
+
   int64_t patch_;
   FinalLayerWeights weights_;
   TokenStream stream_;
   const Modulations& modulations_;
-  ActivationRef dmod_, h_BTC_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
+  ActivationRef dmod_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
 };
 
 }  // namespace ditrain::nn

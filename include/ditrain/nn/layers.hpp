@@ -3,6 +3,7 @@
 #pragma once
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/ops/linear.hpp"
 
 namespace ditrain::nn {
 
@@ -25,14 +26,19 @@ Recompute recompute_named(const std::string& name);
 struct LinearWeights {
   Parameter* w = nullptr;
   Parameter* b = nullptr;
-  void forward(ops::Context& ctx, const Tensor& x, const Tensor& y) const;
-  void backward_weight(ops::Context& ctx, const Tensor& x, const Tensor& dy, Gradients gradients) const;
-  void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, bool accumulate = false) const;
+  DType products = DType::kF32;  ///< kBF16: forward and data gradient read the weight's bf16 copy
+  const Tensor& weight() const { return products == DType::kBF16 ? w->value_bf16 : w->value; }
+  void forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
+               const ops::LinearOutput& output = {}) const;
+  void backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy, Gradients gradients) const;
+  void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, const ops::LinearOutput& output = {}) const;
+  void add_backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx) const;  ///< dx is added to
 };
 
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
+  DType activations = DType::kF32;                 ///< of what lies between products; the residual stream itself is f32
   KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< of what one pass over memory computes again
   KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< of what takes products or attention
   ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN

@@ -27,6 +27,9 @@ struct StepResult {
   PhaseTimes seconds;
 };
 
+DType precision_of(const Config& config);            ///< train.precision
+nn::PassOptions pass_options(const Config& config);  ///< of a training pass
+
 class TrainStep {
  public:
   /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before `run`.
@@ -70,6 +73,7 @@ class TrainStep {
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::GradientBuckets> buckets_;
   std::string bad_activation_;
+  bool copy_is_fresh_ = false;  // values_bf16, if there is one
   bool mark_buckets_ = false;
 };
 
