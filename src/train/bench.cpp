@@ -11,6 +11,7 @@
 #include "ditrain/base/random.hpp"
 #include "ditrain/commit.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/kernels/measure.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/placement.hpp"
@@ -25,7 +26,7 @@ constexpr int kMaxAttempts = 5;
 
 double fma_peak_gflops(parallel::Team& team) {
   std::vector<double> flops(size_t(team.num_workers()));
-  team.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak_f32(kPeakSeconds); });
+  team.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(DType::kF32, kPeakSeconds); });
   double sum = 0;
   for (double f : flops) sum += f;
   return sum * 1e-9;
