@@ -1,9 +1,11 @@
 // ditbench: measures this machine with the code that trains.
+#include <charconv>
 #include <cstdio>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/bench/step.hpp"
 #include "ditrain/io/files.hpp"
-#include "ditrain/train/bench.hpp"
+#include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/train/command_line.hpp"
 
 using namespace ditrain;
@@ -11,30 +13,82 @@ using namespace ditrain::train;
 
 namespace {
 
+CommandLine make_command_line() {
+  return CommandLine("ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
+                     {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... DiT-XL/8 (step: default S)"},
+                      {"batch", "N,...", "images a step; one row each (step: default 8)"},
+                      {"threads", "T", "worker threads (default: all cores this process may use)"},
+                      {"precision", "P", "f32 or bf16", "f32"},
+                      {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
+                      {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
+                      {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain", "", true},
+                      {"json", "FILE", "write the rows as JSON too"}},
+                     "BENCH",
+                     "Benches:\n"
+                     "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n");
+}
+
+std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
+  std::vector<int64_t> values;
+  for (const char *p = list.data(), *end = p + list.size(); p <= end;) {
+    int64_t value = 0;
+    const auto [stop, error] = std::from_chars(p, end, value);
+    if (error != std::errc() || value < 1 || value > (1 << 20) || (stop != end && *stop != ','))
+      throw InputError({.where = "command line",
+                        .what = "--" + flag + ": bad value",
+                        .got = "'" + list + "'",
+                        .expected = "integers from 1 to 1048576, separated by commas"});
+    values.push_back(value);
+    p = stop + 1;
+  }
+  return values;
+}
+
+void run_step(const CommandLine& line, bench::Harness& harness) {
+  bench::StepBench step;
+  if (line.has("model")) step.model = line.get("model");
+  if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
+  step.precision = line.get("precision");
+  step.sets = {"train.recompute=" + line.get("recompute")};
+  for (const std::string& set : line.get_all("set")) step.sets.push_back(set);
+  bench::bench_steps(harness, step);
+}
+
+struct Bench {
+  const char* name;
+  void (*run)(const CommandLine&, bench::Harness&);
+};
+constexpr Bench kBenches[] = {{"step", run_step}};
+
+const Bench& wanted_bench(const CommandLine& line) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const Bench& b : kBenches) {
+    if (line.positional() == std::vector<std::string>{b.name}) return b;
+    names.push_back(b.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  const std::string got = line.positional().empty() ? "nothing" : line.positional().front();
+  const std::string near = nearest_word(got, names);
+  throw InputError({.where = "command line",
+                    .what = line.positional().size() > 1 ? "one bench at a time" : "what to measure",
+                    .got = got,
+                    .expected = "one of " + list,
+                    .hint = near.empty() ? "ditbench --help" : near});
+}
+
 int body(int argc, char** argv) {
-  CommandLine line("ditbench", "measure whole training steps, with the FMA peak of the same cores beside them",
-                   {{"model", "M", "DiT-S/2 ... DiT-XL/8", "DiT-S/2"},
-                    {"batch", "N", "images a step", "8"},
-                    {"threads", "T", "worker threads (default: all cores this process may use)"},
-                    {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
-                    {"repeats", "N", "timed steps after a first one that warms up", "5"},
-                    {"json", "FILE", "write the rows as JSON too"}},
-                   "step");
+  CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
-  if (line.positional() != std::vector<std::string>{"step"})
-    throw InputError({.where = "command line",
-                      .what = "what to measure",
-                      .got = line.positional().empty() ? "nothing" : line.positional().front(),
-                      .expected = "step (the one bench of this version)"});
-  StepBench bench;
-  bench.model = line.get("model");
-  bench.batch = line.get_int("batch", 1, 1 << 20);
-  bench.threads = line.has("threads") ? line.get_int("threads", 1, 4096) : 0;
-  bench.repeats = line.get_int("repeats", 1, 1000);
-  bench.recompute = line.get("recompute");
-  const BenchReport report = bench_step(bench);
-  std::fputs(describe(report).c_str(), stdout);
-  if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(report));
+  const Bench& wanted = wanted_bench(line);
+  kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
+  bench::Effort effort;
+  effort.repeats = line.get_int("repeats", 1, 1000);
+  bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort);
+  std::fputs(kernels::dispatch_report().c_str(), stdout);
+  wanted.run(line, harness);
+  std::fputs(describe(harness.report()).c_str(), stdout);
+  if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(harness.report()));
   return kExitDone;
 }
 

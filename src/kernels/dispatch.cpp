@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/cpu.hpp"
 #include "kernel_table.hpp"
@@ -108,34 +107,6 @@ std::string dispatch_report() {
     report += std::string(family) + ": " + table.name + detail + refused + "\n";
   }
   return report;
-}
-
-double measure_fma_peak_f32(double seconds) {
-  const KernelTable& table = *process_isa().table;
-  constexpr int64_t kBurst = 20000;  // some 100 us: long against the clock, short against `seconds`
-  table.fma_burst(kBurst);           // wakes the wide units
-  const double start = now_s();
-  double flop = 0, elapsed = 0;
-  do {
-    flop += table.fma_burst(kBurst);
-    elapsed = now_s() - start;
-  } while (elapsed < seconds);
-  return flop / elapsed;
-}
-
-double measure_read_bandwidth(const float* p, size_t bytes, double seconds) {
-  const KernelTable& table = *process_isa().table;
-  const auto n = static_cast<int64_t>(bytes / sizeof(float));
-  const double start = now_s();
-  double read = 0, elapsed = 0;
-  volatile float sink = 0;
-  do {
-    sink = table.read_burst(p, n);
-    read += static_cast<double>(n) * sizeof(float);
-    elapsed = now_s() - start;
-  } while (elapsed < seconds);
-  static_cast<void>(sink);
-  return read / elapsed;
 }
 
 }  // namespace ditrain::kernels

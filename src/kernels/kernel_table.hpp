@@ -8,6 +8,7 @@
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/gemm.hpp"
+#include "ditrain/kernels/measure.hpp"
 
 namespace ditrain::kernels {
 
@@ -56,8 +57,9 @@ struct KernelTable {
   decltype(&kernels::adamw_ema) adamw_ema;
   decltype(&kernels::scale_add) scale_add;
 
-  double (*fma_burst)(int64_t iterations);         ///< returns the flop done
-  float (*read_burst)(const float* p, int64_t n);  ///< reads n floats; the value keeps the loop alive
+  double (*fma_burst)(int64_t iterations);       ///< returns the flop done
+  double (*fma_burst_bf16)(int64_t iterations);  ///< null: no bf16 multiply-add
+  decltype(&kernels::stream_pass) stream_burst;
 };
 
 /// An instruction set that this build has kernels for.

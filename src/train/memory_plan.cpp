@@ -52,6 +52,12 @@ size_t MemoryPlan::total() const {
   return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
 }
 
+DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
+
+nn::PassOptions pass_options(const Config& config) {
+  return {.recompute = nn::recompute_named(config.train.recompute), .precision = precision_of(config)};
+}
+
 int64_t micro_batch_of(const Config& config, int world_size) {
   const int64_t share = std::max<int64_t>(1, config.train.global_batch / world_size);
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;

@@ -11,12 +11,6 @@
 
 namespace ditrain::train {
 
-nn::PassOptions pass_options(const Config& config) {
-  return {.recompute = nn::recompute_named(config.train.recompute), .precision = precision_of(config)};
-}
-
-DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
-
 TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx)
     : config_(config),
       model_(model),

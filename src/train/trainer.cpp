@@ -15,6 +15,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/kernels/measure.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
@@ -209,7 +210,7 @@ void Run::start_report() {
 void Run::measure_peak() {
   constexpr double kSeconds = 0.05;
   std::vector<double> flops(size_t(team_.num_workers()));
-  team_.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak_f32(kSeconds); });
+  team_.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(DType::kF32, kSeconds); });
   double peak = 0;
   for (double f : flops) peak += f;
   comm_.allreduce_sum(&peak, 1);

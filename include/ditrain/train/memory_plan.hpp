@@ -20,6 +20,9 @@ struct MemoryPlan {
   size_t total() const;
 };
 
+DType precision_of(const Config& config);            ///< train.precision
+nn::PassOptions pass_options(const Config& config);  ///< of a training pass
+
 /// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch.
 int64_t micro_batch_of(const Config& config, int world_size);
 

@@ -27,9 +27,6 @@ struct StepResult {
   PhaseTimes seconds;
 };
 
-DType precision_of(const Config& config);            ///< train.precision
-nn::PassOptions pass_options(const Config& config);  ///< of a training pass
-
 class TrainStep {
  public:
   /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before `run`.

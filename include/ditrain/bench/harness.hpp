@@ -1,0 +1,101 @@
+// Times a piece of work so that the number can be trusted: peak loops before and after, rivals in alternation, medians.
+//
+// Problem:      clocks and neighbours change the speed of a machine by 5 % and more within seconds, which is as much as
+//               a kernel gains.
+// Difficulties: a library's idle threads spin on for a while and slow down who comes next; the first call pays for
+//               page faults and cold caches.
+// Abstractions: Harness (team, peaks, `measure`), Work (what to call and what limits it), Effort (how long).
+//
+//   Harness harness({.threads = 2});
+//   harness.add(harness.measure({.name = "gelu", .call = f, .bytes = 8e6, .limit = loop}));
+//   std::puts(describe(harness.report()).c_str());
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/dtype.hpp"
+#include "ditrain/bench/report.hpp"
+#include "ditrain/kernels/measure.hpp"
+#include "ditrain/ops/context.hpp"
+#include "ditrain/train/placement.hpp"
+
+namespace ditrain::bench {
+
+/// How long to measure.
+struct Effort {
+  int64_t repeats = 5;
+  double repeat_s = 0.02;   ///< a repeat is as many calls as take this long, at least one
+  double peak_s = 0.1;      ///< of one peak loop
+  int max_attempts = 5;     ///< at a row whose peaks before and after differ by more than kMaxDrift
+  double max_share = 1.02;  ///< more cannot be: the peak was not measured right
+  double settle_s = 0.05;   ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
+  bool cold_arrays = true;  ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
+
+  /// The shortest run that still calls everything: for tests.
+  static Effort quick();
+};
+
+/// Somebody else who does the same.
+struct Rival {
+  std::string name;
+  std::function<void()> call;
+};
+
+struct Work {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::function<void()> call = {};
+  double flop = 0;                   ///< of a call, if arithmetic limits it: by the peak of `dtype`
+  double bytes = 0;                  ///< that a call moves, if memory limits it
+  std::function<void()> limit = {};  ///< a call of the loop that moves the same bytes
+  std::vector<Rival> rivals = {};
+  std::vector<Field> details = {};
+};
+
+class Harness {
+ public:
+  /// threads 0: all cores that this process may use.
+  explicit Harness(int64_t threads, const Effort& effort = {});
+
+  ops::Context& ctx() { return ctx_; }
+  const Effort& effort() const { return effort_; }
+  const train::Placement& placement() const { return placement_; }
+  int num_threads() const { return placement_.threads; }
+
+  /// One row. Every repeat calls our work, its limiting loop and the rivals in turn.
+  /// share     flop / median / the higher of the FMA peaks right before and after (that of f32 where the CPU has no
+  ///           bf16 product); or the median over repeats of the limiting loop's time / ours
+  /// peers     median over repeats of theirs / ours
+  /// A row whose peaks (or limiting loops) before and after differ by more than kMaxDrift is measured again; after
+  /// max_attempts the attempt with the least drift counts, times and peaks both from it.
+  /// Errors:   RunError for a share above max_share (what limits it cannot be right)
+  Row measure(const Work& work);
+
+  void add(Row row) { report_.rows.push_back(std::move(row)); }
+  void note(std::string line) { report_.notes.push_back(std::move(line)); }
+  /// All rows so far, with the highest peaks measured.
+  const Report& report();
+
+  /// Bytes of an array that no cache holds: twice the last one, at least 64 MiB. See Effort::cold_arrays.
+  size_t cold_bytes() const;
+  /// One pass of stream_pass on the team over arrays of n elements.
+  void stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n);
+
+ private:
+  struct Peaks {
+    double f32 = 0, bf16 = 0;  // GFLOP/s
+    double of(DType type) const { return type == DType::kBF16 && bf16 > 0 ? bf16 : f32; }
+  };
+  Peaks measure_peaks();
+  double fma_peak(DType type);
+  Row attempt(const Work& work);
+
+  Effort effort_;
+  train::Placement placement_;
+  parallel::Team team_;
+  ops::Context ctx_;
+  Report report_;
+};
+
+}  // namespace ditrain::bench

@@ -1,0 +1,71 @@
+// The sizes that tests and benches share: the DiT models of the paper at their usual batch, and every matrix product of
+// a training step of one of their blocks. Only this header and kernels/gemm.hpp are needed to use it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ditrain/kernels/gemm.hpp"
+
+namespace ditrain::bench {
+
+struct ModelShape {
+  const char* name;  ///< "S" for DiT-S
+  int64_t width, depth, heads;
+  int64_t batch;  ///< usual number of images of a step on a few cores
+};
+inline constexpr ModelShape kModelShapes[] = {
+    {"S", 384, 12, 6, 16}, {"B", 768, 12, 12, 8}, {"L", 1024, 24, 16, 8}, {"XL", 1152, 28, 16, 8}};
+
+inline constexpr int64_t kTokens = 256;        ///< of an image of 256 x 256: latents 32 x 32, patch 2
+inline constexpr int64_t kConditionRows = 16;  ///< rows of the adaLN products: one a sample
+
+enum class Pass { kForward, kDataGradient, kWeightGradient };
+
+/// One product of a linear layer with weight [outputs, inputs] on `rows` tokens:
+///   forward          y = x w^T        [rows, inputs] x [inputs, outputs]      NT
+///   data gradient    dx = dy w        [rows, outputs] x [outputs, inputs]     NN
+///   weight gradient  dw += dy^T x     [outputs, rows] x [rows, inputs]        TN
+struct ProductShape {
+  std::string model;
+  std::string layer;  ///< qkv, proj, up (fc1), down (fc2) or condition (adaLN, kConditionRows rows)
+  Pass pass = Pass::kForward;
+  int64_t m = 0, n = 0, k = 0;
+  int64_t copies = 1;  ///< how many matrices of this shape the model has: one a block
+
+  bool skinny() const { return layer == "condition"; }
+  bool accumulates() const { return pass == Pass::kWeightGradient; }
+  kernels::Trans trans_a() const { return pass == Pass::kWeightGradient ? kernels::Trans::kYes : kernels::Trans::kNo; }
+  kernels::Trans trans_b() const { return pass == Pass::kForward ? kernels::Trans::kYes : kernels::Trans::kNo; }
+  const char* trans() const { return pass == Pass::kForward ? "NT" : pass == Pass::kDataGradient ? "NN" : "TN"; }
+  const char* pass_name() const {
+    return pass == Pass::kForward ? "forward" : pass == Pass::kDataGradient ? "data gradient" : "weight gradient";
+  }
+  std::string name() const { return model + " " + layer + " " + pass_name(); }
+  double flop() const { return 2.0 * double(m) * double(n) * double(k); }
+};
+
+inline ProductShape product_shape(const ModelShape& model, const std::string& layer, Pass pass, int64_t rows,
+                                  int64_t outputs, int64_t inputs) {
+  ProductShape s{.model = model.name, .layer = layer, .pass = pass, .copies = model.depth};
+  s.m = pass == Pass::kWeightGradient ? outputs : rows;
+  s.n = pass == Pass::kForward ? outputs : inputs;
+  s.k = pass == Pass::kForward ? inputs : pass == Pass::kDataGradient ? outputs : rows;
+  return s;
+}
+
+/// All products of a block on `rows` tokens (0: the usual batch of the model): five layers, three passes each.
+inline std::vector<ProductShape> product_shapes(const ModelShape& model, int64_t rows = 0) {
+  const int64_t M = rows > 0 ? rows : model.batch * kTokens, C = model.width;
+  std::vector<ProductShape> all;
+  for (const Pass pass : {Pass::kForward, Pass::kDataGradient, Pass::kWeightGradient}) {
+    all.push_back(product_shape(model, "qkv", pass, M, 3 * C, C));
+    all.push_back(product_shape(model, "proj", pass, M, C, C));
+    all.push_back(product_shape(model, "up", pass, M, 4 * C, C));
+    all.push_back(product_shape(model, "down", pass, M, C, 4 * C));
+    all.push_back(product_shape(model, "condition", pass, kConditionRows, 6 * C, C));
+  }
+  return all;
+}
+
+}  // namespace ditrain::bench

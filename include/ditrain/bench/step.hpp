@@ -1,0 +1,31 @@
+// Whole training steps, with the FMA peak of the same cores beside them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+
+namespace ditrain::bench {
+
+struct StepBench {
+  std::string model = "DiT-S/2";
+  std::vector<int64_t> batches = {8};
+  std::string precision = "f32";
+  std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
+};
+
+/// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
+/// classes: the shapes of 256 x 256 images in latent space; one row a batch size.
+/// share     (mfu) 6 x forward MACs x batch / median, of the peak of the precision
+/// Details   batch, images_per_second, mfu, where the time of the median step went, peak_rss_bytes of the process so
+///           far, kept_bytes_per_image (for backward)
+/// Errors:   InputError for a config that cannot run or does not fit into memory
+void bench_steps(Harness& harness, const StepBench& bench);
+
+/// The row of one batch size, under another name if one is given.
+Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name = "");
+
+/// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
+std::string model_name(const std::string& wanted);
+
+}  // namespace ditrain::bench

@@ -1,0 +1,51 @@
+// Matrix products of other libraries, loaded at run time if they are installed: to measure beside ours and to train
+// with instead of ours. Nothing of them is needed to build; every declaration is our own.
+//
+//   const auto peer = load_peer("openblas", threads, pus);
+//   if (peer->can(args)) peer->gemm(args);
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/kernels/gemm.hpp"
+
+namespace ditrain::kernels {
+
+/// One library with its threads.
+/// Threads:  one thread calls gemm() at a time, always the same one; the library brings its own others. Settings are
+///           those of the whole process: one peer of a library at a time.
+class Peer {
+ public:
+  virtual ~Peer() = default;
+  Peer() = default;
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  virtual std::string description() const = 0;  ///< "OpenBLAS 0.3.21, SkylakeX kernels, 2 thread(s)"
+
+  /// Whether the library has this product: no bias, normalisation, epilogue or row sums; f32 throughout, or (oneDNN, on
+  /// a CPU that it has bf16 products for) bf16 operands with an f32 or bf16 result, bf16 arithmetic.
+  virtual bool can(const GemmArgs& args) const = 0;
+
+  /// c = (accumulate ? c : 0) + op(a) op(b) on all threads of the library.
+  /// Math:     the library chooses the order of sums; it may change with the number of threads
+  /// Errors:   RunError if the library reports one; LogicFault for what can() refuses
+  virtual void gemm(const GemmArgs& args) = 0;
+};
+
+/// Calls of one shape until a peer has settled on its fastest way to compute it.
+inline constexpr int kPeerTrials = 6;
+
+std::vector<std::string> peer_names();  ///< "openblas", "blis", "onednn"
+
+/// Loads the library, asks it for `threads` threads and chooses its best settings:
+///   openblas  OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512 and it would take narrower kernels
+///   blis      BLIS_ARCH_TYPE likewise, where it does not know the CPU
+///   onednn    dnnl_sgemm or a matmul primitive, for every shape the one that was faster in the first kPeerTrials calls
+/// (environment variables that are set already stay). pus: hardware threads that the library's threads may use, which
+/// the calling thread is let onto during its calls; empty: the affinity stays as it is.
+/// Errors:   InputError for an unknown name, or if no file of the library is found: names the files and the package
+std::unique_ptr<Peer> load_peer(const std::string& name, int threads, const std::vector<int>& pus = {});
+
+}  // namespace ditrain::kernels

@@ -1,0 +1,178 @@
+#include "ditrain/bench/harness.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/dist/communicator.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+constexpr int64_t kStreamGrain = 1024;  // elements: as the element-wise operators are cut
+
+train::Placement place(int64_t threads) {
+  train::ParallelConfig wanted;
+  wanted.threads = threads;
+  return train::plan_placement(wanted, *dist::make_null_communicator());
+}
+
+double seconds_of(const std::function<void()>& call, int64_t calls) {
+  const double start = now_s();
+  for (int64_t i = 0; i < calls; ++i) call();
+  return (now_s() - start) / double(calls);
+}
+
+// One of those that take turns, with the seconds of its repeats.
+struct Contender {
+  std::function<void()> call;
+  bool rival = false;
+  int64_t calls = 1;  // of one repeat
+  std::vector<double> seconds = {};
+
+  void warm_up(double repeat_s) {
+    double t = seconds_of(call, 1);
+    if (t < 10 * repeat_s) t = seconds_of(call, 1);  // the first call may have paid for page faults
+    calls = std::clamp<int64_t>(int64_t(std::ceil(repeat_s / std::max(t, 1e-9))), 1, 1000000);
+  }
+};
+
+void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+void take_turns(std::vector<Contender>& contenders, const Effort& effort) {
+  const bool rivals = contenders.back().rival;
+  for (Contender& c : contenders) {
+    c.warm_up(effort.repeat_s);
+    if (c.rival) pause(effort.settle_s);
+  }
+  for (int64_t i = 0; i < effort.repeats; ++i)
+    for (Contender& c : contenders) {
+      if (rivals) seconds_of(c.call, 1);  // wakes its threads
+      c.seconds.push_back(seconds_of(c.call, c.calls));
+      if (c.rival) pause(effort.settle_s);
+    }
+}
+
+double quantile(std::vector<double> x, double q) {
+  std::sort(x.begin(), x.end());
+  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
+}
+
+double median_ratio(const std::vector<double>& theirs, const std::vector<double>& ours) {
+  std::vector<double> ratio;
+  for (size_t i = 0; i < ours.size(); ++i) ratio.push_back(theirs[i] / ours[i]);
+  return quantile(ratio, 0.5);
+}
+
+double difference(double before, double after) { return std::fabs(before - after) / std::max(before, after); }
+
+}  // namespace
+
+Effort Effort::quick() {
+  return {.repeats = 1,
+          .repeat_s = 0,
+          .peak_s = 1e-3,
+          .max_attempts = 1,
+          .max_share = std::numeric_limits<double>::infinity(),
+          .settle_s = 0,
+          .cold_arrays = false};
+}
+
+Harness::Harness(int64_t threads, const Effort& effort)
+    : effort_(effort), placement_(place(threads)), team_(placement_.team()), ctx_(team_) {
+  report_.threads = placement_.threads;
+}
+
+double Harness::fma_peak(DType type) {
+  std::vector<double> flops(static_cast<size_t>(num_threads()));
+  team_.run(
+      [&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(type, effort_.peak_s); });
+  double sum = 0;
+  for (const double f : flops) sum += f;
+  return sum * 1e-9;
+}
+
+Harness::Peaks Harness::measure_peaks() {
+  const Peaks p{fma_peak(DType::kF32), fma_peak(DType::kBF16)};
+  report_.peak_f32_gflops = std::max(report_.peak_f32_gflops, p.f32);
+  report_.peak_bf16_gflops = std::max(report_.peak_bf16_gflops, p.bf16);
+  return p;
+}
+
+Row Harness::attempt(const Work& work) {
+  std::vector<Contender> contenders = {{work.call}};
+  if (work.limit) contenders.push_back({work.limit});
+  for (const Rival& r : work.rivals) contenders.push_back({r.call, true});
+
+  const Peaks before = measure_peaks();
+  take_turns(contenders, effort_);
+  const Peaks after = measure_peaks();
+
+  const std::vector<double>& ours = contenders[0].seconds;
+  Row row{.name = work.name, .dtype = dtype_name(work.dtype), .details = work.details};
+  row.time = {quantile(ours, 0.5), quantile(ours, 0), quantile(ours, 0.9), int64_t(ours.size())};
+  if (work.limit) {
+    const std::vector<double>& loop = contenders[1].seconds;
+    row.gb_s = 1e-9 * work.bytes / row.time.median_s;
+    row.limit = 1e-9 * work.bytes / quantile(loop, 0.5);
+    row.share = median_ratio(loop, ours);
+    row.drift = difference(loop.front(), loop.back());
+  } else {
+    row.gflops = 1e-9 * work.flop / row.time.median_s;
+    row.limit = std::max(before.of(work.dtype), after.of(work.dtype));
+    row.share = row.gflops / row.limit;
+    row.drift = difference(before.of(work.dtype), after.of(work.dtype));
+  }
+  const size_t first_rival = contenders.size() - work.rivals.size();
+  for (size_t i = 0; i < work.rivals.size(); ++i)
+    row.peers.emplace_back(work.rivals[i].name, median_ratio(contenders[first_rival + i].seconds, ours));
+  return row;
+}
+
+Row Harness::measure(const Work& work) {
+  DITRAIN_CHECK(work.flop > 0 || (work.limit && work.bytes > 0), "what limits " + work.name + "?");
+  Row best = attempt(work);
+  for (int i = 1; i < effort_.max_attempts && best.drift > kMaxDrift; ++i) {
+    Row again = attempt(work);
+    if (again.drift < best.drift) best = std::move(again);
+  }
+  if (best.share > effort_.max_share)
+    throw RunError({.where = "ditbench",
+                    .what = work.name + ": share of what the machine can do",
+                    .got = std::to_string(best.share),
+                    .expected = "at most " + std::to_string(effort_.max_share) + ": the limit was measured too low",
+                    .hint = "again on a quiet machine"});
+  return best;
+}
+
+size_t Harness::cold_bytes() const {
+  return effort_.cold_arrays ? std::max(2 * placement_.topology.l3_bytes, size_t{64} << 20) : size_t{100} << 10;
+}
+
+void Harness::stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n) {
+  ctx_.for_range(n, kStreamGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::vector<float*> part = arrays;
+    for (float*& p : part) p += begin;
+    volatile float sink = kernels::stream_pass(mix, part.data(), end - begin);
+    static_cast<void>(sink);
+  });
+}
+
+const Report& Harness::report() {
+  if (report_.read_gb_s > 0) return report_;
+  const int64_t n = int64_t(cold_bytes() / sizeof(float));
+  const Tensor x({n});
+  const Pin<float> p(x);
+  stream({.writes = 1}, {p}, n);  // untouched pages would all be the same zeros
+  const auto read = [&] { stream({.reads = 1}, {p}, n); };
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(seconds_of(read, 1));
+  report_.read_gb_s = 1e-9 * double(n) * sizeof(float) / quantile(seconds, 0.5);
+  return report_;
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,117 @@
+#include "ditrain/bench/step.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "ditrain/bench/shapes.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/option_table.hpp"
+#include "ditrain/train/train_step.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using train::Phase;
+
+train::Config make_config(const StepBench& bench, int64_t batch) {
+  train::Config config;
+  config.model.name = model_name(bench.model);
+  config.train.global_batch = batch;
+  if (bench.precision != config.train.precision) train::apply_set(config, "train.precision=" + bench.precision);
+  for (const std::string& set : bench.sets) train::apply_set(config, set);
+  nn::apply_name(config.model);
+  train::validate_without_data(config);
+  return config;
+}
+
+dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
+  const RandomKey key(0, Stream::kTest, 0);
+  dataset::Batch b;
+  b.images.resize(size_t(batch * m.in_channels * m.pixels()));
+  key.fill_normal(b.images.data(), int64_t(b.images.size()));
+  for (int64_t i = 0; i < batch; ++i) b.labels.push_back(int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))));
+  return b;
+}
+
+// A model with everything that a step needs, and the times of the steps it made.
+class Trainee {
+ public:
+  Trainee(const train::Config& config, ops::Context& ctx)
+      : config_(config),
+        comm_(dist::make_null_communicator()),
+        model_(config_.model),
+        step_(config_, model_, *comm_, ctx),
+        batch_(random_batch(config_.model, config_.train.global_batch)) {
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_));
+    nn::initialise(model_, 0);
+    copy(model_.parameters().values, model_.parameters().ema);
+    step_.allocate();
+  }
+
+  void step() {
+    const double start = now_s();
+    const train::StepResult result = step_.run(batch_, progress_);
+    samples_.push_back({now_s() - start, result.seconds});
+  }
+
+  // Where the time went in the step that took nearest to `seconds`.
+  std::vector<Field> split(double seconds) const {
+    const auto nearer = [&](const Sample& a, const Sample& b) {
+      return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
+    };
+    const train::PhaseTimes& phases = std::min_element(samples_.begin(), samples_.end(), nearer)->phases;
+    return {{"forward_s", phases[Phase::kForward]},
+            {"backward_s", phases[Phase::kBackward]},
+            {"optimizer_s", phases[Phase::kOptimizer]}};
+  }
+  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / config_.train.global_batch; }
+
+ private:
+  struct Sample {
+    double seconds;
+    train::PhaseTimes phases;
+  };
+  const train::Config config_;
+  std::unique_ptr<dist::Communicator> comm_;
+  nn::Dit model_;
+  train::TrainStep step_;
+  dataset::Batch batch_;
+  train::Progress progress_;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace
+
+std::string model_name(const std::string& wanted) {
+  for (const ModelShape& shape : kModelShapes)
+    if (wanted == shape.name) return "DiT-" + wanted + "/2";
+  nn::DitConfig known;
+  known.name = wanted;
+  nn::apply_name(known);
+  return wanted;
+}
+
+Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
+  const train::Config config = make_config(bench, batch);
+  train::check_memory(train::plan_memory(config, 1), config, 1, 1);
+  Trainee trainee(config, harness.ctx());
+  Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
+                             .dtype = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32,
+                             .call = [&] { trainee.step(); },
+                             .flop = 6 * nn::forward_macs(config.model) * double(batch)});
+  row.details = {{"batch", batch}, {"images_per_second", double(batch) / row.time.median_s}, {"mfu", row.share, false}};
+  for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));
+  row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
+  row.details.push_back({"kept_bytes_per_image", trainee.kept_bytes_per_image()});
+  return row;
+}
+
+void bench_steps(Harness& harness, const StepBench& bench) {
+  for (const int64_t batch : bench.batches) harness.add(measure_step(harness, bench, batch));
+}
+
+}  // namespace ditrain::bench

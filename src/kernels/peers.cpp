@@ -1,0 +1,191 @@
+// Loading of peers, and those with the C interface of BLAS (cblas_sgemm): OpenBLAS and BLIS. oneDNN: peer_onednn.cpp.
+#include "ditrain/kernels/peers.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <limits>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/cpu.hpp"
+#include "peer_library.hpp"
+
+namespace ditrain::kernels {
+
+PeerLibrary::PeerLibrary(const std::string& name, std::vector<std::string> files, const std::string& package)
+    : name_(name) {
+  std::string reasons, list;
+  for (const std::string& file : files) {
+    handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ != nullptr) {
+      file_ = file;
+      return;
+    }
+    const char* reason = dlerror();
+    reasons += (reasons.empty() ? "" : "; ") + std::string(reason ? reason : "cannot load " + file);
+    list += (list.empty() ? "" : " or ") + file;
+  }
+  throw InputError({.where = "kernels",
+                    .what = "cannot load " + name,
+                    .got = reasons,
+                    .expected = list,
+                    .hint = "the Debian package " + package + ", or LD_LIBRARY_PATH"});
+}
+
+bool PeerLibrary::reload_with(const char* variable, const std::string& value) {
+  if (std::getenv(variable) != nullptr) return false;
+  dlclose(handle_);
+  handle_ = dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);  // still there?
+  const bool unloaded = handle_ == nullptr;
+  if (unloaded) {
+    dlerror();
+    setenv(variable, value.c_str(), 1);
+    handle_ = dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  DITRAIN_CHECK(handle_ != nullptr, file_ + " loaded once and not again");
+  return unloaded;
+}
+
+void* PeerLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
+
+void* PeerLibrary::checked_address(const char* symbol) const {
+  void* p = address(symbol);
+  if (p == nullptr)
+    throw InputError({.where = "kernels",
+                      .what = file_ + " is not a " + name_ + " that this program can use",
+                      .got = "no function " + std::string(symbol),
+                      .expected = "another version"});
+  return p;
+}
+
+AffinityScope::AffinityScope(const std::vector<int>& pus) {
+  if (pus.empty()) return;
+  before_ = platform::affinity_mask();
+  platform::set_affinity_mask(pus);
+}
+AffinityScope::~AffinityScope() {
+  if (!before_.empty()) platform::set_affinity_mask(before_);
+}
+
+bool is_plain(const GemmArgs& g) {
+  return g.bias == nullptr && g.normalise_a.mean == nullptr && g.normalise_b.mean == nullptr &&
+         g.epilogue.kind == EpilogueKind::kNone && g.a_row_sums == nullptr;
+}
+bool is_f32(const GemmArgs& g) {
+  return g.a_type == DType::kF32 && g.b_type == DType::kF32 && g.c_type == DType::kF32 && g.arithmetic == DType::kF32;
+}
+
+namespace {
+
+enum CblasOrder : int { kRowMajor = 101 };
+enum CblasTranspose : int { kNoTranspose = 111, kTranspose = 112 };
+using CblasSgemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
+                        const float* b, int ldb, float beta, float* c, int ldc);
+
+// A library with 32-bit integers and cblas_sgemm.
+class Cblas final : public Peer {
+ public:
+  Cblas(PeerLibrary library, std::string description, const std::vector<int>& pus)
+      : library_(std::move(library)),
+        sgemm_(library_.get<CblasSgemm>("cblas_sgemm")),
+        description_(std::move(description)),
+        pus_(pus) {}
+
+  std::string description() const override { return description_; }
+
+  bool can(const GemmArgs& g) const override {
+    constexpr int64_t kMax = std::numeric_limits<int>::max();
+    for (const int64_t size : {g.m, g.n, g.k, g.lda, g.ldb, g.ldc})
+      if (size > kMax) return false;
+    return is_plain(g) && is_f32(g);
+  }
+
+  void gemm(const GemmArgs& g) override {
+    DITRAIN_CHECK(can(g), "a product that " + description_ + " does not have");
+    const AffinityScope scope(pus_);
+    const auto trans = [](Trans t) { return int(t == Trans::kYes ? kTranspose : kNoTranspose); };
+    sgemm_(kRowMajor, trans(g.trans_a), trans(g.trans_b), int(g.m), int(g.n), int(g.k), 1.0f,
+           static_cast<const float*>(g.a), int(g.lda), static_cast<const float*>(g.b), int(g.ldb),
+           g.accumulate ? 1.0f : 0.0f, static_cast<float*>(g.c), int(g.ldc));
+  }
+
+ private:
+  PeerLibrary library_;
+  CblasSgemm* sgemm_;
+  std::string description_;
+  std::vector<int> pus_;
+};
+
+std::string threads_text(int threads) { return ", " + std::to_string(threads) + " thread(s)"; }
+
+// "OpenBLAS 0.3.21 NO_LAPACKE ..." -> "OpenBLAS 0.3.21"
+std::string first_words(const std::string& text, int words) {
+  size_t end = 0;
+  for (int i = 0; i < words && end != text.npos; ++i) end = text.find(' ', i == 0 ? 0 : end + 1);
+  return text.substr(0, end);
+}
+
+std::unique_ptr<Peer> load_openblas(int threads, const std::vector<int>& pus) {
+  PeerLibrary library("OpenBLAS", {"libopenblas.so.0"}, "libopenblas0-pthread");
+  const auto core = [&] { return std::string(library.get<const char*()>("openblas_get_corename")()); };
+  bool wide = false;
+  for (const char* known : {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5"}) wide |= core() == known;
+  if (platform::cpu_features().avx512 && !wide) library.reload_with("OPENBLAS_CORETYPE", "SkylakeX");
+  library.get<void(int)>("openblas_set_num_threads")(threads);
+  const std::string version = first_words(library.get<const char*()>("openblas_get_config")(), 2);
+  const std::string description = version + ", " + core() + " kernels" + threads_text(threads);
+  return std::make_unique<Cblas>(std::move(library), description, pus);
+}
+
+// BLIS counts its configurations differently in every version.
+int blis_number_of(const PeerLibrary& library, const std::string& name) {
+  auto* name_of = library.get<const char*(int)>("bli_arch_string");
+  const int last = library.get<int()>("bli_arch_query_id")();  // the generic one, which is the last
+  for (int i = 0; i < last; ++i)
+    if (name == name_of(i)) return i;
+  return -1;
+}
+
+std::unique_ptr<Peer> load_blis(int threads, const std::vector<int>& pus) {
+  PeerLibrary library("BLIS", {"libblis.so.4"}, "libblis4-pthread");
+  const auto arch = [&] {
+    return std::string(library.get<const char*(int)>("bli_arch_string")(library.get<int()>("bli_arch_query_id")()));
+  };
+  if (arch() == "generic") {
+    const int better = blis_number_of(library, platform::cpu_features().avx512 ? "skx" : "haswell");
+    if (better >= 0 && platform::cpu_features().avx2_fma) library.reload_with("BLIS_ARCH_TYPE", std::to_string(better));
+  }
+  library.get<void(int64_t)>("bli_thread_set_num_threads")(threads);
+  const std::string version = library.get<const char*()>("bli_info_get_version_str")();
+  const std::string description = "BLIS " + version + ", " + arch() + " kernels" + threads_text(threads);
+  return std::make_unique<Cblas>(std::move(library), description, pus);
+}
+
+struct PeerKind {
+  const char* name;
+  std::unique_ptr<Peer> (*load)(int threads, const std::vector<int>& pus);
+};
+constexpr PeerKind kPeers[] = {{"openblas", load_openblas}, {"blis", load_blis}, {"onednn", load_onednn}};
+
+}  // namespace
+
+std::vector<std::string> peer_names() {
+  std::vector<std::string> names;
+  for (const PeerKind& kind : kPeers) names.emplace_back(kind.name);
+  return names;
+}
+
+std::unique_ptr<Peer> load_peer(const std::string& name, int threads, const std::vector<int>& pus) {
+  DITRAIN_CHECK(threads >= 1, std::to_string(threads) + " threads");
+  const AffinityScope scope(pus);  // libraries count the cores and start threads while they load
+  for (const PeerKind& kind : kPeers)
+    if (name == kind.name) return kind.load(threads, pus);
+  throw InputError({.where = "kernels",
+                    .what = "unknown library",
+                    .got = "'" + name + "'",
+                    .expected = "openblas, blis or onednn",
+                    .hint = nearest_word(name, peer_names())});
+}
+
+}  // namespace ditrain::kernels

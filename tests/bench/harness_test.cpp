@@ -1,0 +1,145 @@
+#include "ditrain/bench/harness.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Catch::Contains;
+
+namespace {
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+Work sleeping(int ours_ms, int limit_ms) {
+  return {.name = "sleep", .call = [=] { sleep_ms(ours_ms); }, .bytes = 1e6, .limit = [=] { sleep_ms(limit_ms); }};
+}
+
+}  // namespace
+
+TEST_CASE("a row has its times, its share and its peers") {
+  Harness harness(1, Effort::quick());
+  Work work = sleeping(20, 10);
+  work.rivals = {{"slow", [] { sleep_ms(60); }}};
+  work.details = {{"m", int64_t{3}}, {"trans", std::string("NT")}};
+  const Row row = harness.measure(work);
+  CHECK(row.name == "sleep");
+  CHECK(row.time.median_s >= 0.02);
+  CHECK(row.time.repeats == 1);
+  CHECK(row.gb_s <= 1e-3 / 0.02);
+  CHECK(row.gb_s == Approx(1e-3 / row.time.median_s));
+  CHECK(row.share < 0.95);  // about a half; a busy machine stretches sleeps
+  REQUIRE(row.peers.size() == 1);
+  CHECK(row.peers[0].first == "slow");
+  CHECK(row.peers[0].second > 1.1);  // we are about three times as fast
+}
+
+TEST_CASE("every repeat calls all contenders in turn") {
+  Effort effort = Effort::quick();
+  effort.repeats = 3;
+  Harness harness(1, effort);
+  std::string order;
+  Work work{.name = "order", .call = [&] { order += 'a'; }, .flop = 1};
+  work.rivals = {{"b", [&] { order += 'b'; }}, {"c", [&] { order += 'c'; }}};
+  harness.measure(work);
+  // Warm-up, then each once untimed and once timed.
+  CHECK(order.ends_with("aabbccaabbccaabbcc"));
+}
+
+TEST_CASE("a row in a noisy neighbourhood is measured again, but not for ever") {
+  Effort effort = Effort::quick();
+  effort.repeats = 2;
+  effort.max_attempts = 4;
+  Harness harness(1, effort);
+  int calls = 0;
+  Work work = sleeping(1, 1);
+  // The loop of the first repeat takes 1 ms, that of the last 20 ms: drift far above 3 %.
+  work.limit = [&] { sleep_ms(calls++ % 3 == 2 ? 20 : 1); };
+  const Row row = harness.measure(work);
+  CHECK(row.drift > kMaxDrift);
+  CHECK(calls == 3 * effort.max_attempts);  // one to warm up, two repeats
+}
+
+TEST_CASE("a share above what the machine can do is an error, not a result") {
+  Effort effort = Effort::quick();
+  effort.max_share = 1.02;
+  Harness harness(1, effort);
+  CHECK_THROWS_AS(harness.measure(sleeping(1, 50)), RunError);
+  CHECK_THROWS_AS(harness.measure({.name = "no limit", .call = [] {}}), LogicFault);
+}
+
+TEST_CASE("work that arithmetic limits is a share of the peak in between") {
+  Harness harness(2, Effort::quick());
+  const Row row = harness.measure({.name = "flop", .call = [] { sleep_ms(5); }, .flop = 1e6});
+  CHECK(row.gflops == Approx(1e-3 / row.time.median_s));
+  CHECK(row.share == Approx(row.gflops / row.limit));
+  CHECK(row.limit > 0.1);  // GFLOP/s
+  CHECK(harness.report().peak_f32_gflops >= row.limit);
+  CHECK(harness.report().read_gb_s > 0);
+}
+
+TEST_CASE("the stream loop of the harness covers arrays of any length") {
+  Harness harness(2, Effort::quick());
+  for (const int64_t n : {1, 1024, 5000}) {
+    std::vector<float> x(size_t(n), 1.0f), y(size_t(n), 3.0f), z(size_t(n), 0.0f);
+    harness.stream({1, 1, 1}, {x.data(), z.data(), y.data()}, n);
+    CHECK(x == std::vector<float>(size_t(n), 1.0f));
+    CHECK(z == std::vector<float>(size_t(n), 1.0f));
+    CHECK(y == std::vector<float>(size_t(n), 2.0f));
+  }
+}
+
+TEST_CASE("a report is JSON of the contract and a table") {
+  Report report{.threads = 2, .peak_f32_gflops = 200, .peak_bf16_gflops = 400, .read_gb_s = 30};
+  report.rows.push_back({.name = "S up forward",
+                         .dtype = "f32",
+                         .time = {2e-3, 1e-3, 3e-3, 5},
+                         .gflops = 180,
+                         .limit = 200,
+                         .share = 0.9,
+                         .drift = 0.01,
+                         .details = {{"m", int64_t{4096}}, {"trans", std::string("NT")}, {"hidden", 0.5, false}},
+                         .peers = {{"onednn", 1.05}}});
+  report.rows.push_back({.name = "gelu", .time = {1e-2, 1e-2, 1e-2, 5}, .gb_s = 20, .limit = 21, .drift = 0.2});
+  report.rows.back().share = std::numeric_limits<double>::quiet_NaN();
+  report.notes = {"geometric mean 0.9"};
+
+  const auto j = nlohmann::json::parse(to_json(report));
+  for (const char* key : {"host", "commit", "isa"}) CHECK(j.at(key).is_string());
+  CHECK(j.at("threads") == 2);
+  CHECK(j.at("peak").at("f32_gflops") == 200);
+  CHECK(j.at("peak").at("bf16_gflops") == 400);
+  CHECK(j.at("peak").at("read_gb_s") == 30);
+  const auto& first = j.at("rows").at(0);
+  CHECK(first.at("name") == "S up forward");
+  CHECK(first.at("dtype") == "f32");
+  CHECK(first.at("median_s") == 2e-3);
+  CHECK(first.at("gflops") == 180);
+  CHECK(first.at("share") == 0.9);
+  CHECK(first.at("m") == 4096);
+  CHECK(first.at("trans") == "NT");
+  CHECK(first.at("hidden") == 0.5);
+  CHECK(first.at("peers").at("onednn") == 1.05);
+  CHECK_FALSE(first.contains("gb_s"));
+  const auto& second = j.at("rows").at(1);
+  CHECK(second.at("gb_s") == 20);
+  CHECK(second.at("share").is_null());
+  CHECK_FALSE(second.contains("gflops"));
+
+  const std::string text = describe(report);
+  for (const char* part : {"S up forward", "2.000 ms", "90.0 %", "1.050", "4096", "20.0 %", "geometric mean"})
+    CHECK_THAT(text, Contains(part));
+  CHECK_THAT(text, !Contains("hidden"));
+}
+
+TEST_CASE("geometric mean") {
+  CHECK(geometric_mean({}) == 0);
+  CHECK(geometric_mean({2, 8}) == Approx(4));
+}

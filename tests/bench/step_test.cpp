@@ -1,0 +1,57 @@
+#include "ditrain/bench/step.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+
+namespace {
+
+StepBench tiny() {
+  return {.model = "custom",
+          .batches = {1, 3},
+          .sets = {"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8"}};
+}
+
+}  // namespace
+
+TEST_CASE("step: one row a batch size, with the fields of the contract") {
+  Harness harness(2, Effort::quick());
+  bench_steps(harness, tiny());
+  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  REQUIRE(j.at("rows").size() == 2);
+  for (const auto& row : j.at("rows")) {
+    CAPTURE(row.dump());
+    for (const char* key : {"median_s", "gflops", "images_per_second", "mfu", "forward_s", "backward_s", "optimizer_s",
+                            "peak_rss_bytes", "kept_bytes_per_image"})
+      CHECK(row.at(key).get<double>() > 0);
+    CHECK(row.at("name") == "step custom");
+    CHECK(row.at("dtype") == "f32");
+    CHECK(row.at("mfu") == row.at("share"));
+    const double seconds = row.at("median_s");
+    CHECK(row.at("images_per_second").get<double>() == Approx(row.at("batch").get<double>() / seconds));
+    CHECK(row.at("forward_s").get<double>() + row.at("backward_s").get<double>() < 1.001 * seconds);
+  }
+  CHECK(j.at("rows").at(0).at("kept_bytes_per_image") == j.at("rows").at(1).at("kept_bytes_per_image"));
+}
+
+TEST_CASE("step: what cannot run is refused before anything is measured") {
+  Harness harness(1, Effort::quick());
+  StepBench bench = tiny();
+  bench.precision = "f16";
+  CHECK_THROWS_AS(bench_steps(harness, bench), InputError);
+  bench = tiny();
+  bench.sets.push_back("model.depht=3");
+  CHECK_THROWS_AS(bench_steps(harness, bench), InputError);
+  CHECK(harness.report().rows.empty());
+}
+
+TEST_CASE("model names may be short") {
+  CHECK(model_name("S") == "DiT-S/2");
+  CHECK(model_name("XL") == "DiT-XL/2");
+  CHECK(model_name("DiT-B/8") == "DiT-B/8");
+  CHECK_THROWS_AS(model_name("M"), InputError);
+}
