@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -14,18 +15,22 @@ using namespace ditrain::train;
 namespace {
 
 CommandLine make_command_line() {
-  return CommandLine("ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
-                     {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... DiT-XL/8 (step: default S)"},
-                      {"batch", "N,...", "images a step; one row each (step: default 8)"},
-                      {"threads", "T", "worker threads (default: all cores this process may use)"},
-                      {"precision", "P", "f32 or bf16", "f32"},
-                      {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
-                      {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
-                      {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain", "", true},
-                      {"json", "FILE", "write the rows as JSON too"}},
-                     "BENCH",
-                     "Benches:\n"
-                     "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n");
+  return CommandLine(
+      "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
+      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... DiT-XL/8 (step: default S)"},
+       {"batch", "N,...", "images a step; one row each (step: default 8)"},
+       {"threads", "T", "worker threads (default: all cores this process may use)"},
+       {"precision", "P", "f32 or bf16", "f32"},
+       {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
+       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
+       {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
+       {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain", "", true},
+       {"json", "FILE", "write the rows as JSON too"}},
+      "BENCH",
+      "Benches:\n"
+      "  gemm    every matrix product of the models on the whole team: share of the FMA peak; adaLN products beside a\n"
+      "          read loop over cold weights\n"
+      "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -44,11 +49,25 @@ std::vector<int64_t> integers(const std::string& flag, const std::string& list) 
   return values;
 }
 
+DType precision(const CommandLine& line) {
+  const std::string name = line.get("precision");
+  for (const DType type : {DType::kF32, DType::kBF16})
+    if (name == dtype_name(type)) return type;
+  throw InputError(
+      {.where = "command line", .what = "--precision", .got = "'" + name + "'", .expected = "f32 or bf16"});
+}
+
+void run_gemm(const CommandLine& line, bench::Harness& harness) {
+  const int64_t batch = line.has("batch") ? line.get_int("batch", 1, 1 << 20) : 0;
+  bench::bench_gemm(
+      harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
+}
+
 void run_step(const CommandLine& line, bench::Harness& harness) {
   bench::StepBench step;
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
-  step.precision = line.get("precision");
+  step.precision = dtype_name(precision(line));
   step.sets = {"train.recompute=" + line.get("recompute")};
   for (const std::string& set : line.get_all("set")) step.sets.push_back(set);
   bench::bench_steps(harness, step);
@@ -58,7 +77,7 @@ struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&);
 };
-constexpr Bench kBenches[] = {{"step", run_step}};
+constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"step", run_step}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;
@@ -88,6 +107,7 @@ int body(int argc, char** argv) {
   std::fputs(kernels::dispatch_report().c_str(), stdout);
   wanted.run(line, harness);
   std::fputs(describe(harness.report()).c_str(), stdout);
+  harness.check_shares();
   if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(harness.report()));
   return kExitDone;
 }

@@ -40,35 +40,44 @@ std::string text_of(const Field& field) {
   return whole ? std::to_string(*whole) : number_text(x);
 }
 
-// A table grown cell by cell: columns appear in the order in which they are first named.
+// A table grown cell by cell: columns stand in the order in which they are first named; empty ones are left out.
 class Table {
  public:
   void start_row() { rows_.emplace_back(); }
-  void cell(const std::string& column, std::string text) {
-    const auto found = std::find(columns_.begin(), columns_.end(), column);
+  void cell(const std::string& column, const std::string& text) {
+    const auto found =
+        std::find_if(columns_.begin(), columns_.end(), [&](const Column& c) { return c.name == column; });
     const size_t i = size_t(found - columns_.begin());
-    if (found == columns_.end()) columns_.push_back(column);
-    if (rows_.back().size() <= i) rows_.back().resize(i + 1);
-    rows_.back()[i] = std::move(text);
+    if (found == columns_.end()) columns_.push_back({column});
+    rows_.back().resize(std::max(rows_.back().size(), i + 1));
+    rows_.back()[i] = text;
+    if (!text.empty()) columns_[i].width = std::max({columns_[i].width, text.size(), column.size()});
   }
   std::string text() const {
-    std::vector<size_t> width;
-    for (const std::string& c : columns_) width.push_back(c.size());
-    for (const auto& row : rows_)
-      for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
-    std::string s = line(columns_, width);
-    for (const auto& row : rows_) s += line(row, width);
+    std::vector<std::string> names;
+    for (const Column& c : columns_) names.push_back(c.name);
+    std::string s = line(names);
+    for (const auto& row : rows_) s += line(row);
     return s;
   }
 
  private:
-  static std::string line(const std::vector<std::string>& cells, const std::vector<size_t>& width) {
+  struct Column {
+    std::string name;
+    size_t width = 0;  // 0: nothing in it
+  };
+  std::string line(const std::vector<std::string>& cells) const {
     std::string s;
-    for (size_t i = 0; i < cells.size(); ++i)
-      s += i == 0 ? fmt::format("{:<{}}", cells[i], width[i]) : fmt::format("  {:>{}}", cells[i], width[i]);
-    return s + "\n";
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const std::string text = i < cells.size() ? cells[i] : "";
+      if (i == 0)
+        s += fmt::format("{:<{}}", text, columns_[i].width);
+      else if (columns_[i].width > 0)
+        s += fmt::format("  {:>{}}", text, columns_[i].width);
+    }
+    return s.substr(0, s.find_last_not_of(' ') + 1) + "\n";
   }
-  std::vector<std::string> columns_;
+  std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
 
@@ -81,12 +90,12 @@ void add_row(Table& table, const Row& row) {
   table.cell("median", seconds_text(row.time.median_s));
   table.cell("min", seconds_text(row.time.min_s));
   table.cell("p90", seconds_text(row.time.p90_s));
-  if (row.gflops > 0) table.cell("GFLOP/s", number_text(row.gflops));
-  if (row.gb_s > 0) table.cell("GB/s", number_text(row.gb_s));
-  if (row.limit > 0) table.cell("of", number_text(row.limit));
+  table.cell("GFLOP/s", row.gflops > 0 ? number_text(row.gflops) : "");
+  table.cell("GB/s", row.gb_s > 0 ? number_text(row.gb_s) : "");
+  table.cell("limit", row.limit > 0 ? number_text(row.limit) : "");
   table.cell("share", percent(row.share));
   for (const auto& [name, ratio] : row.peers) table.cell("/ " + name, number_text(ratio));
-  if (row.drift > kMaxDrift) table.cell("not quiet", percent(row.drift));
+  table.cell("drift", row.drift > kMaxDrift ? percent(row.drift) : "");
 }
 
 Json json_of(const Field& field) {
@@ -120,6 +129,11 @@ std::string describe(const Report& report) {
   Table table;
   for (const Row& row : report.rows) add_row(table, row);
   if (!report.rows.empty()) s += table.text();
+  for (const Row& row : report.rows)
+    if (row.drift > kMaxDrift) {
+      s += "drift: the loops before and after the row differ by as much; the machine was not quiet\n";
+      break;
+    }
   for (const std::string& note : report.notes) s += note + "\n";
   return s;
 }

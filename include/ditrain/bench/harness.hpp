@@ -67,15 +67,17 @@ class Harness {
   /// share     flop / median / the higher of the FMA peaks right before and after (that of f32 where the CPU has no
   ///           bf16 product); or the median over repeats of the limiting loop's time / ours
   /// peers     median over repeats of theirs / ours
-  /// A row whose peaks (or limiting loops) before and after differ by more than kMaxDrift is measured again; after
-  /// max_attempts the attempt with the least drift counts, times and peaks both from it.
-  /// Errors:   RunError for a share above max_share (what limits it cannot be right)
+  /// A row whose peaks (or limiting loops) before and after differ by more than kMaxDrift, or whose share is above
+  /// max_share, is measured again; after max_attempts the attempt with the least drift counts, times and peaks both
+  /// from it.
   Row measure(const Work& work);
 
   void add(Row row) { report_.rows.push_back(std::move(row)); }
   void note(std::string line) { report_.notes.push_back(std::move(line)); }
   /// All rows so far, with the highest peaks measured.
   const Report& report();
+  /// Errors:   RunError that names the rows whose share is above max_share: what limits them cannot be right
+  void check_shares() const;
 
   /// Bytes of an array that no cache holds: twice the last one, at least 64 MiB. See Effort::cold_arrays.
   size_t cold_bytes() const;

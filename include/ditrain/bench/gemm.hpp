@@ -1,0 +1,52 @@
+// Matrix products of the DiT models beside the FMA peak, memory and other libraries.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+#include "ditrain/bench/shapes.hpp"
+#include "ditrain/kernels/peers.hpp"
+
+namespace ditrain::bench {
+
+struct GemmBench {
+  std::string model = {};  ///< S, B, L, XL or a full name of patch 2; empty: all four
+  int64_t batch = 0;       ///< images; 0: the usual one of the model
+  DType precision = DType::kF32;
+  bool peers = false;  ///< time OpenBLAS, BLIS and oneDNN in alternation with ours
+};
+
+/// Libraries that are installed, on as many threads as the harness has.
+class Peers {
+ public:
+  struct Named {
+    std::string name;
+    std::unique_ptr<kernels::Peer> peer;
+  };
+  /// Loads all of them; one note a library: what it is, or why it is left out.
+  explicit Peers(Harness& harness);
+  const std::vector<Named>& list() const { return list_; }
+
+ private:
+  std::vector<Named> list_;
+};
+
+/// One row: the product on the whole team through ops::gemm, packing of both operands included.
+/// Types:    precision kF32: all f32. kBF16: operands bf16, sums f32; the result bf16, of weight gradients f32
+/// Skinny    products (condition) are limited by memory: each call takes another one of as many weight matrices as
+///           exceed twice the last cache together, and the row's limit is a loop over the same matrix on the same team:
+///           it reads the weight, or updates it in place where the product adds to it
+/// peers     may be null; one that does not have the product is left out of the row
+Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers);
+
+/// A row for every product of the models, then notes: geometric means over the rows with m, n and k of at least 256 (of
+/// share and of every peer's ratio), the worst of them and the worst skinny one.
+/// Details   m, n, k, trans (of a and b), cache ("warm": the same operands every time; "cold")
+/// Errors:   InputError for an unknown model
+void bench_gemm(Harness& harness, const GemmBench& bench);
+
+/// The shapes of one model, or of all if `model` is empty. Errors: InputError for an unknown one
+std::vector<ModelShape> model_shapes(const std::string& model);
+
+}  // namespace ditrain::bench

@@ -1,0 +1,192 @@
+#include "ditrain/bench/gemm.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/arrays.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/ops/gemm.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using kernels::GemmArgs;
+using kernels::Trans;
+
+// The operands of one shape; `next` goes round the copies of the weight, which is c in a weight gradient, else b.
+class Operands {
+ public:
+  Operands(ops::Context& ctx, const ProductShape& shape, DType type, int64_t copies)
+      : shape_(shape), type_(type), result_type_(shape.accumulates() ? DType::kF32 : type) {
+    for (int64_t i = 0; i < copies; ++i) {
+      const bool first = i == 0;
+      if (first) a_ = random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, type);
+      if (first || !shape.accumulates()) b_.push_back(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, type));
+      if (first || shape.accumulates()) c_.push_back(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, result_type_));
+    }
+  }
+
+  // Their memory stays in place during f(args).
+  template <class F>
+  void with_next(const F& f) {
+    const Tensor& b = b_[size_t(turn_) % b_.size()];
+    const Tensor& c = c_[size_t(turn_) % c_.size()];
+    ++turn_;
+    const Held a_held(a_), b_held(b), c_held(c);
+    f(GemmArgs{.m = shape_.m,
+               .n = shape_.n,
+               .k = shape_.k,
+               .a = a_held.p,
+               .lda = shape_.trans_a() == Trans::kYes ? shape_.m : shape_.k,
+               .trans_a = shape_.trans_a(),
+               .b = b_held.p,
+               .ldb = shape_.trans_b() == Trans::kYes ? shape_.k : shape_.n,
+               .trans_b = shape_.trans_b(),
+               .c = c_held.p,
+               .ldc = shape_.n,
+               .accumulate = shape_.accumulates(),
+               .a_type = type_,
+               .b_type = type_,
+               .c_type = result_type_,
+               .arithmetic = type_});
+  }
+
+  // One pass over the next weight: read, or updated where the product adds to it.
+  void stream_weight(Harness& harness) {
+    with_next([&](const GemmArgs& g) {
+      const bool update = shape_.accumulates();
+      auto* weight = static_cast<float*>(update ? g.c : const_cast<void*>(g.b));
+      harness.stream({.reads = !update, .updates = update}, {weight}, int64_t(weight_bytes() / sizeof(float)));
+    });
+  }
+  size_t weight_bytes() const { return (shape_.accumulates() ? c_ : b_).front().bytes(); }
+
+ private:
+  struct Held {
+    explicit Held(const Tensor& t) : tensor(t), p(t.storage().acquire() + t.offset_bytes()) {}
+    ~Held() { tensor.storage().release(); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    const Tensor& tensor;
+    std::byte* p;
+  };
+  const ProductShape shape_;
+  const DType type_, result_type_;
+  Tensor a_;
+  std::vector<Tensor> b_, c_;
+  int64_t turn_ = 0;
+};
+
+int64_t copies_of(Harness& harness, const ProductShape& shape, DType precision) {
+  if (!shape.skinny()) return 1;
+  const DType type = shape.accumulates() ? DType::kF32 : precision;
+  const auto bytes = size_t(shape.accumulates() ? shape.m * shape.n : shape.k * shape.n) * dtype_bytes(type);
+  return int64_t(harness.cold_bytes() / bytes) + 1;
+}
+
+void add_rivals(Work& work, Operands& operands, const Peers& peers) {
+  for (const Peers::Named& named : peers.list()) {
+    kernels::Peer& peer = *named.peer;
+    bool can = false;
+    operands.with_next([&](const GemmArgs& g) { can = peer.can(g); });
+    if (!can) continue;
+    const auto call = [&] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); };
+    for (int i = 0; i < kernels::kPeerTrials; ++i) call();
+    work.rivals.push_back({named.name, [&] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); }});
+  }
+}
+
+bool counts_in_mean(const Row& row) {
+  for (const Field& f : row.details)
+    if (const auto* size = std::get_if<int64_t>(&f.value); size != nullptr && *size < 256) return false;
+  return true;
+}
+
+const Row* worst_of(const std::vector<const Row*>& rows) {
+  const auto less = [](const Row* a, const Row* b) { return a->share < b->share; };
+  return rows.empty() ? nullptr : *std::min_element(rows.begin(), rows.end(), less);
+}
+
+void add_means(Harness& harness) {
+  std::vector<const Row*> large, skinny;
+  for (const Row& row : harness.report().rows) (counts_in_mean(row) ? large : skinny).push_back(&row);
+  std::vector<double> shares;
+  std::vector<std::pair<std::string, std::vector<double>>> ratios;
+  for (const Row* row : large) {
+    shares.push_back(row->share);
+    for (const auto& [name, ratio] : row->peers) {
+      auto found = std::find_if(ratios.begin(), ratios.end(), [&, n = name](const auto& r) { return r.first == n; });
+      if (found == ratios.end()) found = ratios.insert(found, {name, {}});
+      found->second.push_back(ratio);
+    }
+  }
+  if (!large.empty()) {
+    const Row& worst = *worst_of(large);
+    harness.note(
+        fmt::format("geometric mean of {} rows with m, n, k >= 256: {:.1f} % of the FMA peak; worst {:.1f} %, {}",
+                    large.size(), 100 * geometric_mean(shares), 100 * worst.share, worst.name));
+  }
+  for (const auto& [name, ratio] : ratios)
+    harness.note(fmt::format("geometric mean of our rate / that of {}: {:.3f} ({} rows)", name, geometric_mean(ratio),
+                             ratio.size()));
+  if (const Row* worst = worst_of(skinny))
+    harness.note(
+        fmt::format("worst row that memory limits: {:.1f} % of its loop, {}", 100 * worst->share, worst->name));
+}
+
+}  // namespace
+
+Peers::Peers(Harness& harness) {
+  for (const std::string& name : kernels::peer_names()) {
+    try {
+      const std::vector<int>& pus = harness.placement().pus;
+      list_.push_back({name, kernels::load_peer(name, harness.num_threads(), pus)});
+      harness.note(name + ": " + list_.back().peer->description());
+    } catch (const InputError& error) {
+      harness.note(name + ": left out; " + error.what());
+    }
+  }
+}
+
+Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers) {
+  Operands operands(harness.ctx(), shape, precision, copies_of(harness, shape, precision));
+  const auto ours = [&](const GemmArgs& g) { ops::gemm(harness.ctx(), g); };
+  Work work{.name = shape.name(), .dtype = precision, .call = [&] { operands.with_next(ours); }};
+  if (shape.skinny()) {
+    work.bytes = double(operands.weight_bytes()) * (shape.accumulates() ? 2 : 1);
+    work.limit = [&] { operands.stream_weight(harness); };
+  } else {
+    work.flop = shape.flop();
+  }
+  work.details = {{"m", shape.m},
+                  {"n", shape.n},
+                  {"k", shape.k},
+                  {"trans", std::string(shape.trans())},
+                  {"cache", std::string(shape.skinny() ? "cold" : "warm"), false}};
+  if (peers != nullptr) add_rivals(work, operands, *peers);
+  return harness.measure(work);
+}
+
+std::vector<ModelShape> model_shapes(const std::string& model) {
+  if (model.empty()) return {std::begin(kModelShapes), std::end(kModelShapes)};
+  for (const ModelShape& shape : kModelShapes)
+    if (model_name(model) == std::string("DiT-") + shape.name + "/2") return {shape};
+  throw InputError({.where = "command line",
+                    .what = "no table of products for this model",
+                    .got = "'" + model + "'",
+                    .expected = "S, B, L, XL or one of DiT-{S,B,L,XL}/2"});
+}
+
+void bench_gemm(Harness& harness, const GemmBench& bench) {
+  std::unique_ptr<Peers> peers;
+  const std::vector<ModelShape> models = model_shapes(bench.model);
+  if (bench.peers) peers = std::make_unique<Peers>(harness);
+  for (const ModelShape& model : models)
+    for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens))
+      harness.add(measure_product(harness, shape, bench.precision, peers.get()));
+  add_means(harness);
+}
+
+}  // namespace ditrain::bench

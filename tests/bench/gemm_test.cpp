@@ -1,0 +1,74 @@
+#include "ditrain/bench/gemm.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Catch::Contains;
+using Json = nlohmann::json;
+
+namespace {
+
+// A model of the smallest width that has all five layers.
+constexpr ModelShape kTiny = {"tiny", 16, 2, 2, 1};
+
+}  // namespace
+
+TEST_CASE("gemm: every product of a block has a row of the contract, in both precisions") {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    Harness harness(2, Effort::quick());
+    for (const ProductShape& shape : product_shapes(kTiny, 20))
+      harness.add(measure_product(harness, shape, precision, nullptr));
+    const Json j = Json::parse(to_json(harness.report()));
+    REQUIRE(j.at("rows").size() == 15);
+    for (const Json& row : j.at("rows")) {
+      CAPTURE(row.dump());
+      const bool skinny = row.at("name").get<std::string>().find("condition") != std::string::npos;
+      CHECK(row.at("dtype") == dtype_name(precision));
+      for (const char* key : {"m", "n", "k", "median_s", "share"}) CHECK(row.at(key).get<double>() > 0);
+      CHECK(row.at(skinny ? "gb_s" : "gflops").get<double>() > 0);
+      CHECK(row.at("cache") == (skinny ? "cold" : "warm"));
+      CHECK_FALSE(row.contains("peers"));
+    }
+    CHECK(j.at("rows").at(0).at("trans") == "NT");
+    CHECK(j.at("rows").at(5).at("trans") == "NN");
+    CHECK(j.at("rows").at(10).at("trans") == "TN");
+  }
+}
+
+TEST_CASE("gemm: installed peers stand in the rows, others in the notes") {
+  Harness harness(1, Effort::quick());
+  const Peers peers(harness);
+  harness.add(measure_product(harness, product_shapes(kTiny, 20)[0], DType::kF32, &peers));
+  const Report& report = harness.report();
+  CHECK(report.notes.size() == kernels::peer_names().size());
+  CHECK(report.rows[0].peers.size() == peers.list().size());
+  for (const auto& [name, ratio] : report.rows[0].peers) CHECK(ratio > 0);
+  for (const std::string& note : report.notes) CHECK_THAT(note, Contains("thread(s)") || Contains("package"));
+}
+
+TEST_CASE("gemm: means are of the large rows and name the worst") {
+  Harness harness(2, Effort::quick());
+  bench_gemm(harness, {.model = "DiT-S/2", .batch = 1});
+  const Report& report = harness.report();
+  REQUIRE(report.rows.size() == 15);
+  std::vector<double> shares;
+  for (const Row& row : report.rows)
+    if (row.name.find("condition") == std::string::npos) shares.push_back(row.share);
+  REQUIRE(report.notes.size() == 2);
+  CHECK_THAT(report.notes[0], Contains("12 rows"));
+  const size_t at = report.notes[0].find(": ");
+  CHECK(std::stod(report.notes[0].substr(at + 2)) == Approx(100 * geometric_mean(shares)).margin(0.051));
+  CHECK_THAT(report.notes[1], Contains("S condition"));
+}
+
+TEST_CASE("gemm: models without a table are refused") {
+  CHECK(model_shapes("").size() == 4);
+  CHECK(model_shapes("XL").front().width == 1152);
+  CHECK(model_shapes("DiT-B/2").front().width == 768);
+  CHECK_THROWS_AS(model_shapes("DiT-S/8"), InputError);
+  CHECK_THROWS_AS(model_shapes("M"), InputError);
+}
