@@ -11,13 +11,17 @@ GemmBlocking gemm_blocking_in_use = derived_gemm_blocking(0, 0);
 
 GemmBlocking gemm_blocking() { return gemm_blocking_in_use; }
 
-void set_gemm_blocking(const GemmBlocking& blocking) {
+void check_gemm_blocking(const GemmBlocking& blocking) {
   constexpr int64_t kMost = 1 << 20;
   if (std::min(blocking.rows, blocking.cols) < 1 || std::max(blocking.rows, blocking.cols) > kMost)
     throw InputError({.where = "gemm blocking",
                       .what = "block size out of range",
                       .got = std::to_string(blocking.rows) + " rows, " + std::to_string(blocking.cols) + " columns",
                       .expected = "1 to 1048576"});
+}
+
+void set_gemm_blocking(const GemmBlocking& blocking) {
+  check_gemm_blocking(blocking);
   gemm_blocking_in_use = blocking;
 }
 

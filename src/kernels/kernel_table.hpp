@@ -20,6 +20,9 @@ struct ActivationKernels {
   void (*gelu_forward)(const T*, T*, int64_t);
   void (*gelu_backward)(const T*, const T*, T*, int64_t);
   int64_t (*find_non_finite)(const T*, int64_t);
+  void (*add)(const float*, T*, int64_t);
+  void (*column_sums)(const T*, int64_t, float*, int64_t, int64_t);
+  void (*layer_norm_apply)(const float*, const float*, const float*, const float*, const float*, T*, int64_t, int64_t);
   void (*gate_residual_forward)(const float*, const float*, const T*, float*, int64_t, int64_t);
   void (*gate_residual_backward_rows)(const float*, const float*, T*, int64_t, int64_t);
   void (*gate_residual_backward_columns)(const float*, const T*, int64_t, float*, int64_t, int64_t);
@@ -50,10 +53,8 @@ struct KernelTable {
   decltype(&kernels::layer_norm_statistics) layer_norm_statistics;
   decltype(&kernels::silu_forward) silu_forward;
   decltype(&kernels::silu_backward) silu_backward;
-  decltype(&kernels::add) add;
   decltype(&kernels::scale) scale;
   decltype(&kernels::sum_squares) sum_squares;
-  decltype(&kernels::column_sums) column_sums;
   decltype(&kernels::adamw_ema) adamw_ema;
   decltype(&kernels::scale_add) scale_add;
 

@@ -59,32 +59,40 @@ size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {
 }
 
 // One definition for each type of activation.
-#define DITRAIN_ACTIVATION(T, field)                                                                                \
-  void gelu_forward(const T* x, T* y, int64_t n) { table().field.gelu_forward(x, y, n); }                           \
-  void gelu_backward(const T* x, const T* dy, T* dx, int64_t n) { table().field.gelu_backward(x, dy, dx, n); }      \
-  int64_t find_non_finite(const T* x, int64_t n) { return table().field.find_non_finite(x, n); }                    \
-  void gate_residual_forward(const float* x, const float* gate, const T* h, float* y, int64_t rows, int64_t cols) { \
-    table().field.gate_residual_forward(x, gate, h, y, rows, cols);                                                 \
-  }                                                                                                                 \
-  void gate_residual_backward_rows(const float* dy, const float* gate, T* dh, int64_t rows, int64_t cols) {         \
-    table().field.gate_residual_backward_rows(dy, gate, dh, rows, cols);                                            \
-  }                                                                                                                 \
-  void gate_residual_backward_columns(const float* dy, const T* h, int64_t stride, float* dgate, int64_t rows,      \
-                                      int64_t cols) {                                                               \
-    table().field.gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);                                 \
-  }                                                                                                                 \
-  void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, T* y, float* mean,       \
-                                   float* rstd, int64_t rows, int64_t cols, float eps) {                            \
-    table().field.layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);                     \
-  }                                                                                                                 \
-  void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,  \
-                                         const T* dy, float* dx, int64_t rows, int64_t cols) {                      \
-    table().field.layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);                      \
-  }                                                                                                                 \
-  void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const T* dy,      \
-                                            int64_t stride, float* dshift, float* dscale, int64_t rows,             \
-                                            int64_t cols) {                                                         \
-    table().field.layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);      \
+#define DITRAIN_ACTIVATION(T, field)                                                                                  \
+  void gelu_forward(const T* x, T* y, int64_t n) { table().field.gelu_forward(x, y, n); }                             \
+  void gelu_backward(const T* x, const T* dy, T* dx, int64_t n) { table().field.gelu_backward(x, dy, dx, n); }        \
+  int64_t find_non_finite(const T* x, int64_t n) { return table().field.find_non_finite(x, n); }                      \
+  void add(const float* x, T* y, int64_t n) { table().field.add(x, y, n); }                                           \
+  void column_sums(const T* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {                              \
+    table().field.column_sums(dy, stride, db, rows, cols);                                                            \
+  }                                                                                                                   \
+  void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale, \
+                        T* y, int64_t rows, int64_t cols) {                                                           \
+    table().field.layer_norm_apply(x, mean, rstd, shift, scale, y, rows, cols);                                       \
+  }                                                                                                                   \
+  void gate_residual_forward(const float* x, const float* gate, const T* h, float* y, int64_t rows, int64_t cols) {   \
+    table().field.gate_residual_forward(x, gate, h, y, rows, cols);                                                   \
+  }                                                                                                                   \
+  void gate_residual_backward_rows(const float* dy, const float* gate, T* dh, int64_t rows, int64_t cols) {           \
+    table().field.gate_residual_backward_rows(dy, gate, dh, rows, cols);                                              \
+  }                                                                                                                   \
+  void gate_residual_backward_columns(const float* dy, const T* h, int64_t stride, float* dgate, int64_t rows,        \
+                                      int64_t cols) {                                                                 \
+    table().field.gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);                                   \
+  }                                                                                                                   \
+  void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, T* y, float* mean,         \
+                                   float* rstd, int64_t rows, int64_t cols, float eps) {                              \
+    table().field.layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);                       \
+  }                                                                                                                   \
+  void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,    \
+                                         const T* dy, float* dx, int64_t rows, int64_t cols) {                        \
+    table().field.layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);                        \
+  }                                                                                                                   \
+  void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const T* dy,        \
+                                            int64_t stride, float* dshift, float* dscale, int64_t rows,               \
+                                            int64_t cols) {                                                           \
+    table().field.layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);        \
   }
 DITRAIN_ACTIVATION(float, f32)
 DITRAIN_ACTIVATION(BFloat16, bf16)
@@ -94,14 +102,10 @@ void convert(const float* x, BFloat16* y, int64_t n) { table().to_bf16(x, y, n);
 void convert(const BFloat16* x, float* y, int64_t n) { table().to_f32(x, y, n); }
 void silu_forward(const float* x, float* y, int64_t n) { table().silu_forward(x, y, n); }
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().silu_backward(x, dy, dx, n); }
-void add(const float* x, float* y, int64_t n) { table().add(x, y, n); }
 void scale(float a, float* x, int64_t n) { table().scale(a, x, n); }
 double sum_squares(const float* x, int64_t n) { return table().sum_squares(x, n); }
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
   table().layer_norm_statistics(x, mean, rstd, rows, cols, eps);
-}
-void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {
-  table().column_sums(dy, stride, db, rows, cols);
 }
 void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
                int64_t n) {

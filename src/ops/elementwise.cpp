@@ -109,7 +109,9 @@ void silu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
 void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   unary_backward<float>(ctx, "silu_backward", x, dy, dx, kernels::silu_backward);
 }
-void add(Context& ctx, const Tensor& x, const Tensor& y) { unary<float>(ctx, "add", x, y, kernels::add); }
+void add(Context& ctx, const Tensor& x, const Tensor& y) {
+  unary<float>(ctx, "add", x, y, [](const float* a, float* b, int64_t n) { kernels::add(a, b, n); });
+}
 
 void to_bf16(Context& ctx, const Tensor& x, const Tensor& y) {
   expect_shape("to_bf16", "y", y, x.shape());

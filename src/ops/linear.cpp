@@ -157,7 +157,9 @@ void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearL
     const void* w = pins.emplace_back(l.w);
     products.push_back(forward_args(s, x, px, l.w, w, biases.emplace_back(l.b), l.y, pins.emplace_back(l.y)));
   }
-  ctx.team().run([&](const parallel::Worker& w) { run_share(ctx, products, w); });
+  if (ctx.products.by == Products::By::kOwn)
+    return ctx.team().run([&](const parallel::Worker& w) { run_share(ctx, products, w); });
+  for (const GemmArgs& p : products) gemm(ctx, p);
 }
 
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate,

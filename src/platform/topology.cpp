@@ -99,6 +99,7 @@ Topology probe_topology() {
   out.l1d_bytes = cache_bytes(t, HWLOC_OBJ_L1CACHE);
   out.l2_bytes = cache_bytes(t, HWLOC_OBJ_L2CACHE);
   out.l3_bytes = cache_bytes(t, HWLOC_OBJ_L3CACHE);
+  out.l3_caches = std::max(0, hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_L3CACHE));
   const std::vector<Place> places = place_pus(t, affinity_mask());
   for (const Place& place : places) {
     out.allowed_pus.push_back(place.pu);

@@ -154,9 +154,11 @@ Rows machine_rows() {
       reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
       reserved(integer(DITRAIN_KEY(memory.copy_cores), {0, kMaxThreads}, "cores kept for copies between tiers")),
       reserved(text(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
-      choice(DITRAIN_KEY(kernels.gemm), {"own"}, {"ref"}, "matrix products"),
-      reserved(boolean(DITRAIN_KEY(kernels.fuse), "element-wise work inside matrix products")),
-      reserved(text(DITRAIN_KEY(kernels.tuned), "file of tuned tile sizes")),
+      choice(DITRAIN_KEY(kernels.gemm), {"own", "openblas", "blis", "onednn", "ref"}, {},
+             "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
+      boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
+      text(DITRAIN_KEY(kernels.tuned),
+           "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", "a path"),
   };
 }
 

@@ -21,6 +21,7 @@
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/checkpoint.hpp"
 #include "ditrain/train/evaluation.hpp"
+#include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/placement.hpp"
@@ -100,6 +101,7 @@ class Run {
   void start_report();
   void check_fallbacks();
   void check_agreement();
+  void choose_kernels();
   void measure_peak();
   int64_t bad_files();
   void load_or_initialise();
@@ -121,6 +123,7 @@ class Run {
   std::vector<int> mask_;  // of the process before its workers were bound
   Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
+  std::string products_;          // who makes the matrix products
   parallel::Team team_;
   ops::Context ctx_;
   nn::Dit model_;
@@ -134,6 +137,7 @@ class Run {
   double checkpoint_s_ = 0;       // spent on checkpoints since the last line of metrics
   int64_t checkpoint_step_ = -1;  // the last one written
   double peak_flops_ = 0;         // of all ranks together
+  DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0;
   PhaseTimes total_;
 };
@@ -174,6 +178,9 @@ void Run::check_agreement() {
 
 // Collective: the notes of all ranks, each once.
 void Run::check_fallbacks() {
+  if (precision_of(config_) == DType::kBF16 && peak_type_ == DType::kF32)
+    placement_.notes.push_back(
+        "train.precision: bf16, but this CPU has no bf16 products: less memory, but f32 would be faster");
   for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
   std::string mine;
   for (const std::string& note : placement_.notes) mine += note + "\n";
@@ -195,8 +202,8 @@ void Run::check_fallbacks() {
 }
 
 void Run::start_report() {
-  const std::string machine =
-      describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report();
+  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
+                              kernels::dispatch_report() + products_ + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log_lines(machine);
   log_lines(describe_model(config_));
@@ -210,11 +217,18 @@ void Run::start_report() {
 void Run::measure_peak() {
   constexpr double kSeconds = 0.05;
   std::vector<double> flops(size_t(team_.num_workers()));
-  team_.run([&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(DType::kF32, kSeconds); });
+  team_.run(
+      [&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(peak_type_, kSeconds); });
   double peak = 0;
   for (double f : flops) peak += f;
   comm_.allreduce_sum(&peak, 1);
   peak_flops_ = std::max(peak_flops_, peak);
+}
+
+void Run::choose_kernels() {
+  products_ = apply_kernel_settings(config_, placement_.topology, placement_.pus, ctx_);
+  const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
+  peak_type_ = has_bf16 ? precision_of(config_) : DType::kF32;
 }
 
 void Run::load_or_initialise() {
@@ -401,6 +415,7 @@ void Run::finish() {
 int Run::run() {
   platform::install_signal_flags();  // first: a signal while data and weights are read is kept for the first step
   open();
+  choose_kernels();
   start_report();
   for (int i = 0; i < 3; ++i) measure_peak();
   log::info("FMA peak (f32) of {} thread(s): {:.1f} GFLOP/s", comm_.world_size() * team_.num_workers(),

@@ -181,7 +181,7 @@ TEST_CASE("add, scale, scale_add") {
       INFO(table->name << " n " << n);
       const std::vector<float> x = random_values(n, 51), y = random_values(n, 52);
       Guarded sum(y), scaled(x), mixed(n);
-      table->add(x.data(), sum.data(), n);
+      table->f32.add(x.data(), sum.data(), n);
       table->scale(1.7f, scaled.data(), n);
       table->scale_add(0.3f, x.data(), -0.8f, y.data(), mixed.data(), n);
       std::vector<float> want_sum(y), want_scaled(x), want_mixed(x);
@@ -262,12 +262,12 @@ TEST_CASE("sums over rows: slices of columns give the same bits as the whole, ro
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     std::vector<float> whole = random_values(cols, 83), sliced = whole, want = whole, gate(150), gate_sliced(150);
-    table->column_sums(dy.data(), cols, whole.data(), rows, cols);
+    table->f32.column_sums(dy.data(), cols, whole.data(), rows, cols);
     table->f32.gate_residual_backward_columns(dy.data(), h.data(), cols, gate.data(), rows, cols);
     ref::column_sums(dy.data(), cols, want.data(), rows, cols);
     for (int64_t j = 0, width = 1; j < cols; j += width, width = width * 2 + 1) {
       const int64_t n = std::min(width, cols - j);
-      table->column_sums(dy.data() + j, cols, sliced.data() + j, rows, n);
+      table->f32.column_sums(dy.data() + j, cols, sliced.data() + j, rows, n);
       table->f32.gate_residual_backward_columns(dy.data() + j, h.data() + j, cols, gate_sliced.data() + j, rows, n);
     }
     CHECK(difference(whole, want, tolerance(rows)) == "");

@@ -18,8 +18,9 @@ void gelu_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t 
 /// y = x / (1 + exp(-x))
 void silu_forward(const float* x, float* y, int64_t n);
 void silu_backward(const float* x, const float* dy, float* dx,
-                   int64_t n);                       ///< dx = dy silu'(x), overwritten; may alias
-void add(const float* x, float* y, int64_t n);       ///< y += x
+                   int64_t n);                  ///< dx = dy silu'(x), overwritten; may alias
+void add(const float* x, float* y, int64_t n);  ///< y += x
+void add(const float* x, BFloat16* y, int64_t n);
 void scale(float a, float* x, int64_t n);            ///< x *= a
 double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
 int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
@@ -45,6 +46,11 @@ void layer_norm_modulate_forward(const float* x, const float* shift, const float
                                  float* rstd, int64_t rows, int64_t cols, float eps);
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, BFloat16* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps);
+/// y alone, from mean and rstd, the same bits.
+void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
+                      float* y, int64_t rows, int64_t cols);
+void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
+                      BFloat16* y, int64_t rows, int64_t cols);
 /// mean and rstd alone, the same bits.
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
 /// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
@@ -60,6 +66,7 @@ void layer_norm_modulate_backward_columns(const float* x, const float* mean, con
 
 /// db[j] += sum_r dy[r,j] over rows of stride `stride`, j < cols (a slice of columns)
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
+void column_sums(const BFloat16* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 
 /// One AdamW step fused with the EMA, reading g, m, v, p, ema once and writing m, v, p, ema once (torch.optim.AdamW):
 ///   g' = grad_scale g;  p -= lr weight_decay p;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2

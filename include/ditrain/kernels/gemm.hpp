@@ -78,7 +78,9 @@ struct GemmBlocking {
   int64_t rows = 0, cols = 0;
 };
 GemmBlocking gemm_blocking();
-/// Errors: InputError if a size is below 1 or above 1 << 20. Not while a product runs.
+/// Errors: InputError if a size is below 1 or above 1 << 20.
+void check_gemm_blocking(const GemmBlocking& blocking);
+/// Not while a product runs. Errors: as check_gemm_blocking
 void set_gemm_blocking(const GemmBlocking& blocking);
 /// From cache sizes in bytes (0: unknown): a third of L2 for a block of a, a sixth of a core's share of L3 for one of
 /// b.

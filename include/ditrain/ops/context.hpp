@@ -4,20 +4,35 @@
 #include <memory>
 #include <vector>
 
+#include "ditrain/kernels/peers.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
 namespace ditrain::ops {
 
+/// Who makes the matrix products, and whether the work around them is done inside them.
+struct Products {
+  enum class By { kOwn, kReference, kPeer };
+  By by = By::kOwn;
+  bool fuse = true;                     ///< false, or not kOwn: normalisation and epilogues are passes of their own
+  std::shared_ptr<kernels::Peer> peer;  ///< for kPeer
+};
+
 class Context {
  public:
-  explicit Context(parallel::Team& team) : team_(team), scratch_(size_t(team.num_workers())) {}
+  explicit Context(parallel::Team& team);
 
   parallel::Team& team() const { return team_; }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
   void* scratch(const parallel::Worker& w, size_t bytes);
+
+  /// Scratch of the team, 64-byte aligned, valid until the next call for the same slot; contents undefined. For the
+  /// thread outside the team's jobs.
+  void* workspace(int slot, size_t bytes);
+
+  Products products;
 
   /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
   template <class F>
@@ -30,11 +45,16 @@ class Context {
 
  private:
   struct Free {
-    size_t bytes = 0;
+    Free(size_t size = 0) : bytes(size) {}
+    size_t bytes;
     void operator()(void* p) const { memory::system_memory().deallocate(p, bytes); }
   };
+  using Block = std::unique_ptr<void, Free>;
+  static void* at_least(Block& block, size_t bytes);
+
   parallel::Team& team_;
-  std::vector<std::unique_ptr<void, Free>> scratch_;
+  std::vector<Block> scratch_;
+  Block workspace_[3];
 };
 
 /// Errors: ShapeError "[op] name; got shape, expected shape"

@@ -21,6 +21,7 @@ struct Topology {
   size_t l1d_bytes = 0;              ///< one L1 data cache; 0 where unknown
   size_t l2_bytes = 0;               ///< one L2 cache; 0 where unknown
   size_t l3_bytes = 0;               ///< one L3 cache; 0 where unknown or absent
+  int l3_caches = 0;                 ///< of the whole machine
 };
 
 /// Reads the topology. An allowed PU that the topology lacks (a synthetic one) counts as a core of its own in domain 0.

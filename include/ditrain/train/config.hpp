@@ -45,8 +45,8 @@ struct MemoryConfig {
 
 struct KernelsConfig {
   std::string gemm = "own";
-  bool fuse = false;
-  std::string tuned = "off";
+  bool fuse = true;
+  std::string tuned = "auto";
 };
 
 struct DistConfig {

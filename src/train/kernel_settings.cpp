@@ -1,0 +1,127 @@
+#include "ditrain/train/kernel_settings.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/platform/cpu.hpp"
+
+namespace ditrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxTuningBytes = 1 << 16;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+InputError bad_tuning(const std::string& path, const std::string& what) {
+  return InputError({.where = "tuning", .what = path + ": " + what, .hint = "write it anew with: ditbench tune"});
+}
+
+// Why a tuning is not for this process; empty if it is.
+std::string misfit(const Tuning& t) {
+  if (t.cpu != platform::cpu_model_name()) return "made on " + t.cpu;
+  if (t.isa != kernels::chosen_isa()) return "made for " + t.isa + " kernels";
+  return "";
+}
+
+kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
+  const int cores_per_l3 = std::max(1, t.cores / std::max(1, t.l3_caches));
+  return kernels::derived_gemm_blocking(t.l2_bytes, t.l3_bytes / size_t(cores_per_l3));
+}
+
+// Sets the blocks; says where they come from.
+std::string set_blocking(const std::string& tuned, const platform::Topology& topology) {
+  std::string why = "kernels.tuned: off";
+  kernels::GemmBlocking blocking = derived_blocking(topology);
+  const std::string path = tuned == "auto" ? default_tuning_path() : tuned;
+  if (tuned == "auto" && (path.empty() || !fs::exists(path))) {
+    why = "no tuning file";
+  } else if (tuned != "off") {
+    const Tuning t = read_tuning(path);
+    why = misfit(t);
+    if (!why.empty() && tuned != "auto") throw bad_tuning(path, why);
+    if (why.empty()) blocking = t.blocking;
+  }
+  kernels::set_gemm_blocking(blocking);
+  return why.empty() ? "from " + path : "derived from caches (" + why + ")";
+}
+
+void set_products(const Config& config, const std::vector<int>& pus, ops::Context& ctx) {
+  const std::string& name = config.kernels.gemm;
+  ctx.products.fuse = config.kernels.fuse;
+  if (name == "own") return;
+  ctx.products.by = name == "ref" ? ops::Products::By::kReference : ops::Products::By::kPeer;
+  if (name == "ref") return;
+  ctx.products.peer = kernels::load_peer(name, ctx.team().num_workers(), pus);
+  const DType type = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  const kernels::GemmArgs probe{.m = 64,
+                                .n = 64,
+                                .k = 64,
+                                .lda = 64,
+                                .ldb = 64,
+                                .ldc = 64,
+                                .a_type = type,
+                                .b_type = type,
+                                .c_type = type,
+                                .arithmetic = type};
+  if (!ctx.products.peer->can(probe))
+    throw InputError({.where = "config",
+                      .what = "kernels.gemm: " + name + " has no " + config.train.precision + " products here",
+                      .hint = "--set train.precision=f32"});
+}
+
+}  // namespace
+
+std::string default_tuning_path() {
+  if (const std::string path = environment("DITRAIN_TUNING"); !path.empty()) return path;
+  if (const std::string config = environment("XDG_CONFIG_HOME"); !config.empty())
+    return config + "/ditrain/tuning.json";
+  const std::string home = environment("HOME");
+  return home.empty() ? "" : home + "/.config/ditrain/tuning.json";
+}
+
+Tuning read_tuning(const std::string& path) {
+  const std::string text = io::read_text_file(path, kMaxTuningBytes);
+  try {
+    const auto json = nlohmann::json::parse(text);
+    const auto& gemm = json.at("gemm");
+    const Tuning t{json.at("cpu"), json.at("isa"), {gemm.at("block_rows"), gemm.at("block_cols")}};
+    kernels::check_gemm_blocking(t.blocking);
+    return t;
+  } catch (const nlohmann::json::exception& e) {
+    throw bad_tuning(path, e.what());
+  } catch (const InputError& e) {
+    throw bad_tuning(path, e.what());
+  }
+}
+
+void write_tuning(const Tuning& tuning, const std::string& path) {
+  const nlohmann::json json = {{"cpu", tuning.cpu},
+                               {"isa", tuning.isa},
+                               {"gemm", {{"block_rows", tuning.blocking.rows}, {"block_cols", tuning.blocking.cols}}}};
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder);
+  io::write_file_atomically(path, json.dump(2) + "\n");
+}
+
+std::string apply_kernel_settings(const Config& config, const platform::Topology& topology, const std::vector<int>& pus,
+                                  ops::Context& ctx) {
+  const std::string origin = set_blocking(config.kernels.tuned, topology);
+  set_products(config, pus, ctx);
+  const kernels::GemmBlocking b = kernels::gemm_blocking();
+  const std::string who = ctx.products.peer ? ctx.products.peer->description() : config.kernels.gemm;
+  const bool fused = ctx.products.fuse && ctx.products.by == ops::Products::By::kOwn;
+  return fmt::format("products: {}, {}; blocks {} x {} {}", who, fused ? "fused" : "passes around them", b.rows, b.cols,
+                     origin);
+}
+
+}  // namespace ditrain::train
