@@ -155,10 +155,11 @@ TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
 TEST_CASE("what is kept and what is computed again changes no bit") {
   nn::DitConfig config = small(8, 12);
   config.depth = 3;
+  const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
   for (int workers : {1, 2, 3})
     for (const std::string& name : nn::recompute_names()) {
-      Rig rig(config, 3, workers, Mode::kTraining, nn::recompute_named(name));
+      Rig rig(config, 3, workers, Mode::kTraining, nn::recompute_named(name), precision);
       const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
         rig.pass.forward(rig.ctx);
@@ -167,7 +168,7 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
         const std::vector<std::vector<float>> got{out, to_vector(rig.model.parameters().grads),
                                                   to_vector(rig.pass.dimage())};
         if (expected.empty()) expected = got;
-        INFO(name << ", " << workers << " workers, pass " << pass);
+        INFO(dtype_name(precision) << ", " << name << ", " << workers << " workers, pass " << pass);
         CHECK(got == expected);
       }
     }

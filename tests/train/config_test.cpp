@@ -59,26 +59,13 @@ std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../con
 /// Another valid value of the option, or "" if it takes only one.
 std::string other_value(const Option& option, const Config& base) {
   const std::string now = option.get(base);
-  for (const char* text : {"false",
-                           "true",
-                           "1",
-                           "2",
-                           "7",
-                           "0.25",
-                           "[0.25, 0.5]",
-                           "[8, 16]",
-                           "squaredcos_cap_v2",
-                           "x0",
-                           "fixed_small",
-                           "kl",
-                           "block",
-                           "folder",
-                           "skip",
-                           "cosine",
-                           "ddim",
-                           "all",
-                           "DiT-B/4",
-                           "some where/x#y: \"z\" \\"}) {
+  for (const char* text : {"false",       "true",        "1",
+                           "2",           "7",           "0.25",
+                           "[0.25, 0.5]", "[8, 16]",     "squaredcos_cap_v2",
+                           "x0",          "fixed_small", "kl",
+                           "block",       "bf16",        "folder",
+                           "skip",        "cosine",      "ddim",
+                           "all",         "DiT-B/4",     "some where/x#y: \"z\" \\"}) {
     Config trial = base;
     if (message_of([&] { apply_set(trial, option.name() + "=" + text); }) == "no error" && option.get(trial) != now)
       return text;
@@ -240,9 +227,9 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
 }
 
 TEST_CASE("a feature of a later version is refused, never ignored") {
-  CHECK(parse_error("train:\n  precision: bf16\n") ==
-        "[config] a.yaml:2: train.precision: bf16 is not available in this version; expected f32");
-  CHECK(set_error("train.precision=f64") == "[config] --set: train.precision: bad value; got 'f64', expected f32");
+  CHECK(parse_error("parallel:\n  strategy: dp\n") ==
+        "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
+  CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
   for (const char* set : {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true",
                           "memory.fast_gib=4", "memory.copy_cores=2", "memory.automem=on", "kernels.fuse=true",
                           "kernels.tuned=tiles.json", "dist.shard_optimizer=true", "dist.reproducible=true",
