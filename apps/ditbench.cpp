@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/gemm.hpp"
+#include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -30,6 +31,8 @@ CommandLine make_command_line() {
       "Benches:\n"
       "  gemm    every matrix product of the models on the whole team: share of the FMA peak; adaLN products beside a\n"
       "          read loop over cold weights\n"
+      "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
+      "          the FMA peak\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n");
 }
 
@@ -63,6 +66,12 @@ void run_gemm(const CommandLine& line, bench::Harness& harness) {
       harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
 }
 
+void run_ops(const CommandLine& line, bench::Harness& harness) {
+  bench::OpsBench ops{.precision = precision(line)};
+  if (line.has("model")) ops.model = line.get("model");
+  bench::bench_ops(harness, ops);
+}
+
 void run_step(const CommandLine& line, bench::Harness& harness) {
   bench::StepBench step;
   if (line.has("model")) step.model = line.get("model");
@@ -77,7 +86,7 @@ struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"step", run_step}};
+constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;

@@ -26,12 +26,16 @@ void fill(ops::Context& ctx, const Tensor& t, float low, float high, const Conve
 
 }  // namespace
 
-Tensor random_tensor(ops::Context& ctx, const Shape& shape, float low, float high, DType type) {
-  Tensor t(shape, type);
-  if (type == DType::kBF16)
+void fill_random(ops::Context& ctx, const Tensor& t, float low, float high) {
+  if (t.dtype() == DType::kBF16)
     fill<BFloat16>(ctx, t, low, high, [](float x) { return to_bf16(x); });
   else
     fill<float>(ctx, t, low, high, [](float x) { return x; });
+}
+
+Tensor random_tensor(ops::Context& ctx, const Shape& shape, float low, float high, DType type) {
+  Tensor t(shape, type);
+  fill_random(ctx, t, low, high);
   return t;
 }
 

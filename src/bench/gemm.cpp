@@ -38,13 +38,13 @@ class Operands {
     f(GemmArgs{.m = shape_.m,
                .n = shape_.n,
                .k = shape_.k,
-               .a = a_held.p,
+               .a = a_held.get(),
                .lda = shape_.trans_a() == Trans::kYes ? shape_.m : shape_.k,
                .trans_a = shape_.trans_a(),
-               .b = b_held.p,
+               .b = b_held.get(),
                .ldb = shape_.trans_b() == Trans::kYes ? shape_.k : shape_.n,
                .trans_b = shape_.trans_b(),
-               .c = c_held.p,
+               .c = c_held.get(),
                .ldc = shape_.n,
                .accumulate = shape_.accumulates(),
                .a_type = type_,
@@ -64,14 +64,6 @@ class Operands {
   size_t weight_bytes() const { return (shape_.accumulates() ? c_ : b_).front().bytes(); }
 
  private:
-  struct Held {
-    explicit Held(const Tensor& t) : tensor(t), p(t.storage().acquire() + t.offset_bytes()) {}
-    ~Held() { tensor.storage().release(); }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    const Tensor& tensor;
-    std::byte* p;
-  };
   const ProductShape shape_;
   const DType type_, result_type_;
   Tensor a_;

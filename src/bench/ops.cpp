@@ -1,0 +1,212 @@
+#include "ditrain/bench/ops.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/arrays.hpp"
+#include "ditrain/bench/gemm.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/ops/attention.hpp"
+#include "ditrain/ops/elementwise.hpp"
+#include "ditrain/optim/optimizer.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using kernels::StreamMix;
+
+// The arrays that an operator has to move, each once (an updated one both ways).
+struct Streams {
+  std::vector<Tensor> reads = {}, writes = {}, updates = {};
+};
+
+// One pass of the limiting loop: pieces of equal length of all arrays.
+struct StreamLoop {
+  StreamMix mix;
+  std::vector<float*> arrays;
+  int64_t n = 0;
+};
+
+// Arrays of at least two lengths (f32 beside bf16) are cut into pieces of the shortest; where that makes more pieces
+// than one loop takes, arrays of each length have a loop of their own.
+class StreamLimit {
+ public:
+  explicit StreamLimit(const Streams& streams) {
+    add(streams.reads, 0), add(streams.writes, 1), add(streams.updates, 2);
+    const auto shorter = [](const Array& a, const Array& b) { return a.words < b.words; };
+    const int64_t shortest = std::min_element(arrays_.begin(), arrays_.end(), shorter)->words;
+    const StreamLoop all = loop_of(arrays_, shortest);
+    const StreamMix& mix = all.mix;
+    if (mix.reads <= kernels::kMaxStreamReads && mix.writes <= kernels::kMaxStreamWrites &&
+        mix.updates <= kernels::kMaxStreamUpdates) {
+      loops_ = {all};
+      return;
+    }
+    const auto is_short = [&](const Array& a) { return a.words == shortest; };
+    const auto middle = std::stable_partition(arrays_.begin(), arrays_.end(), is_short);
+    loops_.push_back(loop_of({arrays_.begin(), middle}, shortest));
+    loops_.push_back(loop_of({middle, arrays_.end()}, middle->words));
+  }
+
+  void run(Harness& harness) const {
+    for (const StreamLoop& loop : loops_) harness.stream(loop.mix, loop.arrays, loop.n);
+  }
+  double bytes() const {
+    double words = 0;
+    for (const Array& a : arrays_) words += double(a.words) * (a.role == 2 ? 2 : 1);
+    return words * sizeof(float);
+  }
+
+ private:
+  struct Array {
+    float* p;
+    int64_t words;
+    int role;  // 0 read, 1 written, 2 updated
+  };
+
+  void add(const std::vector<Tensor>& tensors, int role) {
+    for (const Tensor& t : tensors) {
+      held_.push_back(std::make_unique<Held>(t));
+      arrays_.push_back({static_cast<float*>(held_.back()->get()), int64_t(t.bytes() / sizeof(float)), role});
+    }
+  }
+  static StreamLoop loop_of(const std::vector<Array>& arrays, int64_t words) {
+    StreamLoop loop{.mix = {}, .arrays = {}, .n = words};
+    int* const counts[] = {&loop.mix.reads, &loop.mix.writes, &loop.mix.updates};
+    for (int role = 0; role < 3; ++role)
+      for (const Array& a : arrays)
+        for (int64_t i = 0; a.role == role && i + words <= a.words; i += words) {
+          loop.arrays.push_back(a.p + i);
+          ++*counts[role];
+        }
+    return loop;
+  }
+
+  std::vector<std::unique_ptr<Held>> held_;
+  std::vector<Array> arrays_;
+  std::vector<StreamLoop> loops_;
+};
+
+// The rows of one precision. Values lie in [0, 1): the limiting loops keep them there, and roots of them are real.
+class ElementwiseRows {
+ public:
+  ElementwiseRows(Harness& harness, const ModelShape& model, DType activation)
+      : harness_(harness), ctx_(harness.ctx()), activation_(activation), C_(model.width) {
+    const int64_t image = kTokens * C_ * int64_t(sizeof(float));
+    B_ = (int64_t(harness.cold_bytes()) + image - 1) / image;
+  }
+
+  void add_all() {
+    activations();
+    norms();
+    gates();
+    if (activation_ == DType::kF32) f32_only();
+    optimizer();
+  }
+
+ private:
+  Tensor array(DType type) const { return random_tensor(ctx_, {B_, kTokens, C_}, 0, 1, type); }
+  ops::Chunk chunk(int64_t index) const { return {random_tensor(ctx_, {B_, 3 * C_}, 0, 1), index}; }
+
+  void add(const std::string& name, DType type, const Streams& streams, std::function<void()> call) {
+    const StreamLimit limit(streams);
+    harness_.add(harness_.measure({.name = name,
+                                   .dtype = type,
+                                   .call = std::move(call),
+                                   .bytes = limit.bytes(),
+                                   .limit = [&] { limit.run(harness_); },
+                                   .details = {{"rows", B_ * kTokens}, {"cols", C_}}}));
+  }
+
+  void activations() {
+    const Tensor x = array(activation_), y = array(activation_);
+    add("tanh-GELU forward", activation_, {{x}, {y}}, [&] { ops::gelu_forward(ctx_, x, y); });
+    add("tanh-GELU backward", activation_, {{x}, {}, {y}}, [&] { ops::gelu_backward(ctx_, x, y, y); });
+    if (activation_ != DType::kF32) return;
+    add("SiLU forward", activation_, {{x}, {y}}, [&] { ops::silu_forward(ctx_, x, y); });
+    add("SiLU backward", activation_, {{x}, {}, {y}}, [&] { ops::silu_backward(ctx_, x, y, y); });
+  }
+
+  void norms() {
+    const Tensor x = array(DType::kF32), h = array(activation_), dx = array(DType::kF32);
+    const Tensor mean({B_, kTokens}), rstd({B_, kTokens});
+    const ops::Chunk shift = chunk(0), scale = chunk(1), dshift = chunk(0), dscale = chunk(1);
+    add("LayerNorm+modulate forward", activation_, {{x}, {h}},
+        [&] { ops::layer_norm_modulate_forward(ctx_, x, shift, scale, h, mean, rstd); });
+    add("LayerNorm+modulate backward", activation_, {{x, h}, {}, {dx}},
+        [&] { ops::layer_norm_modulate_backward(ctx_, x, mean, rstd, scale, h, dx, dshift, dscale); });
+  }
+
+  void gates() {
+    const Tensor x = array(DType::kF32), h = array(activation_), y = array(DType::kF32), dh = array(activation_);
+    const ops::Chunk gate = chunk(2), dgate = chunk(2);
+    add("gate+residual forward", activation_, {{x, h}, {y}}, [&] { ops::gate_residual_forward(ctx_, x, gate, h, y); });
+    add("gate+residual backward", activation_, {{x, h}, {dh}},
+        [&] { ops::gate_residual_backward(ctx_, x, gate, h, dh, dgate); });
+  }
+
+  void f32_only() {
+    const Tensor x = array(DType::kF32), y = array(DType::kF32), z = array(DType::kF32), half = array(DType::kBF16);
+    const Pin<float> px(x), py(y), pz(z);
+    const Pin<BFloat16> phalf(half);
+    const auto split = [&](auto kernel) {
+      ctx_.for_range(x.size(), 1024, [&](int64_t i, int64_t end, const parallel::Worker&) { kernel(i, end - i); });
+    };
+    add("q_sample", DType::kF32, {{x, y}, {z}},
+        [&] { split([&](int64_t i, int64_t n) { kernels::scale_add(0.8f, px + i, 0.6f, py + i, pz + i, n); }); });
+    add("add", DType::kF32, {{x}, {}, {y}}, [&] { ops::add(ctx_, x, y); });
+    add("sum of squares", DType::kF32, {{x}}, [&] { ops::sum_squares(ctx_, x); });
+    add("cast to bf16", DType::kF32, {{x}, {half}},
+        [&] { split([&](int64_t i, int64_t n) { kernels::convert(px + i, phalf + i, n); }); });
+    add("cast from bf16", DType::kBF16, {{half}, {y}},
+        [&] { split([&](int64_t i, int64_t n) { kernels::convert(phalf + i, py + i, n); }); });
+  }
+
+  void optimizer() {
+    autograd::ParameterStore store;
+    store.add("w", {B_, kTokens, C_}, 0);
+    store.allocate(autograd::ParameterStore::For::kTraining);
+    Streams streams{.reads = {store.grads}, .updates = {store.values, store.exp_avg, store.exp_avg_sq, store.ema}};
+    for (const std::vector<Tensor>* all : {&streams.reads, &streams.updates})
+      for (const Tensor& t : *all) fill_random(ctx_, t, 0, 1);
+    const optim::StepSettings settings{.step = 10, .lr = 1e-4, .ema_decay = 0.9999};
+    add("AdamW+EMA", activation_, streams, [&] { optim::adamw_ema_step(ctx_, {}, settings, store); });
+  }
+
+  Harness& harness_;
+  ops::Context& ctx_;
+  DType activation_;
+  int64_t B_ = 1, C_;
+};
+
+void attention_rows(Harness& harness, const OpsBench& bench, int64_t T, int64_t D) {
+  constexpr int64_t kManyTokens = 1024;
+  const int64_t heads = T <= kManyTokens ? 16 : 4, B = std::max<int64_t>(1, bench.attention_rows / T);
+  ops::Context& ctx = harness.ctx();
+  const auto array = [&](int64_t width) { return random_tensor(ctx, {B, T, width}, -1, 1, bench.precision); };
+  const Tensor qkv = array(3 * heads * D), out = array(heads * D), dout = array(heads * D), dqkv = array(3 * heads * D);
+  const Tensor lse({B, heads, T});
+  const double forward_flop = 4.0 * double(B * heads) * double(T) * double(T) * double(D);
+  const auto add = [&](const char* pass, double flop, const std::function<void()>& call) {
+    harness.add(harness.measure({.name = fmt::format("attention {} T={} D={}", pass, T, D),
+                                 .dtype = bench.precision,
+                                 .call = call,
+                                 .flop = flop,
+                                 .details = {{"tokens", T}, {"head_dim", D}, {"heads", heads}, {"batch", B}}}));
+  };
+  add("forward", forward_flop, [&] { ops::attention_forward(ctx, qkv, heads, out, lse); });
+  add("backward", 2 * forward_flop, [&] { ops::attention_backward(ctx, qkv, heads, out, lse, dout, dqkv); });
+}
+
+}  // namespace
+
+void bench_ops(Harness& harness, const OpsBench& bench) {
+  ElementwiseRows(harness, model_shapes(bench.model).front(), bench.precision).add_all();
+  for (const int64_t T : bench.tokens)
+    for (const int64_t D : {64, 72}) attention_rows(harness, bench, T, D);
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,59 @@
+#include "ditrain/bench/ops.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Json = nlohmann::json;
+
+TEST_CASE("ops: every operator has a row of the contract beside what limits it") {
+  Harness harness(2, Effort::quick());
+  bench_ops(harness, {.model = "S", .tokens = {16, 40}, .attention_rows = 80});
+  const Json j = Json::parse(to_json(harness.report()));
+  std::set<std::string> names;
+  for (const Json& row : j.at("rows")) {
+    CAPTURE(row.dump());
+    const std::string name = row.at("name");
+    names.insert(name);
+    const bool attention = name.starts_with("attention");
+    for (const char* key : {"median_s", "limit", "share"}) CHECK(row.at(key).get<double>() > 0);
+    CHECK(row.at(attention ? "gflops" : "gb_s").get<double>() > 0);
+    for (const char* key : {"rows", "cols"}) CHECK(row.contains(key) != attention);
+    for (const char* key : {"tokens", "head_dim", "heads", "batch"}) CHECK(row.contains(key) == attention);
+  }
+  CHECK(names.size() == j.at("rows").size());
+  for (const char* name :
+       {"tanh-GELU forward", "tanh-GELU backward", "SiLU forward", "SiLU backward", "LayerNorm+modulate forward",
+        "LayerNorm+modulate backward", "gate+residual forward", "gate+residual backward", "q_sample", "cast to bf16",
+        "cast from bf16", "AdamW+EMA", "attention forward T=16 D=64", "attention backward T=40 D=72"})
+    CHECK(names.contains(name));
+}
+
+TEST_CASE("ops: the bytes of a row are those of its arrays") {
+  Harness harness(1, Effort::quick());
+  bench_ops(harness, {.model = "S", .tokens = {}});
+  const auto words = [&](const std::string& name) {
+    for (const Row& row : harness.report().rows)
+      if (row.name == name) {
+        const double elements =
+            double(std::get<int64_t>(row.details[0].value) * std::get<int64_t>(row.details[1].value));
+        return row.gb_s * 1e9 * row.time.median_s / elements / 4;
+      }
+    return 0.0;
+  };
+  CHECK(words("tanh-GELU forward") == Approx(2));   // read, write
+  CHECK(words("tanh-GELU backward") == Approx(3));  // read, update
+  CHECK(words("LayerNorm+modulate backward") == Approx(4));
+  CHECK(words("sum of squares") == Approx(1));
+  CHECK(words("cast to bf16") == Approx(1.5));
+  CHECK(words("AdamW+EMA") == Approx(9));
+}
+
+TEST_CASE("ops: unknown models are refused") {
+  Harness harness(1, Effort::quick());
+  CHECK_THROWS_AS(bench_ops(harness, {.model = "XXL"}), InputError);
+}
