@@ -418,8 +418,8 @@ int Run::run() {
   choose_kernels();
   start_report();
   for (int i = 0; i < 3; ++i) measure_peak();
-  log::info("FMA peak (f32) of {} thread(s): {:.1f} GFLOP/s", comm_.world_size() * team_.num_workers(),
-            peak_flops_ * 1e-9);
+  log::info("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(peak_type_),
+            comm_.world_size() * team_.num_workers(), peak_flops_ * 1e-9);
   load_or_initialise();
   check_agreement();
   if (leader()) begin_folder();

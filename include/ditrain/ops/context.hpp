@@ -45,7 +45,8 @@ class Context {
 
  private:
   struct Free {
-    Free(size_t size = 0) : bytes(size) {}
+    Free() : bytes(0) {}
+    explicit Free(size_t size) : bytes(size) {}
     size_t bytes;
     void operator()(void* p) const { memory::system_memory().deallocate(p, bytes); }
   };
