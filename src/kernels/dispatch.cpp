@@ -17,6 +17,24 @@ extern const KernelTable table;
 namespace avx2 {
 extern const KernelTable table;
 }
+namespace sme_512_sve2_512 {
+extern const KernelTable table;
+}
+namespace sme_512_sve2_256 {
+extern const KernelTable table;
+}
+namespace sme_512_sve2_128 {
+extern const KernelTable table;
+}
+namespace sme_256_sve2_256 {
+extern const KernelTable table;
+}
+namespace sme_256_sve2_128 {
+extern const KernelTable table;
+}
+namespace sme_128_sve2_128 {
+extern const KernelTable table;
+}
 namespace sve2_512 {
 extern const KernelTable table;
 }
@@ -61,6 +79,13 @@ std::string missing_for_sve2(int bits) {
   if (cpu.sve_bits == bits) return "";
   return "vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sve_bits) + ")";
 }
+
+std::string missing_for_sme(int bits, int sve_bits) {
+  const platform::CpuFeatures& cpu = platform::cpu_features();
+  if (!cpu.sme) return "sme";
+  if (cpu.sme_bits == bits) return missing_for_sve2(sve_bits);
+  return "streaming vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sme_bits) + ")";
+}
 #endif
 
 /// Where in the list the first allowed candidate stands: the one called `wanted`, or else the first of that family
@@ -90,6 +115,12 @@ std::vector<IsaCandidate> isa_candidates() {
   list.push_back({&avx2::table, missing_for_avx2()});
 #endif
 #ifdef DITRAIN_KERNELS_SVE2
+  list.push_back({&sme_512_sve2_512::table, missing_for_sme(512, 512)});
+  list.push_back({&sme_512_sve2_256::table, missing_for_sme(512, 256)});
+  list.push_back({&sme_512_sve2_128::table, missing_for_sme(512, 128)});
+  list.push_back({&sme_256_sve2_256::table, missing_for_sme(256, 256)});
+  list.push_back({&sme_256_sve2_128::table, missing_for_sme(256, 128)});
+  list.push_back({&sme_128_sve2_128::table, missing_for_sme(128, 128)});
   list.push_back({&sve2_512::table, missing_for_sve2(512)});
   list.push_back({&sve2_256::table, missing_for_sve2(256)});
   list.push_back({&sve2_128::table, missing_for_sve2(128)});

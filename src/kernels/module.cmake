@@ -30,6 +30,25 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID 
   target_compile_definitions(ditrain_kernels PRIVATE DITRAIN_KERNELS_SVE2=1)
   foreach(bits 128 256 512)
     math(EXPR lanes "${bits} / 32")
-    ditrain_isa_object(sve2_${bits} sve2.cpp -march=armv9-a+bf16 -msve-vector-bits=${bits} -DDITRAIN_LANES=${lanes})
+    set(vector_flags -march=armv9-a+bf16 -msve-vector-bits=${bits} -DDITRAIN_LANES=${lanes})
+    ditrain_isa_object(sve2_${bits} sve2.cpp ${vector_flags})
+    # The matrix unit's vectors are as long as the others or longer.
+    foreach(sme_bits 128 256 512)
+      math(EXPR sme_lanes "${sme_bits} / 32")
+      if(sme_bits GREATER_EQUAL bits)
+        ditrain_isa_object(sme_${sme_bits}_sve2_${bits} sme.cpp ${vector_flags} -DDITRAIN_SME_LANES=${sme_lanes})
+      endif()
+    endforeach()
   endforeach()
+  ditrain_isa_object(sme sme_multiply.cpp -march=armv9-a+sme)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS -march=armv9-a+sme)
+  check_cxx_source_compiles("
+    #include <arm_sme.h>
+    __arm_locally_streaming __arm_new(\"za\") void use_za() { svzero_za(); }
+    int main() { use_za(); }" DITRAIN_HAS_SME_ABI)  # links only if the compiler's library has the routines of that ABI
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(NOT DITRAIN_HAS_SME_ABI)
+    target_sources(ditrain_kernels PRIVATE ${CMAKE_CURRENT_LIST_DIR}/isa/sme_abi.cpp)
+  endif()
 endif()

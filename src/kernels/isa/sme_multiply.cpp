@@ -27,7 +27,7 @@ struct Bf16Pairs {
   }
 };
 
-/// Tile r * 2 + c is row half r, column half c.
+/// One tile of which R x C quarters are needed; accumulator 2 r + c holds quarter (r, c).
 template <class Type, int R, int C>
 inline void multiply_tile(const float* a, const float* b, int64_t kc, float* sums) __arm_streaming __arm_inout("za") {
   const int64_t lanes = static_cast<int64_t>(svcntsw());
@@ -51,21 +51,40 @@ inline void multiply_tile(const float* a, const float* b, int64_t kc, float* sum
 }
 
 template <class Type>
-inline void multiply_column(const Column& x) __arm_streaming __arm_inout("za") {
-  const int64_t lanes = static_cast<int64_t>(svcntsw()), tile = 2 * lanes;
+inline void multiply(const Tiles& x) __arm_streaming __arm_inout("za") {
+  const int64_t lanes = static_cast<int64_t>(svcntsw()), width = 2 * lanes;
   const float* a = x.a;
   float* sums = x.sums;
-  for (int64_t left = x.rows; left > 0; left -= tile, a += x.panel_step, sums += tile * tile) {
-    if (left > lanes)
-      x.cols > lanes ? multiply_tile<Type, 2, 2>(a, x.b, x.kc, sums) : multiply_tile<Type, 2, 1>(a, x.b, x.kc, sums);
-    else
-      x.cols > lanes ? multiply_tile<Type, 1, 2>(a, x.b, x.kc, sums) : multiply_tile<Type, 1, 1>(a, x.b, x.kc, sums);
+  for (int64_t rows = x.rows; rows > 0; rows -= width, a += x.a_step) {
+    const float* b = x.b;
+    for (int64_t cols = x.cols; cols > 0; cols -= width, b += x.b_step, sums += width * width) {
+      if (rows > lanes && cols > lanes)
+        multiply_tile<Type, 2, 2>(a, b, x.kc, sums);
+      else if (rows > lanes)
+        multiply_tile<Type, 2, 1>(a, b, x.kc, sums);
+      else if (cols > lanes)
+        multiply_tile<Type, 1, 2>(a, b, x.kc, sums);
+      else
+        multiply_tile<Type, 1, 1>(a, b, x.kc, sums);
+    }
   }
 }
 
 }  // namespace
 
-__arm_locally_streaming __arm_new("za") void multiply_f32(const Column& x) { multiply_column<F32>(x); }
-__arm_locally_streaming __arm_new("za") void multiply_bf16_pairs(const Column& x) { multiply_column<Bf16Pairs>(x); }
+__arm_locally_streaming __arm_new("za") void multiply_f32(const Tiles& x) { multiply<F32>(x); }
+__arm_locally_streaming __arm_new("za") void multiply_bf16_pairs(const Tiles& x) { multiply<Bf16Pairs>(x); }
+
+__arm_locally_streaming __arm_new("za") double multiply_burst(int64_t iterations) {
+  const svfloat32_t a = svdup_f32(1e-6f), b = svdup_f32(1);
+  for (int64_t i = 0; i < iterations; ++i) {
+    F32::add_outer<0>(a, b);
+    F32::add_outer<1>(a, b);
+    F32::add_outer<2>(a, b);
+    F32::add_outer<3>(a, b);
+  }
+  const auto sums = static_cast<double>(svcntsw() * svcntsw());
+  return 2 * 4 * sums * static_cast<double>(iterations);
+}
 
 }  // namespace ditrain::kernels::sme
