@@ -1,6 +1,13 @@
 # ditrain_module(NAME "MODULES IT MAY INCLUDE" LIBRARIES...): static library ditrain_NAME from src/NAME.
 function(ditrain_module name uses)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  if(DITRAIN_ONLY_KERNELS)
+    if(NOT name MATCHES "^(base|platform|kernels)$")
+      return()
+    endif()
+    list(FILTER sources EXCLUDE REGEX platform/topology)  # asks hwloc
+    list(REMOVE_ITEM ARGN PkgConfig::hwloc)
+  endif()
   if(NOT sources)
     add_library(ditrain_${name} INTERFACE)
     set(scope INTERFACE)
@@ -18,6 +25,9 @@ endfunction()
 
 # ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, on top of module train; installed.
 function(ditrain_program name)
+  if(DITRAIN_ONLY_KERNELS)
+    return()
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/${name}.cpp ${PROJECT_SOURCE_DIR}/apps/${name}/*.cpp)
   if(NOT sources)
     return()

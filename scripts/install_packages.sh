@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that ditrain needs and this machine lacks. Does nothing, and needs no rights, if none is
 # missing. As root it installs by itself, as a user through sudo; with neither it prints what to install and stops.
+# Arguments are further packages.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libstb-dev libcxxopts-dev
-          libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev catch2)
+          libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev catch2 "$@")
 
 missing=()
 for package in "${packages[@]}"; do

@@ -17,6 +17,33 @@ extern const KernelTable table;
 namespace avx2 {
 extern const KernelTable table;
 }
+namespace sme_512_sve2_512 {
+extern const KernelTable table;
+}
+namespace sme_512_sve2_256 {
+extern const KernelTable table;
+}
+namespace sme_512_sve2_128 {
+extern const KernelTable table;
+}
+namespace sme_256_sve2_256 {
+extern const KernelTable table;
+}
+namespace sme_256_sve2_128 {
+extern const KernelTable table;
+}
+namespace sme_128_sve2_128 {
+extern const KernelTable table;
+}
+namespace sve2_512 {
+extern const KernelTable table;
+}
+namespace sve2_256 {
+extern const KernelTable table;
+}
+namespace sve2_128 {
+extern const KernelTable table;
+}
 namespace baseline {
 extern const KernelTable table;
 }
@@ -45,17 +72,36 @@ std::string missing_for_avx2() {
 }
 #endif
 
-// Position in the list below which candidates are wanted; names of the full list, so that "avx512" is a known word on
-// every machine.
-int speed_rank(const std::string& name) {
-  if (name == "avx512_bf16") return 3;
-  if (name == "avx512") return 2;
-  if (name == "avx2") return 1;
-  if (name == "baseline" || name == "scalar") return 0;
+#ifdef DITRAIN_KERNELS_SVE2
+std::string missing_for_sve2(int bits) {
+  const platform::CpuFeatures& cpu = platform::cpu_features();
+  if (!cpu.sve2) return "sve2 with bf16";
+  if (cpu.sve_bits == bits) return "";
+  return "vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sve_bits) + ")";
+}
+
+std::string missing_for_sme(int bits, int sve_bits) {
+  const platform::CpuFeatures& cpu = platform::cpu_features();
+  if (!cpu.sme) return "sme";
+  if (cpu.sme_bits == bits) return missing_for_sve2(sve_bits);
+  return "streaming vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sme_bits) + ")";
+}
+#endif
+
+/// Where in the list the first allowed candidate stands: the one called `wanted`, or else the first of that family
+/// ("sve2" is the family of "sve2_512").
+size_t first_allowed(const std::vector<IsaCandidate>& list, const std::string& wanted) {
+  const std::string name = wanted == "scalar" ? "baseline" : wanted;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (name == list[i].table->name) return i;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (std::string(list[i].table->name).rfind(name + "_", 0) == 0) return i;
+  std::string known = "scalar";
+  for (const IsaCandidate& candidate : list) known += std::string(", ") + candidate.table->name;
   throw InputError({.where = "DITRAIN_ISA",
                     .what = "unknown instruction set",
-                    .got = "'" + name + "'",
-                    .expected = "scalar, baseline, avx2, avx512 or avx512_bf16",
+                    .got = "'" + wanted + "'",
+                    .expected = "one of " + known,
                     .hint = "unset it to use the fastest"});
 }
 
@@ -68,23 +114,33 @@ std::vector<IsaCandidate> isa_candidates() {
   list.push_back({&avx512::table, missing_for_avx512()});
   list.push_back({&avx2::table, missing_for_avx2()});
 #endif
+#ifdef DITRAIN_KERNELS_SVE2
+  list.push_back({&sme_512_sve2_512::table, missing_for_sme(512, 512)});
+  list.push_back({&sme_512_sve2_256::table, missing_for_sme(512, 256)});
+  list.push_back({&sme_512_sve2_128::table, missing_for_sme(512, 128)});
+  list.push_back({&sme_256_sve2_256::table, missing_for_sme(256, 256)});
+  list.push_back({&sme_256_sve2_128::table, missing_for_sme(256, 128)});
+  list.push_back({&sme_128_sve2_128::table, missing_for_sme(128, 128)});
+  list.push_back({&sve2_512::table, missing_for_sve2(512)});
+  list.push_back({&sve2_256::table, missing_for_sve2(256)});
+  list.push_back({&sve2_128::table, missing_for_sve2(128)});
+#endif
   list.push_back({&baseline::table, ""});
   return list;
 }
 
 IsaChoice choose_isa(const char* wanted) {
-  const bool limited = wanted != nullptr && *wanted != '\0';
-  const int highest = limited ? speed_rank(wanted) : speed_rank("avx512_bf16");
+  const std::vector<IsaCandidate> list = isa_candidates();
+  const size_t first = wanted != nullptr && *wanted != '\0' ? first_allowed(list, wanted) : 0;
   std::string refused;
-  for (const IsaCandidate& candidate : isa_candidates()) {
-    const std::string name = candidate.table->name;
+  for (size_t i = 0; i < list.size(); ++i) {
     std::string why;
-    if (!candidate.missing.empty())
-      why = "CPU lacks " + candidate.missing;
-    else if (speed_rank(name) > highest)
+    if (!list[i].missing.empty())
+      why = "CPU lacks " + list[i].missing;
+    else if (i < first)
       why = std::string("DITRAIN_ISA=") + wanted;
-    if (why.empty()) return {candidate.table, refused};
-    refused += (refused.empty() ? "" : "; ") + name + ": " + why;
+    if (why.empty()) return {list[i].table, refused};
+    refused += (refused.empty() ? "" : "; ") + std::string(list[i].table->name) + ": " + why;
   }
   check_failed(__FILE__, __LINE__, "baseline runs everywhere", "the baseline kernels were refused");
 }

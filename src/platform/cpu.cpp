@@ -1,4 +1,5 @@
-// CPUID and XGETBV, see cpu.hpp. Bit positions: Intel SDM volume 2A (CPUID) and volume 1 chapter 13 (XCR0).
+// CPUID and XGETBV, see cpu.hpp. Bit positions: Intel SDM volume 2A (CPUID) and volume 1 chapter 13 (XCR0). On Arm
+// Linux says what programs may use (Documentation/arch/arm64/{elf_hwcaps,sve,sme}.rst).
 #include "ditrain/platform/cpu.hpp"
 
 #include <sys/utsname.h>
@@ -10,6 +11,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 namespace ditrain::platform {
@@ -47,6 +51,30 @@ CpuFeatures probe() {
   const bool amx = bit(d, 24) && bit(d, 22) && (saved & kAmxState) == kAmxState;  // AMX-TILE, AMX-BF16
   f.amx_bf16 = amx && request_amx_tiles();
   if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = f.avx512 && bit(a, 5);
+  return f;
+}
+
+#elif defined(__aarch64__)
+
+/// Bits in a vector register, from PR_SVE_GET_VL or PR_SME_GET_VL; 0 where there are none.
+int vector_bits(int request) {
+  constexpr int kLengthMask = 0xffff;  // of the answer; above it are flags
+  const int answer = prctl(request, 0, 0, 0, 0);
+  return answer < 0 ? 0 : (answer & kLengthMask) * 8;
+}
+
+// The numbers are Linux' own and stand here because the headers of older systems lack some of them.
+CpuFeatures probe() {
+  constexpr int kGetSveLength = 51, kGetSmeLength = 64;
+  constexpr unsigned long kSve2 = 1ul << 1, kSveBf16 = 1ul << 12, kSme = 1ul << 23, kSmeBf16 = 1ul << 28,
+                          kSmeF32 = 1ul << 29;
+  const unsigned long usable = getauxval(AT_HWCAP2);
+  const auto has = [usable](unsigned long bits) { return (usable & bits) == bits; };
+  CpuFeatures f;
+  f.sve2 = has(kSve2 | kSveBf16);
+  f.sme = f.sve2 && has(kSme | kSmeBf16 | kSmeF32);
+  if (f.sve2) f.sve_bits = vector_bits(kGetSveLength);
+  if (f.sme) f.sme_bits = vector_bits(kGetSmeLength);
   return f;
 }
 

@@ -34,7 +34,8 @@ TEST_CASE("an unknown DITRAIN_ISA is an input error that lists the known ones") 
     choose_isa("sse9");
   } catch (const InputError& e) {
     CHECK(std::string(e.what()).find("sse9") != std::string::npos);
-    CHECK(std::string(e.what()).find("avx2") != std::string::npos);
+    for (const IsaCandidate& c : isa_candidates())
+      CHECK(std::string(e.what()).find(c.table->name) != std::string::npos);
   }
 }
 

@@ -17,16 +17,27 @@
 
 namespace ditrain::kernels {
 
-/// The kernels that this CPU can run; what it lacks is reported.
+/// The kernels that this CPU can run; what it lacks is reported, once.
 inline std::vector<const KernelTable*> usable_tables() {
+  static bool reported = false;
   std::vector<const KernelTable*> tables;
   for (const IsaCandidate& c : isa_candidates()) {
     if (c.missing.empty())
       tables.push_back(c.table);
-    else
+    else if (!reported)
       WARN("skipped: " << c.table->name << ", CPU lacks " << c.missing);
   }
+  reported = true;
   return tables;
+}
+
+/// Does the table's a * b + c round once? What every x86 has does not.
+inline bool has_fused_multiply_add([[maybe_unused]] const KernelTable& table) {
+#if defined(__x86_64__)
+  return std::string(table.name) != "baseline";
+#else
+  return true;
+#endif
 }
 
 /// Uniform values in [-1, 1), different for every `salt`.

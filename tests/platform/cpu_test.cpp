@@ -8,16 +8,25 @@ using namespace ditrain::platform;
 
 namespace {
 
+#if defined(__aarch64__)
+const std::string kListName = "Features";
+#else
+const std::string kListName = "flags";
+#endif
+
+/// The line of /proc/cpuinfo with what programs may use; empty where there is none: qemu shows the list of its host.
+std::string kernel_list() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(kListName, 0) == 0) return line;
+  return "";
+}
+
 /// The kernel lists a flag only if it also enabled the registers that go with it.
 bool kernel_lists(const std::string& flag) {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("flags", 0) != 0) continue;
-    std::istringstream words(line);
-    for (std::string word; words >> word;)
-      if (word == flag) return true;
-    return false;
-  }
+  std::istringstream words(kernel_list());
+  for (std::string word; words >> word;)
+    if (word == flag) return true;
   return false;
 }
 
@@ -31,6 +40,19 @@ TEST_CASE("usable CPU features agree with the kernel's list") {
   CHECK(f.avx512_bf16 == (f.avx512 && kernel_lists("avx512_bf16")));
   CHECK((!f.amx_bf16 || kernel_lists("amx_bf16")));
   CHECK(&cpu_features() == &f);
+}
+
+TEST_CASE("what Arm's vectors can do agrees with itself and with the kernel's list") {
+  const CpuFeatures& f = cpu_features();
+  if (!kernel_list().empty()) {
+    CHECK(f.sve2 == (kernel_lists("sve2") && kernel_lists("svebf16")));
+    CHECK(f.sme == (f.sve2 && kernel_lists("sme")));
+  }
+  CHECK((!f.sme || f.sve2));
+  CHECK((f.sve_bits > 0) == f.sve2);
+  CHECK((f.sme_bits > 0) == f.sme);
+  CHECK(f.sve_bits % 128 == 0);
+  CHECK(f.sme_bits % 128 == 0);
 }
 
 TEST_CASE("the processor has a name without stray blanks") {
