@@ -168,8 +168,9 @@ class ElementwiseRows {
   void optimizer() {
     autograd::ParameterStore store;
     store.add("w", {B_, kTokens, C_}, 0);
-    store.allocate(autograd::ParameterStore::For::kTraining);
+    store.allocate(autograd::ParameterStore::For::kTraining, activation_);
     Streams streams{.reads = {store.grads}, .updates = {store.values, store.exp_avg, store.exp_avg_sq, store.ema}};
+    if (store.values_bf16.defined()) streams.writes = {store.values_bf16};
     for (const std::vector<Tensor>* all : {&streams.reads, &streams.updates})
       for (const Tensor& t : *all) fill_random(ctx_, t, 0, 1);
     const optim::StepSettings settings{.step = 10, .lr = 1e-4, .ema_decay = 0.9999};

@@ -37,6 +37,12 @@ dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
   return b;
 }
 
+ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before) {
+  for (size_t i = 0; i < after.working_s.size(); ++i) after.working_s[i] -= before.working_s[i];
+  after.waiting_s -= before.waiting_s;
+  return after;
+}
+
 // A model with everything that a step needs, and the times of the steps it made.
 class Trainee {
  public:
@@ -45,6 +51,7 @@ class Trainee {
         comm_(dist::make_null_communicator()),
         model_(config_.model),
         step_(config_, model_, *comm_, ctx),
+        ctx_(ctx),
         batch_(random_batch(config_.model, config_.train.global_batch)) {
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_));
     nn::initialise(model_, 0);
@@ -53,20 +60,30 @@ class Trainee {
   }
 
   void step() {
+    const ops::WorkTimes before = ctx_.times();
     const double start = now_s();
     const train::StepResult result = step_.run(batch_, progress_);
-    samples_.push_back({now_s() - start, result.seconds});
+    samples_.push_back({now_s() - start, result.seconds, difference(ctx_.times(), before)});
   }
 
-  // Where the time went in the step that took nearest to `seconds`.
+  // Where the time went in the step that took nearest to `seconds`: phases, then what worker 0 did.
   std::vector<Field> split(double seconds) const {
+    using ops::WorkKind;
     const auto nearer = [&](const Sample& a, const Sample& b) {
       return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
     };
-    const train::PhaseTimes& phases = std::min_element(samples_.begin(), samples_.end(), nearer)->phases;
-    return {{"forward_s", phases[Phase::kForward]},
-            {"backward_s", phases[Phase::kBackward]},
-            {"optimizer_s", phases[Phase::kOptimizer]}};
+    const Sample& s = *std::min_element(samples_.begin(), samples_.end(), nearer);
+    double accounted = s.work.waiting_s;
+    for (const double t : s.work.working_s) accounted += t;
+    return {{"forward_s", s.phases[Phase::kForward], false},
+            {"backward_s", s.phases[Phase::kBackward], false},
+            {"optimizer_phase_s", s.phases[Phase::kOptimizer], false},
+            {"products_s", s.work[WorkKind::kProduct]},
+            {"attention_s", s.work[WorkKind::kAttention]},
+            {"elementwise_s", s.work[WorkKind::kElementwise]},
+            {"optimizer_s", s.work[WorkKind::kOptimizer]},
+            {"waiting_s", s.work.waiting_s},
+            {"other_s", s.seconds - accounted}};
   }
   int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / config_.train.global_batch; }
 
@@ -74,11 +91,13 @@ class Trainee {
   struct Sample {
     double seconds;
     train::PhaseTimes phases;
+    ops::WorkTimes work;
   };
   const train::Config config_;
   std::unique_ptr<dist::Communicator> comm_;
   nn::Dit model_;
   train::TrainStep step_;
+  ops::Context& ctx_;
   dataset::Batch batch_;
   train::Progress progress_;
   std::vector<Sample> samples_;

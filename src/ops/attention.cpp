@@ -36,7 +36,7 @@ template <class E>
 void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
-  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+  ctx.for_range(WorkKind::kAttention, s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
     void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
     for (int64_t i = begin; i < end; ++i)
       kernels::attention_forward(s.head(pqkv.get(), i / s.H, i % s.H), pout + s.out_offset(i / s.H, i % s.H),
@@ -49,7 +49,7 @@ void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor&
                   const Tensor& dout, const Tensor& dqkv) {
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
-  ctx.for_range(s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+  ctx.for_range(WorkKind::kAttention, s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
     void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / s.H, h = i % s.H, o = s.out_offset(b, h);

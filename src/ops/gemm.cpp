@@ -36,7 +36,7 @@ template <class F>
 void for_blocks(Context& ctx, const GemmArgs& whole, const F& f) {
   const int workers = ctx.team().num_workers();
   const int rows = row_parts(workers, whole.m, whole.n), columns = workers / rows;
-  ctx.team().run([&](const parallel::Worker& w) {
+  ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) {
     const parallel::Range r = parallel::partition(whole.m, w.worker / columns, rows, kRowGrain);
     const parallel::Range c = parallel::partition(whole.n, w.worker % columns, columns, kColumnGrain);
     if (!r.empty() && !c.empty()) f(kernels::block_of(whole, r.begin, r.size(), c.begin, c.size()), w);
@@ -134,7 +134,7 @@ void add_row_sums(Context& ctx, const GemmArgs& g) {
 
 void plain_gemm(Context& ctx, const GemmArgs& g) {
   const Products& p = ctx.products;
-  if (p.by == Products::By::kPeer && p.peer->can(g)) return p.peer->gemm(g);
+  if (p.by == Products::By::kPeer && p.peer->can(g)) return ctx.run_alone(WorkKind::kProduct, [&] { p.peer->gemm(g); });
   DITRAIN_CHECK(p.by != Products::By::kPeer, "a product that the chosen library does not have");
   if (p.by == Products::By::kOwn) return own_gemm(ctx, g);
   for_blocks(ctx, g, [&](const GemmArgs& part, const parallel::Worker&) { kernels::ref::gemm(part); });

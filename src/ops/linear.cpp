@@ -158,7 +158,7 @@ void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearL
     products.push_back(forward_args(s, x, px, l.w, w, biases.emplace_back(l.b), l.y, pins.emplace_back(l.y)));
   }
   if (ctx.products.by == Products::By::kOwn)
-    return ctx.team().run([&](const parallel::Worker& w) { run_share(ctx, products, w); });
+    return ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) { run_share(ctx, products, w); });
   for (const GemmArgs& p : products) gemm(ctx, p);
 }
 

@@ -25,10 +25,11 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
       ema(parameters.ema);
   std::optional<Pin<BFloat16>> copy;
   if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
-  ctx.for_range(parameters.arena_size(), 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin,
-                       copy ? copy->get() + begin : nullptr, end - begin);
-  });
+  ctx.for_range(ops::WorkKind::kOptimizer, parameters.arena_size(), 1024,
+                [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                  kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin,
+                                     copy ? copy->get() + begin : nullptr, end - begin);
+                });
 }
 
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters) {

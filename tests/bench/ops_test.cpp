@@ -1,6 +1,7 @@
 #include "ditrain/bench/ops.hpp"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -51,6 +52,24 @@ TEST_CASE("ops: the bytes of a row are those of its arrays") {
   CHECK(words("sum of squares") == Approx(1));
   CHECK(words("cast to bf16") == Approx(1.5));
   CHECK(words("AdamW+EMA") == Approx(9));
+}
+
+TEST_CASE("ops: activations in bf16 are half the bytes") {
+  Harness harness(2, Effort::quick());
+  bench_ops(harness, {.model = "S", .precision = DType::kBF16, .tokens = {16}, .attention_rows = 32});
+  const Json j = Json::parse(to_json(harness.report()));
+  std::map<std::string, double> words;
+  for (const Json& row : j.at("rows")) {
+    CHECK(row.at("dtype") == "bf16");
+    CHECK(row.at("share").get<double>() > 0);
+    if (row.contains("rows"))
+      words[row.at("name")] = row.at("gb_s").get<double>() * 1e9 * row.at("median_s").get<double>() / 4 /
+                              (row.at("rows").get<double>() * row.at("cols").get<double>());
+  }
+  CHECK(words.at("tanh-GELU forward") == Approx(1));
+  CHECK(words.at("LayerNorm+modulate forward") == Approx(1.5));
+  CHECK(words.at("gate+residual forward") == Approx(2.5));
+  CHECK(words.at("AdamW+EMA") == Approx(9.5));
 }
 
 TEST_CASE("ops: unknown models are refused") {

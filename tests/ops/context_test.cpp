@@ -1,0 +1,45 @@
+#include "ditrain/ops/context.hpp"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "ditrain/ops/attention.hpp"
+#include "ditrain/ops/gemm.hpp"
+
+using namespace ditrain;
+using namespace ditrain::ops;
+
+namespace {
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+}  // namespace
+
+TEST_CASE("time goes to the kind of work, and to waiting for the others") {
+  parallel::Team team({.num_workers = 2});
+  Context ctx(team);
+  ctx.run(WorkKind::kAttention, [](const parallel::Worker& w) { sleep_ms(w.worker == 0 ? 10 : 60); });
+  const WorkTimes late = ctx.times();
+  CHECK(late[WorkKind::kAttention] >= 0.01);
+  CHECK(late.waiting_s > 0.02);  // 50 ms less what worker 0 overslept
+  ctx.for_range(2, 1, [](int64_t, int64_t, const parallel::Worker& w) { sleep_ms(w.worker == 0 ? 60 : 1); });
+  const WorkTimes early = ctx.times();
+  CHECK(early[WorkKind::kElementwise] >= 0.06);
+  CHECK(early.waiting_s - late.waiting_s < 0.05);  // only the time to notice
+  ctx.run_alone(WorkKind::kProduct, [] { sleep_ms(5); });
+  CHECK(ctx.times()[WorkKind::kProduct] >= 0.005);
+  CHECK(ctx.times()[WorkKind::kAttention] == late[WorkKind::kAttention]);
+  CHECK(ctx.times()[WorkKind::kOptimizer] == 0);
+}
+
+TEST_CASE("products and attention account for themselves") {
+  parallel::Team team({.num_workers = 2});
+  Context ctx(team);
+  const Tensor a({40, 40}), c({40, 40}), qkv({1, 8, 24}), out({1, 8, 8}), lse({1, 2, 8});
+  const Pin<float> pa(a), pc(c);
+  gemm(ctx, {.m = 40, .n = 40, .k = 40, .a = pa, .lda = 40, .b = pa, .ldb = 40, .c = pc, .ldc = 40});
+  CHECK(ctx.times()[WorkKind::kProduct] > 0);
+  CHECK(ctx.times()[WorkKind::kAttention] == 0);
+  attention_forward(ctx, qkv, 2, out, lse);
+  CHECK(ctx.times()[WorkKind::kAttention] > 0);
+  CHECK(ctx.times()[WorkKind::kElementwise] == 0);
+}
