@@ -113,7 +113,7 @@ int body(int argc, char** argv) {
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
   bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort);
-  std::fputs(kernels::dispatch_report().c_str(), stdout);
+  std::fputs((kernels::dispatch_report() + harness.products() + "\n").c_str(), stdout);
   wanted.run(line, harness);
   std::fputs(describe(harness.report()).c_str(), stdout);
   harness.check_shares();

@@ -9,6 +9,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/train/kernel_settings.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -85,6 +86,11 @@ Effort Effort::quick() {
 Harness::Harness(int64_t threads, const Effort& effort)
     : effort_(effort), placement_(place(threads)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
+  apply(train::Config());
+}
+
+void Harness::apply(const train::Config& config) {
+  products_ = train::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
 }
 
 double Harness::fma_peak(DType type) {

@@ -117,6 +117,7 @@ std::string model_name(const std::string& wanted) {
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
   const train::Config config = make_config(bench, batch);
   train::check_memory(train::plan_memory(config, 1), config, 1, 1);
+  harness.apply(config);
   Trainee trainee(config, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32,

@@ -18,6 +18,7 @@
 #include "ditrain/bench/report.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/ops/context.hpp"
+#include "ditrain/train/config.hpp"
 #include "ditrain/train/placement.hpp"
 
 namespace ditrain::bench {
@@ -63,6 +64,10 @@ class Harness {
   const train::Placement& placement() const { return placement_; }
   int num_threads() const { return placement_.threads; }
 
+  /// Section `kernels` of a config for the rows that follow; at first that of the defaults.
+  void apply(const train::Config& config);
+  const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
+
   /// One row. Every repeat calls our work, its limiting loop and the rivals in turn.
   /// share     flop / median / the higher of the FMA peaks right before and after (that of f32 where the CPU has no
   ///           bf16 product); or the median over repeats of the limiting loop's time / ours
@@ -97,6 +102,7 @@ class Harness {
   train::Placement placement_;
   parallel::Team team_;
   ops::Context ctx_;
+  std::string products_;
   Report report_;
 };
 
