@@ -28,9 +28,9 @@ void set_gemm_blocking(const GemmBlocking& blocking) {
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core) {
   constexpr size_t kUsualL2 = size_t{1} << 20, kUsualL3 = size_t{2} << 20;  // where hwloc knows nothing
   constexpr size_t kStepBytes = size_t(kSumChunk) * sizeof(float);          // of a row of a, of a column of b
-  const auto rows = int64_t((l2_bytes == 0 ? kUsualL2 : l2_bytes) / 3 / kStepBytes);
-  const auto cols = int64_t((l3_bytes_per_core == 0 ? kUsualL3 : l3_bytes_per_core) / 6 / kStepBytes);
-  return {std::clamp<int64_t>(rows, 28, 1024), std::clamp<int64_t>(cols, 256, 4608)};
+  const auto rows = int64_t((l2_bytes == 0 ? kUsualL2 : l2_bytes) * 2 / 5 / kStepBytes);
+  const auto cols = int64_t((l3_bytes_per_core == 0 ? kUsualL3 : l3_bytes_per_core) / 3 / kStepBytes);
+  return {std::clamp<int64_t>(rows, 28, 1024), std::clamp<int64_t>(cols, 256, 1536)};
 }
 
 }  // namespace ditrain::kernels

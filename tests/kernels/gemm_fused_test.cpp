@@ -248,8 +248,8 @@ TEST_CASE("a row of a product has the same bits alone and among 4,096") {
 
 TEST_CASE("cache blocks follow the caches and stay within bounds") {
   const size_t step = size_t(kSumChunk) * 4;
-  CHECK(derived_gemm_blocking(3 * step * 168, 6 * step * 1000).rows == 168);
-  CHECK(derived_gemm_blocking(3 * step * 168, 6 * step * 1000).cols == 1000);
+  CHECK(derived_gemm_blocking(step * 168 * 5 / 2, 3 * step * 1000).rows == 168);
+  CHECK(derived_gemm_blocking(step * 168 * 5 / 2, 3 * step * 1000).cols == 1000);
   CHECK(derived_gemm_blocking(1, 1).rows == 28);
   CHECK(derived_gemm_blocking(1, 1).cols == 256);
   CHECK_THROWS_WITH(set_gemm_blocking({0, 32}), Catch::Contains("out of range"));

@@ -82,8 +82,8 @@ GemmBlocking gemm_blocking();
 void check_gemm_blocking(const GemmBlocking& blocking);
 /// Not while a product runs. Errors: as check_gemm_blocking
 void set_gemm_blocking(const GemmBlocking& blocking);
-/// From cache sizes in bytes (0: unknown): a third of L2 for a block of a, a sixth of a core's share of L3 for one of
-/// b.
+/// From cache sizes in bytes (0: unknown): two fifths of L2 for a block of a, a third of a core's share of L3 for one of
+/// b, at most 1,536 columns: beyond, the block of c leaves the L3 cache.
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core);
 
 namespace ref {
