@@ -4,11 +4,13 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/gemm.hpp"
+#include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/train/command_line.hpp"
+#include "ditrain/train/option_table.hpp"
 
 using namespace ditrain;
 using namespace ditrain::train;
@@ -18,14 +20,14 @@ namespace {
 CommandLine make_command_line() {
   return CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
-      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... DiT-XL/8 (step: default S)"},
-       {"batch", "N,...", "images a step; one row each (step: default 8)"},
+      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm and ladder all four, ops XL, step S)"},
+       {"batch", "N,...", "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"precision", "P", "f32 or bf16", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
-       {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain", "", true},
+       {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -33,7 +35,9 @@ CommandLine make_command_line() {
       "          read loop over cold weights\n"
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
-      "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n");
+      "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
+      "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
+      "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -60,33 +64,54 @@ DType precision(const CommandLine& line) {
       {.where = "command line", .what = "--precision", .got = "'" + name + "'", .expected = "f32 or bf16"});
 }
 
+/// Products and cache blocks as --set says.
+void apply_kernels(const CommandLine& line, bench::Harness& harness) {
+  Config config;
+  config.train.precision = dtype_name(precision(line));
+  for (const std::string& set : line.get_all("set")) apply_set(config, set);
+  harness.apply(config);
+  harness.note(harness.products());
+}
+
 void run_gemm(const CommandLine& line, bench::Harness& harness) {
+  apply_kernels(line, harness);
   const int64_t batch = line.has("batch") ? line.get_int("batch", 1, 1 << 20) : 0;
   bench::bench_gemm(
       harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
 }
 
 void run_ops(const CommandLine& line, bench::Harness& harness) {
+  apply_kernels(line, harness);
   bench::OpsBench ops{.precision = precision(line)};
   if (line.has("model")) ops.model = line.get("model");
   bench::bench_ops(harness, ops);
 }
 
+std::vector<std::string> sets_of(const CommandLine& line) {
+  std::vector<std::string> sets = {"train.recompute=" + line.get("recompute")};
+  for (const std::string& set : line.get_all("set")) sets.push_back(set);
+  return sets;
+}
+
 void run_step(const CommandLine& line, bench::Harness& harness) {
-  bench::StepBench step;
+  bench::StepBench step{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
-  step.precision = dtype_name(precision(line));
-  step.sets = {"train.recompute=" + line.get("recompute")};
-  for (const std::string& set : line.get_all("set")) step.sets.push_back(set);
   bench::bench_steps(harness, step);
+}
+
+void run_ladder(const CommandLine& line, bench::Harness& harness) {
+  bench::LadderBench ladder{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  if (line.has("model")) ladder.models = {line.get("model")};
+  if (line.has("batch")) ladder.batch = line.get_int("batch", 1, 1 << 20);
+  bench::bench_ladder(harness, ladder);
 }
 
 struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}};
+constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}, {"ladder", run_ladder}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;
@@ -113,7 +138,7 @@ int body(int argc, char** argv) {
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
   bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort);
-  std::fputs((kernels::dispatch_report() + harness.products() + "\n").c_str(), stdout);
+  std::fputs(kernels::dispatch_report().c_str(), stdout);
   wanted.run(line, harness);
   std::fputs(describe(harness.report()).c_str(), stdout);
   harness.check_shares();

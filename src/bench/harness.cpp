@@ -44,13 +44,13 @@ struct Contender {
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-void take_turns(std::vector<Contender>& contenders, const Effort& effort) {
+void take_turns(std::vector<Contender>& contenders, const Effort& effort, int64_t repeats) {
   const bool rivals = contenders.back().rival;
   for (Contender& c : contenders) {
     c.warm_up(effort.repeat_s);
     if (c.rival) pause(effort.settle_s);
   }
-  for (int64_t i = 0; i < effort.repeats; ++i)
+  for (int64_t i = 0; i < repeats; ++i)
     for (Contender& c : contenders) {
       if (rivals) seconds_of(c.call, 1);  // wakes its threads
       c.seconds.push_back(seconds_of(c.call, c.calls));
@@ -90,6 +90,7 @@ Harness::Harness(int64_t threads, const Effort& effort)
 }
 
 void Harness::apply(const train::Config& config) {
+  ctx_.products = {};
   products_ = train::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
 }
 
@@ -115,7 +116,7 @@ Row Harness::attempt(const Work& work) {
   for (const Rival& r : work.rivals) contenders.push_back({r.call, true});
 
   const Peaks before = measure_peaks();
-  take_turns(contenders, effort_);
+  take_turns(contenders, effort_, work.repeats > 0 ? work.repeats : effort_.repeats);
   const Peaks after = measure_peaks();
 
   const std::vector<double>& ours = contenders[0].seconds;

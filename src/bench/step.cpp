@@ -122,7 +122,8 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32,
                              .call = [&] { trainee.step(); },
-                             .flop = 6 * nn::forward_macs(config.model) * double(batch)});
+                             .flop = 6 * nn::forward_macs(config.model) * double(batch),
+                             .repeats = bench.repeats});
   row.details = {{"batch", batch},
                  {"recompute", config.train.recompute},
                  {"images_per_second", double(batch) / row.time.median_s},
@@ -130,11 +131,13 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));
   row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   row.details.push_back({"kept_bytes_per_image", trainee.kept_bytes_per_image()});
+  row.details.push_back({"products", harness.products(), false});
   return row;
 }
 
 void bench_steps(Harness& harness, const StepBench& bench) {
   for (const int64_t batch : bench.batches) harness.add(measure_step(harness, bench, batch));
+  harness.note(harness.products());
 }
 
 }  // namespace ditrain::bench

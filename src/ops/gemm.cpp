@@ -88,6 +88,18 @@ void normalise_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType a
   x = out, type = arithmetic, norm = {};
 }
 
+// The same for an f32 operand of a bf16 product beside a bf16 one: other libraries take both as bf16.
+void round_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
+                 int64_t& stride) {
+  if (type != DType::kF32 || arithmetic != DType::kBF16) return;
+  const auto* source = static_cast<const float*>(x);
+  auto* out = static_cast<BFloat16*>(ctx.workspace(slot, size_t(rows * cols) * sizeof(BFloat16)));
+  ctx.for_range(rows, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t r = begin; r < end; ++r) kernels::convert(source + r * stride, out + r * cols, cols);
+  });
+  x = out, type = DType::kBF16, stride = cols;
+}
+
 void add_bias(Context& ctx, const GemmArgs& g) {
   with_type(g.c_type, [&](auto t) {
     auto* c = static_cast<decltype(t)*>(g.c);
@@ -145,6 +157,10 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
   const bool a_rows = g.trans_a == kernels::Trans::kNo, b_rows = g.trans_b == kernels::Trans::kYes;
   normalise_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
   normalise_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.normalise_b);
+  if (ctx.products.by == Products::By::kPeer) {
+    round_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda);
+    round_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb);
+  }
   g.epilogue = {}, g.bias = nullptr, g.a_row_sums = nullptr;
   plain_gemm(ctx, g);
   g.epilogue = whole.epilogue, g.bias = whole.bias, g.a_row_sums = whole.a_row_sums;

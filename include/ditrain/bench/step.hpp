@@ -12,13 +12,16 @@ struct StepBench {
   std::vector<int64_t> batches = {8};
   std::string precision = "f32";
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
+  int64_t repeats = 0;                 ///< timed steps; 0: as the harness says
 };
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
 /// classes: the shapes of 256 x 256 images in latent space; one row a batch size.
 /// share     (mfu) 6 x forward MACs x batch / median, of the peak of the precision
-/// Details   batch, images_per_second, mfu, where the time of the median step went, peak_rss_bytes of the process so
-///           far, kept_bytes_per_image (for backward)
+/// Details   batch, recompute, images_per_second, mfu, where the time of the median step went (ops::WorkTimes; other_s
+/// is
+///           what no op accounts for), peak_rss_bytes of the process so far, kept_bytes_per_image (for backward),
+///           products: who computed them
 /// Errors:   InputError for a config that cannot run or does not fit into memory
 void bench_steps(Harness& harness, const StepBench& bench);
 

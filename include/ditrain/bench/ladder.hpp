@@ -1,0 +1,35 @@
+// What each optimisation gives: the paper's Figure 9 and Tables 3 and 4 from the switches of the config.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+
+namespace ditrain::bench {
+
+/// One way to compute a step: config keys, as --set takes them.
+struct Rung {
+  const char* name;
+  std::vector<std::string> sets;
+  bool slow = false;      ///< plain loops: one step only, and left out where that would take minutes
+  bool baseline = false;  ///< may stand for the public libraries that speed-ups are taken over
+};
+/// From slowest to fastest: reference loops, OpenBLAS, BLIS, oneDNN, own products, with fused operators, tuned.
+const std::vector<Rung>& ladder_rungs();
+
+struct LadderBench {
+  std::vector<std::string> models = {"S", "B", "L", "XL"};
+  int64_t batch = 2;
+  std::string precision = "f32";
+  std::vector<std::string> sets = {};  ///< further config keys of every rung
+  bool modules = true;                 ///< Table 4 too
+};
+
+/// For every model a row a rung: a whole training step as bench_steps measures it (Table 3; for one model Figure 9).
+/// Details   as bench_steps, then speedup: over the best rung of the public libraries that ran
+/// Then, as Table 4, the linear layers of XL, forward, beside every installed library in alternation.
+/// A rung whose switches this build or machine refuses is left out, with a note that says why.
+/// Errors:   InputError if no rung of a model can run
+void bench_ladder(Harness& harness, const LadderBench& bench);
+
+}  // namespace ditrain::bench

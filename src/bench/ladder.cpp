@@ -1,0 +1,109 @@
+#include "ditrain/bench/ladder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/gemm.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/nn/dit_config.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+// Plain loops of the reference: about 1 GFLOP/s a thread on the machines known; more than this is left out.
+constexpr double kSlowFlopPerSecond = 1e9, kSlowLimit_s = 60;
+
+double step_flop(const StepBench& step, int64_t batch) {
+  nn::DitConfig model;
+  model.name = model_name(step.model);
+  nn::apply_name(model);
+  return 6 * nn::forward_macs(model) * double(batch);
+}
+
+// The rows of one model that could be measured, and which of them are public libraries.
+struct Measured {
+  std::vector<Row> rows;
+  std::vector<double> baselines_s;
+};
+
+Measured measure_rungs(Harness& harness, const LadderBench& bench, const std::string& model) {
+  Measured measured;
+  for (const Rung& rung : ladder_rungs()) {
+    StepBench step{.model = model, .batches = {bench.batch}, .precision = bench.precision, .sets = rung.sets};
+    step.sets.insert(step.sets.end(), bench.sets.begin(), bench.sets.end());
+    step.repeats = rung.slow ? 1 : 0;
+    const std::string name = model + " " + rung.name;
+    const double slow_s = step_flop(step, bench.batch) / (kSlowFlopPerSecond * harness.num_threads());
+    if (rung.slow && slow_s > kSlowLimit_s) {
+      harness.note(fmt::format("{}: left out; a step would take some {:.0f} s", name, slow_s));
+      continue;
+    }
+    try {
+      measured.rows.push_back(measure_step(harness, step, bench.batch, name));
+      if (rung.baseline) measured.baselines_s.push_back(measured.rows.back().time.median_s);
+    } catch (const InputError& refused) {
+      harness.note(name + ": left out; " + refused.what());
+    }
+  }
+  return measured;
+}
+
+void add_figure9(Harness& harness, const LadderBench& bench, const std::string& model) {
+  Measured m = measure_rungs(harness, bench, model);
+  if (m.rows.empty())
+    throw InputError({.where = "ditbench", .what = "ladder: no rung can run", .got = harness.report().notes.back()});
+  const bool has_baseline = !m.baselines_s.empty();
+  const double baseline =
+      has_baseline ? *std::min_element(m.baselines_s.begin(), m.baselines_s.end()) : m.rows.front().time.median_s;
+  for (Row& row : m.rows) {
+    row.details.push_back({"speedup", baseline / row.time.median_s});
+    harness.add(std::move(row));
+  }
+  if (!has_baseline) harness.note(model + ": no public library ran; speed-ups are over the first rung");
+}
+
+void add_table4(Harness& harness, const LadderBench& bench) {
+  harness.apply({});
+  const Peers peers(harness);
+  const DType precision = bench.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  const ModelShape xl = model_shapes("XL").front();
+  for (const ProductShape& shape : product_shapes(xl))
+    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, precision, &peers));
+}
+
+}  // namespace
+
+const std::vector<Rung>& ladder_rungs() {
+  static const std::vector<Rung> rungs = {
+      {.name = "reference loops",
+       .sets = {"kernels.gemm=ref", "kernels.fuse=false", "kernels.tuned=off"},
+       .slow = true},
+      {.name = "OpenBLAS",
+       .sets = {"kernels.gemm=openblas", "kernels.fuse=false", "kernels.tuned=off"},
+       .baseline = true},
+      {.name = "BLIS", .sets = {"kernels.gemm=blis", "kernels.fuse=false", "kernels.tuned=off"}, .baseline = true},
+      {.name = "oneDNN", .sets = {"kernels.gemm=onednn", "kernels.fuse=false", "kernels.tuned=off"}, .baseline = true},
+      {.name = "own products", .sets = {"kernels.gemm=own", "kernels.fuse=false", "kernels.tuned=off"}},
+      {.name = "+ fused operators", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=off"}},
+      {.name = "+ tuning", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=auto"}},
+  };
+  return rungs;
+}
+
+void bench_ladder(Harness& harness, const LadderBench& bench) {
+  for (const std::string& model : bench.models) add_figure9(harness, bench, model);
+  if (bench.modules) add_table4(harness, bench);
+  harness.note(
+      "paper, Figure 9, XL/2 on its node: 5.5x by its GEMM, 6.3x with asynchronous communication, 6.6x with "
+      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN");
+  harness.note(
+      "paper, Table 3, s a step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
+      "147.18 16.14 13.18; L/2 636.08 91.72 64.86 14.52 9.92; B/2 181.66 41.42 19.82 5.83 3.97; S/2 47.90 "
+      "22.35 8.96 4.02 2.48");
+  harness.note(
+      "paper, Table 4, own over vendor BLAS: qkv 30.10x, proj 13.89x, up 16.49x, down 35.49x, condition 1.73x");
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,76 @@
+#include "ditrain/bench/ladder.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/peers.hpp"
+#include "ditrain/train/option_table.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Catch::Contains;
+using Json = nlohmann::json;
+
+namespace {
+
+LadderBench tiny() {
+  return {.models = {"custom"},
+          .batch = 1,
+          .sets = {"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"},
+          .modules = false};
+}
+
+}  // namespace
+
+TEST_CASE("ladder: every rung is a row, or a note that says why it is left out") {
+  Harness harness(2, Effort::quick());
+  bench_ladder(harness, tiny());
+  const Json j = Json::parse(to_json(harness.report()));
+  int left_out = 0;
+  for (const std::string& note : harness.report().notes) left_out += note.find(": left out; ") != std::string::npos;
+  CHECK(j.at("rows").size() + size_t(left_out) == ladder_rungs().size());
+  double baseline_s = 1e300;
+  for (const Json& row : j.at("rows")) {
+    const std::string name = row.at("name");
+    if (name == "custom OpenBLAS" || name == "custom BLIS" || name == "custom oneDNN")
+      baseline_s = std::min(baseline_s, row.at("median_s").get<double>());
+  }
+  if (baseline_s == 1e300) baseline_s = j.at("rows").at(0).at("median_s");
+  std::vector<std::string> own;
+  for (const Json& row : j.at("rows")) {
+    CAPTURE(row.dump());
+    CHECK(row.at("speedup").get<double>() == Approx(baseline_s / row.at("median_s").get<double>()));
+    CHECK(row.at("images_per_second").get<double>() > 0);
+    if (row.at("products").get<std::string>().starts_with("products: own")) own.push_back(row.at("name"));
+  }
+  CHECK(own == std::vector<std::string>{"custom own products", "custom + fused operators", "custom + tuning"});
+}
+
+TEST_CASE("ladder: its switches are keys of the config") {
+  for (const Rung& rung : ladder_rungs()) {
+    train::Config config;
+    for (const std::string& set : rung.sets) CHECK_NOTHROW(train::apply_set(config, set));
+  }
+}
+
+TEST_CASE("ladder: a refused rung is left out, and all refused is an error") {
+  Harness harness(1, Effort::quick());
+  LadderBench bench = tiny();
+  bench.precision = "bf16";  // neither OpenBLAS nor BLIS has such products
+  bench_ladder(harness, bench);
+  CHECK_THAT(harness.report().notes.at(0) + harness.report().notes.at(1), Contains("left out"));
+  CHECK_FALSE(harness.report().rows.empty());
+  bench.sets.push_back("model.num_heads=3");
+  CHECK_THROWS_AS(bench_ladder(harness, bench), InputError);
+}
+
+TEST_CASE("ladder: reference loops that would take minutes are left out") {
+  Harness harness(1, Effort::quick());
+  LadderBench bench = tiny();
+  bench.models = {"XL"};
+  bench.sets = {"model.input_size=31"};  // no multiple of the patch: all other rungs are refused before they start
+  CHECK_THROWS_AS(bench_ladder(harness, bench), InputError);
+  CHECK_THAT(harness.report().notes.at(0), Contains("XL reference loops: left out; a step would take some"));
+}
