@@ -74,7 +74,7 @@ struct IsaChoice {
   const KernelTable* table;
   std::string refused;  ///< why better ones were not taken: "avx512: CPU lacks avx512f; avx2: DITRAIN_ISA=scalar"
 };
-/// wanted: value of DITRAIN_ISA (baseline | scalar | avx2 | avx512) or null. An unknown one throws InputError.
+/// wanted: value of DITRAIN_ISA (see dispatch.hpp) or null. An unknown one throws InputError.
 IsaChoice choose_isa(const char* wanted);
 const IsaChoice& process_isa();  ///< chosen on first use from the environment, then fixed
 

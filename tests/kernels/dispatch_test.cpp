@@ -1,13 +1,16 @@
 #include "ditrain/kernels/dispatch.hpp"
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/cpu.hpp"
 #include "kernel_test_utils.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
 
 TEST_CASE("DITRAIN_ISA lowers the choice and says what it refused") {
-  const std::vector<const KernelTable*> tables = usable_tables();
+  std::vector<const KernelTable*> tables;
+  for (const IsaCandidate& c : isa_candidates())
+    if (c.missing.empty()) tables.push_back(c.table);
   CHECK(choose_isa(nullptr).table == tables.front());
   CHECK(choose_isa("").table == tables.front());
   CHECK(choose_isa("scalar").table == tables.back());
@@ -18,6 +21,31 @@ TEST_CASE("DITRAIN_ISA lowers the choice and says what it refused") {
     CHECK(choose_isa("scalar").refused.find("DITRAIN_ISA=scalar") != std::string::npos);
     CHECK(choose_isa("scalar").refused.find(tables.front()->name) != std::string::npos);
   }
+}
+
+TEST_CASE("DITRAIN_ISA takes the name of a family for its first member") {
+  const std::string fastest = choose_isa(nullptr).table->name;
+  const std::string family = fastest.substr(0, fastest.find('_'));
+  if (family == "sme" || family == "sve2") CHECK(choose_isa(family.c_str()).table->name == fastest);
+  if (family == "sme") CHECK(std::string(choose_isa("sve2").table->name).rfind("sve2_", 0) == 0);
+}
+
+TEST_CASE("the kernels are the best of this CPU") {
+  const platform::CpuFeatures& cpu = platform::cpu_features();
+  const std::string chosen = choose_isa(nullptr).table->name;
+#if defined(__aarch64__) && defined(__clang__) && __clang_major__ >= 19
+  const auto bits = [](int n) { return n == 128 || n == 256 || n == 512; };
+  const std::string sve2 = "sve2_" + std::to_string(cpu.sve_bits);
+  if (cpu.sme && bits(cpu.sme_bits) && bits(cpu.sve_bits) && cpu.sme_bits >= cpu.sve_bits)
+    CHECK(chosen == "sme_" + std::to_string(cpu.sme_bits) + "_" + sve2);
+  else if (cpu.sve2 && bits(cpu.sve_bits))
+    CHECK(chosen == sve2);
+  else
+    CHECK(chosen == "baseline");
+#elif defined(__x86_64__)
+  CHECK(chosen == (cpu.avx512_bf16 ? "avx512_bf16" : cpu.avx512 ? "avx512" : cpu.avx2_fma ? "avx2" : "baseline"));
+#endif
+  if (only_kernels() != nullptr) CHECK(chosen == only_kernels());
 }
 
 TEST_CASE("an instruction set that the CPU lacks is never chosen") {

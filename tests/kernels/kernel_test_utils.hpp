@@ -17,12 +17,16 @@
 
 namespace ditrain::kernels {
 
+/// If the environment has DITRAIN_TEST_ONLY, tests are about the kernels of that name alone, which must be those that
+/// this CPU gets (an emulator is slow and is run once for each).
+inline const char* only_kernels() { return std::getenv("DITRAIN_TEST_ONLY"); }
+
 /// The kernels that this CPU can run; what it lacks is reported, once.
 inline std::vector<const KernelTable*> usable_tables() {
-  static bool reported = false;
+  static bool reported = only_kernels() != nullptr;
   std::vector<const KernelTable*> tables;
   for (const IsaCandidate& c : isa_candidates()) {
-    if (c.missing.empty())
+    if (c.missing.empty() && (only_kernels() == nullptr || c.table->name == std::string(only_kernels())))
       tables.push_back(c.table);
     else if (!reported)
       WARN("skipped: " << c.table->name << ", CPU lacks " << c.missing);

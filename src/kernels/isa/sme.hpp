@@ -25,7 +25,8 @@ void multiply_f32(const Tiles& x);
 /// a pair and their sum are rounded to odd before they are added; subnormals count as 0: not the bits of x86.
 void multiply_bf16_pairs(const Tiles& x);
 
-/// Loop behind the peak: `iterations` times four independent outer products of f32; returns the flop done.
-double multiply_burst(int64_t iterations);
+/// Loops behind the peaks: `iterations` times four independent outer products; the flop done.
+double burst_f32(int64_t iterations);
+double burst_bf16_pairs(int64_t iterations);
 
 }  // namespace ditrain::kernels::sme

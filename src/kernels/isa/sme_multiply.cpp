@@ -9,6 +9,7 @@ namespace {
 
 struct F32 {
   using Word = svfloat32_t;
+  static Word of_ones() __arm_streaming __arm_inout("za") { return svdup_f32(1); }
   static Word load(const float* p, int64_t vector) __arm_streaming __arm_inout("za") { return svld1_vnum_f32(svptrue_b32(), p, vector); }
   template <int kTile>
   static void add_outer(Word a, Word b) __arm_streaming __arm_inout("za") {
@@ -18,6 +19,7 @@ struct F32 {
 
 struct Bf16Pairs {
   using Word = svbfloat16_t;
+  static Word of_ones() __arm_streaming __arm_inout("za") { return svreinterpret_bf16_u16(svdup_u16(0x3f80)); }
   static Word load(const float* p, int64_t vector) __arm_streaming __arm_inout("za") {
     return svreinterpret_bf16_f32(svld1_vnum_f32(svptrue_b32(), p, vector));
   }
@@ -70,21 +72,26 @@ inline void multiply(const Tiles& x) __arm_streaming __arm_inout("za") {
   }
 }
 
+/// Flop for one product in each sum of a tile.
+template <class Type>
+__arm_locally_streaming __arm_new("za") double burst(int64_t iterations) {
+  const typename Type::Word a = Type::of_ones(), b = Type::of_ones();
+  for (int64_t i = 0; i < iterations; ++i) {
+    Type::template add_outer<0>(a, b);
+    Type::template add_outer<1>(a, b);
+    Type::template add_outer<2>(a, b);
+    Type::template add_outer<3>(a, b);
+  }
+  const auto sums = static_cast<double>(4 * svcntsw() * svcntsw());
+  return 2 * sums * static_cast<double>(iterations);
+}
+
 }  // namespace
 
 __arm_locally_streaming __arm_new("za") void multiply_f32(const Tiles& x) { multiply<F32>(x); }
 __arm_locally_streaming __arm_new("za") void multiply_bf16_pairs(const Tiles& x) { multiply<Bf16Pairs>(x); }
 
-__arm_locally_streaming __arm_new("za") double multiply_burst(int64_t iterations) {
-  const svfloat32_t a = svdup_f32(1e-6f), b = svdup_f32(1);
-  for (int64_t i = 0; i < iterations; ++i) {
-    F32::add_outer<0>(a, b);
-    F32::add_outer<1>(a, b);
-    F32::add_outer<2>(a, b);
-    F32::add_outer<3>(a, b);
-  }
-  const auto sums = static_cast<double>(svcntsw() * svcntsw());
-  return 2 * 4 * sums * static_cast<double>(iterations);
-}
+double burst_f32(int64_t iterations) { return burst<F32>(iterations); }
+double burst_bf16_pairs(int64_t iterations) { return 2 * burst<Bf16Pairs>(iterations); }
 
 }  // namespace ditrain::kernels::sme
