@@ -44,13 +44,13 @@ struct Contender {
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-void take_turns(std::vector<Contender>& contenders, const Effort& effort, int64_t repeats) {
+void take_turns(std::vector<Contender>& contenders, const Effort& effort, bool once) {
   const bool rivals = contenders.back().rival;
   for (Contender& c : contenders) {
-    c.warm_up(effort.repeat_s);
+    if (!once) c.warm_up(effort.repeat_s);
     if (c.rival) pause(effort.settle_s);
   }
-  for (int64_t i = 0; i < repeats; ++i)
+  for (int64_t i = 0; i < (once ? 1 : effort.repeats); ++i)
     for (Contender& c : contenders) {
       if (rivals) seconds_of(c.call, 1);  // wakes its threads
       c.seconds.push_back(seconds_of(c.call, c.calls));
@@ -116,7 +116,7 @@ Row Harness::attempt(const Work& work) {
   for (const Rival& r : work.rivals) contenders.push_back({r.call, true});
 
   const Peaks before = measure_peaks();
-  take_turns(contenders, effort_, work.repeats > 0 ? work.repeats : effort_.repeats);
+  take_turns(contenders, effort_, work.once);
   const Peaks after = measure_peaks();
 
   const std::vector<double>& ours = contenders[0].seconds;
@@ -144,7 +144,7 @@ Row Harness::measure(const Work& work) {
   DITRAIN_CHECK(work.flop > 0 || (work.limit && work.bytes > 0), "what limits " + work.name + "?");
   const auto doubtful = [&](const Row& row) { return row.drift > kMaxDrift || row.share > effort_.max_share; };
   Row best = attempt(work);
-  for (int i = 1; i < effort_.max_attempts && doubtful(best); ++i) {
+  for (int i = 1; i < effort_.max_attempts && doubtful(best) && !work.once; ++i) {
     Row again = attempt(work);
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
   }

@@ -123,7 +123,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                              .dtype = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32,
                              .call = [&] { trainee.step(); },
                              .flop = 6 * nn::forward_macs(config.model) * double(batch),
-                             .repeats = bench.repeats});
+                             .once = bench.once});
   row.details = {{"batch", batch},
                  {"recompute", config.train.recompute},
                  {"images_per_second", double(batch) / row.time.median_s},

@@ -146,3 +146,15 @@ TEST_CASE("geometric mean") {
   CHECK(geometric_mean({}) == 0);
   CHECK(geometric_mean({2, 8}) == Approx(4));
 }
+
+TEST_CASE("work that is too slow to repeat is called once") {
+  Effort effort = Effort::quick();
+  effort.repeats = 3;
+  effort.max_attempts = 4;
+  Harness harness(1, effort);
+  int calls = 0;
+  const Row row = harness.measure({.name = "slow", .call = [&] { ++calls, sleep_ms(5); }, .flop = 1, .once = true});
+  CHECK(calls == 1);
+  CHECK(row.time.repeats == 1);
+  CHECK(row.time.median_s >= 0.005);
+}

@@ -52,7 +52,7 @@ struct Work {
   std::function<void()> limit = {};  ///< a call of the loop that moves the same bytes
   std::vector<Rival> rivals = {};
   std::vector<Field> details = {};
-  int64_t repeats = 0;  ///< 0: as Effort says
+  bool once = false;  ///< of work that takes minutes: a single call, whatever the drift
 };
 
 class Harness {

@@ -11,7 +11,7 @@ namespace ditrain::bench {
 struct Rung {
   const char* name;
   std::vector<std::string> sets;
-  bool slow = false;      ///< plain loops: one step only, and left out where that would take minutes
+  bool slow = false;      ///< plain loops: one step only, and left out where that would take more than two minutes
   bool baseline = false;  ///< may stand for the public libraries that speed-ups are taken over
 };
 /// From slowest to fastest: reference loops, OpenBLAS, BLIS, oneDNN, own products, with fused operators, tuned.

@@ -12,7 +12,7 @@ struct StepBench {
   std::vector<int64_t> batches = {8};
   std::string precision = "f32";
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
-  int64_t repeats = 0;                 ///< timed steps; 0: as the harness says
+  bool once = false;                   ///< a single step, the first one, see Work::once
 };
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
