@@ -88,6 +88,18 @@ void normalise_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType a
   x = out, type = arithmetic, norm = {};
 }
 
+// An f32 operand of a bf16 product as a bf16 array of its own in workspace `slot`: libraries want both as bf16.
+void round_apart(Context& ctx, int slot, int64_t rows, int64_t cols, const void*& x, DType& type, int64_t stride) {
+  if (type == DType::kBF16) return;
+  DITRAIN_CHECK(stride == cols, "an operand that is rounded apart is a whole array");
+  const auto* source = static_cast<const float*>(x);
+  auto* out = static_cast<BFloat16*>(ctx.workspace(slot, size_t(rows * cols) * sizeof(BFloat16)));
+  ctx.for_range(rows * cols, 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    kernels::convert(source + begin, out + begin, end - begin);
+  });
+  x = out, type = DType::kBF16;
+}
+
 void add_bias(Context& ctx, const GemmArgs& g) {
   with_type(g.c_type, [&](auto t) {
     auto* c = static_cast<decltype(t)*>(g.c);
@@ -142,9 +154,15 @@ void plain_gemm(Context& ctx, const GemmArgs& g) {
 
 void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
   GemmArgs g = whole;
-  const bool a_rows = g.trans_a == kernels::Trans::kNo, b_rows = g.trans_b == kernels::Trans::kYes;
-  normalise_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
-  normalise_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.normalise_b);
+  const bool a_rows_are_m = g.trans_a == kernels::Trans::kNo, b_rows_are_n = g.trans_b == kernels::Trans::kYes;
+  const int64_t a_rows = a_rows_are_m ? g.m : g.k, a_cols = a_rows_are_m ? g.k : g.m;
+  const int64_t b_rows = b_rows_are_n ? g.n : g.k, b_cols = b_rows_are_n ? g.k : g.n;
+  normalise_apart(ctx, 0, a_rows, a_cols, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
+  normalise_apart(ctx, 1, b_rows, b_cols, g.arithmetic, g.b, g.b_type, g.ldb, g.normalise_b);
+  if (ctx.products.by == Products::By::kPeer && g.arithmetic == DType::kBF16) {
+    round_apart(ctx, 0, a_rows, a_cols, g.a, g.a_type, g.lda);
+    round_apart(ctx, 1, b_rows, b_cols, g.b, g.b_type, g.ldb);
+  }
   g.epilogue = {}, g.bias = nullptr, g.a_row_sums = nullptr;
   plain_gemm(ctx, g);
   g.epilogue = whole.epilogue, g.bias = whole.bias, g.a_row_sums = whole.a_row_sums;
