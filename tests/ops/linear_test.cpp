@@ -223,13 +223,19 @@ TEST_CASE("a library that wants both operands as bf16 gets them, whatever they a
     return;
   }
   const Layer p(2, 9, 30, 21, DType::kBF16);
-  const Tensor dy = uniform({2, 9, 21}, 4), x = uniform({2, 9, 30}, 1);  // f32, beside bf16 weights
+  const Tensor dy = uniform({2, 9, 21}, 4), x = uniform({2, 9, 30}, 1), w = uniform({21, 30}, 2);  // f32
   const auto mixed = [&](ops::Context& ctx) {
-    const Tensor y({2, 9, 21}), dx({2, 9, 30}), dw({21, 30});
+    const Tensor y({2, 9, 21}), from_f32({2, 9, 21}), dx({2, 9, 30}), dw({21, 30}), dw_of_f32({21, 30});
     ops::linear_forward(ctx, x, p.w, p.b, y);
+    ops::linear_forward(ctx, p.x, w, p.b, from_f32);
     ops::linear_backward_data(ctx, dy, p.w, dx);
     ops::linear_backward_weight(ctx, p.x, dy, dw, Tensor());
-    return Results{{"y", as_f32(y)}, {"dx", as_f32(dx)}, {"dw", as_f32(dw)}};
+    ops::linear_backward_weight(ctx, x, p.dy, dw_of_f32, Tensor());
+    return Results{{"y", as_f32(y)},
+                   {"y from f32 weights", as_f32(from_f32)},
+                   {"dx", as_f32(dx)},
+                   {"dw", as_f32(dw)},
+                   {"dw of f32 inputs", as_f32(dw_of_f32)}};
   };
   Rig theirs(1, by_peer), ours;
   const kernels::GemmArgs probe{.m = 2,
