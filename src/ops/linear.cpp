@@ -13,10 +13,25 @@ using kernels::EpilogueKind;
 using kernels::GemmArgs;
 using kernels::Trans;
 
+void expect_dtype(const char* op, const char* name, const Tensor& t, DType expected) {
+  if (t.dtype() != expected)
+    throw ShapeError({.where = op,
+                      .what = std::string("type of ") + name,
+                      .got = dtype_name(t.dtype()),
+                      .expected = dtype_name(expected)});
+}
+
+void expect_f32_or_bf16(const char* op, const Tensor& t) {
+  if (t.dtype() != DType::kF32 && t.dtype() != DType::kBF16)
+    throw ShapeError(
+        {.where = op, .what = "type of an operand", .got = dtype_name(t.dtype()), .expected = "f32 or bf16"});
+}
+
 struct Sizes {
   int64_t m, n, k;
 };
 Sizes sizes(const char* op, const Tensor& x, const Tensor& w, const Tensor& y) {
+  for (const Tensor* t : {&x, &w, &y}) expect_f32_or_bf16(op, *t);
   const int64_t n = w.dim(0), k = n ? w.size() / n : 0;
   const int64_t m = k ? x.size() / k : 0;
   if (x.size() != m * k || x.shape().back() != k || y.size() != m * n || y.shape().back() != n)
@@ -35,14 +50,33 @@ const float* chunk_start(const Pin<float>& cond, const Chunk& chunk, int64_t wid
   return cond.get() + chunk.index * width;
 }
 
+void expect_tokens(const char* op, const char* name, const Tensor& t) {
+  if (t.shape().size() != 3)
+    throw ShapeError({.where = op, .what = name, .got = to_string(t.shape()), .expected = "[B, T, C]"});
+}
+
+const NormTerms& checked_terms(const char* op, const LinearInput& input) {
+  const NormTerms& terms = *input.norm;
+  expect_dtype(op, "a normalised input", input.x, DType::kF32);
+  expect_tokens(op, "a normalised input", input.x);
+  const int64_t B = input.x.dim(0), T = input.x.dim(1), C = input.x.dim(2);
+  for (const Tensor* t : {&terms.mean, &terms.rstd}) expect_shape(op, "statistics", *t, {B, T});
+  for (const Chunk* c : {&terms.shift, &terms.scale}) expect_chunk(op, *c, B, C);
+  expect_shape(op, "scale", terms.scale.cond, terms.shift.cond.shape());
+  for (const Tensor* t : {&terms.mean, &terms.rstd, &terms.shift.cond, &terms.scale.cond})
+    expect_dtype(op, "what a normalised input needs", *t, DType::kF32);
+  return terms;
+}
+
 // The terms of a normalised input, held in place.
 struct PinnedNorm {
   PinnedNorm(const char* op, const LinearInput& input)
-      : terms(*input.norm), mean(terms.mean), rstd(terms.rstd), shift(terms.shift.cond), scale(terms.scale.cond) {
-    const int64_t B = input.x.dim(0), T = input.x.dim(1), C = input.x.dim(2);
-    for (const Tensor* t : {&terms.mean, &terms.rstd}) expect_shape(op, "statistics", *t, {B, T});
-    for (const Chunk* c : {&terms.shift, &terms.scale}) expect_chunk(op, *c, B, C);
-    expect_shape(op, "scale", terms.scale.cond, terms.shift.cond.shape());
+      : terms(checked_terms(op, input)),
+        mean(terms.mean),
+        rstd(terms.rstd),
+        shift(terms.shift.cond),
+        scale(terms.scale.cond) {
+    const int64_t T = input.x.dim(1), C = input.x.dim(2);
     args = {mean, rstd, chunk_start(shift, terms.shift, C), chunk_start(scale, terms.scale, C), terms.shift.cond.dim(1),
             T,    0};
   }
@@ -55,24 +89,29 @@ struct PinnedNorm {
 class PinnedOutput {
  public:
   PinnedOutput(const char* op, const LinearOutput& output, const Tensor& y) {
-    if (output.kind == LinearOutput::Kind::kPlain) return;
+    using Kind = LinearOutput::Kind;
+    if (output.kind == Kind::kPlain) return;
     const int64_t n = y.shape().back();
     args.kind = EpilogueKind(output.kind);
     args.in_stride = args.out_stride = n;
-    const bool gated = output.kind == LinearOutput::Kind::kGateResidual;
-    args.in = hold(op, output.in, y, gated), args.out = hold(op, output.out, y, gated);
+    const bool gated = output.kind == Kind::kGateResidual;
+    const DType type = gated ? DType::kF32 : y.dtype();
+    if (output.kind != Kind::kGelu) args.in = hold(op, "what an epilogue reads", output.in, y, type);
+    if (output.kind != Kind::kGeluBackward || output.out.defined())
+      args.out = hold(op, "what an epilogue writes", output.out, y, type);
     if (!gated) return;
+    expect_tokens(op, "the result before a gate", y);
     expect_chunk(op, output.gate, y.dim(0), n);
+    expect_dtype(op, "a gate", output.gate.cond, DType::kF32);
     args.gate = chunk_start(gate_.emplace(output.gate.cond), output.gate, n);
     args.cond_stride = output.gate.cond.dim(1), args.rows_per_sample = y.dim(1);
   }
   kernels::Epilogue args;
 
  private:
-  void* hold(const char* op, const Tensor& t, const Tensor& y, bool f32) {
-    if (!t.defined()) return nullptr;
-    expect_shape(op, "operand of the epilogue", t, y.shape());
-    if (t.dtype() != (f32 ? DType::kF32 : y.dtype())) throw_dtype_mismatch(t.dtype(), f32 ? DType::kF32 : y.dtype());
+  void* hold(const char* op, const char* name, const Tensor& t, const Tensor& y, DType type) {
+    expect_shape(op, name, t, y.shape());
+    expect_dtype(op, name, t, type);
     return pins_.emplace_back(t);
   }
   std::deque<Pin<void>> pins_;
@@ -99,6 +138,21 @@ GemmArgs forward_args(const Sizes& s, const Tensor& x, const void* px, const Ten
           .c_type = y.dtype(),
           .arithmetic = arithmetic_of(x, w)};
 }
+
+// b [n], held in place; null if there is none.
+class PinnedBias {
+ public:
+  PinnedBias(const char* op, const char* name, const Tensor& b, int64_t n) {
+    if (!b.defined()) return;
+    expect_shape(op, name, b, {n});
+    expect_dtype(op, name, b, DType::kF32);
+    pin_.emplace(b);
+  }
+  float* get() const { return pin_ ? pin_->get() : nullptr; }
+
+ private:
+  std::optional<Pin<float>> pin_;
+};
 
 // Columns in a piece of work: few enough to share out evenly, whole tiles of every kernel.
 constexpr int64_t kPiece = 32;
@@ -135,10 +189,9 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
   constexpr const char* kOp = "linear_forward";
   const Sizes s = sizes(kOp, x.x, w, y);
   const Pin<void> px(x.x), pw(w), py(y);
-  std::optional<Pin<float>> pb;
-  if (b.defined()) expect_shape(kOp, "b", b, {s.n}), pb.emplace(b);
+  const PinnedBias pb(kOp, "b", b, s.n);
   const PinnedOutput out(kOp, output, y);
-  GemmArgs args = forward_args(s, x.x, px, w, pw, pb ? pb->get() : nullptr, y, py);
+  GemmArgs args = forward_args(s, x.x, px, w, pw, pb.get(), y, py);
   args.epilogue = out.args;
   if (!x.norm) return gemm(ctx, args);
   const PinnedNorm norm(kOp, x);
@@ -147,15 +200,16 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
 }
 
 void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearLayer>& layers) {
+  constexpr const char* kOp = "linear_forward_all";
   const Pin<void> px(x);
   std::deque<Pin<void>> pins;
-  std::deque<Pin<float>> biases;
+  std::deque<PinnedBias> biases;
   std::vector<GemmArgs> products;
   for (const LinearLayer& l : layers) {
-    const Sizes s = sizes("linear_forward_all", x, l.w, l.y);
-    expect_shape("linear_forward_all", "b", l.b, {s.n});
+    const Sizes s = sizes(kOp, x, l.w, l.y);
     const void* w = pins.emplace_back(l.w);
-    products.push_back(forward_args(s, x, px, l.w, w, biases.emplace_back(l.b), l.y, pins.emplace_back(l.y)));
+    const float* b = biases.emplace_back(kOp, "b", l.b, s.n).get();
+    products.push_back(forward_args(s, x, px, l.w, w, b, l.y, pins.emplace_back(l.y)));
   }
   if (ctx.products.by == Products::By::kOwn)
     return ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) { run_share(ctx, products, w); });
@@ -164,9 +218,11 @@ void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearL
 
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate,
                           const LinearOutput& output) {
-  const Sizes s = sizes("linear_backward_data", dx, w, dy);
+  constexpr const char* kOp = "linear_backward_data";
+  const Sizes s = sizes(kOp, dx, w, dy);
+  if (accumulate) expect_dtype(kOp, "a gradient that is added to", dx, DType::kF32);
   const Pin<void> pdy(dy), pw(w), pdx(dx);
-  const PinnedOutput out("linear_backward_data", output, dx);
+  const PinnedOutput out(kOp, output, dx);
   gemm(ctx, {.m = s.m,
              .n = s.k,
              .k = s.n,
@@ -188,14 +244,11 @@ void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy
                             bool accumulate) {
   constexpr const char* kOp = "linear_backward_weight";
   const Sizes s = sizes(kOp, x.x, dw, dy);
+  expect_dtype(kOp, "dw", dw, DType::kF32);
   const Pin<void> px(x.x), pdy(dy);
   const Pin<float> pdw(dw);
-  std::optional<Pin<float>> pdb;
-  if (db.defined()) {
-    expect_shape(kOp, "db", db, {s.n});
-    pdb.emplace(db);
-    if (!accumulate) std::fill_n(pdb->get(), s.n, 0.0f);
-  }
+  const PinnedBias pdb(kOp, "db", db, s.n);
+  if (pdb.get() != nullptr && !accumulate) std::fill_n(pdb.get(), s.n, 0.0f);
   GemmArgs args{.m = s.n,
                 .n = s.k,
                 .k = s.m,
@@ -210,7 +263,7 @@ void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy
                 .a_type = dy.dtype(),
                 .b_type = x.x.dtype(),
                 .arithmetic = arithmetic_of(x.x, dy),
-                .a_row_sums = pdb ? pdb->get() : nullptr};
+                .a_row_sums = pdb.get()};
   if (!x.norm) return gemm(ctx, args);
   const PinnedNorm norm(kOp, x);
   args.normalise_b = norm.args;

@@ -1,6 +1,7 @@
 // Linear layers and what is fused with them. Legend: M rows (batch x tokens), K inputs, N outputs; w is [N, K] as in
 // the public state dict. Tensors are f32 or bf16; where an operand of a product is bf16, the product takes both as bf16
-// (the other is rounded on the way) and sums in f32.
+// (the other is rounded on the way) and sums in f32. What does not fit, shapes or types, is a ShapeError that names the
+// op.
 #pragma once
 #include <optional>
 
@@ -21,8 +22,8 @@ struct LinearInput {
 struct LinearOutput {
   enum class Kind { kPlain, kGelu, kGeluBackward, kGateResidual };
   Kind kind = Kind::kPlain;
-  Tensor in, out;
-  Chunk gate;
+  Tensor in, out;  ///< of y's shape; f32 around a gate, else of y's type
+  Chunk gate;      ///< f32
 };
 LinearOutput then_gelu(const Tensor& gelu);  ///< gelu = tanh GELU of y
 /// y becomes y gelu'(x); gelu, if defined, receives gelu(x)
@@ -37,7 +38,7 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
 
 /// One of several linear layers on the same input.
 struct LinearLayer {
-  Tensor w, b;  ///< [N, K], [N]
+  Tensor w, b;  ///< [N, K], [N] or undefined
   Tensor y;     ///< [..., N], output
 };
 /// Math:     y = x w^T + b for every layer, to the bits of linear_forward
@@ -45,7 +46,7 @@ struct LinearLayer {
 void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearLayer>& layers);
 
 /// Math:     dx = dy w
-/// Grads:    dx is overwritten, or added to if `accumulate`
+/// Grads:    dx is overwritten, or added to if `accumulate` (f32 only)
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate = false,
                           const LinearOutput& output = {});
 

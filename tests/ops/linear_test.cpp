@@ -1,0 +1,363 @@
+// Linear layers in f32 and bf16: products with the work around them inside or in passes of its own, by whom they are
+// made, the same bits for any team, and types that do not fit.
+#include "ditrain/ops/linear.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "ditrain/base/error.hpp"
+#include "kernels/kernel_test_utils.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+using ops::LinearInput;
+using ops::LinearOutput;
+
+namespace {
+
+/// Uniform in [-magnitude, magnitude).
+Tensor uniform(Shape shape, uint64_t salt, DType type = DType::kF32, float magnitude = 1) {
+  Tensor t(shape, type);
+  copy(from_values(shape, kernels::random_values(num_elements(shape), salt, magnitude)), t);
+  return t;
+}
+
+std::vector<float> as_f32(const Tensor& t) {
+  const Tensor f32(t.shape());
+  copy(t, f32);
+  return to_vector(f32);
+}
+
+/// The sizes of a layer and everything that its products read.
+struct Layer {
+  int64_t B, T, K, N;
+  DType type;
+  Tensor x, raw, w, b, dy, stream, before_gelu;
+  ops::NormTerms norm;
+  ops::Chunk gate;
+
+  Layer(int64_t batch, int64_t tokens, int64_t inputs, int64_t outputs, DType t)
+      : B(batch), T(tokens), K(inputs), N(outputs), type(t) {
+    x = uniform({B, T, K}, 1, type), w = uniform({N, K}, 2, type), b = uniform({N}, 3);
+    dy = uniform({B, T, N}, 4, type), raw = uniform({B, T, K}, 5), stream = uniform({B, T, N}, 6);
+    before_gelu = uniform({B, T, K}, 7, type);
+    const Tensor cond = uniform({B, 3 * K}, 8, DType::kF32, 0.5f);
+    norm = {uniform({B, T}, 9, DType::kF32, 0.2f), uniform({B, T}, 10), {cond, 1}, {cond, 2}};
+    gate = {uniform({B, 2 * N}, 11), 1};
+  }
+  LinearInput normalised() const { return {raw, norm}; }
+  std::string name() const { return to_string(Shape{B, T, K, N}) + " " + dtype_name(type); }
+};
+
+/// Everything that the products of a layer write, by name.
+using Results = std::map<std::string, std::vector<float>>;
+
+// Results start as values that would be seen if they were left.
+Tensor result(Shape shape, DType type) { return uniform(std::move(shape), 77, type); }
+
+void forward(ops::Context& ctx, const Layer& p, const std::string& name, const LinearInput& x, Results& results) {
+  const Shape shape{p.B, p.T, p.N};
+  for (const Tensor& b : {p.b, Tensor()})
+    for (const LinearOutput::Kind kind : {LinearOutput::Kind::kPlain, LinearOutput::Kind::kGelu,
+                                          LinearOutput::Kind::kGeluBackward, LinearOutput::Kind::kGateResidual}) {
+      const bool gated = kind == LinearOutput::Kind::kGateResidual;
+      const Tensor y = result(shape, p.type), out = result(shape, gated ? DType::kF32 : p.type);
+      const Tensor in = gated ? p.stream : p.dy;
+      ops::linear_forward(ctx, x, p.w, b, y, {kind, in, out, p.gate});
+      const std::string key = name + (b.defined() ? " + b, " : ", ") + std::to_string(int(kind));
+      results[key] = as_f32(y), results[key + " out"] = as_f32(out);
+    }
+}
+
+void backward_data(ops::Context& ctx, const Layer& p, Results& results) {
+  const Shape shape{p.B, p.T, p.K};
+  const Tensor dx = result(shape, p.type), added = result(shape, DType::kF32), slope = result(shape, p.type),
+               slope_only = result(shape, p.type), gelu = result(shape, p.type);
+  ops::linear_backward_data(ctx, p.dy, p.w, dx);
+  ops::linear_backward_data(ctx, p.dy, p.w, added, /*accumulate=*/true);
+  ops::linear_backward_data(ctx, p.dy, p.w, slope, false, ops::times_gelu_slope(p.before_gelu, gelu));
+  ops::linear_backward_data(ctx, p.dy, p.w, slope_only, false, ops::times_gelu_slope(p.before_gelu, Tensor()));
+  results["dx"] = as_f32(dx), results["dx added"] = as_f32(added), results["dx gelu'"] = as_f32(slope);
+  results["dx gelu' only"] = as_f32(slope_only), results["gelu"] = as_f32(gelu);
+}
+
+void backward_weight(ops::Context& ctx, const Layer& p, const std::string& name, const LinearInput& x,
+                     Results& results) {
+  for (const bool accumulate : {false, true}) {
+    const Tensor dw = result({p.N, p.K}, DType::kF32), db = result({p.N}, DType::kF32),
+                 only = result({p.N, p.K}, DType::kF32);
+    ops::linear_backward_weight(ctx, x, p.dy, dw, db, accumulate);
+    ops::linear_backward_weight(ctx, x, p.dy, only, Tensor(), accumulate);
+    const std::string key = name + (accumulate ? " += " : " = ");
+    results[key + "dw"] = as_f32(dw), results[key + "db"] = as_f32(db), results[key + "dw only"] = as_f32(only);
+  }
+}
+
+void forward_all(ops::Context& ctx, const Layer& p, Results& results) {
+  const Tensor y = result({p.B, p.T, p.N}, DType::kF32), z = result({p.B, p.T, p.K}, DType::kF32);
+  const Tensor square = uniform({p.K, p.K}, 12, p.type);
+  ops::linear_forward_all(ctx, p.x, {{p.w, p.b, y}, {square, Tensor(), z}});
+  results["all y"] = as_f32(y), results["all z"] = as_f32(z);
+}
+
+Results products(ops::Context& ctx, const Layer& p) {
+  Results results;
+  forward(ctx, p, "x", p.x, results);
+  forward(ctx, p, "norm(x)", p.normalised(), results);
+  backward_data(ctx, p, results);
+  backward_weight(ctx, p, "x", p.x, results);
+  backward_weight(ctx, p, "norm(x)", p.normalised(), results);
+  forward_all(ctx, p, results);
+  return results;
+}
+
+using By = ops::Products::By;
+
+ops::Products made_by(By by, bool fuse = true) {
+  ops::Products products;
+  products.by = by, products.fuse = fuse;
+  return products;
+}
+
+struct Rig {
+  explicit Rig(int workers = 1, const ops::Products& how = {}) : team({.num_workers = workers}), ctx(team) {
+    ctx.products = how;
+  }
+  Results run(const Layer& p) { return products(ctx, p); }
+  parallel::Team team;
+  ops::Context ctx;
+};
+
+/// Odd sizes; sums of more than one chunk forward, in the data gradient, and over rows; few rows.
+std::vector<Layer> layers(DType type) {
+  const int64_t long_sum = kernels::kSumChunk + 7;
+  return {{2, 19, 45, 67, type},
+          {2, 9, long_sum, 40, type},
+          {1, 7, 33, long_sum, type},
+          {3, 391, 20, 35, type},
+          {1, 1, 8, 3, type}};
+}
+
+/// Sums of f32 and, in bf16, roundings of the results on the way: `roundings` of at most 2^-8 of what is there, and
+/// what a rounded value is multiplied with afterwards (gelu' and gates: at most 1.2).
+double limit(const Layer& p, const std::vector<float>& want, int roundings) {
+  double largest = 1;
+  for (const float v : want) largest = std::max(largest, std::abs(double(v)));
+  const int64_t terms = std::max({p.K, p.N, p.B * p.T});
+  return 4 * kernels::tolerance(terms, 1.7) + (p.type == DType::kBF16 ? 1.2 * roundings * largest / 256 : 0);
+}
+
+void check_close(const Layer& p, const Results& got, const Results& want, int roundings) {
+  REQUIRE(got.size() == want.size());
+  for (const auto& [name, values] : want) {
+    INFO(p.name() << ": " << name);
+    CHECK(kernels::difference(got.at(name), values, limit(p, values, roundings)) == "");
+  }
+}
+
+void check_same_bits(const Layer& p, const Results& got, const Results& want) {
+  REQUIRE(got.size() == want.size());
+  for (const auto& [name, values] : want) {
+    INFO(p.name() << ": " << name);
+    CHECK(kernels::same_bits(got.at(name), values));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("linear layers give the same bits for 1, 2, 3 and 8 workers, fused or not, in f32 and bf16") {
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  const bool fuse = GENERATE(true, false);
+  for (const Layer& p : layers(type)) {
+    const Results one = Rig(1, made_by(By::kOwn, fuse)).run(p);
+    for (const int workers : {2, 3, 8}) check_same_bits(p, Rig(workers, made_by(By::kOwn, fuse)).run(p), one);
+  }
+}
+
+TEST_CASE("products in passes: in f32 the bits of fused ones, in bf16 those values but for roundings") {
+  for (const Layer& p : layers(DType::kF32)) check_same_bits(p, Rig(2, made_by(By::kOwn, false)).run(p), Rig(2).run(p));
+  // The sum, the bias on top of it and the epilogue on top of that are each rounded.
+  for (const Layer& p : layers(DType::kBF16)) check_close(p, Rig(2, made_by(By::kOwn, false)).run(p), Rig(2).run(p), 3);
+}
+
+TEST_CASE("products of the reference, with passes around them, are those of our kernels") {
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  for (const Layer& p : layers(type)) check_close(p, Rig(2, made_by(By::kReference)).run(p), Rig(2).run(p), 3);
+}
+
+TEST_CASE("products of other libraries, with passes around them, are those of our kernels") {
+  const std::string name = GENERATE(from_range(kernels::peer_names()));
+  ops::Products by_peer = made_by(By::kPeer);
+  try {
+    by_peer.peer = kernels::load_peer(name, 2);
+  } catch (const InputError& e) {
+    WARN("skipped: " << e.what());
+    return;
+  }
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const kernels::GemmArgs probe{.m = 2,
+                                  .n = 2,
+                                  .k = 2,
+                                  .lda = 2,
+                                  .ldb = 2,
+                                  .ldc = 2,
+                                  .a_type = type,
+                                  .b_type = type,
+                                  .c_type = type,
+                                  .arithmetic = type};
+    if (!by_peer.peer->can(probe)) {
+      WARN("skipped: " << name << " has no " << dtype_name(type) << " products here");
+      continue;
+    }
+    for (const Layer& p : layers(type)) check_close(p, Rig(2, by_peer).run(p), Rig(2).run(p), 3);
+  }
+}
+
+TEST_CASE("a library that wants both operands as bf16 gets them, whatever they are") {
+  ops::Products by_peer = made_by(By::kPeer);
+  try {
+    by_peer.peer = kernels::load_peer("onednn", 1);
+  } catch (const InputError& e) {
+    WARN("skipped: " << e.what());
+    return;
+  }
+  const Layer p(2, 9, 30, 21, DType::kBF16);
+  const Tensor dy = uniform({2, 9, 21}, 4), x = uniform({2, 9, 30}, 1), w = uniform({21, 30}, 2);  // f32
+  const auto mixed = [&](ops::Context& ctx) {
+    const Tensor y({2, 9, 21}), from_f32({2, 9, 21}), dx({2, 9, 30}), dw({21, 30}), dw_of_f32({21, 30});
+    ops::linear_forward(ctx, x, p.w, p.b, y);
+    ops::linear_forward(ctx, p.x, w, p.b, from_f32);
+    ops::linear_backward_data(ctx, dy, p.w, dx);
+    ops::linear_backward_weight(ctx, p.x, dy, dw, Tensor());
+    ops::linear_backward_weight(ctx, x, p.dy, dw_of_f32, Tensor());
+    return Results{{"y", as_f32(y)},
+                   {"y from f32 weights", as_f32(from_f32)},
+                   {"dx", as_f32(dx)},
+                   {"dw", as_f32(dw)},
+                   {"dw of f32 inputs", as_f32(dw_of_f32)}};
+  };
+  Rig theirs(1, by_peer), ours;
+  const kernels::GemmArgs probe{.m = 2,
+                                .n = 2,
+                                .k = 2,
+                                .lda = 2,
+                                .ldb = 2,
+                                .ldc = 2,
+                                .a_type = DType::kBF16,
+                                .b_type = DType::kBF16,
+                                .arithmetic = DType::kBF16};
+  if (!by_peer.peer->can(probe)) {
+    WARN("skipped: oneDNN has no bf16 products here");
+    return;
+  }
+  check_close(p, mixed(theirs.ctx), mixed(ours.ctx), 0);
+}
+
+TEST_CASE("bf16 layers are f32 layers on the rounded values, and round their results once") {
+  for (const Layer& p : layers(DType::kBF16)) {
+    Layer rounded(p.B, p.T, p.K, p.N, DType::kF32);
+    for (auto [from, to] : {std::pair{&p.x, &rounded.x}, {&p.w, &rounded.w}, {&p.dy, &rounded.dy}}) copy(*from, *to);
+    Rig rig(2);
+    const Tensor y = result({p.B, p.T, p.N}, DType::kF32), y_rounded = result(y.shape(), DType::kBF16),
+                 want = result(y.shape(), DType::kF32);
+    ops::linear_forward(rig.ctx, rounded.x, rounded.w, p.b, want);
+    ops::linear_forward(rig.ctx, p.x, p.w, p.b, y);
+    ops::linear_forward(rig.ctx, p.x, p.w, p.b, y_rounded);
+    check_close(rounded, {{"y", as_f32(y)}}, {{"y", as_f32(want)}}, 0);
+    const Tensor once(y.shape(), DType::kBF16);
+    copy(y, once);
+    CHECK(as_f32(y_rounded) == as_f32(once));
+
+    // A normalised input is rounded where it enters the product.
+    const Tensor h(p.raw.shape(), DType::kBF16), mean(p.norm.mean.shape()), rstd(p.norm.rstd.shape());
+    ops::layer_norm_modulate_forward(rig.ctx, p.raw, p.norm.shift, p.norm.scale, h, mean, rstd);
+    const Tensor from_kept = result(y.shape(), DType::kF32);
+    ops::linear_forward(rig.ctx, h, p.w, p.b, from_kept);
+    ops::linear_forward(rig.ctx, {p.raw, {mean, rstd, p.norm.shift, p.norm.scale}}, p.w, p.b, y);
+    CHECK(as_f32(y) == as_f32(from_kept));
+
+    const Tensor dw = result({p.N, p.K}, DType::kF32), dw_want = clone(dw), db({p.N}), db_want({p.N});
+    ops::linear_backward_weight(rig.ctx, p.x, p.dy, dw, db);
+    ops::linear_backward_weight(rig.ctx, rounded.x, rounded.dy, dw_want, db_want);
+    check_close(rounded, {{"dw", as_f32(dw)}, {"db", as_f32(db)}}, {{"dw", as_f32(dw_want)}, {"db", as_f32(db_want)}},
+                0);
+  }
+}
+
+namespace {
+
+/// The text of the ShapeError that `call` throws.
+template <class F>
+std::string refusal(const F& call) {
+  try {
+    call();
+  } catch (const ShapeError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("linear layers refuse types that do not fit, and say which") {
+  Rig rig;
+  ops::Context& ctx = rig.ctx;
+  const Layer p(2, 3, 8, 4, DType::kF32);
+  const auto bf16 = [](const Tensor& t) { return Tensor(t.shape(), DType::kBF16); };
+  const Tensor y({2, 3, 4}), half_y = bf16(y), dx({2, 3, 8}), dw({4, 8}), labels({2, 3, 8}, DType::kI64);
+
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, bf16(p.b), y); }) ==
+        "[linear_forward] type of b; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_forward(ctx, labels, p.w, p.b, y); }) ==
+        "[linear_forward] type of an operand; got i64, expected f32 or bf16");
+  CHECK(refusal([&] {
+          ops::linear_forward_all(ctx, p.x, {{p.w, bf16(p.b), y}});
+        }) == "[linear_forward_all] type of b; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_backward_data(ctx, p.dy, p.w, bf16(dx), true); }) ==
+        "[linear_backward_data] type of a gradient that is added to; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_backward_weight(ctx, p.x, p.dy, bf16(dw), p.b); }) ==
+        "[linear_backward_weight] type of dw; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_backward_weight(ctx, p.x, p.dy, dw, bf16(p.b)); }) ==
+        "[linear_backward_weight] type of db; got bf16, expected f32");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {bf16(p.raw), p.norm}, p.w, p.b, y);
+        }) == "[linear_forward] type of a normalised input; got bf16, expected f32");
+  ops::NormTerms wrong = p.norm;
+  wrong.mean = bf16(wrong.mean);
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {p.raw, wrong}, p.w, p.b, y);
+        }) == "[linear_forward] type of what a normalised input needs; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(half_y)); }) ==
+        "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
+  CHECK(refusal([&] { ops::linear_backward_data(ctx, p.dy, p.w, dx, false, ops::times_gelu_slope(bf16(dx), {})); }) ==
+        "[linear_backward_data] type of what an epilogue reads; got bf16, expected f32");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, p.x, p.w, p.b, half_y, ops::then_gate_residual(p.stream, p.gate, half_y));
+        }) == "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
+  CHECK(refusal([&] {
+          const ops::Chunk gate{bf16(p.gate.cond), 1};
+          ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(p.stream, gate, y));
+        }) == "[linear_forward] type of a gate; got bf16, expected f32");
+}
+
+TEST_CASE("linear layers refuse shapes around the product that do not fit") {
+  Rig rig;
+  ops::Context& ctx = rig.ctx;
+  const Layer p(2, 3, 8, 4, DType::kF32);
+  const Tensor y({2, 3, 4}), flat({6, 4});
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(Tensor())); }) ==
+        "[linear_forward] what an epilogue writes; got nothing, expected [2, 3, 4]");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, p.x, p.w, p.b, y, {LinearOutput::Kind::kGeluBackward, {}, y, {}});
+        }) == "[linear_forward] what an epilogue reads; got nothing, expected [2, 3, 4]");
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(flat, p.gate, y)); }) ==
+        "[linear_forward] what an epilogue reads; got [6, 4], expected [2, 3, 4]");
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, flat, ops::then_gate_residual(flat, p.gate, flat)); }) ==
+        "[linear_forward] the result before a gate; got [6, 4], expected [B, T, C]");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {p.raw.reshaped({6, 8}), p.norm}, p.w, p.b, y);
+        }) == "[linear_forward] a normalised input; got [6, 8], expected [B, T, C]");
+  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, Tensor({3}), y); }) ==
+        "[linear_forward] b; got [3], expected [4]");
+}
