@@ -8,6 +8,12 @@
 
 namespace ditrain::kernels {
 
+namespace amx_bf16 {
+extern const KernelTable table;
+}
+namespace amx_model {
+extern const KernelTable table;
+}
 namespace avx512_bf16 {
 extern const KernelTable table;
 }
@@ -65,6 +71,11 @@ std::string missing_for_avx512_bf16() {
   return missing.empty() && !platform::cpu_features().avx512_bf16 ? "avx512_bf16" : missing;
 }
 
+std::string missing_for_amx_bf16() {
+  const std::string missing = missing_for_avx512_bf16();
+  return missing.empty() && !platform::cpu_features().amx_bf16 ? "amx_bf16 (or Linux grants no tiles)" : missing;
+}
+
 std::string missing_for_avx2() {
   if (!__builtin_cpu_supports("avx2")) return "avx2";
   if (!__builtin_cpu_supports("fma")) return "fma";
@@ -110,6 +121,7 @@ size_t first_allowed(const std::vector<IsaCandidate>& list, const std::string& w
 std::vector<IsaCandidate> isa_candidates() {
   std::vector<IsaCandidate> list;
 #ifdef DITRAIN_KERNELS_X86
+  list.push_back({&amx_bf16::table, missing_for_amx_bf16()});
   list.push_back({&avx512_bf16::table, missing_for_avx512_bf16()});
   list.push_back({&avx512::table, missing_for_avx512()});
   list.push_back({&avx2::table, missing_for_avx2()});
@@ -126,6 +138,14 @@ std::vector<IsaCandidate> isa_candidates() {
   list.push_back({&sve2_128::table, missing_for_sve2(128)});
 #endif
   list.push_back({&baseline::table, ""});
+  return list;
+}
+
+std::vector<IsaCandidate> model_tables() {
+  std::vector<IsaCandidate> list;
+#ifdef DITRAIN_KERNELS_X86
+  list.push_back({&amx_model::table, missing_for_avx512_bf16()});
+#endif
   return list;
 }
 

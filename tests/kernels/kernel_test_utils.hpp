@@ -21,16 +21,19 @@ namespace ditrain::kernels {
 /// this CPU gets (an emulator is slow and is run once for each).
 inline const char* only_kernels() { return std::getenv("DITRAIN_TEST_ONLY"); }
 
-/// The kernels that this CPU can run; what it lacks is reported, once.
+/// The kernels that this CPU can run; what it lacks is reported, once. Those on models of a
+/// unit come last.
 inline std::vector<const KernelTable*> usable_tables() {
   static bool reported = only_kernels() != nullptr;
   std::vector<const KernelTable*> tables;
-  for (const IsaCandidate& c : isa_candidates()) {
+  const auto add = [&](const IsaCandidate& c) {
     if (c.missing.empty() && (only_kernels() == nullptr || c.table->name == std::string(only_kernels())))
       tables.push_back(c.table);
     else if (!reported)
       WARN("skipped: " << c.table->name << ", CPU lacks " << c.missing);
-  }
+  };
+  for (const IsaCandidate& c : isa_candidates()) add(c);
+  for (const IsaCandidate& c : model_tables()) add(c);
   reported = true;
   return tables;
 }

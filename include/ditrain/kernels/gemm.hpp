@@ -62,7 +62,9 @@ struct GemmArgs {
 
 /// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
 /// (multiply, then add on baseline x86, which has no fused one); the old c, if accumulated, comes first, then the chunk
-/// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs.
+/// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs
+/// (amx_bf16: in blocks of 32, the even and the odd ones of a block each one chain from zero, added to each other
+/// first).
 inline constexpr int64_t kSumChunk = 1152;
 
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing.

@@ -10,8 +10,8 @@ namespace ditrain::kernels {
 /// Independent multiply-adds for `seconds`; returns flop (2 per multiply-add of a lane) / time [FLOP/s].
 /// kF32:     24 accumulators (14 where there are 16 registers: x86 without AVX-512) of the widest FMA of the chosen
 ///           instruction set (multiply and add on baseline x86); on SME the four tiles of FMOPA
-/// kBF16:    24 accumulators of a product of pairs (vdpbf16ps, BFDOT; 4 flop a lane), on SME the four tiles of BFMOPA;
-///           0 where the chosen instruction set has none
+/// kBF16:    24 accumulators of a product of pairs (vdpbf16ps, BFDOT; 4 flop a lane), on SME and
+///           AMX the four tiles of BFMOPA and of TDPBF16PS; 0 where the chosen instruction set has none
 double measure_fma_peak(DType type, double seconds);
 
 /// How many arrays a pass over memory reads, writes without reading, and updates in place.

@@ -1,0 +1,6 @@
+// The kernels of amx_bf16 with the tile unit in plain C++: for tests on machines that have none. Never dispatched to.
+#define DITRAIN_ISA amx_model
+#define DITRAIN_LANES 16
+#define DITRAIN_TILE_ROWS 14
+#define DITRAIN_TILE_UNIT "amx_model.inc"
+#include "all_kernels.inc"

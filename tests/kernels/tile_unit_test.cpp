@@ -1,0 +1,91 @@
+// Products of bf16 on the tile unit of x86: the order of their sums, on the unit and on its model.
+#include "ditrain/base/dtype.hpp"
+#include "ditrain/kernels/gemm.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+std::vector<const KernelTable*> tile_tables() {
+  std::vector<const KernelTable*> tables;
+  for (const KernelTable* table : usable_tables())
+    if (std::string(table->name).rfind("amx_", 0) == 0) tables.push_back(table);
+  return tables;
+}
+
+std::vector<BFloat16> random_halves(int64_t n, uint64_t salt) {
+  std::vector<BFloat16> x;
+  for (float v : random_values(n, salt)) x.push_back(to_bf16(v));
+  return x;
+}
+
+/// c[m,n] += a[m,k] b[n,k]^T + bias, all of bf16 but c and the bias.
+struct Product {
+  int64_t m, n, k;
+  std::vector<BFloat16> a = random_halves(m * k, 1), b = random_halves(n * k, 2);
+  std::vector<float> bias = random_values(n, 3), c = random_values(m * n, 4);
+
+  GemmArgs args() {
+    GemmArgs g{.m = m, .n = n, .k = k, .a = a.data(), .lda = k, .b = b.data(), .ldb = k, .trans_b = Trans::kYes};
+    g.c = c.data(), g.ldc = n, g.accumulate = true, g.bias = bias.data();
+    g.a_type = g.b_type = g.arithmetic = DType::kBF16;
+    return g;
+  }
+  void run(const KernelTable& table) {
+    const Scratch scratch(table.gemm_scratch_bytes(args()));
+    table.gemm(args(), scratch.get());
+  }
+  /// As the manual has it: in blocks of 32 steps a chain over the even steps and one over the odd ones, from zero.
+  float chunk_sum(int64_t i, int64_t j, int64_t begin, int64_t end) const {
+    float sum = 0;
+    for (int64_t p = begin; p < end; p += 32) {
+      float chain[2] = {};
+      for (int64_t s = p; s < std::min(p + 32, end); ++s)
+        chain[s % 2] = std::fma(to_f32(a[size_t(i * k + s)]), to_f32(b[size_t(j * k + s)]), chain[s % 2]);
+      sum += chain[0] + chain[1];
+    }
+    return sum;
+  }
+  void run_by_the_manual() {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        float& sum = c[size_t(i * n + j)];
+        for (int64_t p = 0; p < k; p += kSumChunk) sum += chunk_sum(i, j, p, std::min(p + kSumChunk, k));
+        sum += bias[size_t(j)];
+      }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("bf16 products on the tile unit sum in the order of Intel's manual") {
+  for (const KernelTable* table : tile_tables())
+    for (int64_t m : {1, 16, 17, 33, 70})  // up to 16 rows: the weight is read from where it lies
+      for (int64_t n : {1, 16, 31, 32, 50, 65})
+        for (int64_t k : {2, 32, 46, int(kSumChunk), int(kSumChunk) + 70}) {
+          CAPTURE(table->name, m, n, k);
+          Product fast{m, n, k}, slow{m, n, k};
+          fast.run(*table);
+          slow.run_by_the_manual();
+          CHECK(same_bits(fast.c, slow.c));
+        }
+}
+
+TEST_CASE("a bf16 that is subnormal counts as zero on the tile unit, and so does a sum") {
+  for (const KernelTable* table : tile_tables()) {
+    CAPTURE(table->name);
+    Product p{20, 20, 32};
+    std::fill(p.c.begin(), p.c.end(), 0.0f), std::fill(p.bias.begin(), p.bias.end(), 0.0f);
+    std::fill(p.a.begin(), p.a.end(), to_bf16(0x1p-127f)), std::fill(p.b.begin(), p.b.end(), to_bf16(0x1p100f));
+    p.run(*table);
+    CHECK(p.c == std::vector<float>(p.c.size(), 0.0f));
+    std::fill(p.a.begin(), p.a.end(), to_bf16(0x1p-100f)), std::fill(p.b.begin(), p.b.end(), to_bf16(0x1p-40f));
+    p.run(*table);
+    CHECK(p.c == std::vector<float>(p.c.size(), 0.0f));
+    std::fill(p.b.begin(), p.b.end(), to_bf16(0x1p-26f));
+    p.run(*table);
+    CHECK(p.c == std::vector<float>(p.c.size(), 32 * 0x1p-126f));
+  }
+}
