@@ -62,6 +62,10 @@ void check_threads(const Config& c) {
          fmt::format("at most {}", c.parallel.threads));
 }
 
+void check_kernels(const Config& c) {
+  if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
+}
+
 void check_drawn_data(const Config& c) {
   if (c.model.num_classes != 0 && c.model.num_classes != dataset::kShapesClasses)
     fail(fmt::format("data.kind: shapes has {} classes", dataset::kShapesClasses),
@@ -89,6 +93,7 @@ void validate_without_data(const Config& config) {
   check_sampling(config);
   check_optimizer(config);
   check_threads(config);
+  check_kernels(config);
 }
 
 void validate(const Config& config) {

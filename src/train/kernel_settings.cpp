@@ -23,34 +23,42 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-InputError bad_tuning(const std::string& path, const std::string& what) {
-  return InputError({.where = "tuning", .what = path + ": " + what, .hint = "write it anew with: ditbench tune"});
+InputError bad_tuning(const std::string& what) {
+  return InputError({.where = "tuning", .what = what, .hint = "ditbench tune, which writes such a file"});
 }
 
 // Why a tuning is not for this process; empty if it is.
 std::string misfit(const Tuning& t) {
-  if (t.cpu != platform::cpu_model_name()) return "made on " + t.cpu;
-  if (t.isa != kernels::chosen_isa()) return "made for " + t.isa + " kernels";
+  if (t.cpu != platform::cpu_model_name()) return "was made on " + t.cpu + ", not " + platform::cpu_model_name();
+  if (t.isa != kernels::chosen_isa()) return "was made for " + t.isa + " kernels, not " + kernels::chosen_isa();
   return "";
 }
 
-kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
-  const int cores_per_l3 = std::max(1, t.cores / std::max(1, t.l3_caches));
-  return kernels::derived_gemm_blocking(t.l2_bytes, t.l3_bytes / size_t(cores_per_l3));
+Tuning tuning_of(const nlohmann::json& json) {
+  const auto size = [&](const char* name) {
+    const nlohmann::json& value = json.at("gemm").at(name);
+    return value.is_number_integer() ? value.get<int64_t>() : int64_t{0};  // 0 is out of range
+  };
+  return {json.at("cpu"), json.at("isa"), {size("block_rows"), size("block_cols")}};
 }
 
 // Sets the blocks; says where they come from.
 std::string set_blocking(const std::string& tuned, const platform::Topology& topology) {
-  std::string why = "kernels.tuned: off";
+  const bool automatic = tuned == "auto";
+  std::error_code ignored;
+  const std::string path = automatic ? default_tuning_path() : tuned;
+  std::string why;
   kernels::GemmBlocking blocking = derived_blocking(topology);
-  const std::string path = tuned == "auto" ? default_tuning_path() : tuned;
-  if (tuned == "auto" && (path.empty() || !fs::exists(path))) {
-    why = "no tuning file";
-  } else if (tuned != "off") {
+  if (tuned == "off") {
+    why = "kernels.tuned: off";
+  } else if (automatic && (path.empty() || !fs::exists(path, ignored))) {
+    why = path.empty() ? "no folder for a tuning file" : "no tuning file " + path;
+  } else {
     const Tuning t = read_tuning(path);
-    why = misfit(t);
-    if (!why.empty() && tuned != "auto") throw bad_tuning(path, why);
-    if (why.empty()) blocking = t.blocking;
+    const std::string wrong = misfit(t);
+    if (!wrong.empty() && !automatic) throw bad_tuning(path + " " + wrong);
+    if (!wrong.empty()) why = path + " " + wrong;
+    if (wrong.empty()) blocking = t.blocking;
   }
   kernels::set_gemm_blocking(blocking);
   return why.empty() ? "from " + path : "derived from caches (" + why + ")";
@@ -82,6 +90,11 @@ void set_products(const Config& config, const std::vector<int>& pus, ops::Contex
 
 }  // namespace
 
+kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
+  const int cores_per_l3 = std::max(1, t.cores / std::max(1, t.l3_caches));
+  return kernels::derived_gemm_blocking(t.l2_bytes, t.l3_bytes / size_t(cores_per_l3));
+}
+
 std::string default_tuning_path() {
   if (const std::string path = environment("DITRAIN_TUNING"); !path.empty()) return path;
   if (const std::string config = environment("XDG_CONFIG_HOME"); !config.empty())
@@ -91,17 +104,20 @@ std::string default_tuning_path() {
 }
 
 Tuning read_tuning(const std::string& path) {
-  const std::string text = io::read_text_file(path, kMaxTuningBytes);
+  std::string text;
   try {
-    const auto json = nlohmann::json::parse(text);
-    const auto& gemm = json.at("gemm");
-    const Tuning t{json.at("cpu"), json.at("isa"), {gemm.at("block_rows"), gemm.at("block_cols")}};
+    text = io::read_text_file(path, kMaxTuningBytes);
+  } catch (const InputError& e) {  // names the file
+    throw bad_tuning(e.what());
+  }
+  try {
+    const Tuning t = tuning_of(nlohmann::json::parse(text));
     kernels::check_gemm_blocking(t.blocking);
     return t;
   } catch (const nlohmann::json::exception& e) {
-    throw bad_tuning(path, e.what());
+    throw bad_tuning(path + ": " + e.what());
   } catch (const InputError& e) {
-    throw bad_tuning(path, e.what());
+    throw bad_tuning(path + ": " + e.what());
   }
 }
 
@@ -109,7 +125,7 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
   const nlohmann::json json = {{"cpu", tuning.cpu},
                                {"isa", tuning.isa},
                                {"gemm", {{"block_rows", tuning.blocking.rows}, {"block_cols", tuning.blocking.cols}}}};
-  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder);
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) io::make_output_folder(folder);
   io::write_file_atomically(path, json.dump(2) + "\n");
 }
 

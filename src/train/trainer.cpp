@@ -258,6 +258,10 @@ void Run::load_checkpoint() {
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
+  const Config before = parse_config(state.config_yaml, resumed_);
+  if (precision_of(config_) == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
+    log::warn("kernels.fuse was {} before: in bf16 it moves roundings, so the run does not continue bit for bit",
+              before.kernels.fuse);
   if (state.world_size != comm_.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, comm_.world_size());
 }

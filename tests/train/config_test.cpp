@@ -59,13 +59,28 @@ std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../con
 /// Another valid value of the option, or "" if it takes only one.
 std::string other_value(const Option& option, const Config& base) {
   const std::string now = option.get(base);
-  for (const char* text : {"false",       "true",        "1",
-                           "2",           "7",           "0.25",
-                           "[0.25, 0.5]", "[8, 16]",     "squaredcos_cap_v2",
-                           "x0",          "fixed_small", "kl",
-                           "block",       "bf16",        "folder",
-                           "skip",        "cosine",      "ddim",
-                           "all",         "DiT-B/4",     "some where/x#y: \"z\" \\"}) {
+  for (const char* text : {"false",
+                           "true",
+                           "1",
+                           "2",
+                           "7",
+                           "0.25",
+                           "[0.25, 0.5]",
+                           "[8, 16]",
+                           "squaredcos_cap_v2",
+                           "x0",
+                           "fixed_small",
+                           "kl",
+                           "block",
+                           "bf16",
+                           "folder",
+                           "onednn",
+                           "skip",
+                           "cosine",
+                           "ddim",
+                           "all",
+                           "DiT-B/4",
+                           "some where/x#y: \"z\" \\"}) {
     Config trial = base;
     if (message_of([&] { apply_set(trial, option.name() + "=" + text); }) == "no error" && option.get(trial) != now)
       return text;
@@ -230,10 +245,10 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(parse_error("parallel:\n  strategy: dp\n") ==
         "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
   CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
-  for (const char* set : {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true",
-                          "memory.fast_gib=4", "memory.copy_cores=2", "memory.automem=on", "kernels.fuse=true",
-                          "kernels.tuned=tiles.json", "dist.shard_optimizer=true", "dist.reproducible=true",
-                          "dist.timeout_s=30", "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
+  for (const char* set :
+       {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true", "memory.fast_gib=4",
+        "memory.copy_cores=2", "memory.automem=on", "dist.shard_optimizer=true", "dist.reproducible=true",
+        "dist.timeout_s=30", "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
@@ -362,7 +377,8 @@ TEST_CASE("resume accepts changes of some keys only") {
     const std::vector<Difference> differences = differences_on_resume(base, changed);
     const std::string& s = option.section;
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
-                     option.name() == "data.loader_threads" || option.name() == "data.queue_batches" || s == "log" ||
+                     option.name() == "data.loader_threads" || option.name() == "data.queue_batches" ||
+                     option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || s == "log" ||
                      s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
                      s == "dist";
     INFO(option.name() << " = " << value);
@@ -373,6 +389,16 @@ TEST_CASE("resume accepts changes of some keys only") {
     CHECK((differences[0].old_value == option.get(base) && differences[0].new_value == option.get(changed)));
   }
   CHECK((free >= 15 && fixed >= 30));
+}
+
+TEST_CASE("products and precision of a run are for life, its tuning is not") {
+  Config old_config, new_config;
+  new_config.kernels.tuned = "off", new_config.kernels.fuse = false;
+  CHECK_NOTHROW(check_resume(old_config, new_config));
+  new_config.kernels.gemm = "openblas", new_config.train.precision = "bf16";
+  CHECK(message_of([&] {
+          check_resume(old_config, new_config);
+        }).find("train.precision: was f32, now bf16; kernels.gemm: was own, now openblas") != std::string::npos);
 }
 
 TEST_CASE("a refused resume lists both values of every key") {

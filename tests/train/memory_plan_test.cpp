@@ -85,3 +85,29 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
   CHECK(advice("selective", bytes_of("block", 1) - 1) == "\n  a smaller model, or a node with more memory");
   CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
 }
+
+TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {
+  Config f32 = config_of("selective"), bf16 = f32;
+  bf16.train.precision = "bf16";
+  const MemoryPlan before = plan_memory(f32, 1), after = plan_memory(bf16, 1);
+  const auto parameters = [](const MemoryPlan& plan) {
+    size_t bytes = 0;
+    for (const char* name : {"weights", "bf16 weights", "gradients", "AdamW moments", "EMA"})
+      bytes += item(plan, name).bytes;
+    return bytes;
+  };
+  nn::Dit model(f32.model);
+  const size_t table = size_t(model.parameters().find("pos_embed").size()) * sizeof(float);  // frozen, not planned
+  using Store = autograd::ParameterStore;
+  CHECK(parameters(before) + table == model.parameters().bytes(Store::For::kTraining));
+  CHECK(parameters(after) + table == model.parameters().bytes(Store::For::kTraining, DType::kBF16));
+  CHECK(item(before, "bf16 weights").bytes == 0);
+  CHECK(item(after, "bf16 weights").bytes == item(after, "weights").bytes / 2);
+  CHECK(describe(before).find("bf16") == std::string::npos);
+  CHECK(describe(after).find("bf16 weights") != std::string::npos);
+  // Of 11 values a token and channel, x stays f32: (1 + 10 / 2) / 11 = 0.545, statistics on top.
+  const double ratio = double(item(after, "kept activations").bytes) / double(item(before, "kept activations").bytes);
+  CHECK(ratio > 0.54);
+  CHECK(ratio < 0.58);
+  CHECK(item(after, "temporaries").bytes < item(before, "temporaries").bytes);
+}

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "ditrain/train/memory_plan.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -32,7 +33,7 @@ dataset::Batch random_batch(const Config& c) {
 struct Rig {
   explicit Rig(const Config& c, int workers = 1)
       : config(c), model(c.model), team({.num_workers = workers}), ctx(team), step(config, model, *comm, ctx) {
-    model.parameters().allocate(autograd::ParameterStore::For::kTraining);
+    model.parameters().allocate(autograd::ParameterStore::For::kTraining, precision_of(config));
     copy(random_tensor({model.parameters().arena_size()}, 5, 0.1f), model.parameters().values);
     step.allocate();
   }
@@ -75,6 +76,43 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
       CHECK(outcomes.back() == outcomes.front());
     }
   CHECK(outcomes.front().losses[0] != outcomes.front().losses[1]);
+}
+
+TEST_CASE("in bf16 the copy of the weights follows them: from the first step on, and over steps that are skipped") {
+  Config config = small_config();
+  config.train.precision = "bf16";
+  Rig rig(config, 2);
+  const Tensor &values = rig.model.parameters().values, &bf16 = rig.model.parameters().values_bf16;
+  const auto copy_is_right = [&] {
+    const Tensor want({values.size()}, DType::kBF16), a({values.size()}), b({values.size()});
+    copy(values, want);
+    copy(want, a), copy(bf16, b);
+    return to_vector(a) == to_vector(b);
+  };
+  CHECK_FALSE(copy_is_right());  // of weights that were loaded
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<float> before = to_vector(values);
+    CHECK(rig.run().non_finite.empty());
+    CHECK(to_vector(values) != before);
+    CHECK(copy_is_right());
+  }
+  dataset::Batch bad = random_batch(config);
+  bad.images[0] = INFINITY;
+  const std::vector<float> before = to_vector(values);
+  CHECK(rig.step.run(bad, rig.progress).non_finite == "input image");
+  CHECK(to_vector(values) == before);
+  CHECK(copy_is_right());
+}
+
+TEST_CASE("a step in bf16 has the losses of one in f32 but for roundings, and the same bits for any team") {
+  Config config = small_config();
+  Rig f32(config);
+  config.train.precision = "bf16";
+  Rig one(config), three(config, 3);
+  const Outcome want = two_steps(f32), got = two_steps(one);
+  CHECK(two_steps(three) == got);
+  for (int i : {0, 1}) CHECK(got.losses[size_t(i)] == Approx(want.losses[size_t(i)]).epsilon(1e-2));
+  CHECK(got.losses != want.losses);
 }
 
 TEST_CASE("gradients left from before have no part in a step") {
