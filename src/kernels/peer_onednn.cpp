@@ -268,6 +268,7 @@ void OneDnn::gemm(const GemmArgs& g) {
 }  // namespace
 
 std::unique_ptr<Peer> load_onednn(int threads, const std::vector<int>& pus) {
+  set_unless_set("GOMP_SPINCOUNT", "2000");  // pauses
   return std::make_unique<OneDnn>(threads, pus);
 }
 

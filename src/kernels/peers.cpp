@@ -59,6 +59,8 @@ void* PeerLibrary::checked_address(const char* symbol) const {
   return p;
 }
 
+void set_unless_set(const char* variable, const char* value) { setenv(variable, value, 0); }
+
 AffinityScope::AffinityScope(const std::vector<int>& pus) {
   if (pus.empty()) return;
   before_ = platform::affinity_mask();
@@ -127,6 +129,7 @@ std::string first_words(const std::string& text, int words) {
 }
 
 std::unique_ptr<Peer> load_openblas(int threads, const std::vector<int>& pus) {
+  set_unless_set("OPENBLAS_THREAD_TIMEOUT", "17");  // 2^17 cycles
   PeerLibrary library("OpenBLAS", {"libopenblas.so.0"}, "libopenblas0-pthread");
   const auto core = [&] { return std::string(library.get<const char*()>("openblas_get_corename")()); };
   bool wide = false;

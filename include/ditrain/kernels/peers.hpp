@@ -43,8 +43,10 @@ std::vector<std::string> peer_names();  ///< "openblas", "blis", "onednn"
 ///   openblas  OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512 and it would take narrower kernels
 ///   blis      BLIS_ARCH_TYPE likewise, where it does not know the CPU
 ///   onednn    dnnl_sgemm or a matmul primitive, for every shape the one that was faster in the first kPeerTrials calls
-/// (environment variables that are set already stay). pus: hardware threads that the library's threads may use, which
-/// the calling thread is let onto during its calls; empty: the affinity stays as it is.
+/// and lets its idle threads sleep after some 50 us (OPENBLAS_THREAD_TIMEOUT, GOMP_SPINCOUNT), so that they leave the
+/// cores to ours between two products. Environment variables that are set already stay.
+/// pus       hardware threads that the library may use: the calling thread is let onto them during its calls;
+///           empty: the affinity stays as it is
 /// Errors:   InputError for an unknown name, or if no file of the library is found: names the files and the package
 std::unique_ptr<Peer> load_peer(const std::string& name, int threads, const std::vector<int>& pus = {});
 
