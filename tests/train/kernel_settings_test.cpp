@@ -86,8 +86,8 @@ bool blocks_are(int64_t rows, int64_t cols) {
 }
 
 // Of the caches in `applied`: 3 MiB / 3 and 60 MiB / 6 in steps of kSumChunk floats.
-constexpr int64_t kDerivedRows = (3 << 20) / 3 / (kernels::kSumChunk * 4);
-constexpr int64_t kDerivedCols = (60 << 20) / 6 / (kernels::kSumChunk * 4);
+const kernels::GemmBlocking kFromCaches = kernels::derived_gemm_blocking(3 << 20, 60 << 20);
+const int64_t kDerivedRows = kFromCaches.rows, kDerivedCols = kFromCaches.cols;
 const std::string kDerived =
     "blocks " + std::to_string(kDerivedRows) + " x " + std::to_string(kDerivedCols) + " derived from caches";
 
