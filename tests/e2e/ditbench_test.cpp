@@ -1,0 +1,49 @@
+// ditbench from outside: its help, what it refuses, what it writes.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+TEST_CASE("ditbench: help names every bench and flag") {
+  const Result help = run(program("ditbench", {"--help"}));
+  REQUIRE_EXIT(help, 0);
+  for (const char* text :
+       {"  gemm  ", "  ops  ", "  step  ", "  ladder  ", "--model M", "--batch N,...", "--threads T", "--precision P",
+        "--recompute MODE", "--peers", "--repeats N", "--set KEY=VALUE...", "--json FILE", "--help", "--version"})
+    CHECK_THAT(help.out, Contains(text));
+}
+
+TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
+  const auto refused = [](const Args& args, const std::string& text) {
+    const Result result = run(program("ditbench", args));
+    REQUIRE_EXIT(result, 2);
+    CHECK_THAT(result.err, Contains("ditbench: error: ") && Contains(text));
+  };
+  refused({}, "one of gemm, ops, step, ladder");
+  refused({"stpe"}, "try step");
+  refused({"step", "ops"}, "one bench at a time");
+  refused({"step", "--batch", "4,x"}, "integers from 1");
+  refused({"step", "--batch", "0"}, "integers from 1");
+  refused({"step", "--precision", "f16"}, "f32 or bf16");
+  refused({"step", "--set", "kernels.gem=own"}, "did you mean");
+  refused({"gemm", "--model", "XXL"}, "unknown model");
+}
+
+TEST_CASE("ditbench: rows go to the table and to JSON") {
+  const ScratchFolder scratch;
+  const std::string json = scratch / "rows.json";
+  const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
+  const Result result = run(program(
+      "ditbench",
+      Args{"step", "--model", "custom", "--batch", "1,2", "--threads", "1", "--repeats", "2", "--json", json} + tiny));
+  REQUIRE_EXIT(result, 0);
+  CHECK_THAT(result.out, Contains("gemm: ") && Contains("step custom") && Contains("products: own, fused"));
+  const auto j = nlohmann::json::parse(read_file(json));
+  CHECK(j.at("threads") == 1);
+  CHECK(j.at("peak").at("f32_gflops").get<double>() > 0);
+  REQUIRE(j.at("rows").size() == 2);
+  CHECK(j.at("rows").at(1).at("batch") == 2);
+}
