@@ -15,7 +15,7 @@ struct CpuFeatures {
   bool sve2 = false;         ///< SVE2 with bf16 products
   bool sme = false;          ///< sve2, and the matrix unit with f32 and bf16 products
   int sve_bits = 0;          ///< length of a vector of the calling thread and those it starts; 0 without sve2
-  int sme_bits = 0;          ///< length of a vector in streaming mode: the matrix unit's tile has this square; 0 without
+  int sme_bits = 0;          ///< the same of a vector in streaming mode, the matrix unit's; 0 without sme
 };
 
 /// Probes once and returns the same answer ever after; the first call asks Linux for permission to use AMX tiles.

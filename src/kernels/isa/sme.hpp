@@ -1,15 +1,17 @@
 // Products on the matrix unit of Armv9 (SME), for any length of its vectors. With vectors of S words the unit adds the
-// outer product of two of them to S x S sums in one instruction; it holds four such tiles, used here as one of 2 S x 2 S.
-// It works in streaming mode, which takes tens to hundreds of cycles to enter and leave: hence many tiles a call.
+// outer product of two of them to S x S sums in one instruction; it holds four such tiles, used here as one of twice
+// the rows and columns. It works in streaming mode, which takes tens to hundreds of cycles to enter and leave: hence
+// many tiles a call.
 #pragma once
 #include <cstdint>
 
 namespace ditrain::kernels::sme {
 
 /// sums(i, j) = sum_k a(i, k) b(k, j) for k < kc, one chain from zero in increasing k.
-/// Layout:   with W = 2 S:  a(i, k) = a[(i / W) * a_step + k * W + i % W],  b(k, j) = b[(j / W) * b_step + k * W + j % W];
-///           the sums are tiles of W x W, row by row, one behind the other, those of the first W rows first.
-/// Memory:   panels and `sums` are whole tiles; of the last ones only halves (S rows or columns) may be used and written.
+/// Layout:   with W = 2 S:  a(i, k) = a[(i / W) * a_step + k * W + i % W]  and b(k, j) likewise; the sums are tiles of
+///           W x W one behind the other, those of the first W rows first.
+/// Memory:   panels and `sums` are whole tiles; of the last ones only halves (S rows or columns) may be used and
+///           written.
 struct Tiles {
   const float* a;
   int64_t a_step, rows;

@@ -1,16 +1,20 @@
 // See sme.hpp. An object of its own, without a fixed length of the vectors: in streaming mode they may have another one
 // than outside.
-#include "sme.hpp"
-
 #include <arm_sme.h>
+
+#include "sme.hpp"
 
 namespace ditrain::kernels::sme {
 namespace {
 
+// Every function here says that it shares ZA, also those that do not touch it: around a call of another the compiler
+// would have ZA saved.
 struct F32 {
   using Word = svfloat32_t;
   static Word of_ones() __arm_streaming __arm_inout("za") { return svdup_f32(1); }
-  static Word load(const float* p, int64_t vector) __arm_streaming __arm_inout("za") { return svld1_vnum_f32(svptrue_b32(), p, vector); }
+  static Word load(const float* p, int64_t vector) __arm_streaming __arm_inout("za") {
+    return svld1_vnum_f32(svptrue_b32(), p, vector);
+  }
   template <int kTile>
   static void add_outer(Word a, Word b) __arm_streaming __arm_inout("za") {
     svmopa_za32_f32_m(kTile, svptrue_b32(), svptrue_b32(), a, b);
