@@ -139,6 +139,10 @@ int body(int argc, char** argv) {
   effort.repeats = line.get_int("repeats", 1, 1000);
   bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort);
   std::fputs(kernels::dispatch_report().c_str(), stdout);
+  std::fflush(stdout);
+  harness.on_row = [](const bench::Row& row) {
+    std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
+  };
   wanted.run(line, harness);
   std::fputs(describe(harness.report()).c_str(), stdout);
   harness.check_shares();

@@ -75,6 +75,13 @@ void check(Peer& peer, const Case& c) {
 }
 
 std::unique_ptr<Peer> load_if_installed(const std::string& name, int threads, const std::vector<int>& pus = {}) {
+#ifdef __SANITIZE_ADDRESS__
+  // GCC 12's leak checker falls over threads of an OpenMP runtime that was loaded late, whoever uses them.
+  if (name == "onednn" && threads > 1) {
+    WARN("skipped: oneDNN with threads under the address sanitizer");
+    return nullptr;
+  }
+#endif
   try {
     return load_peer(name, threads, pus);
   } catch (const InputError& e) {

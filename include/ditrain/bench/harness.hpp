@@ -78,7 +78,12 @@ class Harness {
   /// from it.
   Row measure(const Work& work);
 
-  void add(Row row) { report_.rows.push_back(std::move(row)); }
+  void add(Row row) {
+    if (on_row) on_row(row);
+    report_.rows.push_back(std::move(row));
+  }
+  std::function<void(const Row&)> on_row =
+      {};  ///< called with every row that is added: long benches show that they live
   void note(std::string line) { report_.notes.push_back(std::move(line)); }
   /// All rows so far, with the highest peaks measured.
   const Report& report();
