@@ -23,7 +23,7 @@ namespace {
 CommandLine make_command_line() {
   return CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
-      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm and ladder all four, ops and tune XL, step S)"},
+      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step S)"},
        {"batch", "N,...", "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"precision", "P", "f32 or bf16", "f32"},

@@ -17,7 +17,7 @@ namespace {
 
 bool has_bf16_products() {
   const auto& cpu = ditrain::platform::cpu_features();
-  return cpu.avx512_bf16 || cpu.sve2;
+  return cpu.avx512_bf16 || cpu.amx_bf16 || cpu.sve2;
 }
 
 Args precision(const std::string& name) { return sets({"train.precision=" + name}); }
