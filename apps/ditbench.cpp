@@ -7,9 +7,12 @@
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/bench/tune.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/platform/cpu.hpp"
 #include "ditrain/train/command_line.hpp"
+#include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/option_table.hpp"
 
 using namespace ditrain;
@@ -20,7 +23,7 @@ namespace {
 CommandLine make_command_line() {
   return CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
-      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm and ladder all four, ops XL, step S)"},
+      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step S)"},
        {"batch", "N,...", "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"precision", "P", "f32 or bf16", "f32"},
@@ -28,6 +31,7 @@ CommandLine make_command_line() {
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
+       {"out", "FILE", "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json)"},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -37,7 +41,8 @@ CommandLine make_command_line() {
       "          the FMA peak\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
-      "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n");
+      "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
+      "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -107,11 +112,29 @@ void run_ladder(const CommandLine& line, bench::Harness& harness) {
   bench::bench_ladder(harness, ladder);
 }
 
+void run_tune(const CommandLine& line, bench::Harness& harness) {
+  const bool automatic = !line.has("out");
+  const std::string path = automatic ? default_tuning_path() : line.get("out");
+  if (path.empty())
+    throw InputError({.where = "command line",
+                      .what = "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set",
+                      .hint = "--out FILE"});
+  bench::TuneBench tune;
+  if (line.has("model")) tune.model = line.get("model");
+  if (line.has("batch")) tune.batch = line.get_int("batch", 1, 1 << 20);
+  const kernels::GemmBlocking best = bench::bench_tune(harness, tune, derived_blocking(harness.placement().topology));
+  write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), best}, path);
+  harness.note("written to " + path + ": " +
+               (automatic ? "ditrain takes it from there (kernels.tuned: auto)"
+                          : "ditrain takes it with --set kernels.tuned=" + path));
+}
+
 struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}, {"ladder", run_ladder}};
+constexpr Bench kBenches[] = {
+    {"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}, {"ladder", run_ladder}, {"tune", run_tune}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;

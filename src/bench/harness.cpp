@@ -86,7 +86,9 @@ Effort Effort::quick() {
 Harness::Harness(int64_t threads, const Effort& effort)
     : effort_(effort), placement_(place(threads)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
-  apply(train::Config());
+  train::Config config;
+  config.kernels.tuned = "off";
+  apply(config);
 }
 
 void Harness::apply(const train::Config& config) {

@@ -25,6 +25,8 @@ void set_gemm_blocking(const GemmBlocking& blocking) {
   gemm_blocking_in_use = blocking;
 }
 
+int64_t gemm_tile_rows() { return process_isa().table->tile_rows; }
+
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core) {
   constexpr size_t kUsualL2 = size_t{1} << 20, kUsualL3 = size_t{2} << 20;  // where hwloc knows nothing
   constexpr size_t kStepBytes = size_t(kSumChunk) * sizeof(float);          // of a row of a, of a column of b

@@ -1,7 +1,7 @@
 // The commands of README.md work as they stand there: every line of its sh blocks that starts one of the programs is
 // run, in order, in a folder where runs/quickstart is a (tiny) run and DIR a folder of images; every script it names is
 // there. To keep it short, flags are added: for ditrain --set train.steps=2 --set sample.every_steps=0, for ditbench
-// --repeats 1 --threads 2, for mpirun --oversubscribe.
+// --repeats 1 --threads 2, for mpirun --oversubscribe. A tuning file is written and read in the scratch folder.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -74,12 +74,14 @@ TEST_CASE("the commands of README.md run as they stand there") {
     replace(line, "=DIR", "=images");
     if (program_name == "ditrain") line += " --set train.steps=2 --set sample.every_steps=0";
     if (program_name == "ditbench") line += " --repeats 1 --threads 2";
-    REQUIRE_EXIT(run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + line}, {.timeout_s = 200}), 0);
+    const RunOptions options{.timeout_s = 200, .environment = {"DITRAIN_TUNING=" + scratch / "tuning.json"}};
+    REQUIRE_EXIT(run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + line}, options), 0);
     ++programs;
   }
   CHECK(programs >= 6);
   CHECK(scripts >= 3);
   CHECK(fs::exists(scratch / "grid.png"));
+  CHECK(fs::exists(scratch / "tuning.json"));
 }
 
 TEST_CASE("README.md names the picture of the quick start's last step") {

@@ -65,7 +65,8 @@ class Harness {
   const train::Placement& placement() const { return placement_; }
   int num_threads() const { return placement_.threads; }
 
-  /// Section `kernels` of a config for the rows that follow; at first that of the defaults.
+  /// Section `kernels` of a config for the rows that follow; at first that of the defaults, but without a tuning file:
+  /// a damaged one must not stop who writes a new one.
   void apply(const train::Config& config);
   const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
 

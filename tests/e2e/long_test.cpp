@@ -1,0 +1,50 @@
+// A thousand steps: does a small difference in every sum or rounding add up to another run? Minutes, so only with
+// scripts/test_long.sh.
+#include <catch2/catch.hpp>
+
+#include "learning.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+
+namespace {
+
+constexpr int64_t kSteps = 1000;
+constexpr size_t kWindow = 100;
+const RunOptions kPatient{.timeout_s = 1500};
+
+}  // namespace
+
+TEST_CASE("long: 1,000 steps of the quick start's model in bf16 follow those in f32", "[.long]") {
+  const ScratchFolder scratch;
+  // The rate of the paper: the quick start's own is 40 times that, and two f32 runs would not stay together either.
+  const Args settings = sets({"train.steps=" + std::to_string(kSteps), "optimizer.lr=1e-4", "sample.every_steps=0",
+                              "optimizer.schedule=constant", "eval.every_steps=0"});
+  for (const std::string type : {"f32", "bf16"}) {
+    const Args job =
+        program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", scratch / type});
+    REQUIRE_EXIT(run(job + settings + sets({"train.precision=" + type}), kPatient), 0);
+  }
+  const std::vector<double> f32 = smoothed_loss(scratch / "f32", kWindow),
+                            bf16 = smoothed_loss(scratch / "bf16", kWindow);
+  const double apart = largest_relative_difference(bf16, f32);
+  WARN("loss " << f32.front() << " -> " << f32.back() << "; bf16 within " << 100 * apart << " %");
+  CHECK(f32.back() < 0.15 * f32.front());
+  CHECK(apart > 0);
+  CHECK(apart < 0.02);
+}
+
+TEST_CASE("long: 1,000 steps with our products follow those with the reference's sums in f64", "[.long]") {
+  const ScratchFolder scratch;
+  for (const std::string products : {"own", "ref"})
+    REQUIRE_EXIT(run(tiny_ditrain(scratch / products, kSteps, sets({"kernels.gemm=" + products})), kPatient), 0);
+  const std::vector<double> own = smoothed_loss(scratch / "own", kWindow),
+                            ref = smoothed_loss(scratch / "ref", kWindow);
+  const double apart = largest_relative_difference(own, ref);
+  const double step = largest_relative_difference(smoothed_loss(scratch / "own", 1), smoothed_loss(scratch / "ref", 1));
+  WARN("loss " << ref.front() << " -> " << ref.back() << "; ours within " << 100 * apart << " %, single steps within "
+               << 100 * step << " %");
+  CHECK(ref.back() < 0.5 * ref.front());
+  CHECK(apart > 0);
+  CHECK(apart < 1e-3);
+}
