@@ -45,8 +45,8 @@ TEST_CASE("tune: candidates are the derived blocks, then whole tiles around them
 }
 
 TEST_CASE("tune: every candidate has a row, the best are timed again, the winner is one of them") {
-  const GemmBlocking before = kernels::gemm_blocking(), derived{56, 512};
   Harness harness(2, Effort::quick());
+  const GemmBlocking before = kernels::gemm_blocking(), derived{56, 512};
   const GemmBlocking best = bench_tune(harness, {.model = "S", .batch = 1}, derived);
   const std::vector<GemmBlocking> candidates = tuning_candidates(derived);
   const Report& report = harness.report();
@@ -82,8 +82,8 @@ TEST_CASE("tune: every candidate has a row, the best are timed again, the winner
 }
 
 TEST_CASE("tune: unknown models are refused and leave the blocks as they were") {
-  const GemmBlocking before = kernels::gemm_blocking();
   Harness harness(1, Effort::quick());
+  const GemmBlocking before = kernels::gemm_blocking();
   CHECK_THROWS_AS(bench_tune(harness, {.model = "XXL"}, {28, 256}), InputError);
   CHECK(same(kernels::gemm_blocking(), before));
 }
