@@ -167,7 +167,7 @@ void Harness::check_shares() const {
 }
 
 size_t Harness::cold_bytes() const {
-  return effort_.cold_arrays ? std::max(2 * placement_.topology.l3_bytes, size_t{64} << 20) : size_t{100} << 10;
+  return effort_.cold_arrays ? std::max(8 * placement_.topology.l3_bytes, size_t{64} << 20) : size_t{100} << 10;
 }
 
 void Harness::stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n) {
