@@ -25,43 +25,49 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
   if (tape.mode() == autograd::Mode::kInference) return;
   dmod_ = tape.temporary("dmodulation", {B, kNumModulations * C});
   dh_BTC_ = tape.temporary("dh", {B, T, C}, half);
+  dproj_ = tape.temporary("dbranch", {B, T, C}, half);
   dattn_ = tape.temporary("dattn", {B, T, C}, half);
   dqkv_ = tape.temporary("dqkv", qkv_->shape, half);
 }
 
-ops::LinearInput AttentionHalf::qkv_input() const {
-  if (h_BTC_ != nullptr) return h_BTC_->tensor;
-  return {x_BTC->tensor, {mean_->tensor, rstd_->tensor, modulation(kShiftMsa), modulation(kScaleMsa)}};
+ops::LinearInput AttentionHalf::qkv_input(const Samples& s) const {
+  if (h_BTC_ != nullptr) return of(h_BTC_, s);
+  return {of(x_BTC, s), {of(mean_, s), of(rstd_, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s)}};
 }
 
-void AttentionHalf::compute_x_mid(ops::Context& ctx) const {
-  ops::gate_residual_forward(ctx, x_BTC->tensor, modulation(kGateMsa), proj_->tensor, x_mid_BTC->tensor);
+void AttentionHalf::compute_x_mid(ops::Context& ctx, const Samples& s) const {
+  ops::gate_residual_forward(ctx, of(x_BTC, s), modulation(kGateMsa, s), of(proj_, s), of(x_mid_BTC, s));
+}
+
+void AttentionHalf::compute(ops::Context& ctx, const Samples& s) const {
+  if (h_BTC_ != nullptr)
+    ops::layer_norm_modulate_forward(ctx, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s),
+                                     of(h_BTC_, s), of(mean_, s), of(rstd_, s));
+  else
+    ops::layer_norm_statistics(ctx, of(x_BTC, s), of(mean_, s), of(rstd_, s));
+  weights_.qkv.forward(ctx, qkv_input(s), of(qkv_, s));
+  ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s));
+  weights_.proj.forward(ctx, of(attn_, s), of(proj_, s),
+                        ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
 }
 
 void AttentionHalf::forward(ops::Context& ctx) {
-  if (h_BTC_ != nullptr)
-    ops::layer_norm_modulate_forward(ctx, x_BTC->tensor, modulation(kShiftMsa), modulation(kScaleMsa), h_BTC_->tensor,
-                                     mean_->tensor, rstd_->tensor);
-  else
-    ops::layer_norm_statistics(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor);
-  weights_.qkv.forward(ctx, qkv_input(), qkv_->tensor);
-  ops::attention_forward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor);
-  weights_.proj.forward(ctx, attn_->tensor, proj_->tensor,
-                        ops::then_gate_residual(x_BTC->tensor, modulation(kGateMsa), x_mid_BTC->tensor));
+  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) { compute(part, s); });
 }
 
 void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
-  const Tensor &dx = stream_.dx_BTC->tensor, &dproj = dh_BTC_->tensor, &dattn = dattn_->tensor;
-  ops::gate_residual_backward(ctx, dx, modulation(kGateMsa), proj_->tensor, dproj, dmodulation(kGateMsa));
-  weights_.proj.backward_weight(ctx, attn_->tensor, dproj, gradients);
-  weights_.proj.backward_data(ctx, dproj, dattn);
-  ops::attention_backward(ctx, qkv_->tensor, num_heads_, attn_->tensor, lse_->tensor, dattn, dqkv_->tensor);
-
-  weights_.qkv.backward_weight(ctx, qkv_input(), dqkv_->tensor, gradients);
-  weights_.qkv.backward_data(ctx, dqkv_->tensor, dh_BTC_->tensor);
-  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, modulation(kScaleMsa),
-                                    dh_BTC_->tensor, dx, dmodulation(kShiftMsa), dmodulation(kScaleMsa));
-
+  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
+    const Tensor dx = of(stream_.dx_BTC, s), dproj = of(dproj_, s), dattn = of(dattn_, s), dqkv = of(dqkv_, s);
+    ops::gate_residual_backward(part, dx, modulation(kGateMsa, s), of(proj_, s), dproj, dmodulation(kGateMsa, s));
+    weights_.proj.backward_data(part, dproj, dattn);
+    ops::attention_backward(part, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), dattn, dqkv);
+    weights_.qkv.backward_data(part, dqkv, of(dh_BTC_, s));
+    ops::layer_norm_modulate_backward(part, of(x_BTC, s), of(mean_, s), of(rstd_, s), modulation(kScaleMsa, s),
+                                      of(dh_BTC_, s), dx, dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s));
+  });
+  const Samples all{0, stream_.batch};
+  weights_.proj.backward_weight(ctx, attn_->tensor, dproj_->tensor, gradients);
+  weights_.qkv.backward_weight(ctx, qkv_input(all), dqkv_->tensor, gradients);
   weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.add_backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
 }

@@ -18,50 +18,59 @@ MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const 
   fc2_ = tape.keep(*this, "fc2", {B, T, C}, stream.keep_costly, half);
   if (tape.mode() == autograd::Mode::kInference) return;
   dh_BTC_ = tape.temporary("dh", {B, T, C}, half);
+  dfc2_ = tape.temporary("dbranch", {B, T, C}, half);
   dfc1_BTF_ = tape.temporary("dfc1", {B, T, F}, half);
 }
 
-ops::LinearInput MlpHalf::fc1_input() const {
-  if (h_BTC_ != nullptr) return h_BTC_->tensor;
-  return {first_half_.x_mid_BTC->tensor,
-          {mean_->tensor, rstd_->tensor, first_half_.modulation(kShiftMlp), first_half_.modulation(kScaleMlp)}};
+ops::LinearInput MlpHalf::fc1_input(const Samples& s) const {
+  if (h_BTC_ != nullptr) return of(h_BTC_, s);
+  return {of(first_half_.x_mid_BTC, s),
+          {of(mean_, s), of(rstd_, s), first_half_.modulation(kShiftMlp, s), first_half_.modulation(kScaleMlp, s)}};
 }
 
-void MlpHalf::compute(ops::Context& ctx, const ops::LinearOutput& after_fc2) const {
-  const Tensor& x = first_half_.x_mid_BTC->tensor;
+void MlpHalf::compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const {
+  const Tensor x = of(first_half_.x_mid_BTC, s);
   if (h_BTC_ != nullptr)
-    ops::layer_norm_modulate_forward(ctx, x, first_half_.modulation(kShiftMlp), first_half_.modulation(kScaleMlp),
-                                     h_BTC_->tensor, mean_->tensor, rstd_->tensor);
+    ops::layer_norm_modulate_forward(ctx, x, first_half_.modulation(kShiftMlp, s), first_half_.modulation(kScaleMlp, s),
+                                     of(h_BTC_, s), of(mean_, s), of(rstd_, s));
   else
-    ops::layer_norm_statistics(ctx, x, mean_->tensor, rstd_->tensor);
-  weights_.fc1.forward(ctx, fc1_input(), fc1_->tensor, ops::then_gelu(gelu_BTF_->tensor));
-  weights_.fc2.forward(ctx, gelu_BTF_->tensor, fc2_->tensor, after_fc2);
+    ops::layer_norm_statistics(ctx, x, of(mean_, s), of(rstd_, s));
+  weights_.fc1.forward(ctx, fc1_input(s), of(fc1_, s), ops::then_gelu(of(gelu_BTF_, s)));
+  weights_.fc2.forward(ctx, of(gelu_BTF_, s), of(fc2_, s), after_fc2);
 }
 
 void MlpHalf::forward(ops::Context& ctx) {
-  compute(ctx,
-          ops::then_gate_residual(first_half_.x_mid_BTC->tensor, first_half_.modulation(kGateMlp), x_out_BTC_->tensor));
+  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
+    const ops::Chunk gate = first_half_.modulation(kGateMlp, s);
+    compute(part, s, ops::then_gate_residual(of(first_half_.x_mid_BTC, s), gate, of(x_out_BTC_, s)));
+  });
 }
 
 void MlpHalf::recompute(ops::Context& ctx) {
-  if (fc1_->policy == KeepPolicy::kKeep) return first_half_.compute_x_mid(ctx);  // the GELU comes back in backward
-  first_half_.forward(ctx);
-  compute(ctx, {});
+  const bool from_input = fc1_->policy != KeepPolicy::kKeep;  // else the GELU comes back in backward
+  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
+    if (!from_input) return first_half_.compute_x_mid(part, s);
+    first_half_.compute(part, s);
+    compute(part, s, {});
+  });
 }
 
 void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
-  const Tensor &dx = stream_.dx_BTC->tensor, &dfc2 = dh_BTC_->tensor, &dfc1 = dfc1_BTF_->tensor;
-  ops::gate_residual_backward(ctx, dx, first_half_.modulation(kGateMlp), fc2_->tensor, dfc2,
-                              first_half_.dmodulation(kGateMlp));
   // Without a GELU of this node's own at hand, the epilogue that needs its slope writes it again on the way.
-  const Tensor& gelu = gelu_BTF_->tensor;
-  weights_.fc2.backward_data(ctx, dfc2, dfc1, ops::times_gelu_slope(fc1_->tensor, h_BTC_ != nullptr ? Tensor() : gelu));
-  weights_.fc2.backward_weight(ctx, gelu, dfc2, gradients);
-  weights_.fc1.backward_weight(ctx, fc1_input(), dfc1, gradients);
-  weights_.fc1.backward_data(ctx, dfc1, dh_BTC_->tensor);
-  ops::layer_norm_modulate_backward(ctx, first_half_.x_mid_BTC->tensor, mean_->tensor, rstd_->tensor,
-                                    first_half_.modulation(kScaleMlp), dh_BTC_->tensor, dx,
-                                    first_half_.dmodulation(kShiftMlp), first_half_.dmodulation(kScaleMlp));
+  const bool writes_gelu = h_BTC_ == nullptr;
+  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
+    const Tensor dx = of(stream_.dx_BTC, s), dfc2 = of(dfc2_, s), dfc1 = of(dfc1_BTF_, s), dh = of(dh_BTC_, s);
+    ops::gate_residual_backward(part, dx, first_half_.modulation(kGateMlp, s), of(fc2_, s), dfc2,
+                                first_half_.dmodulation(kGateMlp, s));
+    weights_.fc2.backward_data(part, dfc2, dfc1,
+                               ops::times_gelu_slope(of(fc1_, s), writes_gelu ? of(gelu_BTF_, s) : Tensor()));
+    weights_.fc1.backward_data(part, dfc1, dh);
+    ops::layer_norm_modulate_backward(part, of(first_half_.x_mid_BTC, s), of(mean_, s), of(rstd_, s),
+                                      first_half_.modulation(kScaleMlp, s), dh, dx,
+                                      first_half_.dmodulation(kShiftMlp, s), first_half_.dmodulation(kScaleMlp, s));
+  });
+  weights_.fc2.backward_weight(ctx, gelu_BTF_->tensor, dfc2_->tensor, gradients);
+  weights_.fc1.backward_weight(ctx, fc1_input({0, stream_.batch}), dfc1_BTF_->tensor, gradients);
 }
 
 }  // namespace ditrain::nn

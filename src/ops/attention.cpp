@@ -32,15 +32,27 @@ struct Sizes {
   }
 };
 
+// f(b, h, worker) for each worker's heads of all samples: in runs of samples, or of heads where those go to clusters.
+template <class F>
+void for_heads(Context& ctx, const Sizes& s, const F& f) {
+  const bool by_cluster = ctx.cuts_columns();
+  ctx.run(WorkKind::kAttention, [&](const parallel::Worker& w) {
+    parallel::Range heads{0, s.H};
+    if (by_cluster) heads = parallel::partition(s.H, w.cluster, w.num_clusters);
+    const int64_t number = by_cluster ? w.worker_in_cluster : w.worker;
+    const int64_t workers = by_cluster ? w.workers_in_cluster : w.num_workers, each = heads.size();
+    const parallel::Range mine = parallel::partition(s.B * each, number, workers);
+    for (int64_t i = mine.begin; i < mine.end; ++i) f(i / each, heads.begin + i % each, w);
+  });
+}
+
 template <class E>
 void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
-  ctx.for_range(WorkKind::kAttention, s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
-    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
-    for (int64_t i = begin; i < end; ++i)
-      kernels::attention_forward(s.head(pqkv.get(), i / s.H, i % s.H), pout + s.out_offset(i / s.H, i % s.H),
-                                 plse + i * s.T, scratch);
+  for_heads(ctx, s, [&](int64_t b, int64_t h, const parallel::Worker& w) {
+    kernels::attention_forward(s.head(pqkv.get(), b, h), pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T,
+                               ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
   });
 }
 
@@ -49,14 +61,12 @@ void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor&
                   const Tensor& dout, const Tensor& dqkv) {
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
-  ctx.for_range(WorkKind::kAttention, s.B * s.H, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
-    void* scratch = ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / s.H, h = i % s.H, o = s.out_offset(b, h);
-      E* dq = pdqkv + s.qkv_offset(b, h);
-      kernels::attention_backward(s.head(pqkv.get(), b, h), pout + o, pdout + o, plse + i * s.T, dq, dq + s.H * s.D,
-                                  dq + 2 * s.H * s.D, scratch);
-    }
+  for_heads(ctx, s, [&](int64_t b, int64_t h, const parallel::Worker& w) {
+    const int64_t o = s.out_offset(b, h);
+    E* dq = pdqkv + s.qkv_offset(b, h);
+    kernels::attention_backward(s.head(pqkv.get(), b, h), pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq,
+                                dq + s.H * s.D, dq + 2 * s.H * s.D,
+                                ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
   });
 }
 

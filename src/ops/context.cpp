@@ -6,7 +6,16 @@
 
 namespace ditrain::ops {
 
-Context::Context(parallel::Team& team) : team_(team), scratch_(size_t(team.num_workers())) {}
+Context::Context(parallel::Team& team, Cut cut)
+    : owned_(new Shared{team, cut}), shared_(owned_.get()), products(shared_->products) {
+  shared_->scratch.resize(size_t(team.num_workers()));
+  shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
+  shared_->of_workers.resize(size_t(team.num_workers()));
+  team.run([&](const parallel::Worker& w) { shared_->of_workers[size_t(w.worker)].reset(new Context(*shared_, w)); });
+}
+Context::Context(Shared& shared, const parallel::Worker& mine)
+    : shared_(&shared), mine_(mine), products(shared.products) {}
+Context::~Context() = default;
 
 void* Context::at_least(Block& block, size_t bytes) {
   if (block.get_deleter().bytes < bytes || block == nullptr) {
@@ -17,8 +26,40 @@ void* Context::at_least(Block& block, size_t bytes) {
   return block.get();
 }
 
-void* Context::scratch(const parallel::Worker& w, size_t bytes) { return at_least(scratch_[size_t(w.worker)], bytes); }
-void* Context::workspace(int slot, size_t bytes) { return at_least(workspace_[slot], bytes); }
+void* Context::scratch(const parallel::Worker& w, size_t bytes) {
+  return at_least(shared_->scratch[size_t(mine_ ? mine_->worker : w.worker)], bytes);
+}
+
+void* Context::workspace(int slot, size_t bytes) {
+  if (!mine_) return at_least(shared_->workspaces[0][size_t(slot)], bytes);
+  const std::lock_guard lock(shared_->growing);
+  return at_least(shared_->workspaces[size_t(mine_->cluster) + 1][size_t(slot)], bytes);
+}
+
+void Context::barrier(const parallel::Worker& w) {
+  if (mine_) return meet(*mine_);
+  team().barrier(w);
+  if (w.worker == 0) ++shared_->meetings.of_team;
+}
+
+void Context::meet(const parallel::Worker& w) {
+  if (w.workers_in_cluster == 1) return;
+  team().cluster_barrier(w);
+  if (w.worker == 0) ++shared_->meetings.of_cluster;
+}
+
+parallel::Worker Context::in_cluster(const parallel::Worker& w) {
+  return {.worker = w.worker_in_cluster,
+          .num_workers = w.workers_in_cluster,
+          .worker_in_cluster = w.worker_in_cluster,
+          .workers_in_cluster = w.workers_in_cluster};
+}
+
+bool Context::samples_are_cut(int64_t batch) const {
+  const int clusters = team().num_clusters();
+  return !mine_ && clusters > 1 && shared_->cut == Cut::kSamples && batch % clusters == 0 &&
+         products.by == Products::By::kOwn;
+}
 
 void expect_shape(const char* op, const char* name, const Tensor& t, const Shape& expected) {
   if (!t.defined() || t.shape() != expected)

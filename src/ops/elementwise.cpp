@@ -57,7 +57,7 @@ void Rows::for_blocks(Context& ctx, const PinnedChunk* const (&out)[S], const F&
       const int64_t b = i / blocks, first = b * T + i % blocks * kTokenBlock;
       f(b, first, std::min(kTokenBlock, (b + 1) * T - first), sums + i * width);
     }
-    ctx.team().barrier(w);
+    ctx.barrier(w);
     const parallel::Range columns = parallel::partition(C, w.worker, w.num_workers, kColumnGrain);
     if (columns.empty()) return;
     for (int64_t b = 0; b < B; ++b) {
@@ -238,7 +238,7 @@ double sum_squares(Context& ctx, const Tensor& x) {
 }
 
 int64_t find_non_finite(Context& ctx, const Tensor& x) {
-  std::vector<int64_t> first(size_t(ctx.team().num_workers()), -1);
+  std::vector<int64_t> first(size_t(ctx.num_workers()), -1);
   with_type(x, [&](auto t) {
     const Pin<decltype(t)> p(x);
     ctx.for_range(x.size(), kGrain, [&](int64_t begin, int64_t end, const parallel::Worker& w) {

@@ -31,15 +31,30 @@ int row_parts(int num_workers, int64_t m, int64_t n) {
   return best;
 }
 
-// f(part, worker) on every worker's block of c.
+// Part `number` of m x n, cut for `workers` of them.
+struct Block {
+  parallel::Range rows, columns;
+};
+Block block_for(int64_t m, int64_t n, int workers, int number) {
+  const int rows = row_parts(workers, m, n), columns = workers / rows;
+  return {parallel::partition(m, number / columns, rows, kRowGrain),
+          parallel::partition(n, number % columns, columns, kColumnGrain)};
+}
+
+// f(part, worker) on every worker's block of c. Where columns go to clusters first, gradients of weights go by rows.
 template <class F>
 void for_blocks(Context& ctx, const GemmArgs& whole, const F& f) {
-  const int workers = ctx.team().num_workers();
-  const int rows = row_parts(workers, whole.m, whole.n), columns = workers / rows;
+  const bool by_cluster = ctx.cuts_columns(), weight = whole.trans_a == kernels::Trans::kYes;
   ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) {
-    const parallel::Range r = parallel::partition(whole.m, w.worker / columns, rows, kRowGrain);
-    const parallel::Range c = parallel::partition(whole.n, w.worker % columns, columns, kColumnGrain);
-    if (!r.empty() && !c.empty()) f(kernels::block_of(whole, r.begin, r.size(), c.begin, c.size()), w);
+    parallel::Range rows{0, whole.m}, columns{0, whole.n};
+    if (by_cluster && weight) rows = parallel::partition(whole.m, w.cluster, w.num_clusters, kRowGrain);
+    if (by_cluster && !weight) columns = parallel::partition(whole.n, w.cluster, w.num_clusters, kColumnGrain);
+    const Block mine = by_cluster ? block_for(rows.size(), columns.size(), w.workers_in_cluster, w.worker_in_cluster)
+                                  : block_for(whole.m, whole.n, w.num_workers, w.worker);
+    if (mine.rows.empty() || mine.columns.empty()) return;
+    f(kernels::block_of(whole, rows.begin + mine.rows.begin, mine.rows.size(), columns.begin + mine.columns.begin,
+                        mine.columns.size()),
+      w);
   });
 }
 

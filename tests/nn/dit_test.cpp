@@ -27,12 +27,19 @@ void randomise(nn::Dit& model, float deviation = 0.15f) {
   copy(random_tensor({model.parameters().arena_size()}, 5, deviation), model.parameters().values);
 }
 
+struct Crew {
+  int workers = 1, clusters = 1;
+  ops::Cut cut = ops::Cut::kSamples;
+  Crew(int n) : workers(n) {}  // NOLINT: a number of workers is a crew
+  Crew(int n, int groups, ops::Cut by) : workers(n), clusters(groups), cut(by) {}
+};
+
 struct Rig {
-  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, int workers = 1, Mode mode = Mode::kTraining,
+  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
                nn::Recompute recompute = nn::Recompute::kSelective, DType precision = DType::kF32)
       : model(config),
-        team({.num_workers = workers}),
-        ctx(team),
+        team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
+        ctx(team, crew.cut),
         pass(model, batch, mode, {mode == Mode::kTraining, recompute, precision}) {
     model.parameters().allocate(ParameterStore::For::kTraining, precision);
     nn::initialise(model, 1);
@@ -148,8 +155,8 @@ Outcome run(Rig& rig) {
   rig.backward(random_tensor(rig.pass.out().shape(), 7));
   return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
 }
-Outcome run(const nn::DitConfig& config, int workers, DType precision, bool fuse = true) {
-  Rig rig(config, 3, workers, Mode::kTraining, nn::Recompute::kSelective, precision);
+Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
+  Rig rig(config, batch, crew, Mode::kTraining, nn::Recompute::kSelective, precision);
   rig.ctx.products.fuse = fuse;
   return run(rig);
 }
@@ -164,6 +171,36 @@ TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
     INFO(dtype_name(precision) << ", " << workers << " workers, " << (fuse ? "fused" : "in passes"));
     CHECK(run(small(8, 12), workers, precision, fuse) == one);
   }
+}
+
+TEST_CASE("clusters change no bit, whether samples or columns are cut") {
+  using ops::Cut;
+  const DType precision = GENERATE(DType::kF32, DType::kBF16);
+  const bool fuse = GENERATE(true, false);
+  const Outcome one = run(small(8, 12), 1, precision, fuse, 4);
+  for (const Crew& crew :
+       {Crew(2, 2, Cut::kSamples), Crew(2, 2, Cut::kN), Crew(5, 2, Cut::kSamples), Crew(5, 2, Cut::kN),
+        Crew(4, 4, Cut::kSamples), Crew(3, 3, Cut::kSamples), Crew(3, 3, Cut::kN)}) {
+    INFO(dtype_name(precision) << ", " << crew.workers << " workers in " << crew.clusters << " clusters, "
+                               << (crew.cut == Cut::kN ? "columns" : "samples") << (fuse ? ", fused" : ", in passes"));
+    CHECK(run(small(8, 12), crew, precision, fuse, 4) == one);
+  }
+}
+
+TEST_CASE("clusters that have their own samples meet at the ends of half-layers only") {
+  const auto meetings = [](const Crew& crew) {
+    Rig rig(small(8, 12), 4, crew);
+    rig.pass.forward(rig.ctx);
+    const ops::Meetings before = rig.ctx.meetings();
+    rig.pass.forward(rig.ctx);
+    return std::pair(rig.ctx.meetings().of_team - before.of_team, rig.ctx.meetings().of_cluster - before.of_cluster);
+  };
+  const auto columns = meetings(Crew(4, 2, ops::Cut::kN)), samples = meetings(Crew(4, 2, ops::Cut::kSamples));
+  const int64_t depth = small(8, 12).depth;
+  CHECK(columns.second == 0);
+  CHECK(samples.second == 7 * depth);                 // four jobs of an attention half, three of an MLP half
+  CHECK(columns.first - samples.first == 5 * depth);  // seven jobs are two
+  CHECK(meetings(Crew(2, 2, ops::Cut::kSamples)).second == 0);
 }
 
 TEST_CASE("fusing changes no bit of a pass in f32") {

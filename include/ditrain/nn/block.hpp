@@ -26,23 +26,27 @@ class AttentionHalf final : public autograd::Node {
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
+  /// x + attn(...) of some samples, into x_mid.
+  void compute(ops::Context& ctx, const Samples& s) const;
   /// x between the halves, x + gate_msa proj, into x_mid.
-  void compute_x_mid(ops::Context& ctx) const;
-  ops::Chunk modulation(Modulation which) const { return {modulations_.of_block(index_), which}; }
-  ops::Chunk dmodulation(Modulation which) const { return {dmod_->tensor, which}; }
+  void compute_x_mid(ops::Context& ctx, const Samples& s) const;
+  ops::Chunk modulation(Modulation which, const Samples& s) const {
+    return {modulations_.of_block(index_).rows(s.begin, s.end), which};
+  }
+  ops::Chunk dmodulation(Modulation which, const Samples& s) const { return {of(dmod_, s), which}; }
 
   ActivationRef x_BTC;      ///< input of the block, written by the node before
   ActivationRef x_mid_BTC;  ///< x between the halves
 
  private:
-  ops::LinearInput qkv_input() const;  // modulate(norm1(x)): kept, or made while packing
+  ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
 
   int64_t index_, num_heads_;
   BlockWeights weights_;
   TokenStream stream_;
   const Modulations& modulations_;
   ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
-  ActivationRef dmod_, dh_BTC_, dattn_, dqkv_;
+  ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_;
 };
 
 class MlpHalf final : public autograd::Node {
@@ -56,14 +60,15 @@ class MlpHalf final : public autograd::Node {
   void backward(ops::Context& ctx, Gradients gradients) override;
 
  private:
-  ops::LinearInput fc1_input() const;  // modulate(norm2(x_mid)): kept, or made while packing
-  void compute(ops::Context& ctx, const ops::LinearOutput& after_fc2) const;  // the MLP on x_mid
+  ops::LinearInput fc1_input(const Samples& s) const;  // modulate(norm2(x_mid)): kept, or made while packing
+  // The MLP on x_mid.
+  void compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const;
 
   BlockWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
   ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;
-  ActivationRef dh_BTC_, dfc1_BTF_;
+  ActivationRef dh_BTC_, dfc2_, dfc1_BTF_;
 };
 
 }  // namespace ditrain::nn

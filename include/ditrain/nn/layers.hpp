@@ -35,6 +35,10 @@ struct LinearWeights {
   void add_backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx) const;  ///< dx is added to
 };
 
+/// Samples [begin, end) of a batch, the first dimension of what they are taken of.
+using Samples = parallel::Range;
+inline Tensor of(const ActivationRef& a, const Samples& s) { return a->tensor.rows(s.begin, s.end); }
+
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;

@@ -1,8 +1,14 @@
-// What every op gets: the team that computes and scratch memory of each worker. Ops check shapes, hold the tensors'
-// memory while kernels run, and cut the work over the team; whatever the cut, the bits of the result are the same.
+// What every op gets: the workers that compute and scratch memory of each. Ops check shapes, hold the tensors' memory
+// while kernels run, and cut the work over the workers; whatever the cut, the bits of the result are the same.
+//
+// The thread that drives the ops has a context of the whole team: each job goes to all workers, who meet at its end.
+// over_samples gives every cluster of the team some samples of a batch and a context of its own for them: each of its
+// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only.
 #pragma once
 #include <array>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
@@ -35,20 +41,62 @@ struct WorkTimes {
   double operator[](WorkKind kind) const { return working_s[size_t(kind)]; }
 };
 
-class Context {
- public:
-  explicit Context(parallel::Team& team);
+/// How the forward pass and the data gradients of a batch are shared out to the clusters of a team. Gradients of
+/// weights are always cut by rows of the weight.
+///   kSamples   whole samples where every cluster gets as many, so that nothing is exchanged within a layer; else rows
+///   kN         columns of every product and attention heads: the paper's Figure 6
+enum class Cut { kSamples, kN };
 
-  parallel::Team& team() const { return team_; }
+/// How often workers met.
+struct Meetings {
+  int64_t of_team = 0;     ///< ends of jobs of the whole team, and barriers inside them
+  int64_t of_cluster = 0;  ///< the same of the first cluster
+};
+
+class Context {
+  struct Free {
+    Free() : bytes(0) {}
+    explicit Free(size_t size) : bytes(size) {}
+    size_t bytes;
+    void operator()(void* p) const { memory::system_memory().deallocate(p, bytes); }
+  };
+  using Block = std::unique_ptr<void, Free>;
+  using Workspaces = std::array<Block, 3>;
+  // What the context of the team and those of its workers have in common.
+  struct Shared {
+    parallel::Team& team;
+    Cut cut;
+    Products products = {};
+    WorkTimes times = {};
+    Meetings meetings = {};
+    std::vector<Block> scratch = {};          // of each worker
+    std::vector<Workspaces> workspaces = {};  // of the team, then of each cluster
+    std::mutex growing = {};                  // of a workspace: all workers of a cluster ask for it
+    std::vector<std::unique_ptr<Context>> of_workers = {};
+  };
+
+  std::unique_ptr<Shared> owned_;  // by the context of the team
+  Shared* shared_;
+  std::optional<parallel::Worker> mine_;  // of a context for samples: whose it is
+
+ public:
+  explicit Context(parallel::Team& team, Cut cut = Cut::kSamples);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  parallel::Team& team() const { return shared_->team; }
+  /// Who take part in a job; what f is told of itself counts among these.
+  int num_workers() const { return mine_ ? mine_->workers_in_cluster : team().num_workers(); }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
   void* scratch(const parallel::Worker& w, size_t bytes);
 
-  /// Scratch of the team, 64-byte aligned, valid until the next call for the same slot; contents undefined. For the
-  /// thread outside the team's jobs.
+  /// Scratch of all workers of this context, 64-byte aligned, valid until the next call for the same slot; contents
+  /// undefined. Not inside a job.
   void* workspace(int slot, size_t bytes);
 
-  Products products;
+  Products& products;  ///< one for the team and its clusters
 
   /// One job: f(worker) on every worker. All work of the ops goes through here, so that it is accounted for (three
   /// looks at the clock a job, some 0.1 us).
@@ -56,13 +104,40 @@ class Context {
   void run(WorkKind kind, const F& f) {
     const double start = now_s();
     double done = start;
-    team_.run([&](const parallel::Worker& w) {
-      f(w);
+    if (mine_) {
+      f(in_cluster(*mine_));
+      done = now_s();
+      meet(*mine_);
+    } else {
+      team().run([&](const parallel::Worker& w) {
+        f(w);
+        if (w.worker == 0) done = now_s();
+      });
+      ++shared_->meetings.of_team;
+    }
+    if (mine_ && mine_->worker != 0) return;
+    shared_->times.working_s[size_t(kind)] += done - start;
+    shared_->times.waiting_s += now_s() - done;
+  }
+
+  /// Waits for the other workers of a job; only inside one.
+  void barrier(const parallel::Worker& w);
+
+  /// f(context, samples) for all samples [0, batch): once with this context, or, with Cut::kSamples, by every worker
+  /// for the samples of its cluster. f calls ops on those samples only, and nothing that other clusters write.
+  template <class F>
+  void over_samples(int64_t batch, const F& f) {
+    if (!samples_are_cut(batch)) return f(*this, parallel::Range{0, batch});
+    double done = 0;
+    team().run([&](const parallel::Worker& w) {
+      f(*shared_->of_workers[size_t(w.worker)], parallel::partition(batch, w.cluster, w.num_clusters));
       if (w.worker == 0) done = now_s();
     });
-    times_.working_s[size_t(kind)] += done - start;
-    times_.waiting_s += now_s() - done;
+    ++shared_->meetings.of_team;
+    shared_->times.waiting_s += now_s() - done;
   }
+  /// Whether columns and heads go to clusters before they go to workers.
+  bool cuts_columns() const { return !mine_ && shared_->cut == Cut::kN; }
 
   /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
   template <class F>
@@ -80,27 +155,20 @@ class Context {
   /// Work that the calling thread does without the team, another library's product say.
   template <class F>
   void run_alone(WorkKind kind, const F& f) {
-    const ScopedTimer timer(&times_.working_s[size_t(kind)]);
+    const ScopedTimer timer(&shared_->times.working_s[size_t(kind)]);
     f();
   }
 
   /// Where the time went since the context was made.
-  const WorkTimes& times() const { return times_; }
+  const WorkTimes& times() const { return shared_->times; }
+  const Meetings& meetings() const { return shared_->meetings; }
 
  private:
-  struct Free {
-    Free() : bytes(0) {}
-    explicit Free(size_t size) : bytes(size) {}
-    size_t bytes;
-    void operator()(void* p) const { memory::system_memory().deallocate(p, bytes); }
-  };
-  using Block = std::unique_ptr<void, Free>;
   static void* at_least(Block& block, size_t bytes);
-
-  parallel::Team& team_;
-  WorkTimes times_;
-  std::vector<Block> scratch_;
-  Block workspace_[3];
+  Context(Shared& shared, const parallel::Worker& mine);
+  static parallel::Worker in_cluster(const parallel::Worker& w);
+  void meet(const parallel::Worker& w);
+  bool samples_are_cut(int64_t batch) const;
 };
 
 /// Errors: ShapeError "[op] name; got shape, expected shape"
