@@ -127,8 +127,8 @@ Row Harness::attempt(const Work& work) {
   if (work.limit) {
     const std::vector<double>& loop = contenders[1].seconds;
     row.gb_s = 1e-9 * work.bytes / row.time.median_s;
-    row.limit = 1e-9 * work.bytes / quantile(loop, 0.5);
-    row.share = median_ratio(loop, ours);
+    row.limit = 1e-9 * work.bytes / quantile(loop, 0);
+    row.share = row.gb_s / row.limit;
     row.drift = difference(loop.front(), loop.back());
   } else {
     row.gflops = 1e-9 * work.flop / row.time.median_s;
@@ -188,7 +188,7 @@ const Report& Harness::report() {
   const auto read = [&] { stream({.reads = 1}, {p}, n); };
   std::vector<double> seconds;
   for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(seconds_of(read, 1));
-  report_.read_gb_s = 1e-9 * double(n) * sizeof(float) / quantile(seconds, 0.5);
+  report_.read_gb_s = 1e-9 * double(n) * sizeof(float) / quantile(seconds, 0);
   return report_;
 }
 

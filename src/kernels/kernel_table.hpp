@@ -24,14 +24,11 @@ struct ActivationKernels {
   void (*column_sums)(const T*, int64_t, float*, int64_t, int64_t);
   void (*layer_norm_apply)(const float*, const float*, const float*, const float*, const float*, T*, int64_t, int64_t);
   void (*gate_residual_forward)(const float*, const float*, const T*, float*, int64_t, int64_t);
-  void (*gate_residual_backward_rows)(const float*, const float*, T*, int64_t, int64_t);
-  void (*gate_residual_backward_columns)(const float*, const T*, int64_t, float*, int64_t, int64_t);
+  void (*gate_residual_backward)(const float*, const float*, const T*, T*, float*, int64_t, int64_t);
   void (*layer_norm_modulate_forward)(const float*, const float*, const float*, T*, float*, float*, int64_t, int64_t,
                                       float);
-  void (*layer_norm_modulate_backward_rows)(const float*, const float*, const float*, const float*, const T*, float*,
-                                            int64_t, int64_t);
-  void (*layer_norm_modulate_backward_columns)(const float*, const float*, const float*, const T*, int64_t, float*,
-                                               float*, int64_t, int64_t);
+  void (*layer_norm_modulate_backward)(const float*, const float*, const float*, const float*, const T*, float*, float*,
+                                       float*, int64_t, int64_t);
 };
 
 /// The kernels of one instruction set; the fields are the public functions of the same names.

@@ -74,25 +74,18 @@ size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {
   void gate_residual_forward(const float* x, const float* gate, const T* h, float* y, int64_t rows, int64_t cols) {   \
     table().field.gate_residual_forward(x, gate, h, y, rows, cols);                                                   \
   }                                                                                                                   \
-  void gate_residual_backward_rows(const float* dy, const float* gate, T* dh, int64_t rows, int64_t cols) {           \
-    table().field.gate_residual_backward_rows(dy, gate, dh, rows, cols);                                              \
-  }                                                                                                                   \
-  void gate_residual_backward_columns(const float* dy, const T* h, int64_t stride, float* dgate, int64_t rows,        \
-                                      int64_t cols) {                                                                 \
-    table().field.gate_residual_backward_columns(dy, h, stride, dgate, rows, cols);                                   \
+  void gate_residual_backward(const float* dy, const float* gate, const T* h, T* dh, float* dgate, int64_t rows,      \
+                              int64_t cols) {                                                                         \
+    table().field.gate_residual_backward(dy, gate, h, dh, dgate, rows, cols);                                         \
   }                                                                                                                   \
   void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, T* y, float* mean,         \
                                    float* rstd, int64_t rows, int64_t cols, float eps) {                              \
     table().field.layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);                       \
   }                                                                                                                   \
-  void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,    \
-                                         const T* dy, float* dx, int64_t rows, int64_t cols) {                        \
-    table().field.layer_norm_modulate_backward_rows(x, mean, rstd, scale, dy, dx, rows, cols);                        \
-  }                                                                                                                   \
-  void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const T* dy,        \
-                                            int64_t stride, float* dshift, float* dscale, int64_t rows,               \
-                                            int64_t cols) {                                                           \
-    table().field.layer_norm_modulate_backward_columns(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);        \
+  void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,         \
+                                    const T* dy, float* dx, float* dshift, float* dscale, int64_t rows,               \
+                                    int64_t cols) {                                                                   \
+    table().field.layer_norm_modulate_backward(x, mean, rstd, scale, dy, dx, dshift, dscale, rows, cols);             \
   }
 DITRAIN_ACTIVATION(float, f32)
 DITRAIN_ACTIVATION(BFloat16, bf16)

@@ -99,22 +99,19 @@ void silu_backward(const float* x, const float* dy, float* dx, int64_t n) {
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols) {
   gate_residual_forward_body(x, gate, h, y, rows, cols);
 }
-void gate_residual_backward_columns(const float* dy, const float* h, int64_t stride, float* dgate, int64_t rows,
-                                    int64_t cols) {
-  gate_residual_backward_columns_body(dy, h, stride, dgate, rows, cols);
+void gate_residual_backward(const float* dy, const float* gate, const float* h, float* dh, float* dgate, int64_t rows,
+                            int64_t cols) {
+  gate_residual_backward_body(dy, gate, h, dh, dgate, rows, cols);
 }
 
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps) {
   layer_norm_modulate_forward_body(x, shift, scale, y, mean, rstd, rows, cols, double(eps));
 }
-void layer_norm_modulate_backward_rows(const float* x, const float* mean, const float* rstd, const float* scale,
-                                       const float* dy, float* dx, int64_t rows, int64_t cols) {
-  layer_norm_modulate_backward_rows_body(x, mean, rstd, scale, dy, dx, rows, cols);
-}
-void layer_norm_modulate_backward_columns(const float* x, const float* mean, const float* rstd, const float* dy,
-                                          int64_t stride, float* dshift, float* dscale, int64_t rows, int64_t cols) {
-  layer_norm_modulate_backward_columns_body(x, mean, rstd, dy, stride, dshift, dscale, rows, cols);
+void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,
+                                  const float* dy, float* dx, float* dshift, float* dscale, int64_t rows,
+                                  int64_t cols) {
+  layer_norm_modulate_backward_body(x, mean, rstd, scale, dy, dx, dshift, dscale, rows, cols);
 }
 
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {

@@ -34,11 +34,13 @@ void gate_residual_forward_body(const T* x, const T* gate, const T* h, T* y, int
 }
 
 template <class T>
-void gate_residual_backward_columns_body(const T* dy, const T* h, int64_t stride, T* dgate, int64_t rows,
-                                         int64_t cols) {
+void gate_residual_backward_body(const T* dy, const T* gate, const T* h, T* dh, T* dgate, int64_t rows, int64_t cols) {
   for (int64_t j = 0; j < cols; ++j) {
     double sum = 0;
-    for (int64_t r = 0; r < rows; ++r) sum += double(dy[r * stride + j]) * double(h[r * stride + j]);
+    for (int64_t i = j; i < rows * cols; i += cols) {
+      sum += double(dy[i]) * double(h[i]);
+      dh[i] = static_cast<T>(double(gate[j]) * double(dy[i]));
+    }
     dgate[j] = static_cast<T>(sum);
   }
 }
@@ -63,8 +65,9 @@ void layer_norm_modulate_forward_body(const T* x, const T* shift, const T* scale
 }
 
 template <class T>
-void layer_norm_modulate_backward_rows_body(const T* x, const T* mean, const T* rstd, const T* scale, const T* dy,
-                                            T* dx, int64_t rows, int64_t cols) {
+void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd, const T* scale, const T* dy, T* dx,
+                                       T* dshift, T* dscale, int64_t rows, int64_t cols) {
+  std::vector<double> shift_sum(static_cast<size_t>(cols)), scale_sum(shift_sum);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * cols;
     const auto g = [&](int64_t j) { return double(dy[at + j]) * (scale == nullptr ? 1.0 : 1 + double(scale[j])); };
@@ -77,22 +80,13 @@ void layer_norm_modulate_backward_rows_body(const T* x, const T* mean, const T* 
     for (int64_t j = 0; j < cols; ++j) {
       const double change = double(rstd[r]) * (g(j) - mean_g - xhat(j) * mean_gx);
       dx[at + j] = static_cast<T>(double(dx[at + j]) + change);
+      shift_sum[static_cast<size_t>(j)] += double(dy[at + j]);
+      scale_sum[static_cast<size_t>(j)] += double(dy[at + j]) * xhat(j);
     }
   }
-}
-
-template <class T>
-void layer_norm_modulate_backward_columns_body(const T* x, const T* mean, const T* rstd, const T* dy, int64_t stride,
-                                               T* dshift, T* dscale, int64_t rows, int64_t cols) {
   for (int64_t j = 0; j < cols; ++j) {
-    double shift_sum = 0, scale_sum = 0;
-    for (int64_t r = 0; r < rows; ++r) {
-      const double g = double(dy[r * stride + j]);
-      shift_sum += g;
-      scale_sum += g * (double(x[r * stride + j]) - double(mean[r])) * double(rstd[r]);
-    }
-    dshift[j] = static_cast<T>(shift_sum);
-    dscale[j] = static_cast<T>(scale_sum);
+    dshift[j] = static_cast<T>(shift_sum[static_cast<size_t>(j)]);
+    dscale[j] = static_cast<T>(scale_sum[static_cast<size_t>(j)]);
   }
 }
 

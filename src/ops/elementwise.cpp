@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kGrain = 1024;      // elements: 4 KiB, so that no two workers share a cache line
 constexpr int64_t kColumnGrain = 16;  // columns: one cache line
-constexpr int64_t kTokenBlock = 32;   // rows: at C = 1152 three f32 arrays take 442 KB of the L2 cache
+constexpr int64_t kTokenBlock = 32;   // rows summed in one chain; the sums are 1/32 of what is read
 
 struct PinnedChunk;
 
@@ -30,8 +30,8 @@ struct Rows {
       }
     });
   }
-  // f(b, first row, rows, sums) on blocks of kTokenBlock rows of one sample, which stay in the cache for all that f
-  // does with them; f leaves S rows of C sums over the rows of the block. Blocks are added in order into out[s](b).
+  // f(b, first row, rows, sums) on blocks of kTokenBlock rows of one sample; f leaves S rows of C sums over the rows of
+  // the block. Blocks are added in order into out[s](b).
   template <int S, class F>
   void for_blocks(Context& ctx, const PinnedChunk* const (&out)[S], const F& f) const;
 };
@@ -182,10 +182,8 @@ void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& m
     const PinnedChunk* const sums[] = {&pdshift, &pdscale};
     rows.for_blocks(ctx, sums, [&](int64_t b, int64_t row, int64_t n, float* partial) {
       const int64_t first = row * rows.C;
-      kernels::layer_norm_modulate_backward_rows(px + first, pmean + row, prstd + row, pscale(b), pdy + first,
-                                                 pdx + first, n, rows.C);
-      kernels::layer_norm_modulate_backward_columns(px + first, pmean + row, prstd + row, pdy + first, rows.C, partial,
-                                                    partial + rows.C, n, rows.C);
+      kernels::layer_norm_modulate_backward(px + first, pmean + row, prstd + row, pscale(b), pdy + first, pdx + first,
+                                            partial, partial + rows.C, n, rows.C);
     });
   });
 }
@@ -217,8 +215,7 @@ void gate_residual_backward(Context& ctx, const Tensor& dy, const Chunk& gate, c
     const PinnedChunk* const sums[] = {&pdgate};
     rows.for_blocks(ctx, sums, [&](int64_t b, int64_t row, int64_t n, float* partial) {
       const int64_t first = row * rows.C;
-      kernels::gate_residual_backward_columns(pdy + first, ph + first, rows.C, partial, n, rows.C);
-      kernels::gate_residual_backward_rows(pdy + first, pgate(b), pdh + first, n, rows.C);
+      kernels::gate_residual_backward(pdy + first, pgate(b), ph + first, pdh + first, partial, n, rows.C);
     });
   });
 }

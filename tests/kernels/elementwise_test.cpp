@@ -50,7 +50,7 @@ std::vector<float> run(UnaryGradient f, const std::vector<float>& x, const std::
 /// From -100 to 100, denser near 0.
 std::vector<float> wide_range() {
   std::vector<float> x;
-  for (double magnitude = 1e-6; magnitude < 100; magnitude *= 1.003) {
+  for (double magnitude = 1e-6; magnitude < 100; magnitude *= 1.0007) {
     x.push_back(static_cast<float>(magnitude));
     x.push_back(static_cast<float>(-magnitude));
   }
@@ -92,21 +92,21 @@ TEST_CASE("exp is within 1.1 ulp, saturates and keeps NaN") {
   }
 }
 
-TEST_CASE("gelu and silu equal the reference") {
+TEST_CASE("gelu and silu are within the stated error of f64") {
   const std::vector<float> x = wide_range(), dy = random_values(static_cast<int64_t>(x.size()), 31);
   for (const KernelTable* table : usable_tables()) {
     for (const Activation& f : kActivations) {
       INFO(table->name << " " << f.name);
       const std::vector<float> y = run(f.forward(*table), x), dx = run(f.backward(*table), x, dy);
-      // z has a relative rounding error of its own, hence |z| 2^-24 of y; below e^-88 |x| < 6e-37 y saturates to 0.
-      int64_t wrong = 0;
+      double worst = 0, worst_slope = 0;  // shares of the error that the header states
       for (size_t i = 0; i < x.size(); ++i) {
-        const double want = f.value(x[i]), slope = f.slope(x[i]);
-        const int64_t z = static_cast<int64_t>(std::min(90.0, std::abs(f.exponent(x[i]))));
-        wrong += std::abs(y[i] - want) > tolerance(z, std::abs(want)) + 6e-37;
-        wrong += std::abs(dx[i] - dy[i] * slope) > tolerance(8, std::abs(dy[i]));
+        const double want = f.value(x[i]), z = f.exponent(x[i]);
+        const double limit = (4 + 3 * std::abs(z)) * 0x1p-24 * std::abs(want) + (z < -87 ? 6e-37 : 0);
+        if (want != 0) worst = std::max(worst, std::abs(y[i] - want) / limit);
+        worst_slope = std::max(worst_slope, std::abs(dx[i] - dy[i] * f.slope(x[i])) / (0x1p-21 * std::abs(dy[i])));
       }
-      CHECK(wrong == 0);
+      CHECK(worst < 1);
+      CHECK(worst_slope < 1);
       for (int64_t n : kLengths) {
         const std::vector<float> a = random_values(n, 32, 4), b = random_values(n, 33);
         std::vector<float> want(a.size());
@@ -242,13 +242,9 @@ TEST_CASE("gated residual equals the reference") {
         table->f32.gate_residual_forward(x.data(), gate.data(), h.data(), y.data(), rows, cols);
         ref::gate_residual_forward(x.data(), gate.data(), h.data(), want.data(), rows, cols);
         CHECK(difference(y.values(), want, tolerance(2)) == "");
-        table->f32.gate_residual_backward_rows(x.data(), gate.data(), dh.data(), rows, cols);
-        for (int64_t i = 0; i < n; ++i) {
-          want[static_cast<size_t>(i)] = x[static_cast<size_t>(i)] * gate[static_cast<size_t>(i % cols)];
-        }
+        table->f32.gate_residual_backward(x.data(), gate.data(), h.data(), dh.data(), dgate.data(), rows, cols);
+        ref::gate_residual_backward(x.data(), gate.data(), h.data(), want.data(), want_gate.data(), rows, cols);
         CHECK(same_bits(dh.values(), want));
-        table->f32.gate_residual_backward_columns(x.data(), h.data(), cols, dgate.data(), rows, cols);
-        ref::gate_residual_backward_columns(x.data(), h.data(), cols, want_gate.data(), rows, cols);
         CHECK(difference(dgate.values(), want_gate, tolerance(rows)) == "");
         CHECK((y.zones_untouched() && dh.zones_untouched() && dgate.zones_untouched()));
       }
@@ -258,20 +254,17 @@ TEST_CASE("gated residual equals the reference") {
 
 TEST_CASE("sums over rows: slices of columns give the same bits as the whole, rows beyond one chunk") {
   const int64_t rows = 1100, cols = 150;
-  const std::vector<float> dy = random_values(rows * cols, 81), h = random_values(rows * cols, 82);
+  const std::vector<float> dy = random_values(rows * cols, 81);
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
-    std::vector<float> whole = random_values(cols, 83), sliced = whole, want = whole, gate(150), gate_sliced(150);
+    std::vector<float> whole = random_values(cols, 83), sliced = whole, want = whole;
     table->f32.column_sums(dy.data(), cols, whole.data(), rows, cols);
-    table->f32.gate_residual_backward_columns(dy.data(), h.data(), cols, gate.data(), rows, cols);
     ref::column_sums(dy.data(), cols, want.data(), rows, cols);
     for (int64_t j = 0, width = 1; j < cols; j += width, width = width * 2 + 1) {
       const int64_t n = std::min(width, cols - j);
       table->f32.column_sums(dy.data() + j, cols, sliced.data() + j, rows, n);
-      table->f32.gate_residual_backward_columns(dy.data() + j, h.data() + j, cols, gate_sliced.data() + j, rows, n);
     }
     CHECK(difference(whole, want, tolerance(rows)) == "");
     CHECK(same_bits(whole, sliced));
-    CHECK(same_bits(gate, gate_sliced));
   }
 }

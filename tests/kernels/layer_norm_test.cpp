@@ -30,15 +30,11 @@ void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated)
   CHECK(difference(y.values(), want_y, 2 * (mean_error * largest + tolerance(cols, 3))) == "");
 
   // Backward from the same statistics, so that only its own errors count.
-  table.f32.layer_norm_modulate_backward_rows(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
-                                              dx.data(), rows, cols);
-  ref::layer_norm_modulate_backward_rows(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
-                                         want_dx.data(), rows, cols);
+  table.f32.layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
+                                         dx.data(), dshift.data(), dscale.data(), rows, cols);
+  ref::layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
+                                    want_dx.data(), want_dshift.data(), want_dscale.data(), rows, cols);
   CHECK(difference(dx.values(), want_dx, tolerance(cols, 2 + 8 * std::min(largest, 10.0))) == "");
-  table.f32.layer_norm_modulate_backward_columns(x.data(), want_mean.data(), want_rstd.data(), dy.data(), cols,
-                                                 dshift.data(), dscale.data(), rows, cols);
-  ref::layer_norm_modulate_backward_columns(x.data(), want_mean.data(), want_rstd.data(), dy.data(), cols,
-                                            want_dshift.data(), want_dscale.data(), rows, cols);
   CHECK(difference(dshift.values(), want_dshift, tolerance(rows)) == "");
   CHECK(difference(dscale.values(), want_dscale, tolerance(rows, 3)) == "");
   CHECK((y.zones_untouched() && mean.zones_untouched() && rstd.zones_untouched() && dx.zones_untouched() &&
@@ -79,25 +75,6 @@ TEST_CASE("layer norm of a constant row is the shift; a large mean costs no digi
   }
 }
 
-TEST_CASE("layer norm gradients of a slice of columns give the same bits as the whole") {
-  const int64_t rows = 70, cols = 101;
-  const std::vector<float> x = random_values(rows * cols, 98), dy = random_values(rows * cols, 99),
-                           mean = random_values(rows, 100), rstd = random_values(rows, 101);
-  for (const KernelTable* table : usable_tables()) {
-    INFO(table->name);
-    std::vector<float> shift(101), scale(101), shift_cut(101), scale_cut(101);
-    table->f32.layer_norm_modulate_backward_columns(x.data(), mean.data(), rstd.data(), dy.data(), cols, shift.data(),
-                                                    scale.data(), rows, cols);
-    for (int64_t j = 0; j < cols; j += 23) {
-      table->f32.layer_norm_modulate_backward_columns(x.data() + j, mean.data(), rstd.data(), dy.data() + j, cols,
-                                                      shift_cut.data() + j, scale_cut.data() + j, rows,
-                                                      std::min<int64_t>(23, cols - j));
-    }
-    CHECK(same_bits(shift, shift_cut));
-    CHECK(same_bits(scale, scale_cut));
-  }
-}
-
 TEST_CASE("reference layer norm and gate: gradients equal finite differences in f64") {
   const int64_t rows = 3, cols = 6;
   const auto doubles = [](int64_t n, uint64_t salt) {
@@ -105,7 +82,8 @@ TEST_CASE("reference layer norm and gate: gradients equal finite differences in 
     return std::vector<double>(x.begin(), x.end());
   };
   std::vector<double> x = doubles(18, 111), shift = doubles(6, 112), scale = doubles(6, 113), gate = doubles(6, 114);
-  const std::vector<double> weight = doubles(18, 115), h = doubles(18, 116);
+  const std::vector<double> weight = doubles(18, 115);
+  std::vector<double> h = doubles(18, 116);
   std::vector<double> norm(18), y(18), mean(3), rstd(3);
   const auto loss = [&] {  // sum of weight (gate residual of the normalised x)
     ref::layer_norm_modulate_forward_body(x.data(), shift.data(), scale.data(), norm.data(), mean.data(), rstd.data(),
@@ -116,12 +94,10 @@ TEST_CASE("reference layer norm and gate: gradients equal finite differences in 
     return sum;
   };
   loss();
-  std::vector<double> dx(18), dshift(6), dscale(6), dgate(6);
-  ref::layer_norm_modulate_backward_rows_body(x.data(), mean.data(), rstd.data(), scale.data(), weight.data(),
-                                              dx.data(), rows, cols);
-  ref::layer_norm_modulate_backward_columns_body(x.data(), mean.data(), rstd.data(), weight.data(), cols, dshift.data(),
-                                                 dscale.data(), rows, cols);
-  ref::gate_residual_backward_columns_body(weight.data(), h.data(), cols, dgate.data(), rows, cols);
+  std::vector<double> dx(18), dshift(6), dscale(6), dh(18), dgate(6);
+  ref::layer_norm_modulate_backward_body(x.data(), mean.data(), rstd.data(), scale.data(), weight.data(), dx.data(),
+                                         dshift.data(), dscale.data(), rows, cols);
+  ref::gate_residual_backward_body(weight.data(), gate.data(), h.data(), dh.data(), dgate.data(), rows, cols);
   const auto compare = [&](std::vector<double>& at, const std::vector<double>& gradient) {
     for (size_t i = 0; i < at.size(); ++i) {
       const double kept = at[i], step = 1e-5;
@@ -137,4 +113,5 @@ TEST_CASE("reference layer norm and gate: gradients equal finite differences in 
   compare(shift, dshift);
   compare(scale, dscale);
   compare(gate, dgate);
+  compare(h, dh);
 }

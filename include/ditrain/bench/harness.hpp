@@ -72,7 +72,7 @@ class Harness {
 
   /// One row. Every repeat calls our work, its limiting loop and the rivals in turn.
   /// share     flop / median / the higher of the FMA peaks right before and after (that of f32 where the CPU has no
-  ///           bf16 product); or the median over repeats of the limiting loop's time / ours
+  ///           bf16 product); or the limiting loop's best time / our median: a limit is a maximum
   /// peers     median over repeats of theirs / ours
   /// A row whose peaks (or limiting loops) before and after differ by more than kMaxDrift, or whose share is above
   /// max_share, is measured again; after max_attempts the attempt with the least drift counts, times and peaks both

@@ -1,0 +1,395 @@
+// NaN and infinities through every kernel, forward and backward, in every instruction set: they reach what depends on
+// them, as in the reference, and nothing else. Arrays begin one element behind a multiple of 64 bytes and have odd
+// lengths, so that whole vectors, partial ones and unaligned access all meet them.
+#include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/kernels/gemm.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kSpecial[] = {kNan, -kNan, kInfinity, -kInfinity};
+
+constexpr int64_t kRows = 3, kCols = 53, kSize = kRows * kCols;  // three vectors of 16 lanes and a rest
+
+/// n elements of T between guard zones, one element off alignment.
+template <class T>
+class Array {
+ public:
+  explicit Array(int64_t n) : all_(static_cast<size_t>(n + 2 * kZone)), n_(n) {
+    std::memset(all_.data(), 0xa5, all_.size() * sizeof(T));
+  }
+  explicit Array(const std::vector<float>& x) : Array(static_cast<int64_t>(x.size())) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if constexpr (sizeof(T) == 2)
+        data()[i] = to_bf16(x[i]);
+      else
+        data()[i] = x[i];
+    }
+  }
+  T* data() { return all_.data() + kZone; }
+  std::vector<float> values() {
+    std::vector<float> x;
+    for (int64_t i = 0; i < n_; ++i) {
+      if constexpr (sizeof(T) == 2)
+        x.push_back(to_f32(data()[i]));
+      else
+        x.push_back(data()[i]);
+    }
+    return x;
+  }
+  bool zones_untouched() {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(all_.data());
+    const size_t zone = kZone * sizeof(T), end = all_.size() * sizeof(T);
+    for (size_t i = 0; i < zone; ++i)
+      if (bytes[i] != 0xa5 || bytes[end - 1 - i] != 0xa5) return false;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kZone = 33;
+  std::vector<T> all_;
+  int64_t n_;
+};
+
+/// Empty if the same elements are NaN, +inf and -inf, and the others equal within `relative`.
+std::string mismatch(const std::vector<float>& got, const std::vector<float>& want, double relative) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool same = std::isfinite(want[i]) ? std::abs(got[i] - want[i]) <= relative * (1 + std::abs(want[i]))
+                      : std::isnan(want[i])  ? std::isnan(got[i])
+                                             : got[i] == want[i];
+    if (!same)
+      return "at " + std::to_string(i) + ": got " + std::to_string(got[i]) + ", want " + std::to_string(want[i]);
+  }
+  return "";
+}
+
+/// The values with `special` at an element inside a whole vector, at the last one, and at the first of a row.
+std::vector<float> with_special(std::vector<float> x, float special) {
+  for (const size_t i : {size_t{5}, x.size() - 1, x.size() / 2}) x[i] = special;
+  return x;
+}
+
+template <class T>
+constexpr double kRelative = sizeof(T) == 2 ? 0x1p-7 : 1e-5;
+template <class T>
+const ActivationKernels<T>& kernels_of(const KernelTable& table) {
+  if constexpr (sizeof(T) == 2)
+    return table.bf16;
+  else
+    return table.f32;
+}
+
+/// What the kernel sees: rounded if T is bf16.
+template <class T>
+std::vector<float> seen(const std::vector<float>& x) {
+  return Array<T>(x).values();
+}
+
+/// f(table, special) for each pair.
+template <class F>
+void for_specials(const F& f) {
+  for (const KernelTable* table : usable_tables())
+    for (const float special : kSpecial) {
+      CAPTURE(table->name, special);
+      f(*table, special);
+    }
+}
+
+/// x and dy hold the special value in turn; where x does, slope and value are the limits.
+template <class Forward, class Backward, class RefForward, class RefBackward>
+void check_activation(const Forward& forward, const Backward& backward, RefForward ref_forward,
+                      RefBackward ref_backward, float special, double relative) {
+  const std::vector<float> x = seen<BFloat16>(random_values(kSize, 1, 3)), dy = seen<BFloat16>(random_values(kSize, 2));
+  const std::vector<float> x_special = with_special(x, special), dy_special = with_special(dy, special);
+  std::vector<float> want_y(x.size()), want_dx(x.size());
+  ref_forward(x.data(), want_y.data(), kSize);
+  ref_backward(x.data(), dy.data(), want_dx.data(), kSize);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isfinite(x_special[i])) continue;
+    want_y[i] = x_special[i] == -kInfinity ? 0.0f : x_special[i];
+    want_dx[i] = std::isnan(x_special[i]) ? kNan : x_special[i] > 0 ? dy[i] : 0.0f;
+  }
+  CHECK(mismatch(forward(x_special), want_y, relative) == "");
+  CHECK(mismatch(backward(x_special, dy), want_dx, relative) == "");
+  ref_backward(x.data(), dy_special.data(), want_dx.data(), kSize);
+  CHECK(mismatch(backward(x, dy_special), want_dx, relative) == "");
+}
+
+template <class T>
+void check_gelu(const KernelTable& table, float special) {
+  check_activation(
+      [&](const std::vector<float>& x) {
+        Array<T> in(x), out(kSize);
+        kernels_of<T>(table).gelu_forward(in.data(), out.data(), kSize);
+        CHECK(out.zones_untouched());
+        return out.values();
+      },
+      [&](const std::vector<float>& x, const std::vector<float>& dy) {
+        Array<T> in(x), gradient(dy), out(kSize);
+        kernels_of<T>(table).gelu_backward(in.data(), gradient.data(), out.data(), kSize);
+        CHECK(out.zones_untouched());
+        return out.values();
+      },
+      ref::gelu_forward, ref::gelu_backward, special, kRelative<T>);
+}
+
+template <class T>
+void check_gate(const KernelTable& table, const std::vector<float>& x, const std::vector<float>& gate,
+                const std::vector<float>& h) {
+  const std::vector<float> h_seen = seen<T>(h);
+  Array<float> ax(x), agate(gate), y(kSize), dgate(kCols);
+  Array<T> ah(h), dh(kSize);
+  std::vector<float> want(kSize), want_dh(kSize), want_dgate(kCols);
+  kernels_of<T>(table).gate_residual_forward(ax.data(), agate.data(), ah.data(), y.data(), kRows, kCols);
+  ref::gate_residual_forward(x.data(), gate.data(), h_seen.data(), want.data(), kRows, kCols);
+  CHECK(mismatch(y.values(), want, 1e-5) == "");
+  kernels_of<T>(table).gate_residual_backward(ax.data(), agate.data(), ah.data(), dh.data(), dgate.data(), kRows,
+                                              kCols);
+  ref::gate_residual_backward(x.data(), gate.data(), h_seen.data(), want_dh.data(), want_dgate.data(), kRows, kCols);
+  CHECK(mismatch(dh.values(), want_dh, kRelative<T>) == "");
+  CHECK(mismatch(dgate.values(), want_dgate, 1e-5) == "");
+  CHECK((y.zones_untouched() && dh.zones_untouched() && dgate.zones_untouched()));
+}
+
+/// Forward from x, shift, scale; backward with the reference's statistics.
+template <class T>
+void check_layer_norm(const KernelTable& table, const std::vector<float>& x, const std::vector<float>& shift,
+                      const std::vector<float>& scale, const std::vector<float>& dy) {
+  Array<float> ax(x), ashift(shift), ascale(scale), mean(kRows), rstd(kRows), alone_mean(kRows), alone_rstd(kRows);
+  Array<T> y(kSize), applied(kSize);
+  std::vector<float> want(kSize), want_mean(kRows), want_rstd(kRows);
+  ref::layer_norm_modulate_forward(x.data(), shift.data(), scale.data(), want.data(), want_mean.data(),
+                                   want_rstd.data(), kRows, kCols, 1e-6f);
+  kernels_of<T>(table).layer_norm_modulate_forward(ax.data(), ashift.data(), ascale.data(), y.data(), mean.data(),
+                                                   rstd.data(), kRows, kCols, 1e-6f);
+  table.layer_norm_statistics(ax.data(), alone_mean.data(), alone_rstd.data(), kRows, kCols, 1e-6f);
+  kernels_of<T>(table).layer_norm_apply(ax.data(), mean.data(), rstd.data(), ashift.data(), ascale.data(),
+                                        applied.data(), kRows, kCols);
+  CHECK(mismatch(y.values(), want, kRelative<T>) == "");
+  CHECK(mismatch(applied.values(), want, kRelative<T>) == "");
+  CHECK((mismatch(mean.values(), want_mean, 1e-5) == "" && mismatch(rstd.values(), want_rstd, 1e-4) == ""));
+  CHECK((mismatch(alone_mean.values(), want_mean, 1e-5) == "" && mismatch(alone_rstd.values(), want_rstd, 1e-4) == ""));
+
+  const std::vector<float> dy_seen = seen<T>(dy);
+  Array<T> ady(dy);
+  Array<float> dx(random_values(kSize, 9)), dshift(kCols), dscale(kCols), amean(want_mean), arstd(want_rstd);
+  std::vector<float> want_dx = dx.values(), want_dshift(kCols), want_dscale(kCols);
+  kernels_of<T>(table).layer_norm_modulate_backward(ax.data(), amean.data(), arstd.data(), ascale.data(), ady.data(),
+                                                    dx.data(), dshift.data(), dscale.data(), kRows, kCols);
+  ref::layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), scale.data(), dy_seen.data(),
+                                    want_dx.data(), want_dshift.data(), want_dscale.data(), kRows, kCols);
+  CHECK(mismatch(dx.values(), want_dx, 1e-5) == "");
+  CHECK(mismatch(dshift.values(), want_dshift, 1e-5) == "");
+  CHECK(mismatch(dscale.values(), want_dscale, 1e-5) == "");
+  CHECK((y.zones_untouched() && applied.zones_untouched() && mean.zones_untouched() && rstd.zones_untouched() &&
+         dx.zones_untouched() && dshift.zones_untouched() && dscale.zones_untouched()));
+}
+
+}  // namespace
+
+TEST_CASE("NaN and infinity: gelu") {
+  for_specials([](const KernelTable& table, float special) {
+    check_gelu<float>(table, special);
+    check_gelu<BFloat16>(table, special);
+  });
+}
+
+TEST_CASE("NaN and infinity: silu") {
+  for_specials([](const KernelTable& table, float special) {
+    check_activation(
+        [&](const std::vector<float>& x) {
+          Array<float> in(x), out(kSize);
+          table.silu_forward(in.data(), out.data(), kSize);
+          CHECK(out.zones_untouched());
+          return out.values();
+        },
+        [&](const std::vector<float>& x, const std::vector<float>& dy) {
+          Array<float> in(x), gradient(dy), out(kSize);
+          table.silu_backward(in.data(), gradient.data(), out.data(), kSize);
+          CHECK(out.zones_untouched());
+          return out.values();
+        },
+        ref::silu_forward, ref::silu_backward, special, kRelative<float>);
+  });
+}
+
+TEST_CASE("NaN and infinity: add, scale, scale_add, column_sums") {
+  for_specials([](const KernelTable& table, float special) {
+    const std::vector<float> x = with_special(random_values(kSize, 3), special),
+                             y = seen<BFloat16>(random_values(kSize, 4));
+    std::vector<float> sum(x), scaled(x), mixed(x), columns(kCols);
+    for (size_t i = 0; i < x.size(); ++i) {
+      sum[i] = x[i] + y[i], scaled[i] = -2 * x[i], mixed[i] = 0.5f * x[i] + 2 * y[i];
+      columns[i % kCols] += x[i];
+    }
+    Array<float> ax(x), ay(y), to_scale(x), out(kSize), totals(std::vector<float>(kCols, 0.0f));
+    Array<BFloat16> half(y);
+    table.f32.add(ax.data(), ay.data(), kSize);
+    table.bf16.add(ax.data(), half.data(), kSize);
+    table.scale(-2, to_scale.data(), kSize);
+    Array<float> again(y);
+    table.scale_add(0.5f, ax.data(), 2, again.data(), out.data(), kSize);
+    table.f32.column_sums(ax.data(), kCols, totals.data(), kRows, kCols);
+    CHECK(mismatch(ay.values(), sum, 1e-6) == "");
+    CHECK(mismatch(half.values(), sum, kRelative<BFloat16>) == "");
+    CHECK(mismatch(to_scale.values(), scaled, 1e-6) == "");
+    CHECK(mismatch(out.values(), mixed, 1e-6) == "");
+    CHECK(mismatch(totals.values(), columns, 1e-6) == "");
+    CHECK((ay.zones_untouched() && half.zones_untouched() && to_scale.zones_untouched() && out.zones_untouched() &&
+           totals.zones_untouched()));
+  });
+}
+
+TEST_CASE("NaN and infinity: sum_squares, find_non_finite, conversions") {
+  for_specials([](const KernelTable& table, float special) {
+    const std::vector<float> x = with_special(random_values(kSize, 5), special);
+    Array<float> ax(x), back(kSize);
+    Array<BFloat16> half(kSize);
+    const double squares = table.sum_squares(ax.data(), kSize);
+    CHECK((std::isnan(special) ? std::isnan(squares) : squares == double(kInfinity)));
+    CHECK(table.f32.find_non_finite(ax.data(), kSize) == 5);
+    table.to_bf16(ax.data(), half.data(), kSize);
+    CHECK(table.bf16.find_non_finite(half.data(), kSize) == 5);
+    table.to_f32(half.data(), back.data(), kSize);
+    CHECK(mismatch(back.values(), x, 0x1p-8) == "");
+    CHECK((half.zones_untouched() && back.zones_untouched()));
+    float exact = special, exponential = 0;
+    table.exp(&exact, &exponential, 1);
+    CHECK(mismatch({exponential}, {special == -kInfinity ? 0.0f : special}, 0) == "");
+  });
+}
+
+TEST_CASE("NaN and infinity: gate and residual") {
+  const std::vector<float> x = random_values(kSize, 6), gate = random_values(kCols, 7), h = random_values(kSize, 8);
+  for_specials([&](const KernelTable& table, float special) {
+    const std::vector<float> bad = with_special(x, special), bad_gate = with_special(gate, special);
+    check_gate<float>(table, bad, gate, h);
+    check_gate<float>(table, x, bad_gate, h);
+    check_gate<float>(table, x, gate, with_special(h, special));
+    check_gate<BFloat16>(table, bad, gate, h);
+    check_gate<BFloat16>(table, x, bad_gate, h);
+    check_gate<BFloat16>(table, x, gate, with_special(h, special));
+  });
+}
+
+TEST_CASE("NaN and infinity: layer norm") {
+  const std::vector<float> x = random_values(kSize, 11), shift = random_values(kCols, 12),
+                           scale = random_values(kCols, 13), dy = random_values(kSize, 14);
+  for_specials([&](const KernelTable& table, float special) {
+    std::vector<float> bad = x, bad_dy = dy;  // one row stays finite
+    bad[5] = bad[kSize - 1] = special;
+    bad_dy[5] = bad_dy[kSize - 1] = special;
+    check_layer_norm<float>(table, bad, shift, scale, dy);
+    check_layer_norm<float>(table, x, with_special(shift, special), scale, dy);
+    check_layer_norm<float>(table, x, shift, with_special(scale, special), dy);
+    check_layer_norm<float>(table, x, shift, scale, bad_dy);
+    check_layer_norm<BFloat16>(table, bad, shift, scale, dy);
+    check_layer_norm<BFloat16>(table, x, shift, scale, bad_dy);
+  });
+}
+
+TEST_CASE("NaN and infinity: AdamW and the average") {
+  AdamWStep step;
+  step.bias1 = 0.1, step.bias2 = 0.001, step.weight_decay = 0.1;
+  for_specials([&](const KernelTable& table, float special) {
+    for (int where = 0; where < 5; ++where) {  // g, p, m, v, ema
+      CAPTURE(where);
+      std::vector<std::vector<float>> start;
+      for (uint64_t i = 0; i < 5; ++i) start.push_back(random_values(kSize, 20 + i));
+      for (float& v : start[3]) v = std::abs(v);
+      start[size_t(where)] = with_special(start[size_t(where)], special);
+      std::vector<std::vector<float>> want = start;
+      Array<float> g(start[0]), p(start[1]), m(start[2]), v(start[3]), ema(start[4]);
+      Array<BFloat16> copy(kSize);
+      table.adamw_ema(step, g.data(), p.data(), m.data(), v.data(), ema.data(), copy.data(), kSize);
+      ref::adamw_ema(step, want[0].data(), want[1].data(), want[2].data(), want[3].data(), want[4].data(), kSize);
+      // Kernel and reference form the averages in different ways: infinity minus infinity in one is infinity in the
+      // other.
+      const auto same = [](const std::vector<float>& got, const std::vector<float>& reference, double relative) {
+        for (size_t i = 0; i < got.size(); ++i) {
+          CHECK(std::isfinite(got[i]) == std::isfinite(reference[i]));
+          if (std::isfinite(got[i])) CHECK(got[i] == Approx(reference[i]).epsilon(relative).margin(relative));
+        }
+      };
+      same(p.values(), want[1], 1e-5);
+      same(m.values(), want[2], 1e-5);
+      same(v.values(), want[3], 1e-5);
+      same(ema.values(), want[4], 1e-5);
+      same(copy.values(), want[1], kRelative<BFloat16>);
+      CHECK((p.zones_untouched() && m.zones_untouched() && v.zones_untouched() && ema.zones_untouched() &&
+             copy.zones_untouched()));
+    }
+  });
+}
+
+TEST_CASE("NaN and infinity: attention") {
+  constexpr int64_t kTokens = 37, kDim = 19, kStride = 3 * kDim, kAt = 20 * kStride + 4;
+  for_specials([&](const KernelTable& table, float special) {
+    for (int where = 0; where < 4; ++where) {  // q, k, v, dout
+      CAPTURE(where);
+      std::vector<float> qkv = random_values(kTokens * kStride, 31), dout = random_values(kTokens * kDim, 32);
+      (where < 3 ? qkv[size_t(kAt + where * kDim)] : dout[20 * kDim + 4]) = special;
+      Array<float> aqkv(qkv), adout(dout), out(kTokens * kDim), lse(kTokens), dqkv(kTokens * kStride);
+      AttentionHead head{
+          .tokens = kTokens, .head_dim = kDim, .qkv_stride = kStride, .out_stride = kDim, .scale = 0.25f};
+      head.q = aqkv.data(), head.k = aqkv.data() + kDim, head.v = aqkv.data() + 2 * kDim;
+      std::vector<float> want_out(dout), want_lse(kTokens), want(qkv);
+      ref::attention_forward(head, want_out.data(), want_lse.data());
+      ref::attention_backward(head, want_out.data(), dout.data(), want_lse.data(), want.data(), want.data() + kDim,
+                              want.data() + 2 * kDim);
+      const Scratch scratch(table.attention_scratch_bytes(kTokens, kDim));
+      table.attention_forward(head, out.data(), lse.data(), scratch.get());
+      CHECK(mismatch(out.values(), want_out, 1e-4) == "");
+      CHECK(mismatch(lse.values(), want_lse, 1e-4) == "");
+      Array<float> ref_out(want_out), ref_lse(want_lse);
+      table.attention_backward(head, ref_out.data(), adout.data(), ref_lse.data(), dqkv.data(), dqkv.data() + kDim,
+                               dqkv.data() + 2 * kDim, scratch.get());
+      CHECK(mismatch(dqkv.values(), want, 1e-4) == "");
+      CHECK((out.zones_untouched() && lse.zones_untouched() && dqkv.zones_untouched() && scratch.zone_untouched()));
+    }
+  });
+}
+
+TEST_CASE("NaN and infinity: epilogues of gemm") {
+  constexpr int64_t kM = 17, kN = 37, kK = 5;
+  for_specials([&](const KernelTable& table, float special) {
+    for (const EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual}) {
+      for (int where = 0; where < 3; ++where) {  // a, in, gate
+        if ((where == 1 && kind == EpilogueKind::kGelu) || (where == 2 && kind != EpilogueKind::kGateResidual))
+          continue;
+        CAPTURE(int(kind), where);
+        Array<float> a(random_values(kM * kK, 41)), b(random_values(kK * kN, 42)), in(random_values(kM * kN, 43)),
+            gate(random_values(kN, 44)), c(kM * kN), out(kM * kN), want_c(kM * kN), want_out(kM * kN);
+        (where == 0 ? a.data()[7 * kK + 1] : where == 1 ? in.data()[7 * kN + 33] : gate.data()[9]) = special;
+        GemmArgs args{
+            .m = kM, .n = kN, .k = kK, .a = a.data(), .lda = kK, .b = b.data(), .ldb = kN, .c = c.data(), .ldc = kN};
+        args.epilogue = {kind, in.data(), out.data(), kN, kN, gate.data(), kN, kM, 0};
+        const Scratch scratch(table.gemm_scratch_bytes(args));
+        table.gemm(args, scratch.get());
+        args.c = want_c.data(), args.epilogue.out = want_out.data();
+        ref::gemm(args);
+        // gelu and its slope at infinity are limits, which the formulas of the reference do not give.
+        std::vector<float> expected_c = want_c.values(), expected_out = want_out.values();
+        for (size_t i = 0; i < expected_c.size(); ++i) {
+          const float at = kind == EpilogueKind::kGelu ? expected_c[i] : in.data()[i];
+          if (kind == EpilogueKind::kGateResidual || !std::isinf(at)) continue;
+          expected_out[i] = at > 0 ? at : 0;
+          if (kind == EpilogueKind::kGelu) continue;
+          float product = 0;
+          for (int64_t p = 0; p < kK; ++p)
+            product += a.data()[int64_t(i) / kN * kK + p] * b.data()[p * kN + int64_t(i) % kN];
+          expected_c[i] = at > 0 ? product : 0;
+        }
+        CHECK(mismatch(c.values(), expected_c, 1e-5) == "");
+        CHECK(mismatch(out.values(), expected_out, 1e-5) == "");
+        CHECK((c.zones_untouched() && out.zones_untouched() && scratch.zone_untouched()));
+      }
+    }
+  });
+}
