@@ -223,7 +223,7 @@ std::string describe(const Topology& t) {
       "caches:    L1d {}, L2 {}, L3 {}\n"
       "memory:    {}\n"
       "allowed:   cores {} of {}, hardware threads {} ({})\n",
-      t.machine + (t.is_this_machine ? "" : " pretends to be another (HWLOC_SYNTHETIC or HWLOC_XMLFILE)"), t.cpu_model,
+      t.machine + (t.is_this_machine ? "" : "; what follows is of HWLOC_SYNTHETIC or HWLOC_XMLFILE"), t.cpu_model,
       t.packages, t.dies, t.numa_domains, t.cores, t.pus, format_cache(t.l1d_bytes), format_cache(t.l2_bytes),
       format_cache(t.l3_bytes), t.memory.empty() ? "unknown" : format_memory(t.memory), t.allowed_cores, t.cores,
       t.allowed_pus.size(), format_pus(t.allowed_pus));

@@ -199,7 +199,9 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
   }
   std::string text = platform::describe(machine);
   text += fmt::format("ranks: {} on {} node(s), {} a node, assumed to be {}\n", ranks, s.nodes, s.per_node,
-                      s.one_a_die ? "one a die" : "equal shares of the cores");
+                      s.one_a_die  ? "one a die"
+                      : ranks == 1 ? "all its cores"
+                                   : "equal shares of the cores");
   text += fmt::format("launch: mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", ranks,
                       s.per_node, cores);
   text += fmt::format(
