@@ -5,7 +5,7 @@ function(ditrain_module name uses)
     if(NOT name MATCHES "^(base|platform|kernels)$")
       return()
     endif()
-    list(FILTER sources EXCLUDE REGEX platform/(topology|numa))  # ask hwloc and libnuma
+    list(FILTER sources EXCLUDE REGEX "platform/(topology|numa)")  # ask hwloc and libnuma
     list(REMOVE_ITEM ARGN PkgConfig::hwloc PkgConfig::numa)
   endif()
   if(NOT sources)
