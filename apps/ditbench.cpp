@@ -1,4 +1,6 @@
 // ditbench: measures this machine with the code that trains.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdio>
 
@@ -26,6 +28,7 @@ CommandLine make_command_line() {
       {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step S)"},
        {"batch", "N,...", "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
+       {"clusters", "C", "thread clusters (default: one a NUMA domain, inside a single one an L3 cache)"},
        {"precision", "P", "f32 or bf16", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
@@ -160,7 +163,10 @@ int body(int argc, char** argv) {
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
-  bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort);
+  bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort,
+                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0);
+  harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
+                           harness.placement().plan.clusters_from));
   std::fputs(kernels::dispatch_report().c_str(), stdout);
   std::fflush(stdout);
   harness.on_row = [](const bench::Row& row) {

@@ -287,7 +287,9 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   log_job(job, source, comm);
 
   const auto model = load_model(source);
-  const Placement placement = plan_placement({.threads = job.threads}, comm);
+  Config machine;  // the run's own settings are for the machine that trained
+  machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
+  const Placement placement = plan_placement(machine, comm);
   for (const std::string& note : placement.notes) log::info("{}", note);
   parallel::Team team(placement.team());
   ops::Context ctx(team);

@@ -5,8 +5,8 @@ function(ditrain_module name uses)
     if(NOT name MATCHES "^(base|platform|kernels)$")
       return()
     endif()
-    list(FILTER sources EXCLUDE REGEX platform/topology)  # asks hwloc
-    list(REMOVE_ITEM ARGN PkgConfig::hwloc)
+    list(FILTER sources EXCLUDE REGEX "platform/(topology|numa)")  # ask hwloc and libnuma
+    list(REMOVE_ITEM ARGN PkgConfig::hwloc PkgConfig::numa)
   endif()
   if(NOT sources)
     add_library(ditrain_${name} INTERFACE)

@@ -4,7 +4,7 @@
 # Arguments are further packages.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libstb-dev libcxxopts-dev
+packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libstb-dev libcxxopts-dev
           libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev catch2 "$@")
 
 missing=()

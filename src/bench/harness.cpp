@@ -16,9 +16,11 @@ namespace {
 
 constexpr int64_t kStreamGrain = 1024;  // elements: as the element-wise operators are cut
 
-train::Placement place(int64_t threads) {
-  train::ParallelConfig wanted;
-  wanted.threads = threads;
+// Every core computes: nothing is set aside.
+train::Placement place(int64_t threads, int64_t clusters) {
+  train::Config wanted;
+  wanted.parallel.threads = threads, wanted.parallel.clusters = clusters;
+  wanted.parallel.comm_cores = wanted.memory.copy_cores = 0;
   return train::plan_placement(wanted, *dist::make_null_communicator());
 }
 
@@ -83,8 +85,8 @@ Effort Effort::quick() {
           .cold_arrays = false};
 }
 
-Harness::Harness(int64_t threads, const Effort& effort)
-    : effort_(effort), placement_(place(threads)), team_(placement_.team()), ctx_(team_) {
+Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters)
+    : effort_(effort), placement_(place(threads, clusters)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
   train::Config config;
   config.kernels.tuned = "off";

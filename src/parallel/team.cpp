@@ -3,9 +3,11 @@
 // so that the one who changes a word cannot miss the one who goes to sleep.
 #include "ditrain/parallel/team.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <numeric>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -74,14 +76,19 @@ struct alignas(kCacheLine) Barrier {
   }
 };
 
-std::vector<Worker> make_workers(int num_workers, int num_clusters) {
+/// Workers of each cluster.
+std::vector<int> cluster_sizes(const Team::Config& c) {
+  if (!c.cluster_sizes.empty()) return c.cluster_sizes;
+  std::vector<int> sizes;
+  for (int i = 0; i < c.num_clusters; ++i) sizes.push_back(int(partition(c.num_workers, i, c.num_clusters).size()));
+  return sizes;
+}
+
+std::vector<Worker> make_workers(int num_workers, const std::vector<int>& sizes) {
   std::vector<Worker> workers;
-  for (int cluster = 0; cluster < num_clusters; ++cluster) {
-    const Range range = partition(num_workers, cluster, num_clusters);
-    for (int64_t worker = range.begin; worker < range.end; ++worker)
-      workers.push_back(
-          {int(worker), num_workers, cluster, num_clusters, int(worker - range.begin), int(range.size())});
-  }
+  for (size_t cluster = 0; cluster < sizes.size(); ++cluster)
+    for (int i = 0; i < sizes[cluster]; ++i)
+      workers.push_back({int(workers.size()), num_workers, int(cluster), int(sizes.size()), i, sizes[cluster]});
   return workers;
 }
 
@@ -96,6 +103,11 @@ void check_config(const Team::Config& c) {
   DITRAIN_CHECK(c.num_workers >= 1, "num_workers = " + std::to_string(c.num_workers));
   DITRAIN_CHECK(c.num_clusters >= 1 && c.num_clusters <= c.num_workers,
                 std::to_string(c.num_clusters) + " clusters of " + std::to_string(c.num_workers) + " workers");
+  const auto& sizes = c.cluster_sizes;
+  DITRAIN_CHECK(
+      sizes.empty() || (sizes.size() == size_t(c.num_clusters) && *std::min_element(sizes.begin(), sizes.end()) >= 1 &&
+                        std::accumulate(sizes.begin(), sizes.end(), 0) == c.num_workers),
+      "cluster_sizes do not fit num_clusters and num_workers");
   DITRAIN_CHECK(c.pus.empty() || c.pus.size() == size_t(c.num_workers),
                 std::to_string(c.pus.size()) + " PUs for " + std::to_string(c.num_workers) + " workers");
   DITRAIN_CHECK(c.spin_pauses >= Team::kAuto, "spin_pauses = " + std::to_string(c.spin_pauses));
@@ -106,7 +118,8 @@ void check_config(const Team::Config& c) {
 struct Team::State {
   explicit State(const Config& c)
       : config(c),
-        workers(make_workers(c.num_workers, c.num_clusters)),
+        sizes(cluster_sizes(c)),
+        workers(make_workers(c.num_workers, sizes)),
         spin_pauses(spin_pauses_for(c)),
         errors(size_t(c.num_workers)),
         bind_reasons(size_t(c.num_workers)),
@@ -115,6 +128,7 @@ struct Team::State {
   }
 
   const Config config;
+  const std::vector<int> sizes;  // of clusters
   const std::vector<Worker> workers;
   const int spin_pauses;
   std::vector<std::thread> threads;
@@ -133,8 +147,7 @@ struct Team::State {
 
   void reset_barriers() {
     team_barrier.reset(uint32_t(config.num_workers));
-    for (int i = 0; i < config.num_clusters; ++i)
-      cluster_barriers[size_t(i)].reset(uint32_t(partition(config.num_workers, i, config.num_clusters).size()));
+    for (size_t i = 0; i < sizes.size(); ++i) cluster_barriers[i].reset(uint32_t(sizes[i]));
   }
 
   void bind(int worker) {

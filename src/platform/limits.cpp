@@ -171,13 +171,14 @@ size_t peak_resident_bytes() {
 
 ThreadCount default_threads(const Topology& topology, const Sharing& sharing, const std::string& root,
                             const EnvLookup& lookup) {
-  ThreadCount least{whole_share(topology.allowed_cores, sharing.ranks_on_mask),
-                    shared_name("affinity mask", sharing.ranks_on_mask)};
+  const int on_mask = sharing.smt ? int(topology.allowed_pus.size()) : topology.allowed_cores;
+  ThreadCount least{whole_share(on_mask, sharing.ranks_on_mask), shared_name("affinity mask", sharing.ranks_on_mask)};
   const auto consider = [&least](int threads, const std::string& name) {
     if (threads < least.threads) least = {threads, name};
   };
-  consider(whole_share(cpu_quota(root), sharing.ranks_on_quota),
-           shared_name("cgroup cpu quota", sharing.ranks_on_quota));
+  if (topology.is_this_machine)
+    consider(whole_share(cpu_quota(root), sharing.ranks_on_quota),
+             shared_name("cgroup cpu quota", sharing.ranks_on_quota));
   for (const char* name : {"SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"})
     if (const auto threads = positive_variable(lookup, name)) consider(*threads, name);
   return least;

@@ -145,14 +145,21 @@ Rows optimizer_rows() {
 
 Rows machine_rows() {
   return {
-      integer_or_auto(DITRAIN_KEY(parallel.threads), kMaxThreads, "worker threads of a rank"),
-      integer_or_auto(DITRAIN_KEY(parallel.clusters), kMaxThreads, "thread clusters of a rank"),
+      integer_or_auto(DITRAIN_KEY(parallel.threads), 1, kMaxThreads,
+                      "worker threads of a rank; auto: the least of affinity mask, cgroup CPU quota, "
+                      "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
+      integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
+                      "thread clusters of a rank; auto: one a NUMA domain, inside a single one an L3 cache"),
       choice(DITRAIN_KEY(parallel.strategy), {"cftp"}, {"dp", "dp_tp"}, "how clusters share the work of a rank"),
       choice(DITRAIN_KEY(parallel.cut), {"auto"}, {"samples", "n"}, "what is cut over clusters"),
-      reserved(integer(DITRAIN_KEY(parallel.comm_cores), {0, kMaxThreads}, "cores kept for communication")),
-      reserved(boolean(DITRAIN_KEY(parallel.smt), "use more than one hardware thread of a core")),
+      integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
+                      "cores of a rank that only communicate; auto: 1 from 8 cores a rank on, if there are several "
+                      "ranks; 0: workers' cores do it too"),
+      boolean(DITRAIN_KEY(parallel.smt), "a worker on every hardware thread of a core instead of one a core"),
       reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
-      reserved(integer(DITRAIN_KEY(memory.copy_cores), {0, kMaxThreads}, "cores kept for copies between tiers")),
+      integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
+                      "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
+                      "memory.automem is on"),
       reserved(text(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
       choice(DITRAIN_KEY(kernels.gemm), {"own", "openblas", "blis", "onednn", "ref"}, {},
              "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),

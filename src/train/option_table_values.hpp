@@ -64,16 +64,16 @@ Option integer(const std::string& name, F field, const IntegerRange& range, std:
   return o;
 }
 
-/// 0 in the field stands for the word "auto".
+/// From `low` to `high`; low - 1 in the field stands for the word "auto".
 template <class F>
-Option integer_or_auto(const std::string& name, F field, int64_t high, std::string help) {
-  const IntegerRange range{1, high, "auto or "};
+Option integer_or_auto(const std::string& name, F field, int64_t low, int64_t high, std::string help) {
+  const IntegerRange range{low, high, "auto or "};
   Option o = named_option(name, std::move(help), range.text());
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     const bool automatic = !v.is_list && v.items.front() == "auto";
-    field(c) = automatic ? 0 : read_integer(v, range, origin, name);
+    field(c) = automatic ? low - 1 : read_integer(v, range, origin, name);
   };
-  o.get = [=](const Config& c) { return field(c) == 0 ? "auto" : std::to_string(field(c)); };
+  o.get = [=](const Config& c) { return field(c) < low ? "auto" : std::to_string(field(c)); };
   return o;
 }
 

@@ -86,7 +86,7 @@ class Run {
         comm_(comm),
         start_s_(now_s()),
         mask_(platform::affinity_mask()),
-        placement_(plan_placement(config.parallel, comm)),
+        placement_(plan_placement(config, comm)),
         team_(placement_.team()),
         ctx_(team_),
         model_(config.model),
@@ -234,6 +234,10 @@ void Run::choose_kernels() {
 void Run::load_or_initialise() {
   autograd::ParameterStore& parameters = model_.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_));
+  const auto& p = parameters;
+  const std::string refusal =
+      spread_over_clusters(placement_, {p.values, p.grads, p.exp_avg, p.exp_avg_sq, p.ema, p.values_bf16});
+  if (!refusal.empty()) log::warn_line(refusal);
   step_.allocate();
   trace_.watch(step_.tape());
   resumed_.empty() ? initialise_weights() : load_checkpoint();
@@ -458,15 +462,32 @@ int run_training(const Config& config, const TrainOptions& options, dist::Commun
   return run.run();
 }
 
+namespace {
+
+// Of the ranks that run, or of those that somebody asks about or that another machine would run.
+std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
+  const platform::Topology machine = platform::probe_machine();
+  if (ranks > 0 || !machine.is_this_machine) {
+    const int supposed = ranks > 0 ? ranks : comm.world_size();
+    const auto allowed = machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
+    return describe(suppose_ranks(config, allowed, supposed), allowed, supposed);
+  }
+  const Placement placement = plan_placement(config, comm);
+  std::string text = describe(placement, comm);
+  for (const std::string& note : placement.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+}  // namespace
+
 void print_dry_run(const Config& config, int ranks, dist::Communicator& comm) {
   validate(config);
   const int world = ranks > 0 ? ranks : comm.world_size();
   validate_for_ranks(config, world);
-  const Placement placement = plan_placement(config.parallel, comm);
+  const std::string placement = describe_placement(config, ranks, comm);
   const auto data = dataset::open_dataset(config.data, sample_shape(config.model), config.model.num_classes,
                                           uint64_t(config.train.seed));
-  log_lines(describe(placement, comm));
-  for (const std::string& note : placement.notes) log::info("note: {}", note);
+  log_lines(placement);
   log_lines(describe_model(config));
   log::info("data: {}", data->describe());
   log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,

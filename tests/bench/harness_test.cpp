@@ -41,6 +41,14 @@ TEST_CASE("a row has its times, its share and its peers") {
   CHECK(row.peers[0].second > 1.1);  // we are about three times as fast
 }
 
+TEST_CASE("the team is cut into as many clusters as asked for") {
+  const auto clusters = [](int64_t threads, int64_t clusters) {
+    return Harness(threads, Effort::quick(), clusters).placement().team().num_clusters;
+  };
+  CHECK((clusters(2, 1) == 1 && clusters(2, 2) == 2));
+  CHECK_THROWS_AS(clusters(2, 3), ditrain::InputError);
+}
+
 TEST_CASE("every repeat calls all contenders in turn") {
   Effort effort = Effort::quick();
   effort.repeats = 3;

@@ -92,6 +92,28 @@ TEST_CASE("cluster barriers order a cluster and do not wait for the others") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("clusters may differ in size") {
+  Team team({.num_workers = 6, .num_clusters = 3, .cluster_sizes = {1, 3, 2}});
+  std::vector<Worker> seen(6);
+  std::atomic<int> wrong{0};
+  std::vector<int> phase_of(6, 0);
+  team.run([&](const Worker& w) {
+    seen[size_t(w.worker)] = w;
+    const int first = w.worker - w.worker_in_cluster;
+    for (int phase = 1; phase <= 20 * (w.cluster + 1); ++phase) {  // clusters do not wait for each other
+      phase_of[size_t(w.worker)] = phase;
+      team.cluster_barrier(w);
+      for (int i = first; i < first + w.workers_in_cluster; ++i) wrong += phase_of[size_t(i)] != phase;
+      team.cluster_barrier(w);
+    }
+    team.barrier(w);
+  });
+  CHECK(wrong == 0);
+  const std::vector<std::vector<int>> expected = {{0, 0, 1}, {1, 0, 3}, {1, 1, 3}, {1, 2, 3}, {2, 0, 2}, {2, 1, 2}};
+  for (size_t i = 0; i < 6; ++i)
+    CHECK(std::vector<int>{seen[i].cluster, seen[i].worker_in_cluster, seen[i].workers_in_cluster} == expected[i]);
+}
+
 TEST_CASE("sleeping workers wake up") {
   Team team({.num_workers = 3, .spin_pauses = 0});
   std::atomic<int> calls{0};
@@ -200,4 +222,6 @@ TEST_CASE("impossible teams are refused") {
   CHECK_THROWS_AS(Team({.num_workers = 2, .num_clusters = 3}), LogicFault);
   CHECK_THROWS_AS(Team({.num_workers = 2, .num_clusters = 0}), LogicFault);
   CHECK_THROWS_AS(Team({.num_workers = 2, .pus = {0}}), LogicFault);
+  for (const std::vector<int>& sizes : {std::vector<int>{2}, {2, 1}, {2, 0}, {3, -1}})
+    CHECK_THROWS_AS(Team({.num_workers = 2, .num_clusters = 2, .cluster_sizes = sizes}), LogicFault);
 }

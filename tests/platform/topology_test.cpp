@@ -10,23 +10,12 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/affinity.hpp"
+#include "platform/synthetic.hpp"
 
 using namespace ditrain;
 using namespace ditrain::platform;
 
 namespace {
-
-/// Sets an environment variable for its own life.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-};
 
 void check_matches_mask(const Topology& t) {
   std::vector<int> sorted = t.allowed_pus;
@@ -121,11 +110,68 @@ TEST_CASE("the description names what was found") {
   CHECK_THAT(text, Catch::Contains("node7") && Catch::Contains("Fast CPU") && Catch::Contains("NUMA domains 4"));
   CHECK_THAT(text, Catch::Contains("L1d 32 KiB, L2 1 MiB, L3 unknown"));
   CHECK_THAT(text, Catch::Contains("cores 3 of 64, hardware threads 4 (0-2,8)"));
-  CHECK(std::count(text.begin(), text.end(), '\n') == 5);
+  CHECK_THAT(text, Catch::Contains("memory:    unknown"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 6);
+}
+
+TEST_CASE("dies, caches and domains of a node as the paper's") {
+  const Topology t = synthetic_machine(kLx2);
+  CHECK(!t.is_this_machine);
+  CHECK((t.packages == 2 && t.dies == 4 && t.numa_domains == 16 && t.cores == 608 && t.l3_caches == 0));
+  REQUIRE(t.units.size() == 608);
+  const Pu& pu = t.units[5 * 38 + 7];
+  CHECK((pu.core == 5 * 38 + 7 && pu.l2 == 5 && pu.l3 == -1 && pu.domain == 5 && pu.die == 1 && pu.package == 0));
+  CHECK((t.units.back().die == 3 && t.units.back().package == 1 && t.units.back().domain == 15));
+  CHECK(t.allowed_cores == 608);
+}
+
+TEST_CASE("a domain is the smallest set of cores with memory of its own") {
+  const Topology t = synthetic_machine(kLx2TwoTiers);
+  CHECK((t.dies == 4 && t.numa_domains == 16));
+  REQUIRE(t.memory.size() == 20);
+  std::set<size_t> spans;
+  for (const MemoryNode& node : t.memory) spans.insert(node.domains.size());
+  CHECK(spans == std::set<size_t>{1, 4});
+  CHECK(t.units[38].domain == 1);
+}
+
+TEST_CASE("memory on the package is told apart by name or by bandwidth") {
+  const bool named = GENERATE(true, false);
+  const Topology t = xeon_max(named);
+  CHECK((t.numa_domains == 8 && t.cores == 112 && t.pus == 224));
+  REQUIRE(t.memory.size() == 16);
+  REQUIRE(t.domains.size() == 8);
+  for (int i = 0; i < 8; ++i) {
+    const Domain& domain = t.domains[size_t(i)];
+    CHECK((domain.bulk_node == 2 * i && domain.fast_node == 2 * i + 1));
+    CHECK(t.memory[size_t(2 * i)].kind == "DRAM");
+    CHECK(t.memory[size_t(2 * i + 1)].kind == "HBM");
+    CHECK(t.memory[size_t(2 * i + 1)].bytes == size_t{16} << 30);
+    CHECK(t.memory[size_t(2 * i + 1)].domains == std::vector<int>{i});
+  }
+  CHECK_THAT(describe(t), Catch::Contains("memory:    8 x DRAM 64 GiB, 8 x HBM 16 GiB"));
+}
+
+TEST_CASE("a second node that is hardly faster is no fast memory") {
+  const Topology t = xeon_max(false, 90000);
+  CHECK(t.domains.front().fast_node == -1);
+  CHECK(t.memory[1].kind == "DRAM");
+}
+
+TEST_CASE("masks: part of a domain, hardware threads of one core, foreign ones") {
+  const Topology machine = synthetic_machine(kEpycNps1);  // PUs 2c and 2c+1 are core c
+  const Topology t = with_mask(machine, {1, 0, 4, 130, 9999});
+  CHECK(t.allowed_pus == std::vector<int>{0, 4, 130, 9999, 1});
+  CHECK(t.allowed_cores == 4);
+  CHECK(t.allowed_domains == std::vector<int>{0, 0, 1, 0, 0});
+  CHECK(t.allowed[2].l3 == 8);
+  CHECK(with_mask(t, {3}).allowed_pus == std::vector<int>{3});
 }
 
 TEST_CASE("PU lists print as ranges") {
   CHECK(format_pus({}) == "");
   CHECK(format_pus({3}) == "3");
   CHECK(format_pus({5, 0, 1, 2, 8, 7}) == "0-2,5,7-8");
+  CHECK(format_pus({3, 3, 4, 3}) == "3-4");
+  CHECK(format_pus({0, 2, 4, 6, 7, 9}) == "0-6:2,7,9");
 }

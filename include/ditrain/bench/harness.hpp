@@ -57,8 +57,9 @@ struct Work {
 
 class Harness {
  public:
-  /// threads 0: all cores that this process may use.
-  explicit Harness(int64_t threads, const Effort& effort = {});
+  /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto.
+  /// Errors:   InputError for more clusters than threads
+  explicit Harness(int64_t threads, const Effort& effort = {}, int64_t clusters = 0);
 
   ops::Context& ctx() { return ctx_; }
   const Effort& effort() const { return effort_; }

@@ -1,8 +1,7 @@
 // A team of threads that do the same function at the same time, each on its own part.
 //
-// Problem:      a training step forks and joins thousands of times; creating threads or allocating for each is too
-// slow,
-//               and on a machine with fewer cores than threads spinning is worse than sleeping.
+// Problem:      a training step forks and joins thousands of times; creating threads or allocating for each is
+//               too slow, and on a machine with fewer cores than threads spinning is worse than sleeping.
 // Difficulties: an exception in one worker while the others wait at a barrier must not hang the team.
 // Abstractions: Team (persistent threads, worker 0 is the caller), Worker (who am I), barriers of all and of a cluster.
 //
@@ -21,7 +20,8 @@
 
 namespace ditrain::parallel {
 
-/// Who a worker is. A cluster is a run of neighbouring workers, in general those of one NUMA domain.
+/// Who a worker is. A cluster is a run of neighbouring workers, in general those of one NUMA domain; clusters may
+/// differ in size.
 struct Worker {
   int worker = 0, num_workers = 1;
   int cluster = 0, num_clusters = 1;
@@ -50,7 +50,8 @@ class Team {
  public:
   struct Config {
     int num_workers = 1;
-    int num_clusters = 1;       ///< at most num_workers; workers are dealt out in contiguous runs (partition)
+    int num_clusters = 1;                 ///< at most num_workers
+    std::vector<int> cluster_sizes = {};  ///< workers of each cluster, all > 0; empty: dealt out evenly (partition)
     std::vector<int> pus = {};  ///< worker i is bound to pus[i]; empty: unbound, else one entry for every worker
     int spin_pauses =
         kAuto;  ///< pauses before a waiting worker sleeps; kAuto: many, or few if cores are fewer than workers

@@ -36,18 +36,20 @@ struct ThreadCount {
 };
 
 /// Who else uses the cores: ranks whose affinity masks overlap with this one's, and ranks under the same cgroup quota.
-/// Both count this rank.
+/// Both count this rank. And whether threads may share a core.
 struct Sharing {
   int ranks_on_mask = 1;
   int ranks_on_quota = 1;
+  bool smt = false;  ///< a thread on every allowed hardware thread of a core
 };
 
 /// How to look up an environment variable: nullptr if it is not set.
 using EnvLookup = std::function<const char*(const char*)>;
 
-/// The least of: allowed cores / ranks_on_mask, cgroup quota / ranks_on_quota, SLURM_CPUS_PER_TASK, OMP_NUM_THREADS
-/// (its first number); quotients are rounded down, the result is at least 1. A variable that is not a positive whole
-/// number is ignored. On a tie the earlier of this list is named.
+/// The least of: allowed cores (smt: hardware threads) / ranks_on_mask, cgroup quota / ranks_on_quota (unless the
+/// topology is of another machine), SLURM_CPUS_PER_TASK, OMP_NUM_THREADS (its first number); quotients are rounded
+/// down, the result is at least 1. A variable that is not a positive whole number is ignored. On a tie the earlier of
+/// this list is named.
 ThreadCount default_threads(const Topology& topology, const Sharing& sharing = {}, const std::string& root = "",
                             const EnvLookup& lookup = {});
 

@@ -1,5 +1,10 @@
-// The machine as this process sees it: packages, NUMA domains, cores, caches (hwloc), and which of its processing units
-// (PUs, hardware threads) the process may use. HWLOC_SYNTHETIC and HWLOC_XMLFILE replace the machine, never the mask.
+// The machine as this process sees it: packages, dies, NUMA domains, cores, caches, kinds of memory (hwloc), and which
+// of its processing units (PUs, hardware threads) the process may use. HWLOC_SYNTHETIC and HWLOC_XMLFILE replace the
+// machine, never the mask.
+//
+// A domain is a set of PUs that are near to the same memory: where a die has memory of its own and each of its core
+// groups faster memory besides, the core groups are the domains. A memory node is a range of memory that Linux numbers;
+// several may be near to one domain (DRAM and HBM), and several domains near to one.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,31 +12,68 @@
 
 namespace ditrain::platform {
 
-/// Counts are of the whole machine; `allowed_*` are of this process' affinity mask (sched_getaffinity).
+/// A hardware thread and where it lies. All but `os` count from 0 over the whole machine; -1: hwloc shows no such
+/// thing.
+struct Pu {
+  int os = 0;  ///< the number by which the operating system and affinity masks know it
+  int core = 0;
+  int l2 = -1, l3 = -1;  ///< caches
+  int domain = 0, die = 0, package = 0;
+};
+
+/// A NUMA node of the operating system.
+struct MemoryNode {
+  int os = 0;                ///< its number, as mbind takes it
+  size_t bytes = 0;          ///< 0 where unknown
+  std::string kind;          ///< DRAM, HBM, MCDRAM, NVM, ... as hwloc calls it or as its bandwidth tells
+  std::vector<int> domains;  ///< those that it is local to
+};
+
+/// The nodes to place memory of a domain on; -1 for none.
+struct Domain {
+  int bulk_node = -1;  ///< nearest ordinary memory
+  int fast_node = -1;  ///< nearest memory on the package (HBM), if there is such besides
+};
+
+/// Counts are of the whole machine; `allowed_*` are of a mask, in general this process' (sched_getaffinity).
 struct Topology {
   std::string machine;               ///< host name
   std::string cpu_model;             ///< see cpu_model_name
+  bool is_this_machine = true;       ///< false: HWLOC_SYNTHETIC or HWLOC_XMLFILE stands for another one
   int packages = 1;                  ///< sockets
-  int numa_domains = 1;              ///< domains with memory
+  int dies = 1;                      ///< as many as packages where hwloc shows none
+  int numa_domains = 1;              ///< domains, see above
   int cores = 1;                     ///< physical cores
   int pus = 1;                       ///< hardware threads
-  std::vector<int> allowed_pus;      ///< PUs of the mask by operating-system number: one per physical core first
-  std::vector<int> allowed_domains;  ///< NUMA domain (0, 1, ...) of each of allowed_pus
-  int allowed_cores = 1;             ///< physical cores with at least one allowed PU: the first ones of allowed_pus
+  std::vector<Pu> units;             ///< every PU of the machine, those of a core side by side
+  std::vector<Domain> domains;       ///< numa_domains of them
+  std::vector<MemoryNode> memory;    ///< by number
+  std::vector<Pu> allowed;           ///< PUs of the mask: one per physical core first, each time in machine order
+  std::vector<int> allowed_pus;      ///< their operating-system numbers
+  std::vector<int> allowed_domains;  ///< their domains
+  int allowed_cores = 1;             ///< physical cores with at least one allowed PU: the first ones of `allowed`
   size_t l1d_bytes = 0;              ///< one L1 data cache; 0 where unknown
   size_t l2_bytes = 0;               ///< one L2 cache; 0 where unknown
   size_t l3_bytes = 0;               ///< one L3 cache; 0 where unknown or absent
   int l3_caches = 0;                 ///< of the whole machine
 };
 
-/// Reads the topology. An allowed PU that the topology lacks (a synthetic one) counts as a core of its own in domain 0.
+/// Reads the topology and allows all of it.
 /// Errors: throws RunError if hwloc cannot load a topology (a bad HWLOC_XMLFILE, say).
+Topology probe_machine();
+
+/// The same machine with another mask of operating-system numbers. A PU that the machine lacks (because the machine is
+/// synthetic and the mask real) counts as a core of its own in domain 0.
+Topology with_mask(Topology topology, const std::vector<int>& mask);
+
+/// The machine with this process' affinity mask. Errors: as probe_machine.
 Topology probe_topology();
 
-/// A few readable lines, each ended by a newline: host, processor, counts, caches, allowed cores.
+/// A few readable lines, each ended by a newline: host, processor, counts, caches, memory, allowed cores.
 std::string describe(const Topology& topology);
 
-/// PU numbers as ranges: {0,1,2,5} gives "0-2,5"; "" for none.
+/// Numbers (of PUs, say) as ranges: {0,1,2,5} gives "0-2,5", {0,2,4} gives "0-4:2"; "" for none. Equal ones
+/// count once.
 std::string format_pus(std::vector<int> pus);
 
 }  // namespace ditrain::platform

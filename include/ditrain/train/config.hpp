@@ -33,13 +33,13 @@ struct ParallelConfig {
   int64_t clusters = 0;  ///< thread clusters a rank; 0: auto
   std::string strategy = "cftp";
   std::string cut = "auto";
-  int64_t comm_cores = 0;
+  int64_t comm_cores = -1;  ///< cores of a rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
 };
 
 struct MemoryConfig {
   double fast_gib = 0;
-  int64_t copy_cores = 0;
+  int64_t copy_cores = -1;  ///< cores of a rank that only copy between tiers; -1: auto, 0: shared with workers
   std::string automem = "off";
 };
 

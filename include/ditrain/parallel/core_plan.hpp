@@ -1,0 +1,61 @@
+// Which core does what in a rank: its workers, cut into clusters that lie near to their memory, and the cores set aside
+// for communication and for copies between tiers of memory. A plan is a pure function of the machine and the request;
+// nothing is bound here (see Team).
+//
+//   const CorePlan plan = plan_cores(platform::probe_topology(), {.budget = 152});
+//   Team team(plan.team());
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/parallel/team.hpp"
+#include "ditrain/platform/topology.hpp"
+
+namespace ditrain::parallel {
+
+inline constexpr int kAutoCores = -1;
+/// From so many cores a rank on, automatic counts set a core aside for communication and one for copies.
+inline constexpr int kCoresToSetAside = 8;
+
+struct CoreRequest {
+  int threads = 0;              ///< workers; 0: what the budget leaves after the cores set aside
+  int budget = 1;               ///< most threads of the rank, those set aside included; only where threads is 0
+  int clusters = 0;             ///< 0: one a NUMA domain; inside a single domain one an L3 cache; else one
+  int comm_cores = kAutoCores;  ///< cores of their own for communication; 0: it shares those of the workers
+  int copy_cores = kAutoCores;  ///< the same for copies between tiers of memory
+  bool smt = false;             ///< a worker on every hardware thread of a core instead of one a core
+  int ranks_on_mask = 1;        ///< ranks whose affinity masks are this one; each gets an equal run of its cores,
+  int rank_on_mask = 0;         ///< the first rank the first run
+};
+
+struct CorePlan {
+  std::vector<platform::Pu> workers;        ///< of cluster 0, then of cluster 1, ...; empty: not bound
+  std::vector<int> cluster_sizes;           ///< workers of each cluster, all > 0
+  std::vector<platform::Pu> comm, copy;     ///< the first hardware thread of each core set aside
+  std::vector<platform::Pu> unused;         ///< cores of the rank that nobody got, one hardware thread each
+  std::string clusters_from;                ///< what a cluster is: "NUMA domains", "L3 caches", ...
+  std::vector<platform::Domain> domain_of;  ///< of each cluster: where its memory belongs (its first worker's domain);
+                                            ///< empty if workers are not bound
+  std::vector<std::string> notes;           ///< what a person should know or change, each one line
+
+  int num_workers() const;
+  Team::Config team() const;
+};
+
+/// Plans a rank on `topology.allowed`. With several NUMA domains the cores set aside come from the largest ones, so
+/// that clusters differ by one worker at most on a regular mask. Workers of the plan are not bound if the rank has
+/// fewer cores than workers; a note says so. clusters = N: the domains or the L3 caches if they are N, else runs of
+/// cores that differ by one worker at most; a note tells if such a run crosses a border of domains that it need not
+/// cross. Errors:   InputError "[placement] ..." for more clusters than workers, and for more cores set aside by number
+/// than
+///           the workers leave
+CorePlan plan_cores(const platform::Topology& topology, const CoreRequest& request);
+
+/// One line for people about a group of PUs of a plan; numbers as ranges.
+struct MapRow {
+  std::string role, threads, pus, cores, l2, l3, numa, die, package;
+};
+/// Clusters first, then what is set aside or unused; one row "cluster N" each without places if workers are not bound.
+std::vector<MapRow> map_of(const CorePlan& plan);
+
+}  // namespace ditrain::parallel

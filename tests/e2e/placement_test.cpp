@@ -1,0 +1,56 @@
+// Where ranks compute, as ditrain tells it before a run and does it in one.
+#include <catch2/catch.hpp>
+
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+Result dry_run(const std::string& machine, const Args& arguments) {
+  const ScratchFolder scratch;
+  return run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run"} + arguments),
+             {.environment = {"HWLOC_SYNTHETIC=" + machine}});
+}
+
+}  // namespace
+
+TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each") {
+  const Result r = dry_run("package:2 die:2 numa:4 core:38 pu:1",
+                           Args{"--ranks", "4"} + sets({"memory.copy_cores=1", "parallel.comm_cores=auto"}));
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.out, Contains("dies 4, NUMA domains 16, cores 608"));
+  CHECK_THAT(r.out, Contains("threads: 150 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
+  CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
+}
+
+TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine") {
+  const Result r = dry_run("package:2 [numa] l3:8 core:8 pu:2", {});
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.out, Contains("threads: 128 a rank in 2 cluster(s)"));
+}
+
+TEST_CASE("placement: impossible core counts end with exit code 2 and the way out") {
+  const std::string machine = "package:1 core:8 pu:1";
+  const Result comm = dry_run(machine, Args{"--ranks", "2"} + sets({"parallel.comm_cores=4"}));
+  REQUIRE_EXIT(comm, 2);
+  CHECK_THAT(comm.err, Contains("[placement] parallel.comm_cores and memory.copy_cores") &&
+                           Contains("expected fewer than the 4 core(s) of this rank"));
+  const Result clusters = dry_run(machine, sets({"parallel.clusters=9"}));
+  REQUIRE_EXIT(clusters, 2);
+  CHECK_THAT(clusters.err, Contains("[placement] parallel.clusters; got 9, expected at most the number of threads, 8"));
+}
+
+TEST_CASE("placement: clusters do not change a bit of the weights, and topology.txt has the map") {
+  const ScratchFolder scratch;
+  for (const char* clusters : {"1", "2"})
+    REQUIRE_EXIT(run(tiny_ditrain(scratch / clusters, 3,
+                                  sets({"parallel.threads=2", std::string("parallel.clusters=") + clusters}))),
+                 0);
+  const std::string file = "/checkpoints/step_00000003/model.safetensors";
+  CHECK(read_file(scratch / ("1" + file)) == read_file(scratch / ("2" + file)));
+  CHECK_THAT(read_file(scratch / "2/topology.txt"),
+             Contains("2 cluster(s) (") && Contains("rank  role") && Contains("0     cluster 1  1"));
+}

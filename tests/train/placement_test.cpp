@@ -1,0 +1,168 @@
+#include "ditrain/train/placement.hpp"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <thread>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "platform/synthetic.hpp"
+
+using namespace ditrain;
+using namespace ditrain::train;
+using Catch::Contains;
+using platform::ScopedVariable;
+using platform::synthetic_machine;
+
+namespace {
+
+using Sizes = std::vector<int>;
+
+std::string error_of(const Config& config) {
+  try {
+    plan_placement(config, *dist::make_null_communicator());
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// The lines of a text that begin with `word`.
+std::vector<std::string> lines_of(const std::string& text, const std::string& word) {
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    const std::string line = text.substr(begin, end - begin);
+    const size_t first = line.find_first_not_of(' ');
+    if (first != line.npos && line.compare(first, word.size(), word) == 0) lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("this machine: threads, cores and the map agree with the mask") {
+  const auto comm = dist::make_null_communicator();
+  const Placement p = plan_placement(Config{}, *comm);
+  CHECK(p.threads == p.team().num_workers);
+  CHECK(p.pus == p.team().pus);
+  CHECK(p.threads <= p.topology.allowed_cores);
+  CHECK(p.comm_pus.empty());  // one rank has nobody to talk to
+  CHECK(p.copy_pus.empty());
+  const std::string text = describe(p, *comm);
+  CHECK_THAT(text, Contains("ranks: 1 on 1 node(s)") && Contains("threads: " + std::to_string(p.threads) + " a rank"));
+  CHECK_THAT(text, Contains("communication: shares the cores of the workers (one rank)"));
+  CHECK_THAT(text, Contains("copies: shares the cores of the workers (memory.automem: off)"));
+  CHECK(lines_of(text, "0     cluster").size() == size_t(p.clusters));
+}
+
+TEST_CASE("a pretended machine gets this process' mask") {
+  const std::vector<int> mask = platform::affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
+    WARN("skipped: needs PUs 0 and 1");
+    return;
+  }
+  Placement p;
+  std::thread([&] {
+    REQUIRE(platform::set_affinity_mask({0, 1}));
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "package:2 numa:2 core:2 pu:1(indexes=0,2,1,3,4,5,6,7)");
+    p = plan_placement(Config{}, *dist::make_null_communicator());
+  }).join();
+  CHECK((p.threads == 2 && p.clusters == 2));
+  CHECK(p.pus == Sizes{0, 1});
+  CHECK(p.plan.clusters_from == "NUMA domains");
+  CHECK_THAT(p.map, Contains("0     cluster 1  1        1   2     -   -   1     0    0"));
+}
+
+TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says who") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  const ScopedVariable omp("OMP_NUM_THREADS", "40");
+  const SupposedRanks s = suppose_ranks(Config{}, node, 4);
+  CHECK(s.on_node[0].threads == 39);  // and a core to communicate
+  CHECK_THAT(describe(s, node, 4),
+             Contains("threads: 39 a rank in 2 cluster(s) (NUMA domains), set by OMP_NUM_THREADS"));
+  const ScopedVariable slurm("SLURM_CPUS_PER_TASK", "7");
+  CHECK(suppose_ranks(Config{}, node, 4).on_node[0].threads == 7);
+  CHECK(suppose_ranks(Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
+}
+
+TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  Config config;
+  config.memory.copy_cores = 1;
+  const SupposedRanks s = suppose_ranks(config, node, 8);
+  CHECK((s.nodes == 2 && s.per_node == 4 && s.one_a_die));
+  REQUIRE(s.on_node.size() == 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    const Placement& p = s.on_node[size_t(rank)];
+    CHECK((p.threads == 150 && p.clusters == 4));
+    CHECK(p.team().cluster_sizes == Sizes{38, 38, 37, 37});
+    CHECK(p.comm_pus == Sizes{152 * rank + 151});
+    CHECK(p.copy_pus == Sizes{152 * rank + 113});
+    CHECK(p.pus.front() == 152 * rank);
+    CHECK(p.ruled_by == "affinity mask");
+  }
+  const std::string text = describe(s, node, 8);
+  CHECK_THAT(text, Contains("ranks: 8 on 2 node(s), 4 a node, assumed to be one a die"));
+  CHECK_THAT(text, Contains("mpirun -np 8 --map-by ppr:4:node:PE=152 --bind-to core ditrain"));
+  CHECK_THAT(text, Contains("srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=152 --cpu-bind=cores"));
+  CHECK(lines_of(text, "2     ").size() == 6);  // four clusters, communication, copies
+  CHECK(lines_of(text, "3     cluster 2").at(0) ==
+        "  3     cluster 2      37       532-568  532-568  14  -   14    3    1");
+  CHECK(lines_of(text, "3     communication").at(0) ==
+        "  3     communication  1        607      607      15  -   15    3    1");
+}
+
+TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores do not suffice") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);
+  const auto suppose = [&](int ranks) { return suppose_ranks(Config{}, node, ranks); };
+  const SupposedRanks one = suppose(1);
+  CHECK((one.nodes == 1 && one.per_node == 1 && !one.one_a_die));
+  CHECK((one.on_node[0].threads == 128 && one.on_node[0].clusters == 2));
+  CHECK((suppose(2).nodes == 1 && suppose(2).one_a_die && suppose(4).nodes == 2));
+  const SupposedRanks three = suppose(3);
+  CHECK((three.nodes == 1 && three.per_node == 3 && !three.one_a_die));
+  CHECK(three.on_node[2].pus.front() == 2 * 84);
+  CHECK(three.on_node[0].threads == 41);  // 42 cores, one to communicate
+  const SupposedRanks many = suppose(129);
+  CHECK((many.nodes == 65 && many.per_node == 2 && many.one_a_die));
+  CHECK_THAT(describe(three, node, 3),
+             Contains("--map-by ppr:3:node:PE=42") && Contains("--cpus-per-task=84 ") && Contains("equal shares"));
+
+  const platform::Topology laptop = synthetic_machine(platform::kLaptop);
+  CHECK(suppose_ranks(Config{}, laptop, 2).on_node[1].pus == Sizes{1});
+  CHECK(suppose_ranks(Config{}, laptop, 4).nodes == 4);
+}
+
+TEST_CASE("two hardware threads a core on request") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);
+  Config config;
+  config.parallel.smt = true, config.parallel.comm_cores = 2;
+  const SupposedRanks s = suppose_ranks(config, node, 2);
+  CHECK(s.on_node[0].threads == 124);
+  CHECK(s.on_node[0].comm_pus.size() == 2);
+}
+
+TEST_CASE("impossible placements are errors that name the way out") {
+  Config config;
+  config.parallel.comm_cores = 4000;
+  CHECK_THAT(error_of(config),
+             Contains("[placement] parallel.comm_cores") && Contains("try parallel.comm_cores: auto"));
+  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000;
+  CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
+  config.memory.copy_cores = 0, config.parallel.clusters = 4000;
+  CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));
+}
+
+TEST_CASE("tensors spread over nodes only if clusters have several") {
+  const Tensor tensor({1 << 20});
+  Placement p;
+  CHECK(spread_over_clusters(p, {tensor}) == "");
+  p.plan.domain_of = {{.bulk_node = 0}, {.bulk_node = 0}, {.bulk_node = -1}};
+  CHECK(spread_over_clusters(p, {tensor}) == "");
+  p.plan.domain_of = {{.bulk_node = 4000}, {.bulk_node = 4001}};  // which no test machine has
+  CHECK_THAT(spread_over_clusters(p, {Tensor(), tensor}), Contains("NUMA node(s) 4000-4001: mbind: "));
+  CHECK(to_vector(tensor)[12345] == 0);
+}
