@@ -19,12 +19,13 @@ RandomKey::RandomKey(uint64_t seed, Stream stream, uint64_t a, uint64_t b) {
   const auto h = philox4x32({uint32_t(a), uint32_t(a >> 32), uint32_t(b), uint32_t(b >> 32)},
                             {uint32_t(seed), uint32_t(seed >> 32)});
   const auto g = philox4x32(h, {uint32_t(stream), 0x64697472u});
-  key_ = {g[0], g[1]};
-  sequence_ = uint64_t{g[2]} << 32 | g[3];
+  sequence_ = {.key = {g[0], g[1]}, .number = uint64_t{g[2]} << 32 | g[3]};
 }
 
 std::array<uint32_t, 4> RandomKey::block(uint64_t index) const {
-  return philox4x32({uint32_t(index), uint32_t(index >> 32), uint32_t(sequence_), uint32_t(sequence_ >> 32)}, key_);
+  const auto& [key, number] = sequence_;
+  return philox4x32({uint32_t(index), uint32_t(index >> 32), uint32_t(number), uint32_t(number >> 32)},
+                    {key[0], key[1]});
 }
 
 namespace {

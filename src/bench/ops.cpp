@@ -8,9 +8,12 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/gemm.hpp"
+#include "ditrain/diffusion/diffusion.hpp"
 #include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/kernels/softmax.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/ops/random.hpp"
 #include "ditrain/optim/optimizer.hpp"
 
 namespace ditrain::bench {
@@ -103,7 +106,11 @@ class ElementwiseRows {
     activations();
     norms();
     gates();
-    if (activation_ == DType::kF32) f32_only();
+    if (activation_ == DType::kF32) {
+      f32_only();
+      softmax_and_noise();
+      loss();
+    }
     optimizer();
   }
 
@@ -112,13 +119,17 @@ class ElementwiseRows {
   ops::Chunk chunk(int64_t index) const { return {random_tensor(ctx_, {B_, 3 * C_}, 0, 1), index}; }
 
   void add(const std::string& name, DType type, const Streams& streams, std::function<void()> call) {
+    add(name, type, streams, std::move(call), B_ * kTokens, C_);
+  }
+  void add(const std::string& name, DType type, const Streams& streams, std::function<void()> call, int64_t rows,
+           int64_t cols) {
     const StreamLimit limit(streams);
     harness_.add(harness_.measure({.name = name,
                                    .dtype = type,
                                    .call = std::move(call),
                                    .bytes = limit.bytes(),
                                    .limit = [&] { limit.run(harness_); },
-                                   .details = {{"rows", B_ * kTokens}, {"cols", C_}}}));
+                                   .details = {{"rows", rows}, {"cols", cols}}}));
   }
 
   void activations() {
@@ -163,6 +174,43 @@ class ElementwiseRows {
         [&] { split([&](int64_t i, int64_t n) { kernels::convert(px + i, phalf + i, n); }); });
     add("cast from bf16", DType::kBF16, {{half}, {y}},
         [&] { split([&](int64_t i, int64_t n) { kernels::convert(phalf + i, py + i, n); }); });
+  }
+
+  void softmax_and_noise() {
+    const Tensor x = array(DType::kF32), y = array(DType::kF32), z = array(DType::kF32);
+    const Pin<float> px(x), py(y), pz(z);
+    const auto rows = [&](auto kernel) {
+      ctx_.for_range(B_ * kTokens, 1,
+                     [&](int64_t r, int64_t end, const parallel::Worker&) { kernel(r * C_, end - r); });
+    };
+    add("softmax forward", DType::kF32, {{x}, {z}},
+        [&] { rows([&](int64_t i, int64_t n) { kernels::softmax_forward(px + i, pz + i, n, C_); }); });
+    add("softmax backward", DType::kF32, {{x, y}, {z}},
+        [&] { rows([&](int64_t i, int64_t n) { kernels::softmax_backward(px + i, py + i, pz + i, n, C_); }); });
+    const RandomKey key(0, Stream::kTest, 2);
+    add("normals", DType::kF32, {{}, {z}}, [&] { ops::fill_normal(ctx_, {&key, 1}, z.size(), pz); });
+  }
+
+  // The default loss with its gradient, on samples of 4 x 32 x 32.
+  void loss() {
+    const diffusion::Shape shape{.channels = 4, .pixels = 1024};
+    const int64_t n = int64_t(harness_.cold_bytes()) / (shape.elements() * int64_t(sizeof(float))) + 1;
+    const auto samples = [&](int64_t channels) { return random_tensor(ctx_, {n, channels, shape.pixels}, 0, 1); };
+    const Tensor x0 = samples(4), x_t = samples(4), noise = samples(4), out = samples(8), dout = samples(8);
+    const Pin<float> px0(x0), px_t(x_t), pnoise(noise), pout(out), pdout(dout);
+    const std::vector<int64_t> t(size_t(n), 500);
+    std::vector<diffusion::LossTerms> terms(t.size());
+    const diffusion::Schedule schedule = diffusion::make_schedule("linear", 1000);
+    const diffusion::Rules rules = diffusion::make_rules({}, /*learn_sigma=*/true);
+    add(
+        "loss mse_vb and gradient", DType::kF32, {{x0, x_t, noise, out}, {dout}},
+        [&] {
+          ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+            diffusion::training_loss(schedule, rules, shape, {px0, px_t, pnoise, t.data(), pout}, 1, pdout,
+                                     terms.data(), begin, end);
+          });
+        },
+        n, shape.elements());
   }
 
   void optimizer() {

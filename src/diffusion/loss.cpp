@@ -3,6 +3,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "reverse_step.hpp"
 
 namespace ditrain::diffusion {
@@ -14,10 +15,9 @@ void combine(const Schedule& schedule, const std::vector<double>& ca, const floa
              const float* b, const int64_t* t, float* out, int64_t elements, int64_t begin, int64_t end) {
   for (int64_t sample = begin; sample < end; ++sample) {
     check_step(schedule, t[sample]);
-    const double wa = ca[t[sample]], wb = cb[t[sample]];
-    for (int64_t i = sample * elements; i < (sample + 1) * elements; ++i) {
-      out[i] = static_cast<float>(wa * a[i] + wb * b[i]);
-    }
+    const auto wa = static_cast<float>(ca[t[sample]]), wb = static_cast<float>(cb[t[sample]]);
+    const int64_t first = sample * elements;
+    kernels::scale_add(wa, a + first, wb, b + first, out + first, elements);
   }
 }
 

@@ -1,6 +1,7 @@
 // The mean square error, and the objectives built on it.
 #include <algorithm>
 
+#include "ditrain/kernels/loss.hpp"
 #include "objectives.hpp"
 
 namespace ditrain::diffusion {
@@ -14,14 +15,8 @@ OutputGradients output_gradients(const ObjectiveSample& sample) {
 double mean_square_error(const ObjectiveSample& sample, double weight, float* dmean) {
   const float* target = sample.rules.prediction == Prediction::kX0 ? sample.x0 : sample.noise;
   const int64_t n = sample.shape.elements();
-  const double slope = 2 * weight / static_cast<double>(n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double error = static_cast<double>(sample.out[i]) - target[i];
-    sum += error * error;
-    if (dmean != nullptr) dmean[i] = static_cast<float>(slope * error);
-  }
-  return sum / static_cast<double>(n);
+  const auto count = static_cast<double>(n);
+  return kernels::square_error(sample.out, target, 2 * weight / count, dmean, n) / count;
 }
 
 LossTerms mse_loss(const ObjectiveSample& sample) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "ditrain/kernels/loss.hpp"
 #include "objectives.hpp"
 #include "reverse_step.hpp"
 
@@ -14,17 +15,6 @@ namespace {
 struct Term {
   double value, by_mean, by_log_variance;
 };
-
-/// KL(N(true_mean, exp(true_lv)) || N(m, exp(lv))) in nats. inverse_true_variance = exp(-true_lv).
-Term normal_kl(double true_mean, double true_lv, double inverse_true_variance, double m, double lv) {
-  const double ratio = std::exp(true_lv - lv);
-  const double inverse_variance = ratio * inverse_true_variance;
-  const double d = m - true_mean;
-  const double square = d * d * inverse_variance;
-  return {.value = 0.5 * (-1 + lv - true_lv + ratio + square),
-          .by_mean = d * inverse_variance,
-          .by_log_variance = 0.5 * (1 - ratio - square)};
-}
 
 /// The tanh approximation of the standard normal distribution function, and its own derivative.
 struct Cdf {
@@ -51,31 +41,56 @@ Term discretised_nll(double x, double m, double lv) {
           .by_log_variance = 0.5 * (upper.slope * z_upper - lower.slope * z_lower) / probability};
 }
 
+// Weights of the gradients by mean and log-variance of p, as gradients by the model's output.
+struct Weights {
+  double mean, log_variance;
+};
+
+// Step 0, one sample in num_steps: element by element.
+double sum_nll(const ObjectiveSample& sample, const ReverseStep& step, const float* v, const Weights& weights,
+               const OutputGradients& gradients) {
+  double sum = 0;
+  for (int64_t i = 0; i < sample.shape.elements(); ++i) {
+    const double x_t = sample.x_t[i];
+    const double m = step.mean(step.predict_x0(x_t, sample.out[i], false), x_t);
+    const Term term = discretised_nll(sample.x0[i], m, step.log_variance(v == nullptr ? 0 : v[i]));
+    sum += term.value;
+    if (gradients.mean != nullptr) gradients.mean[i] = static_cast<float>(weights.mean * term.by_mean);
+    if (gradients.variance != nullptr) {
+      gradients.variance[i] = static_cast<float>(weights.log_variance * term.by_log_variance);
+    }
+  }
+  return sum;
+}
+
+// All others. Both means are linear in out, x_t and x0, and what they have in common is left out of their difference.
+double sum_kl(const ObjectiveSample& sample, const ReverseStep& step, const float* v, const Weights& weights,
+              const OutputGradients& gradients) {
+  const double true_lv = sample.schedule.posterior_log_variance_clipped[sample.t];
+  const kernels::NormalKl kl{.out = sample.out,
+                             .x_t = sample.x_t,
+                             .x0 = sample.x0,
+                             .v = v,
+                             .by_out = step.mean_slope(),
+                             .by_x_t = step.mean(step.predict_x0(1, 0, false), 0),
+                             .by_x0 = -step.mean(1, 0),
+                             .by_v = step.log_variance_slope(),
+                             .at_v_0 = step.log_variance(0) - true_lv,
+                             .inverse_true_variance = std::exp(-true_lv)};
+  return kernels::normal_kl(kl, weights.mean, gradients.mean, weights.log_variance, gradients.variance,
+                            sample.shape.elements());
+}
+
 }  // namespace
 
 double variational_bound(const ObjectiveSample& sample, double weight, const OutputGradients& gradients) {
   const ReverseStep step(sample.schedule, sample.rules, sample.t);
   const int64_t n = sample.shape.elements();
-  const bool learned = sample.rules.variance == Variance::kLearnedRange;
-  const double true_lv = sample.schedule.posterior_log_variance_clipped[sample.t];
-  const double inverse_true_variance = std::exp(-true_lv);
+  const float* v = sample.rules.variance == Variance::kLearnedRange ? sample.out + n : nullptr;
   const double bits = 1 / (std::numbers::ln2 * static_cast<double>(n));
-  const double mean_weight = weight * bits * step.mean_slope();
-  const double variance_weight = weight * bits * step.log_variance_slope();
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double x = sample.x0[i], x_t = sample.x_t[i];
-    const double m = step.mean(step.predict_x0(x_t, sample.out[i], false), x_t);
-    const double lv = step.log_variance(learned ? sample.out[n + i] : 0);
-    const Term term =
-        sample.t == 0 ? discretised_nll(x, m, lv) : normal_kl(step.mean(x, x_t), true_lv, inverse_true_variance, m, lv);
-    sum += term.value;
-    if (gradients.mean != nullptr) gradients.mean[i] = static_cast<float>(mean_weight * term.by_mean);
-    if (gradients.variance != nullptr) {
-      gradients.variance[i] = static_cast<float>(variance_weight * term.by_log_variance);
-    }
-  }
-  return sum * bits;
+  const Weights weights{.mean = weight * bits * step.mean_slope(),
+                        .log_variance = weight * bits * step.log_variance_slope()};
+  return bits * (sample.t == 0 ? sum_nll : sum_kl)(sample, step, v, weights, gradients);
 }
 
 LossTerms kl_loss(const ObjectiveSample& sample) {

@@ -10,6 +10,7 @@
 #include "ditrain/dataset/sampler.hpp"
 #include "ditrain/diffusion/diffusion.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/kernels/random.hpp"
 #include "model_pass.hpp"
 
 namespace ditrain::eval {
@@ -61,7 +62,7 @@ class Validation {
     const int64_t elements = shape_.elements();
     int64_t label = 0;
     data_.load(order_.index_at(image), /*flip=*/false, x0_.data() + at * elements, &label);
-    RandomKey(seed_, Stream::kEval, uint64_t(image)).fill_normal(noise_.data() + at * elements, elements);
+    kernels::fill_normal(RandomKey(seed_, Stream::kEval, uint64_t(image)), 0, noise_.data() + at * elements, elements);
     t_[size_t(at)] = (2 * image + 1) * schedule_.num_steps() / (2 * num_images_);
     right_labels_[size_t(at)] = label;
     if (num_classes_ < 2) return;

@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/ops/random.hpp"
 #include "model_pass.hpp"
 
 namespace ditrain::eval {
@@ -16,11 +17,9 @@ class StepNoise {
       : ctx_(ctx), seed_(seed), first_index_(first_index), n_(n), elements_(elements), noise_(size_t(n * elements)) {}
 
   void draw(uint64_t number, float* out) const {
-    ctx_.for_range(n_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-      for (int64_t i = begin; i < end; ++i)
-        RandomKey(seed_, Stream::kSampleNoise, uint64_t(first_index_ + i), number)
-            .fill_normal(out + i * elements_, elements_);
-    });
+    std::vector<RandomKey> keys;
+    for (int64_t i = 0; i < n_; ++i) keys.emplace_back(seed_, Stream::kSampleNoise, uint64_t(first_index_ + i), number);
+    ops::fill_normal(ctx_, keys, elements_, out);
   }
   void operator()(int64_t loop_step, int64_t sample, float* out) {
     if (loop_step != drawn_step_) draw(uint64_t(loop_step) + 1, noise_.data());

@@ -8,7 +8,10 @@
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/gemm.hpp"
+#include "ditrain/kernels/loss.hpp"
 #include "ditrain/kernels/measure.hpp"
+#include "ditrain/kernels/random.hpp"
+#include "ditrain/kernels/softmax.hpp"
 
 namespace ditrain::kernels {
 
@@ -54,6 +57,15 @@ struct KernelTable {
   decltype(&kernels::sum_squares) sum_squares;
   decltype(&kernels::adamw_ema) adamw_ema;
   decltype(&kernels::scale_add) scale_add;
+  decltype(&kernels::softmax_forward) softmax_forward;
+  decltype(&kernels::softmax_backward) softmax_backward;
+  decltype(&kernels::square_error) square_error;
+  decltype(&kernels::normal_kl) normal_kl;
+
+  void (*random_bits)(const PhiloxSequence&, uint64_t first, uint32_t* out, int64_t n);
+  void (*random_uniform)(const PhiloxSequence&, uint64_t first, float* out, int64_t n);
+  void (*random_normal)(const PhiloxSequence&, uint64_t first, float* out, int64_t n);
+  void (*box_muller)(const uint32_t* words, float* normals, int64_t pairs);  ///< of given words; for tests
 
   double (*fma_burst)(int64_t iterations);       ///< returns the flop done
   double (*fma_burst_bf16)(int64_t iterations);  ///< null: no bf16 multiply-add

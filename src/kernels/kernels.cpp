@@ -108,4 +108,27 @@ void scale_add(float a, const float* x, float b, const float* noise, float* out,
   table().scale_add(a, x, b, noise, out, n);
 }
 
+void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols) {
+  table().softmax_forward(x, y, rows, cols);
+}
+void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols) {
+  table().softmax_backward(y, dy, dx, rows, cols);
+}
+double square_error(const float* out, const float* target, double weight, float* dout, int64_t n) {
+  return table().square_error(out, target, weight, dout, n);
+}
+double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_weight, float* dv, int64_t n) {
+  return table().normal_kl(kl, out_weight, dout, v_weight, dv, n);
+}
+
+void fill_bits(const RandomKey& key, uint64_t first, uint32_t* out, int64_t n) {
+  table().random_bits(key.sequence(), first, out, n);
+}
+void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n) {
+  table().random_uniform(key.sequence(), first, out, n);
+}
+void fill_normal(const RandomKey& key, uint64_t first, float* out, int64_t n) {
+  table().random_normal(key.sequence(), first, out, n);
+}
+
 }  // namespace ditrain::kernels

@@ -1,6 +1,8 @@
 // kernels::ref on f32 arrays.
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/gemm.hpp"
+#include "ditrain/kernels/loss.hpp"
+#include "ditrain/kernels/softmax.hpp"
 #include "ref_bodies.hpp"
 
 namespace ditrain::kernels::ref {
@@ -120,6 +122,34 @@ void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64
     for (int64_t r = 0; r < rows; ++r) sum += double(dy[r * stride + j]);
     db[j] = static_cast<float>(sum);
   }
+}
+
+void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols) { softmax_forward_body(x, y, rows, cols); }
+void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols) {
+  softmax_backward_body(y, dy, dx, rows, cols);
+}
+
+double square_error(const float* out, const float* target, double weight, float* dout, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double error = double(out[i]) - double(target[i]);
+    sum += error * error;
+    if (dout != nullptr) dout[i] = static_cast<float>(weight * error);
+  }
+  return sum;
+}
+
+double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_weight, float* dv, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double g = (kl.v == nullptr ? 0 : kl.by_v * double(kl.v[i])) + kl.at_v_0;
+    const double d = kl.by_out * double(kl.out[i]) + kl.by_x_t * double(kl.x_t[i]) + kl.by_x0 * double(kl.x0[i]);
+    const double slope = d * std::exp(-g) * kl.inverse_true_variance;
+    sum += 0.5 * (g - 1 + std::exp(-g) + d * slope);
+    if (dout != nullptr) dout[i] = static_cast<float>(out_weight * slope);
+    if (dv != nullptr) dv[i] = static_cast<float>(v_weight * 0.5 * (1 - std::exp(-g) - d * slope));
+  }
+  return sum;
 }
 
 void adamw_ema(const AdamWStep& s, const float* g, float* p, float* m, float* v, float* ema, int64_t n) {

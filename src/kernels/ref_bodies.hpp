@@ -90,6 +90,25 @@ void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd,
   }
 }
 
+template <class T>
+void softmax_forward_body(const T* x, T* y, int64_t rows, int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
+    double highest = -std::numeric_limits<double>::infinity(), total = 0;
+    for (int64_t j = 0; j < cols; ++j) highest = std::max(highest, double(x[j]));
+    for (int64_t j = 0; j < cols; ++j) total += std::exp(double(x[j]) - highest);
+    for (int64_t j = 0; j < cols; ++j) y[j] = static_cast<T>(std::exp(double(x[j]) - highest) / total);
+  }
+}
+
+template <class T>
+void softmax_backward_body(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r, y += cols, dy += cols, dx += cols) {
+    double mean = 0;
+    for (int64_t j = 0; j < cols; ++j) mean += double(y[j]) * double(dy[j]);
+    for (int64_t j = 0; j < cols; ++j) dx[j] = static_cast<T>(double(y[j]) * (double(dy[j]) - mean));
+  }
+}
+
 /// AttentionHead for arrays of T.
 template <class T>
 struct Head {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ditrain/base/random.hpp"
+#include "ditrain/kernels/random.hpp"
 
 namespace ditrain::nn {
 
@@ -44,12 +45,12 @@ namespace {
 bool contains(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
 void fill_uniform(const Pin<float>& p, int64_t n, const RandomKey& key, double bound) {
-  key.fill_uniform(p, n);
+  kernels::fill_uniform(key, 0, p, n);
   for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * p[i] - 1.0));
 }
 
 void fill_normal(const Pin<float>& p, int64_t n, const RandomKey& key, float deviation) {
-  key.fill_normal(p, n);
+  key.fill_normal(p, n);  // the vectorised ones differ in last bits between instruction sets; weights should not
   for (int64_t i = 0; i < n; ++i) p[i] *= deviation;
 }
 

@@ -6,6 +6,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/ops/random.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/train/memory_plan.hpp"
 
@@ -45,15 +46,17 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   const nn::DitConfig& m = config_.model;
   const int64_t elements = shape_.elements();
   const Pin<float> x(pass_.image()), noise(noise_);
+  std::vector<RandomKey> noise_keys;
+  for (int64_t i = 0; i < micro_batch_; ++i) {
+    const auto s = uint64_t(step), g = uint64_t(micro.first_sample + i);
+    t_[size_t(i)] = int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
+    pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
+    const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
+    pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
+    noise_keys.emplace_back(seed, Stream::kNoise, s, g);
+  }
+  ops::fill_normal(ctx_, noise_keys, elements, noise);
   ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto s = uint64_t(step), g = uint64_t(micro.first_sample + i);
-      t_[size_t(i)] = int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
-      pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
-      const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
-      pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
-      RandomKey(seed, Stream::kNoise, s, g).fill_normal(noise + i * elements, elements);
-    }
     diffusion::q_sample(schedule_, micro.images, noise, t_.data(), x, elements, begin, end);
   });
 }

@@ -30,7 +30,8 @@ TEST_CASE("ops: every operator has a row of the contract beside what limits it")
   for (const char* name :
        {"tanh-GELU forward", "tanh-GELU backward", "SiLU forward", "SiLU backward", "LayerNorm+modulate forward",
         "LayerNorm+modulate backward", "gate+residual forward", "gate+residual backward", "q_sample", "cast to bf16",
-        "cast from bf16", "AdamW+EMA", "attention forward T=16 D=64", "attention backward T=40 D=72"})
+        "cast from bf16", "softmax forward", "softmax backward", "normals", "loss mse_vb and gradient", "AdamW+EMA",
+        "attention forward T=16 D=64", "attention backward T=40 D=72"})
     CHECK(names.contains(name));
 }
 

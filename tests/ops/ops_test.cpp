@@ -5,10 +5,12 @@
 #include <limits>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/random.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/embedding.hpp"
 #include "ditrain/ops/linear.hpp"
+#include "ditrain/ops/random.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -289,4 +291,21 @@ TEST_CASE("ops refuse shapes that do not fit") {
   const Tensor h({2, 3, 4});
   CHECK_THROWS_AS(ops::gate_residual_forward(one.ctx, h, {cond, 1}, h, h), ShapeError);
   CHECK_THROWS_AS(ops::embedding_forward(one.ctx, w, {-1}, Tensor({1, 5})), InputError);
+}
+
+TEST_CASE("noise of several keys: each its own sequence, the same bits for any team") {
+  const std::vector<RandomKey> keys = {{1, Stream::kTest, 0}, {1, Stream::kTest, 1}, {2, Stream::kTest, 0}};
+  for (const int64_t elements : {1, 37, 1024, 5000}) {
+    const Tensor expected({3, elements});
+    {
+      const Pin<float> p(expected);
+      for (int64_t i = 0; i < 3; ++i) kernels::fill_normal(keys[size_t(i)], 0, p + i * elements, elements);
+    }
+    const auto noise = on_all_teams([&](ops::Context& ctx) {
+      const Tensor out({3, elements});
+      ops::fill_normal(ctx, keys, elements, Pin<float>(out));
+      return out;
+    });
+    CHECK(noise == to_vector(expected));
+  }
 }

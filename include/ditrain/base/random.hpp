@@ -25,7 +25,14 @@ enum class Stream : uint32_t {
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// One random sequence, addressed by element. Each of the functions is pure.
+/// What a RandomKey comes down to: element i is word i % 4 of philox4x32({i / 4, number}, key), low words first.
+struct PhiloxSequence {
+  uint32_t key[2];
+  uint64_t number;
+};
+
+/// One random sequence, addressed by element. Each of the functions is pure. They are the reference of the vectorised
+/// ones in ditrain/kernels/random.hpp, which fill whole arrays many times as fast.
 class RandomKey {
  public:
   /// seed: the run's seed. a, b: what the sequence belongs to, e.g. (step, global sample index) or (epoch, 0).
@@ -37,13 +44,14 @@ class RandomKey {
   float normal(uint64_t i) const;                ///< N(0, 1), Box-Muller in f64, |x| < 9
   /// out[j] = uniform(first + j) for j < n, at a quarter of the work.
   void fill_uniform(float* out, int64_t n, uint64_t first = 0) const;
-  /// out[j] = normal(first + j) for j < n. Fast path for whole samples.
+  /// out[j] = normal(first + j) for j < n, at a quarter of the work.
   void fill_normal(float* out, int64_t n, uint64_t first = 0) const;
+
+  const PhiloxSequence& sequence() const { return sequence_; }
 
  private:
   std::array<uint32_t, 4> block(uint64_t index) const;
-  std::array<uint32_t, 2> key_;
-  uint64_t sequence_;
+  PhiloxSequence sequence_;
 };
 
 }  // namespace ditrain

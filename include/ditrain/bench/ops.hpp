@@ -15,7 +15,8 @@ struct OpsBench {
 };
 
 /// A row for every operator on arrays of images x 256 tokens x width that no cache holds: tanh-GELU, SiLU,
-/// LayerNorm(+modulate), gate+residual, q_sample, AdamW+EMA (with the bf16 copy if precision is bf16), casts, sums.
+/// LayerNorm(+modulate), gate+residual, q_sample, softmax, normals, loss, AdamW+EMA (with the bf16 copy if precision is
+/// bf16), casts, sums.
 /// share     the time of a loop that reads, writes and updates the same arrays / that of the operator
 /// gb_s      counts what the operator has to move: once for what is read or written, twice for what is updated
 /// Details   rows, cols (of the arrays)

@@ -11,7 +11,7 @@ namespace ditrain::diffusion {
 /// Noises clean data.
 /// Math:     x_t = sqrt(A_t) x0 + sqrt(1 - A_t) noise
 /// Shapes:   x0, noise, x_t [N, elements_per_sample]; t [N], steps of `schedule`; samples begin..end-1 are written
-/// Types:    f32, arithmetic f64. x_t may alias x0 or noise
+/// Types:    f32, factors rounded to f32. x_t may alias x0 or noise
 void q_sample(const Schedule& schedule, const float* x0, const float* noise, const int64_t* t, float* x_t,
               int64_t elements_per_sample, int64_t begin, int64_t end);
 

@@ -19,7 +19,8 @@ struct ValidationLoss {
 
 /// The loss on num_images fixed triples (image, t, noise), with the weights that the parameters are bound to.
 /// Math:     image i is the i-th of a shuffle keyed by the seed; t_i = floor((i + 1/2) num_steps / num_images); noise
-///           from RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform, key (seed, i)
+///           kernels::fill_normal of RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform,
+///           key (seed, i)
 /// Numerics: the same bits for any number of ranks and workers
 /// Threads:  collective: ranks split the images; every rank returns the result
 /// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape

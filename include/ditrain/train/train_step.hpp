@@ -34,7 +34,8 @@ class TrainStep {
   void allocate();
 
   /// Step number progress.step (from 0) on this rank's samples of the global batch.
-  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g); the gradient is
+  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
+  ///           noise as kernels::fill_normal makes it (last bits by instruction set); the gradient is
   ///           that of the mean loss over the global batch, summed over micro-batches and ranks
   /// A step with a loss or gradient that is not finite changes no weights on any rank and is named in the result.
   StepResult run(const dataset::Batch& batch, Progress& progress);

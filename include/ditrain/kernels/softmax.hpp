@@ -1,0 +1,19 @@
+// Softmax of the rows of a matrix. (Attention has a running one of its own.)
+#pragma once
+#include <cstdint>
+
+namespace ditrain::kernels {
+
+/// y[r,:] = exp(x[r,:] - max x[r,:]) / sum exp(x[r,:] - max x[r,:]); rows of cols contiguous elements. y may be x.
+/// Numerics: f32; sums in an order fixed by cols. -infinity gives 0; a row with NaN or +infinity, and one of nothing
+/// but
+///           -infinity, has no softmax: it becomes NaN, as in torch
+void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols);
+/// dx[r,:] = y[r,:] (dy[r,:] - sum_j y[r,j] dy[r,j]), overwritten; y is what forward wrote. dx may be dy or y.
+void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols);
+
+namespace ref {  // the same functions in plain loops with f64 arithmetic: the oracle
+void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols);
+void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols);
+}  // namespace ref
+}  // namespace ditrain::kernels
