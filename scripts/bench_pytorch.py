@@ -241,7 +241,9 @@ def ops_child(torch, job):
         "SiLU backward": lambda: aten.silu_backward(dy, x),
         "LayerNorm+modulate forward": lambda: modulated(x),
         "LayerNorm+modulate backward": norm_backward,
-        "softmax forward": lambda: torch.softmax(x.view(-1, 256) if x.numel() % 256 == 0 else x, -1),
+        "softmax forward": lambda: torch.softmax(x, -1),
+        "softmax backward": lambda: aten._softmax_backward_data(dy, x, -1, x.dtype),
+        "normals": lambda: torch.randn(rows, cols),
     }
     for head in job["attention"]:
         shape = (head["batch"], head["tokens"], 3, head["heads"], head["head_dim"])
