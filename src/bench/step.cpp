@@ -61,9 +61,11 @@ class Trainee {
 
   void step() {
     const ops::WorkTimes before = ctx_.times();
+    const ops::Meetings met = ctx_.meetings();
     const double start = now_s();
     const train::StepResult result = step_.run(batch_, progress_);
     samples_.push_back({now_s() - start, result.seconds, difference(ctx_.times(), before)});
+    meetings_ = {ctx_.meetings().of_team - met.of_team, ctx_.meetings().of_cluster - met.of_cluster};
   }
 
   // Where the time went in the step that took nearest to `seconds`: phases, then what worker 0 did.
@@ -83,11 +85,15 @@ class Trainee {
             {"elementwise_s", s.work[WorkKind::kElementwise]},
             {"optimizer_s", s.work[WorkKind::kOptimizer]},
             {"waiting_s", s.work.waiting_s},
-            {"other_s", s.seconds - accounted}};
+            {"other_s", s.seconds - accounted},
+            {"team_barriers_a_block", a_block(meetings_.of_team), false},
+            {"cluster_barriers_a_block", a_block(meetings_.of_cluster), false}};
   }
   int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / config_.train.global_batch; }
 
  private:
+  double a_block(int64_t of_step) const { return double(of_step) / double(config_.model.depth); }
+
   struct Sample {
     double seconds;
     train::PhaseTimes phases;
@@ -101,6 +107,7 @@ class Trainee {
   dataset::Batch batch_;
   train::Progress progress_;
   std::vector<Sample> samples_;
+  ops::Meetings meetings_;  // of the last step
 };
 
 }  // namespace

@@ -151,7 +151,10 @@ Rows machine_rows() {
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
                       "thread clusters of a rank; auto: one a NUMA domain, inside a single one an L3 cache"),
       choice(DITRAIN_KEY(parallel.strategy), {"cftp"}, {"dp", "dp_tp"}, "how clusters share the work of a rank"),
-      choice(DITRAIN_KEY(parallel.cut), {"auto"}, {"samples", "n"}, "what is cut over clusters"),
+      choice(
+          DITRAIN_KEY(parallel.cut), {"auto", "samples", "n"}, {},
+          "what clusters share out: samples of the micro-batch, n (columns of products and heads), or what moves fewer "
+          "bytes"),
       integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
                       "cores of a rank that only communicate; auto: 1 from 8 cores a rank on, if there are several "
                       "ranks; 0: workers' cores do it too"),

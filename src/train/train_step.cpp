@@ -8,6 +8,7 @@
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/random.hpp"
 #include "ditrain/optim/optimizer.hpp"
+#include "ditrain/train/cut.hpp"
 #include "ditrain/train/memory_plan.hpp"
 
 namespace ditrain::train {
@@ -25,6 +26,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
+  ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().num_clusters()).cut);
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
     const autograd::ArenaSlice slice = node.parameter_slice();

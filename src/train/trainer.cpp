@@ -20,6 +20,7 @@
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/checkpoint.hpp"
+#include "ditrain/train/cut.hpp"
 #include "ditrain/train/evaluation.hpp"
 #include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/memory_plan.hpp"
@@ -202,8 +203,10 @@ void Run::check_fallbacks() {
 }
 
 void Run::start_report() {
-  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
-                              kernels::dispatch_report() + products_ + "\n";
+  const std::string machine =
+      describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report() +
+      products_ + "\n" +
+      "cut: " + plan_cut(config_, micro_batch_of(config_, comm_.world_size()), placement_.clusters).why + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log_lines(machine);
   log_lines(describe_model(config_));

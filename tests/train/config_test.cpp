@@ -246,7 +246,7 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
         "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
   CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
   for (const char* set :
-       {"parallel.strategy=dp", "parallel.cut=n", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
+       {"parallel.strategy=dp", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
         "dist.reproducible=true", "dist.timeout_s=30", "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);

@@ -136,6 +136,7 @@ class Context {
     ++shared_->meetings.of_team;
     shared_->times.waiting_s += now_s() - done;
   }
+  void set_cut(Cut cut) { shared_->cut = cut; }
   /// Whether columns and heads go to clusters before they go to workers.
   bool cuts_columns() const { return !mine_ && shared_->cut == Cut::kN; }
 
