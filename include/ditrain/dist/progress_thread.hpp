@@ -70,12 +70,12 @@ class ProgressThread {
 /// Wakes the progress thread that sleeps on the word, in whichever process.
 void ring_bell(std::atomic<uint32_t>& word);
 
-/// Waits between two looks at something that rings no bell: yields at first, then sleeps for longer and longer.
+/// Waits between two looks at something that rings no bell: not at all at first, then it sleeps for longer and longer.
 class Backoff {
  public:
   void pause();
   void reset() { rounds_ = 0; }
-  /// For those who pause in their own way: how long now (0: only yield), and that they did.
+  /// For those who pause in their own way: how long now, and that they did.
   double next_pause_s() const;
   void count() { rounds_ = rounds_ < 1000 ? rounds_ + 1 : rounds_; }
 
