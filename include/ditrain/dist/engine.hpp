@@ -19,19 +19,10 @@
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/dist/link_model.hpp"
 #include "ditrain/dist/node_memory.hpp"
 
 namespace ditrain::dist {
-
-/// A link between hosts to pretend: a sum is held back until a ring all-reduce over it would have delivered.
-struct LinkModel {
-  double gbit_s = 10;      ///< 10^9 bits a second, each direction
-  double latency_us = 20;  ///< of one message
-  int hosts = 2;
-
-  /// Math:     2 (hosts-1) latency + 2 (hosts-1)/hosts bytes / bandwidth
-  double seconds(double bytes) const;
-};
 
 struct EngineConfig {
   bool hierarchical = true;
