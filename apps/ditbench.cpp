@@ -176,9 +176,10 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const bool leader = comm.rank() == 0;
   if (leader) std::fputs(kernels::dispatch_report().c_str(), stdout);
   std::fflush(stdout);
-  if (leader) harness.on_row = [](const bench::Row& row) {
-    std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
-  };
+  if (leader)
+    harness.on_row = [](const bench::Row& row) {
+      std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
+    };
   wanted.run(line, harness, comm);
   if (!leader) return kExitDone;
   std::fputs(describe(harness.report()).c_str(), stdout);

@@ -20,7 +20,7 @@ Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, boo
 void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home, memory::Allocator* gradients) {
   values = Tensor({arena_size_}, DType::kF32, home);
   if (purpose == For::kTraining)
-    for (Tensor* arena : {&grads, &exp_avg, &exp_avg_sq, &ema}) 
+    for (Tensor* arena : {&grads, &exp_avg, &exp_avg_sq, &ema})
       *arena = Tensor({arena_size_}, DType::kF32, gradients != nullptr && arena == &grads ? *gradients : home);
   if (products == DType::kBF16) values_bf16 = Tensor({arena_size_}, DType::kBF16, home);
   for (Parameter& p : parameters_) {

@@ -101,8 +101,8 @@ bool Engine::State::start_next() {
     flight.delivered_s = link_free_s;
   }
   flights.push_back(std::move(flight));  // first: if it cannot be started, fail() has to know of it
-  flights.back().reduction = group ? group->start(sum->sequence, sum->data, sum->n)
-                                   : make_flat_reduction(communicator, sum->data, sum->n);
+  flights.back().reduction =
+      group ? group->start(sum->sequence, sum->data, sum->n) : make_flat_reduction(communicator, sum->data, sum->n);
   return true;
 }
 
@@ -189,8 +189,8 @@ Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig
   DITRAIN_CHECK(config.hierarchical || config.wire == DType::kF32, "MPI sums f32 only");
   if (state_->alone()) return;
   if (config.hierarchical)
-    state_->group = std::make_unique<NodeGroup>(communicator, arena, config.wire,
-                                                int64_t(arena.part_bytes() / sizeof(float)));
+    state_->group =
+        std::make_unique<NodeGroup>(communicator, arena, config.wire, int64_t(arena.part_bytes() / sizeof(float)));
   const platform::BindResult bound = communicator.progress_thread()->bind(config.pus);
   if (!bound) state_->binding_failure = "the communication thread is not bound to its core: " + bound.reason;
   communicator.progress_thread()->add(*state_);

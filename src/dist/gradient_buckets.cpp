@@ -10,13 +10,15 @@ namespace ditrain::dist {
 
 GradientBuckets::GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements)
     : GradientBuckets(
-          communicator, [&communicator](float* data, int64_t count) { return communicator.start_allreduce_sum(data, count); },
-          arena, n, bucket_elements) {}
+          communicator,
+          [&communicator](float* data, int64_t count) { return communicator.start_allreduce_sum(data, count); }, arena,
+          n, bucket_elements) {}
 
 GradientBuckets::GradientBuckets(Engine& engine, float* arena, int64_t n, int64_t bucket_elements)
     : GradientBuckets(
-          engine.communicator(), [&engine](float* data, int64_t count) { return engine.start_allreduce_sum(data, count); },
-          arena, n, bucket_elements) {}
+          engine.communicator(),
+          [&engine](float* data, int64_t count) { return engine.start_allreduce_sum(data, count); }, arena, n,
+          bucket_elements) {}
 
 GradientBuckets::GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n,
                                  int64_t bucket_elements)

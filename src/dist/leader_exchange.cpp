@@ -30,8 +30,7 @@ struct LeaderExchange::State {
     requests.push_back(communicator.start_send(from, bytes(range.size()), leaders[size_t(node)], with_tag));
   }
   void receive(int node, void* to, int64_t elements) {
-    requests.push_back(
-        communicator.start_receive(to, bytes(elements), leaders[size_t(node)], summed ? tag + 1 : tag));
+    requests.push_back(communicator.start_receive(to, bytes(elements), leaders[size_t(node)], summed ? tag + 1 : tag));
   }
   template <class F>
   void for_others(F f) {

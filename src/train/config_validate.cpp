@@ -68,8 +68,8 @@ void check_kernels(const Config& c) {
 
 void check_dist(const Config& c) {
   if (c.dist.wire == "bf16" && (c.dist.allreduce == "flat" || !c.dist.engine))
-    fail("dist.wire: bf16 is for hierarchical sums", fmt::format("dist.allreduce: {}, dist.engine: {}",
-                                                                 c.dist.allreduce, c.dist.engine),
+    fail("dist.wire: bf16 is for hierarchical sums",
+         fmt::format("dist.allreduce: {}, dist.engine: {}", c.dist.allreduce, c.dist.engine),
          "dist.allreduce: hierarchical and dist.engine: true", "dist.wire: f32");
   if (c.dist.simulate_link && !c.dist.engine)
     fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");

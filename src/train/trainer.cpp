@@ -124,7 +124,8 @@ class Run {
   Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // who makes the matrix products
-  std::unique_ptr<dist::NodeMemory> gradient_memory_;  // before the model, whose gradients live there; only of several ranks
+  std::unique_ptr<dist::NodeMemory>
+      gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;
   ops::Context ctx_;
   nn::Dit model_;
@@ -373,7 +374,7 @@ void Run::after_step(StepMetrics& m, bool last) {
 void Run::report(StepMetrics& m, bool last) {
   m.seconds[Phase::kCheckpoint] = std::exchange(checkpoint_s_, 0);
   m.rss_bytes = platform::resident_bytes();
-  m.bulk_peak_bytes = memory::system_memory().peak_bytes();
+  m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradient_memory_ ? gradient_memory_->peak_bytes() : 0);
   total_.add(m.seconds);
   hidden_s_ += m.allreduce_hidden_s;
   if (!leader()) return;
@@ -424,8 +425,9 @@ void Run::finish() {
     double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed]};
     comm_.allreduce_sum(seconds, 2);
     const double ranks = double(comm_.world_size()), all = seconds[0] + seconds[1];
-    log::info("sums of gradients, mean of a rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % hidden)",
-              seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
+    log::info(
+        "sums of gradients, mean of a rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % hidden)",
+        seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
   }
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);

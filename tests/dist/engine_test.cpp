@@ -36,8 +36,7 @@ std::vector<float> promised_sum(int ranks, int ranks_per_node, int64_t n) {
   std::vector<float> sum;
   for (int first = 0; first < ranks; first += ranks_per_node) {
     std::vector<float> node;
-    for (int rank = first; rank < std::min(ranks, first + ranks_per_node); ++rank)
-      add_to(node, gradients_of(rank, n));
+    for (int rank = first; rank < std::min(ranks, first + ranks_per_node); ++rank) add_to(node, gradients_of(rank, n));
     add_to(sum, node);
   }
   return sum;

@@ -1,9 +1,8 @@
-// Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm MODE EXPECTED_RANKS`. Exit code 0: all held.
-// Modes: all; funneled (as if the library granted no more); nodes_of_2 (pretended nodes);
+// Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm MODE EXPECTED_RANKS`. Exit code 0: all
+// held. Modes: all; funneled (as if the library granted no more); nodes_of_2 (pretended nodes);
 //        abort CODE: the last rank ends the job; hang, stop: the last rank does not come, or its process stands still,
 //        and the others have to find out.
 #include <fmt/format.h>
-
 #include <signal.h>
 
 #include <algorithm>
@@ -216,7 +215,8 @@ void check_two_threads(Communicator& comm) {
 
 /// Messages of one tag keep their order, those of another may overtake; longer ones travel in pieces.
 void check_messages(Communicator& comm) {
-  const int to = (comm.rank() + 1) % comm.world_size(), from = (comm.rank() + comm.world_size() - 1) % comm.world_size();
+  const int to = (comm.rank() + 1) % comm.world_size(),
+            from = (comm.rank() + comm.world_size() - 1) % comm.world_size();
   if (to == comm.rank()) return;
   const std::vector<float> long_one = gradients_of(comm.rank(), 5000);
   std::vector<float> got(5000);

@@ -28,8 +28,8 @@ struct ThreadWorld {
   int arrived = 0, round = 0;
   std::vector<std::string> result = {};
   std::map<std::tuple<int, int, int>, std::deque<std::string>> mail = {};  // from, to, tag
-  std::map<int, std::vector<std::vector<float>>> sums = {};           // by number: what ranks brought
-  std::set<int> under_way = {};                                       // sums of rank 0 that it has not seen the end of
+  std::map<int, std::vector<std::vector<float>>> sums = {};                // by number: what ranks brought
+  std::set<int> under_way = {};  // sums of rank 0 that it has not seen the end of
   size_t most_under_way = 0;
   std::map<int, ditrain::dist::Arrivals> told = {};
 };

@@ -247,10 +247,9 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(parse_error("parallel:\n  strategy: dp\n") ==
         "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
   CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
-  for (const char* set :
-       {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true", "memory.fast_gib=4",
-        "memory.copy_cores=2", "memory.automem=on", "dist.shard_optimizer=true", "dist.reproducible=true",
-        "dist.verify_every=10"}) {
+  for (const char* set : {"parallel.strategy=dp", "parallel.cut=n", "parallel.comm_cores=1", "parallel.smt=true",
+                          "memory.fast_gib=4", "memory.copy_cores=2", "memory.automem=on", "dist.shard_optimizer=true",
+                          "dist.reproducible=true", "dist.verify_every=10"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }

@@ -19,8 +19,8 @@ namespace ditrain::dist {
 
 /// What a reduction of gradients tells beside its sum.
 struct ReductionOutcome {
-  double sum_squares = 0;          ///< of the summed values, in f64; the same bits on all ranks; not finite if one is
-  double start_s = 0, end_s = 0;   ///< now_s() times between which it was under way
+  double sum_squares = 0;         ///< of the summed values, in f64; the same bits on all ranks; not finite if one is
+  double start_s = 0, end_s = 0;  ///< now_s() times between which it was under way
 };
 
 /// An operation under way. Its buffer belongs to it until test() gave true or a wait returned true.
@@ -137,15 +137,16 @@ std::string mpi_launcher();
 
 struct MpiConfig {
   int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are cut into pieces
-  bool funneled = false;   ///< ask for MPI_THREAD_FUNNELED only, as if the library granted no more
-  int ranks_per_node = 0;  ///< pretend that a node holds at most so many ranks; 0: as they are
+  bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only, as if the library granted no more
+  int ranks_per_node = 0;                ///< pretend that a node holds at most so many ranks; 0: as they are
 };
 
 /// MPI if the process was launched by mpirun or srun (see mpi_launcher), else the null communicator without MPI_Init.
-/// MPI lives in the progress thread: under MPI_THREAD_MULTIPLE other threads call it too, under less all calls go there.
-/// The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other ranks
-/// could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the job.
-/// Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
+/// MPI lives in the progress thread: under MPI_THREAD_MULTIPLE other threads call it too, under less all calls go
+/// there. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other
+/// ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the
+/// job. Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the
+/// launcher
 ///         says that there are several ranks and MPI that there is one: they are of different MPI libraries.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 

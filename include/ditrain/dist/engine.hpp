@@ -36,7 +36,8 @@ struct EngineConfig {
 /// Threads: start_allreduce_sum and its requests are used by one thread.
 class Engine {
  public:
-  /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the engine.
+  /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the
+  /// engine.
   Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -47,7 +48,7 @@ class Engine {
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
 
   Communicator& communicator() const;
-  std::string description() const;         ///< one line for the log
+  std::string description() const;             ///< one line for the log
   const std::string& binding_failure() const;  ///< why the thread is not on its cores; "": it is, or has none
 
  private:

@@ -42,8 +42,8 @@ class GradientBuckets {
   void mark_ready(int64_t begin, int64_t end);
   /// All gradients that were not marked yet are final.
   void start_all();
-  /// Returns once the next bucket is summed, which one may use then; nothing when there is none left. Only after all was
-  /// marked.
+  /// Returns once the next bucket is summed, which one may use then; nothing when there is none left. Only after all
+  /// was marked.
   std::optional<Slice> finish_next();
   /// Returns when every bucket is summed; the next step may begin then.
   void finish();

@@ -19,8 +19,8 @@ namespace ditrain::dist {
 
 /// What a task waits for.
 struct Outlook {
-  bool progressed = false;  ///< something happened: ask again at once
-  bool poll = false;        ///< for something that rings no bell (MPI): ask again soon
+  bool progressed = false;                                  ///< something happened: ask again at once
+  bool poll = false;                                        ///< for something that rings no bell (MPI): ask again soon
   double wake_s = std::numeric_limits<double>::infinity();  ///< ask again at this now_s() time, bell or not
 
   void merge(const Outlook& other);

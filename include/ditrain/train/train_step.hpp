@@ -23,7 +23,7 @@ struct Progress {
 struct StepResult {
   double loss = 0, mse = 0, vb = 0;  ///< means over the global batch
   double grad_norm = 0, lr = 0;
-  std::string non_finite;  ///< name of the first bad tensor; empty: all is finite and the update was made
+  std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
   double allreduce_hidden_s = 0;  ///< communication of gradients that backward covered
   PhaseTimes seconds;
 };
