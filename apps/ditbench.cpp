@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
@@ -16,6 +17,7 @@
 #include "ditrain/train/command_line.hpp"
 #include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/option_table.hpp"
+#include "ditrain/train/program.hpp"
 
 using namespace ditrain;
 using namespace ditrain::train;
@@ -32,6 +34,7 @@ CommandLine make_command_line() {
        {"precision", "P", "f32 or bf16", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
+       {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"out", "FILE", "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json)"},
@@ -45,7 +48,9 @@ CommandLine make_command_line() {
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
       "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
-      "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n");
+      "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
+      "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
+      "          mpirun -np 2 ditbench comm\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -81,14 +86,14 @@ void apply_kernels(const CommandLine& line, bench::Harness& harness) {
   harness.note(harness.products());
 }
 
-void run_gemm(const CommandLine& line, bench::Harness& harness) {
+void run_gemm(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   const int64_t batch = line.has("batch") ? line.get_int("batch", 1, 1 << 20) : 0;
   bench::bench_gemm(
       harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
 }
 
-void run_ops(const CommandLine& line, bench::Harness& harness) {
+void run_ops(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   bench::OpsBench ops{.precision = precision(line)};
   if (line.has("model")) ops.model = line.get("model");
@@ -101,21 +106,21 @@ std::vector<std::string> sets_of(const CommandLine& line) {
   return sets;
 }
 
-void run_step(const CommandLine& line, bench::Harness& harness) {
+void run_step(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StepBench step{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
   bench::bench_steps(harness, step);
 }
 
-void run_ladder(const CommandLine& line, bench::Harness& harness) {
+void run_ladder(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::LadderBench ladder{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) ladder.models = {line.get("model")};
   if (line.has("batch")) ladder.batch = line.get_int("batch", 1, 1 << 20);
   bench::bench_ladder(harness, ladder);
 }
 
-void run_tune(const CommandLine& line, bench::Harness& harness) {
+void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   const bool automatic = !line.has("out");
   const std::string path = automatic ? default_tuning_path() : line.get("out");
   if (path.empty())
@@ -132,12 +137,18 @@ void run_tune(const CommandLine& line, bench::Harness& harness) {
                           : "ditrain takes it with --set kernels.tuned=" + path));
 }
 
+void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  bench::CommBench bench;
+  if (line.has("kib")) bench.kib = integers("kib", line.get("kib"));
+  bench::bench_comm(harness, comm, bench);
+}
+
 struct Bench {
   const char* name;
-  void (*run)(const CommandLine&, bench::Harness&);
+  void (*run)(const CommandLine&, bench::Harness&, dist::Communicator&);
 };
-constexpr Bench kBenches[] = {
-    {"gemm", run_gemm}, {"ops", run_ops}, {"step", run_step}, {"ladder", run_ladder}, {"tune", run_tune}};
+constexpr Bench kBenches[] = {{"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},
+                              {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;
@@ -156,7 +167,8 @@ const Bench& wanted_bench(const CommandLine& line) {
                     .hint = near.empty() ? "ditbench --help" : near});
 }
 
-int body(int argc, char** argv) {
+/// Ranks but the first one stay silent: they measure with it.
+int body(int argc, char** argv, dist::Communicator& comm) {
   CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
@@ -167,12 +179,15 @@ int body(int argc, char** argv) {
                          line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0);
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
-  std::fputs(kernels::dispatch_report().c_str(), stdout);
+  const bool leader = comm.rank() == 0;
+  if (leader) std::fputs(kernels::dispatch_report().c_str(), stdout);
   std::fflush(stdout);
-  harness.on_row = [](const bench::Row& row) {
-    std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
-  };
-  wanted.run(line, harness);
+  if (leader)
+    harness.on_row = [](const bench::Row& row) {
+      std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
+    };
+  wanted.run(line, harness, comm);
+  if (!leader) return kExitDone;
   std::fputs(describe(harness.report()).c_str(), stdout);
   harness.check_shares();
   if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(harness.report()));
@@ -182,5 +197,5 @@ int body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_program("ditbench", [&] { return body(argc, argv); });
+  return run_mpi_program("ditbench", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
 }

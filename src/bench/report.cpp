@@ -122,8 +122,8 @@ Json json_of(const Row& row) {
 }  // namespace
 
 std::string describe(const Report& report) {
-  std::string s = fmt::format("{} thread(s), kernels {}; FMA peak {:.1f} GFLOP/s f32", report.threads,
-                              kernels::chosen_isa(), report.peak_f32_gflops);
+  std::string s = fmt::format("{} thread(s), kernels {}", report.threads, kernels::chosen_isa());
+  if (report.peak_f32_gflops > 0) s += fmt::format("; FMA peak {:.1f} GFLOP/s f32", report.peak_f32_gflops);
   if (report.peak_bf16_gflops > 0) s += fmt::format(", {:.1f} bf16", report.peak_bf16_gflops);
   s += fmt::format("; memory read {:.1f} GB/s\n", report.read_gb_s);
   Table table;

@@ -9,7 +9,20 @@
 namespace ditrain::dist {
 
 GradientBuckets::GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements)
-    : communicator_(communicator), arena_(arena), n_(n), bucket_elements_(bucket_elements) {
+    : GradientBuckets(
+          communicator,
+          [&communicator](float* data, int64_t count) { return communicator.start_allreduce_sum(data, count); }, arena,
+          n, bucket_elements) {}
+
+GradientBuckets::GradientBuckets(Engine& engine, float* arena, int64_t n, int64_t bucket_elements)
+    : GradientBuckets(
+          engine.communicator(),
+          [&engine](float* data, int64_t count) { return engine.start_allreduce_sum(data, count); }, arena, n,
+          bucket_elements) {}
+
+GradientBuckets::GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n,
+                                 int64_t bucket_elements)
+    : communicator_(communicator), start_(std::move(start)), arena_(arena), n_(n), bucket_elements_(bucket_elements) {
   DITRAIN_CHECK(n >= 0 && bucket_elements >= 1,
                 std::to_string(n) + " in buckets of " + std::to_string(bucket_elements));
   const int64_t buckets = n / bucket_elements + (n % bucket_elements != 0);
@@ -25,7 +38,8 @@ int64_t GradientBuckets::bucket_begin(int64_t bucket) const {
 }
 
 void GradientBuckets::rearm() {
-  started_ = done_ = 0;
+  exposed_before_s_ = exposed_s_;
+  started_ = done_ = handed_out_ = 0;
   for (int64_t k = 0; k < num_buckets(); ++k) missing_[size_t(k)] = bucket_end(k) - bucket_begin(k);
 }
 
@@ -53,19 +67,53 @@ void GradientBuckets::start_complete_buckets() {
   for (; started_ < num_buckets() && missing_[size_t(started_)] == 0; ++started_) {
     if (communicator_.world_size() == 1) continue;
     const int64_t begin = bucket_begin(started_);
-    requests_[size_t(started_)] = communicator_.start_allreduce_sum(arena_ + begin, bucket_end(started_) - begin);
+    communicator_.count_gradients();
+    requests_[size_t(started_)] = start_(arena_ + begin, bucket_end(started_) - begin);
   }
 }
 
-void GradientBuckets::finish() {
+void GradientBuckets::check_all_started() const {
   DITRAIN_CHECK(started_ == num_buckets(),
                 "finish() with " + std::to_string(num_buckets() - started_) + " buckets that were not marked ready");
+}
+
+void GradientBuckets::wait_for(int64_t bucket) {
+  Request* request = requests_[size_t(bucket)].get();
+  if (!request || request->wait_for(communicator_.timeout_s())) return;
+  communicator_.give_up("the sum of gradient bucket " + std::to_string(bucket + 1) + " of " +
+                        std::to_string(num_buckets()));
+}
+
+std::optional<GradientBuckets::Slice> GradientBuckets::finish_next() {
+  check_all_started();
+  if (handed_out_ == num_buckets()) return std::nullopt;
   const ScopedTimer timer(&exposed_s_);
-  for (std::unique_ptr<Request>& request : requests_) {
-    if (request) request->wait();
-    request.reset();
+  wait_for(handed_out_);
+  const int64_t bucket = handed_out_++;
+  return Slice{bucket_begin(bucket), bucket_end(bucket)};
+}
+
+void GradientBuckets::finish() {
+  while (finish_next()) {
   }
+  last_step_ = outcome();
+  for (std::unique_ptr<Request>& request : requests_) request.reset();
   rearm();
+}
+
+StepOutcome GradientBuckets::outcome() const {
+  StepOutcome step{.sum_squares = 0.0, .exposed_s = exposed_s_ - exposed_before_s_};
+  double last_end_s = 0;
+  for (const std::unique_ptr<Request>& request : requests_) {
+    const std::optional<ReductionOutcome> bucket = request ? request->outcome() : std::nullopt;
+    if (!bucket) return {.sum_squares = std::nullopt, .communication_s = step.exposed_s, .exposed_s = step.exposed_s};
+    *step.sum_squares += bucket->sum_squares;
+    step.communication_s += std::max(0.0, bucket->end_s - std::max(bucket->start_s, last_end_s));
+    last_end_s = std::max(last_end_s, bucket->end_s);
+    step.buckets.push_back(*bucket);
+  }
+  if (requests_.empty()) step.sum_squares.reset();
+  return step;
 }
 
 }  // namespace ditrain::dist

@@ -1,6 +1,9 @@
 // The communicator of a run with one rank and without MPI, and what all communicators share.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
@@ -11,7 +14,7 @@ namespace {
 class DoneRequest final : public Request {
  public:
   bool test() override { return true; }
-  void wait() override {}
+  bool wait_for(double) override { return true; }
 };
 
 void check_count(int64_t n) { DITRAIN_CHECK(n >= 0, "count " + std::to_string(n)); }
@@ -24,7 +27,6 @@ class NullCommunicator final : public Communicator {
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
   int num_nodes() const override { return 1; }
-  bool concurrent_calls() const override { return true; }
   std::string description() const override { return "one rank, without MPI"; }
 
   std::unique_ptr<Request> start_allreduce_sum(float*, int64_t n) override {
@@ -52,6 +54,56 @@ class NullCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+void Request::wait() {
+  // A wait of MPI returns early only after its time; this one has none.
+  DITRAIN_CHECK(wait_for(std::numeric_limits<double>::infinity()), "a wait without end has ended");
+}
+
+std::string Communicator::host(int) const {
+  char name[64] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::unique_ptr<Request> Communicator::start_send(const void*, size_t, int to, int) {
+  throw LogicFault({.where = "dist", .what = "there is no rank " + std::to_string(to) + " to send to"});
+}
+std::unique_ptr<Request> Communicator::start_receive(void*, size_t, int from, int) {
+  throw LogicFault({.where = "dist", .what = "there is no rank " + std::to_string(from) + " to receive from"});
+}
+
+void Communicator::give_up(const std::string& what) {
+  const double waited_s = timeout_s();
+  const Arrivals own = arrivals();
+  const std::vector<Arrivals> all = ask_arrivals();
+  std::string late, silent;
+  const auto add = [this](std::string& list, size_t rank) {
+    list += (list.empty() ? "" : ", ") + std::to_string(rank) + " (" + host(int(rank)) + ")";
+  };
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].answered)
+      add(silent, rank);
+    else if (all[rank].control < own.control || all[rank].gradients < own.gradients)
+      add(late, rank);
+  }
+  std::string got;
+  if (!late.empty()) got = "not arrived: rank " + late;
+  if (!silent.empty()) got += (got.empty() ? "" : "; ") + std::string("no answer at all: rank ") + silent;
+  if (got.empty()) got = "all ranks arrived: the network or one of them is slow";
+  char seconds[32];
+  std::snprintf(seconds, sizeof(seconds), "%g s", waited_s);
+  throw RunError({.where = "watchdog",
+                  .what = what + " did not finish in " + seconds,
+                  .got = got,
+                  .hint = "a larger dist.timeout_s if those ranks were only slow; --resume auto goes on from the last "
+                          "checkpoint"});
+}
+
+TimeoutScope::TimeoutScope(Communicator& communicator, double seconds)
+    : communicator_(communicator), before_(communicator.timeout_s()) {
+  communicator.set_timeout(seconds > 0 ? seconds : std::numeric_limits<double>::infinity());
+}
 
 void Communicator::abort(int exit_code) {
   std::fflush(nullptr);

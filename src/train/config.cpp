@@ -138,7 +138,14 @@ class ConfigReader {
     if (node.IsScalar()) value.items = {node.Scalar()};
     value.is_list = node.IsSequence();
     bool ok = node.IsScalar() || (value.is_list && node.size() > 0);
-    for (size_t i = 0; ok && value.is_list && i < node.size(); ++i) {
+    if (node.IsMap() && option.takes_map) {
+      ok = value.is_list = node.size() > 0;
+      for (const auto& entry : node) {
+        ok = ok && entry.first.IsScalar() && entry.second.IsScalar();
+        if (ok) value.items.push_back(entry.first.Scalar() + ": " + entry.second.Scalar());
+      }
+    }
+    for (size_t i = 0; ok && node.IsSequence() && i < node.size(); ++i) {
       ok = node[i].IsScalar();
       if (ok) value.items.push_back(node[i].Scalar());
     }

@@ -66,6 +66,15 @@ void check_kernels(const Config& c) {
   if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
 }
 
+void check_dist(const Config& c) {
+  if (c.dist.wire == "bf16" && (c.dist.allreduce == "flat" || !c.dist.engine))
+    fail("dist.wire: bf16 is for hierarchical sums",
+         fmt::format("dist.allreduce: {}, dist.engine: {}", c.dist.allreduce, c.dist.engine),
+         "dist.allreduce: hierarchical and dist.engine: true", "dist.wire: f32");
+  if (c.dist.simulate_link && !c.dist.engine)
+    fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");
+}
+
 void check_drawn_data(const Config& c) {
   if (c.model.num_classes != 0 && c.model.num_classes != dataset::kShapesClasses)
     fail(fmt::format("data.kind: shapes has {} classes", dataset::kShapesClasses),
@@ -94,6 +103,7 @@ void validate_without_data(const Config& config) {
   check_optimizer(config);
   check_threads(config);
   check_kernels(config);
+  check_dist(config);
 }
 
 void validate(const Config& config) {

@@ -83,6 +83,8 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
+                {"messages", "between nodes: two buckets",
+                 world_size > 1 && config.dist.engine ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
                 {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;

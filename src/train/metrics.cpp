@@ -25,6 +25,7 @@ nlohmann::ordered_json number(double v) {
 std::string to_json_line(const StepMetrics& m) {
   nlohmann::ordered_json seconds, j;
   for (size_t i = 0; i < kPhaseNames.size(); ++i) seconds[kPhaseNames[i]] = m.seconds.seconds()[i];
+  seconds["allreduce_hidden"] = m.allreduce_hidden_s;
   j["step"] = m.step;
   for (const auto& [name, value] : {std::pair<const char*, double>{"loss", m.loss},
                                     {"mse", m.mse},

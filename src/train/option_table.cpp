@@ -66,6 +66,41 @@ Option betas() {
   return o;
 }
 
+Option simulate_link() {
+  const std::string name = "dist.simulate_link";
+  const std::string expected = "off or {gbit_s: above 0, latency_us: 0 or more, hosts: 2 or more}";
+  Option o = named_option(name, "hold gradients back as a link between hosts would", expected);
+  o.takes_map = true;
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return c.dist.simulate_link.reset();
+    if (!v.is_list) refuse(origin, name, shown(v), expected);
+    dist::LinkModel link;
+    std::set<std::string> seen;
+    for (const std::string& item : v.items) {
+      const size_t colon = item.find(':'), first = item.find_first_not_of(' ', colon + 1);
+      const std::string key = item.substr(0, colon), text = first == std::string::npos ? "" : item.substr(first);
+      if (colon == std::string::npos || !seen.insert(key).second) refuse(origin, name, shown(v), expected);
+      const std::string of = name + "." + key;
+      if (key == "gbit_s")
+        link.gbit_s = read_number({{text}}, {1e-6, 1e6}, origin, of);
+      else if (key == "latency_us")
+        link.latency_us = read_number({{text}}, {0, 1e9}, origin, of);
+      else if (key == "hosts")
+        link.hosts = int(read_integer({{text}}, {2, 1 << 20}, origin, of));
+      else
+        refuse(origin, name, shown(v), expected);
+    }
+    c.dist.simulate_link = link;
+  };
+  o.get = [](const Config& c) -> std::string {
+    if (!c.dist.simulate_link) return "off";
+    const dist::LinkModel& link = *c.dist.simulate_link;
+    return fmt::format("{{gbit_s: {}, latency_us: {}, hosts: {}}}", number_text(link.gbit_s),
+                       number_text(link.latency_us), link.hosts);
+  };
+  return o;
+}
+
 using Rows = std::vector<Option>;
 
 Rows model_rows() {
@@ -176,12 +211,17 @@ Rows dist_rows() {
   return {
       number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
       boolean(DITRAIN_KEY(dist.overlap), "start to sum gradients over ranks while backward still runs"),
-      choice(DITRAIN_KEY(dist.allreduce), {"mpi"}, {}, "who sums the gradients"),
+      boolean(DITRAIN_KEY(dist.engine), "a thread of its own makes the sums; false: the computing thread, in passing"),
+      choice(DITRAIN_KEY(dist.allreduce), {"flat", "hierarchical"}, {},
+             "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
+      choice(DITRAIN_KEY(dist.wire), {"f32", "bf16"}, {},
+             "type of gradients between nodes (hierarchical); they are summed in f32"),
       reserved(boolean(DITRAIN_KEY(dist.shard_optimizer), "each rank keeps a part of the optimiser state")),
       reserved(boolean(DITRAIN_KEY(dist.reproducible), "sums in an order that does not depend on the ranks")),
-      reserved(number(DITRAIN_KEY(dist.timeout_s), {0}, "give up on a silent rank after this time [s]; 0: never")),
+      number(DITRAIN_KEY(dist.timeout_s), {0},
+             "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever"),
       reserved(integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps}, "steps between comparisons of the replicas")),
-      reserved(text(DITRAIN_KEY(dist.simulate_link), "slow down messages to those of a link")),
+      simulate_link(),
   };
 }
 
@@ -220,8 +260,11 @@ Rows all_rows() {
   return all;
 }
 
-OptionValue value_of_text(const std::string& text) {
-  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return {{text}};
+OptionValue value_of_text(const std::string& text, bool maps) {
+  const auto inside = [&text](char first, char last) {
+    return text.size() >= 2 && text.front() == first && text.back() == last;
+  };
+  if (!inside('[', ']') && !(maps && inside('{', '}'))) return {{text}};
   OptionValue value{{}, true};
   std::string item;
   for (char c : text.substr(1, text.size() - 2) + ",") {
@@ -273,7 +316,7 @@ void apply_set(Config& config, const std::string& assignment) {
                       .hint = "--set train.steps=100"});
   const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
   const Option& option = find_option(section, key, "--set: ");
-  option.set(config, value_of_text(assignment.substr(equal + 1)), "--set: ");
+  option.set(config, value_of_text(assignment.substr(equal + 1), option.takes_map), "--set: ");
 }
 
 std::string config_reference() {

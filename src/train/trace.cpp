@@ -19,12 +19,12 @@ std::string cut(const std::string& events, size_t bytes) {
 
 }  // namespace
 
-void Trace::add(const std::string& name, const char* category, double start_s, double end_s) {
+void Trace::add(const std::string& name, const char* category, double start_s, double end_s, int lane) {
   if (!enabled_ || num_events_ >= kMaxEvents) return;
   // Names are our own (phases, parameters): nothing in them needs escaping.
-  events_ +=
-      fmt::format("{}{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":0,\"ts\":{:.1f},\"dur\":{:.1f}}}",
-                  num_events_ == 0 ? "" : ",\n", name, category, rank_, start_s * 1e6, (end_s - start_s) * 1e6);
+  events_ += fmt::format(
+      "{}{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f}}}",
+      num_events_ == 0 ? "" : ",\n", name, category, rank_, lane, start_s * 1e6, (end_s - start_s) * 1e6);
   ++num_events_;
 }
 

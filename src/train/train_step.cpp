@@ -34,13 +34,21 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
   });
 }
 
-void TrainStep::allocate() {
+void TrainStep::allocate(dist::NodeMemory* gradient_memory) {
   pass_.allocate();
   noise_ = Tensor(pass_.image().shape());
   const int64_t bucket = int64_t(config_.dist.bucket_mib * 0x1p20 / sizeof(float));
   grads_ = std::make_unique<Pin<float>>(model_.parameters().grads);
-  buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), model_.parameters().arena_size(),
-                                                     std::max<int64_t>(1024, bucket));
+  const int64_t n = model_.parameters().arena_size(), elements = std::max<int64_t>(1024, bucket);
+  if (gradient_memory == nullptr || !config_.dist.engine) {
+    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), n, elements);
+    return;
+  }
+  const dist::EngineConfig engine{.hierarchical = config_.dist.allreduce == "hierarchical",
+                                  .wire = config_.dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
+                                  .link = config_.dist.simulate_link};
+  engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
+  buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), n, elements);
 }
 
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
@@ -147,10 +155,12 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
     double sums[3] = {result.loss, result.mse, result.vb};
     comm_.allreduce_sum(sums, 3);
     result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
+    result.allreduce_hidden_s = buckets_->last_step().hidden_s();
   }
   const ScopedTimer timer(&result.seconds[Phase::kOptimizer]);
   // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
-  result.grad_norm = optim::gradient_norm(ctx_, parameters);
+  const std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
+  result.grad_norm = squares ? std::sqrt(*squares) : optim::gradient_norm(ctx_, parameters);
   result.lr = optim::learning_rate(config_.optimizer, progress.optimizer_step, config_.train.steps);
   ++progress.step;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {

@@ -125,6 +125,8 @@ class Run {
   Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // who makes the matrix products
+  std::unique_ptr<dist::NodeMemory>
+      gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;
   ops::Context ctx_;
   nn::Dit model_;
@@ -139,13 +141,18 @@ class Run {
   int64_t checkpoint_step_ = -1;  // the last one written
   double peak_flops_ = 0;         // of all ranks together
   DType peak_type_ = DType::kF32;
-  double loop_start_s_ = 0, recent_step_s_ = 0;
+  double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   PhaseTimes total_;
 };
 
 void Run::open() {
   const MemoryPlan plan = plan_memory(config_, comm_.world_size());
   check_memory(plan, config_, comm_.world_size(), comm_.local_size());
+  if (config_.dist.engine && comm_.world_size() > 1) {
+    gradient_memory_ =
+        std::make_unique<dist::NodeMemory>(comm_, size_t(model_.parameters().arena_size()) * sizeof(float));
+    if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
+  }
   data_ = dataset::open_dataset(config_.data, sample_shape(config_.model), config_.model.num_classes,
                                 uint64_t(config_.train.seed));
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
@@ -236,12 +243,14 @@ void Run::choose_kernels() {
 
 void Run::load_or_initialise() {
   autograd::ParameterStore& parameters = model_.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_));
+  parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_), memory::system_memory(),
+                      gradient_memory_.get());
   const auto& p = parameters;
   const std::string refusal =
       spread_over_clusters(placement_, {p.values, p.grads, p.exp_avg, p.exp_avg_sq, p.ema, p.values_bf16});
   if (!refusal.empty()) log::warn_line(refusal);
-  step_.allocate();
+  step_.allocate(gradient_memory_.get());
+  if (step_.engine()) log::info("{}", step_.engine()->description());
   trace_.watch(step_.tape());
   resumed_.empty() ? initialise_weights() : load_checkpoint();
 }
@@ -296,6 +305,8 @@ int64_t Run::bad_files() {
 }
 
 StepMetrics Run::one_step() {
+  // Only here: beside a step, ranks wait for as long as rank 0 writes a checkpoint or a picture.
+  const dist::TimeoutScope limit(comm_, config_.dist.timeout_s);
   const double start = now_s();
   StepMetrics m;
   dataset::Batch batch = loader_->next();
@@ -310,7 +321,11 @@ StepMetrics Run::one_step() {
   m.tflops = flop * m.images_per_second * 1e-12;
   m.mfu = m.tflops * 1e12 / peak_flops_;
   m.skipped_steps = progress_.skipped_steps, m.bad_files = bad_files();
+  m.allreduce_hidden_s = result.allreduce_hidden_s;
   trace_.add("step " + std::to_string(m.step), "step", start, now_s());
+  int64_t bucket = 0;
+  for (const dist::ReductionOutcome& sum : step_.communication().buckets)
+    trace_.add("bucket " + std::to_string(bucket++), "communication", sum.start_s, sum.end_s, 1);
   return m;
 }
 
@@ -366,8 +381,9 @@ void Run::after_step(StepMetrics& m, bool last) {
 void Run::report(StepMetrics& m, bool last) {
   m.seconds[Phase::kCheckpoint] = std::exchange(checkpoint_s_, 0);
   m.rss_bytes = platform::resident_bytes();
-  m.bulk_peak_bytes = memory::system_memory().peak_bytes();
+  m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradient_memory_ ? gradient_memory_->peak_bytes() : 0);
   total_.add(m.seconds);
+  hidden_s_ += m.allreduce_hidden_s;
   if (!leader()) return;
   folder_->append_metrics(m);
   const double left = recent_step_s_ * double(config_.train.steps - m.step);
@@ -412,6 +428,14 @@ void Run::finish() {
   total_[Phase::kCheckpoint] += checkpoint_s_;
   const double wall = now_s() - loop_start_s_;
   log_lines(phase_table(total_, wall, comm_));
+  if (step_.engine()) {
+    double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed]};
+    comm_.allreduce_sum(seconds, 2);
+    const double ranks = double(comm_.world_size()), all = seconds[0] + seconds[1];
+    log::info(
+        "sums of gradients, mean of a rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % hidden)",
+        seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
+  }
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
   const int64_t bad = bad_files();

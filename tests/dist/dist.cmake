@@ -3,21 +3,25 @@ add_executable(test_mpi_comm ${CMAKE_CURRENT_LIST_DIR}/mpi_comm_main.cpp)
 target_link_libraries(test_mpi_comm PRIVATE ditrain_dist)
 set(mpi_test_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 
-foreach(ranks 1 2 3 4)
-  add_test(NAME "dist: mpi communicator on ${ranks} ranks"
-           COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe $<TARGET_FILE:test_mpi_comm> ${ranks})
-  list(APPEND mpi_tests "dist: mpi communicator on ${ranks} ranks")
+foreach(mode all funneled nodes_of_2)
+  foreach(ranks 1 2 3 4)
+    add_test(NAME "dist: mpi communicator (${mode}) on ${ranks} ranks"
+             COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe $<TARGET_FILE:test_mpi_comm> ${mode} ${ranks})
+    list(APPEND mpi_tests "dist: mpi communicator (${mode}) on ${ranks} ranks")
+  endforeach()
 endforeach()
 
-add_test(NAME "dist: a plain run needs no MPI" COMMAND test_mpi_comm 1)
+add_test(NAME "dist: a plain run needs no MPI" COMMAND test_mpi_comm all 1)
 
 # mpirun must end all ranks and pass on the exit code.
-add_test(NAME "dist: abort ends ranks that wait"
-         COMMAND sh -c "$<SHELL_PATH:${MPIEXEC_EXECUTABLE}> -np 3 --oversubscribe $<TARGET_FILE:test_mpi_comm> abort 75; test $? -eq 75")
-list(APPEND mpi_tests "dist: abort ends ranks that wait")
+set(mpi_run "$<SHELL_PATH:${MPIEXEC_EXECUTABLE}> -np 3 --oversubscribe $<TARGET_FILE:test_mpi_comm>")
+add_test(NAME "dist: abort ends ranks that wait" COMMAND sh -c "${mpi_run} abort 75; test $? -eq 75")
+add_test(NAME "dist: the watchdog names a rank that does not come" COMMAND sh -c "${mpi_run} hang; test $? -eq 75")
+add_test(NAME "dist: the watchdog names a rank that stands still" COMMAND sh -c "${mpi_run} stop; test $? -eq 75")
 
 add_test(NAME "dist: a launcher of another MPI is refused"
          COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
-list(APPEND mpi_tests "dist: a launcher of another MPI is refused")
+list(APPEND mpi_tests "dist: abort ends ranks that wait" "dist: the watchdog names a rank that does not come"
+     "dist: the watchdog names a rank that stands still" "dist: a launcher of another MPI is refused")
 
-set_tests_properties(${mpi_tests} PROPERTIES ENVIRONMENT "${mpi_test_environment}" TIMEOUT 60 PROCESSORS 2)
+set_tests_properties(${mpi_tests} PROPERTIES ENVIRONMENT "${mpi_test_environment}" TIMEOUT 120 PROCESSORS 2)

@@ -28,7 +28,6 @@ class DoublingCommunicator final : public Communicator {
   int local_rank() const override { return 0; }
   int local_size() const override { return 2; }
   int num_nodes() const override { return 1; }
-  bool concurrent_calls() const override { return true; }
   std::string description() const override { return "two equal ranks"; }
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) override {
     started.push_back({data, n});
@@ -49,7 +48,7 @@ class DoublingCommunicator final : public Communicator {
 
  private:
   void end_all_ranks(int) override {}
-  /// Sums in wait() only, as MPI may: whoever reads before finish() sees the old values.
+  /// Sums in wait_for() only, as MPI may: whoever reads before finish() sees the old values.
   class Doubling final : public Request {
    public:
     Doubling(DoublingCommunicator& owner, float* data, int64_t n) : owner_(owner), data_(data), n_(n) {}
@@ -57,10 +56,9 @@ class DoublingCommunicator final : public Communicator {
       ++owner_.tests;
       return done_;
     }
-    void wait() override {
-      if (done_) return;
-      for (int64_t i = 0; i < n_; ++i) data_[i] *= 2;
-      done_ = true;
+    bool wait_for(double) override {
+      for (int64_t i = 0; i < n_ && !done_; ++i) data_[i] *= 2;
+      return done_ = true;
     }
 
    private:
@@ -151,6 +149,35 @@ TEST_CASE("steps follow each other, and start_all completes what was not marked"
   CHECK(buckets.exposed_s() > 0);
   buckets.reset();
   CHECK(buckets.exposed_s() == 0);
+}
+
+TEST_CASE("buckets are handed out one by one as they arrive") {
+  DoublingCommunicator comm;
+  std::vector<float> arena = counting(10);
+  GradientBuckets buckets(comm, arena.data(), 10, 4);
+  CHECK_THROWS_AS(buckets.finish_next(), LogicFault);
+  buckets.start_all();
+  auto slice = buckets.finish_next();
+  REQUIRE(slice);
+  CHECK(slice->begin == 6);
+  CHECK(slice->end == 10);
+  CHECK(arena[6] == 14);
+  CHECK(arena[5] == 6);  // not there yet
+  slice = buckets.finish_next();
+  REQUIRE(slice);
+  CHECK(slice->begin == 2);
+  buckets.finish();
+  CHECK(arena == doubled(counting(10)));
+  // Without an engine nobody squares, and all communication counts as waited for.
+  CHECK_FALSE(buckets.last_step().sum_squares);
+  CHECK(buckets.last_step().communication_s == buckets.last_step().exposed_s);
+  CHECK(buckets.last_step().hidden_s() == 0);
+  buckets.start_all();
+  while (buckets.finish_next()) {
+  }
+  CHECK_FALSE(buckets.finish_next());
+  buckets.finish();
+  CHECK(arena == doubled(doubled(counting(10))));
 }
 
 TEST_CASE("with one rank nothing is done") {

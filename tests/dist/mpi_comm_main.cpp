@@ -1,8 +1,12 @@
-// Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm [EXPECTED_RANKS]`. Exit code 0: all held.
-// With `abort CODE`, the last rank ends the job instead.
+// Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm MODE EXPECTED_RANKS`. Exit code 0: all
+// held. Modes: all; funneled (as if the library granted no more); nodes_of_2 (pretended nodes);
+//        abort CODE: the last rank ends the job; hang, stop: the last rank does not come, or its process stands still,
+//        and the others have to find out.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +16,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/dist/engine.hpp"
 #include "ditrain/dist/gradient_buckets.hpp"
+#include "ditrain/dist/node_memory.hpp"
 #include "ditrain/dist/placement.hpp"
 
 using namespace ditrain;
@@ -20,7 +26,7 @@ using namespace ditrain::dist;
 
 namespace {
 
-constexpr int64_t kMaxCount = 1000;  // so small that longer operations are cut into pieces
+constexpr int64_t kMaxCount = 5000;  // so small that longer operations are cut into pieces
 
 int failures = 0;
 
@@ -45,8 +51,8 @@ bool same_on_all_ranks(Communicator& comm, const std::vector<float>& x) {
   return differs == 0;
 }
 
-/// The sum over ranks within the rounding of any order of world_size terms.
-bool is_sum(const std::vector<float>& x, const Communicator& comm) {
+/// The sum over ranks within `wider` times the rounding of any order of world_size terms.
+bool is_sum(const std::vector<float>& x, const Communicator& comm, double wider = 1) {
   const int64_t n = int64_t(x.size());
   std::vector<double> sum(x.size()), magnitude(x.size());
   for (int rank = 0; rank < comm.world_size(); ++rank) {
@@ -54,13 +60,13 @@ bool is_sum(const std::vector<float>& x, const Communicator& comm) {
     for (size_t i = 0; i < x.size(); ++i) sum[i] += part[i], magnitude[i] += std::fabs(part[i]);
   }
   for (size_t i = 0; i < x.size(); ++i)
-    if (!(std::fabs(x[i] - sum[i]) <= magnitude[i] * comm.world_size() * 0x1p-24)) return false;
+    if (!(std::fabs(x[i] - sum[i]) <= magnitude[i] * comm.world_size() * 0x1p-24 * wider)) return false;
   return true;
 }
 
 /// Sizes on both sides of the borders where Open MPI changes its algorithm, and of our own pieces.
 void check_gradient_sums(Communicator& comm) {
-  for (const int64_t n : {0, 1, 3, 999, 1000, 1001, 5000, 300000}) {
+  for (const int64_t n : {0, 1, 3, 1000, 4999, 5000, 5001, 300000}) {
     std::vector<float> x = gradients_of(comm.rank(), n), again = x;
     comm.start_allreduce_sum(x.data(), n)->wait();
     expect(is_sum(x, comm), fmt::format("sum of {} floats", n), comm);
@@ -73,8 +79,8 @@ void check_gradient_sums(Communicator& comm) {
 }
 
 void check_unwaited_request(Communicator& comm) {
-  std::vector<float> x = gradients_of(comm.rank(), 5000);
-  { const auto request = comm.start_allreduce_sum(x.data(), 5000); }
+  std::vector<float> x = gradients_of(comm.rank(), 15000);
+  { const auto request = comm.start_allreduce_sum(x.data(), 15000); }
   expect(is_sum(x, comm), "a request that goes out of scope is finished", comm);
 }
 
@@ -89,15 +95,51 @@ void check_buckets(Communicator& comm) {
   expect(same_on_all_ranks(comm, arena), "buckets: the same bits on all ranks", comm);
 }
 
+/// Two steps on the engine; with what is promised of the sum of squares and, flat or not, of the bits.
+void check_engine(Communicator& comm, const EngineConfig& config) {
+  constexpr int64_t kElements = 170001;
+  const double wider = config.wire == DType::kBF16 ? 0x1p18 : 1;  // bf16 has 16 bits less than f32
+  NodeMemory memory(comm, kElements * sizeof(float));
+  auto* arena = reinterpret_cast<float*>(memory.part(memory.own_part()));
+  Engine engine(comm, memory, config);
+  GradientBuckets buckets(engine, arena, kElements, 30000);
+  const std::string what = engine.description();
+  for (int step = 0; step < 2; ++step) {
+    const std::vector<float> mine = gradients_of(comm.rank(), kElements);
+    std::copy(mine.begin(), mine.end(), arena);
+    for (int64_t end = kElements; end > 0; end -= 1234) buckets.mark_ready(std::max<int64_t>(0, end - 1234), end);
+    double one = 1;
+    comm.allreduce_sum(&one, 1);  // other calls may come between: they travel on their own communicator
+    buckets.finish();
+    const std::vector<float> sum(arena, arena + kElements);
+    expect(is_sum(sum, comm, wider), what + ": sum", comm);
+    expect(same_on_all_ranks(comm, sum), what + ": the same bits on all ranks", comm);
+    if (comm.world_size() == 1) continue;
+    double squares = buckets.last_step().sum_squares.value(), exact = 0, differs = squares;
+    for (const float x : sum) exact += double(x) * double(x);
+    expect(std::fabs(squares - exact) <= 1e-12 * exact, what + ": sum of squares", comm);
+    comm.broadcast(&differs, sizeof(differs), 0);
+    expect(differs == squares, what + ": the same sum of squares on all ranks", comm);
+    comm.barrier();
+  }
+}
+
+void check_engines(Communicator& comm) {
+  check_engine(comm, {.hierarchical = false});
+  check_engine(comm, {});
+  check_engine(comm, {.wire = DType::kBF16});
+  check_engine(comm, {.link = LinkModel{.gbit_s = 1, .latency_us = 50, .hosts = 2}, .pus = {0}});
+}
+
 void check_double_reductions(Communicator& comm) {
   const int rank = comm.rank(), size = comm.world_size();
-  std::vector<double> sum(2500, rank + 1.0), largest(2500, rank), smallest(2500, rank);
-  comm.allreduce_sum(sum.data(), 2500);
-  comm.allreduce_max(largest.data(), 2500);
-  comm.allreduce_min(smallest.data(), 2500);
-  expect(sum == std::vector<double>(2500, size * (size + 1) / 2), "sum of doubles", comm);
-  expect(largest == std::vector<double>(2500, size - 1), "max of doubles", comm);
-  expect(smallest == std::vector<double>(2500, 0.0), "min of doubles", comm);
+  std::vector<double> sum(12500, rank + 1.0), largest(12500, rank), smallest(12500, rank);
+  comm.allreduce_sum(sum.data(), 12500);
+  comm.allreduce_max(largest.data(), 12500);
+  comm.allreduce_min(smallest.data(), 12500);
+  expect(sum == std::vector<double>(12500, size * (size + 1) / 2), "sum of doubles", comm);
+  expect(largest == std::vector<double>(12500, size - 1), "max of doubles", comm);
+  expect(smallest == std::vector<double>(12500, 0.0), "min of doubles", comm);
   expect(comm.allreduce_or(uint64_t{1} << (rank + 60 - size)) == ((uint64_t{1} << size) - 1) << (60 - size), "or",
          comm);
   expect(comm.allreduce_or(0) == 0, "or of nothing", comm);
@@ -115,9 +157,9 @@ void check_gathers(Communicator& comm) {
     const size_t own = size_t(comm.rank());
     expect(comm.gather_strings(texts[own], root) == (is_root ? texts : std::vector<std::string>{}), "strings", comm);
     expect(comm.gather(&values[2 * own], 2, root) == (is_root ? values : std::vector<double>{}), "gather", comm);
-    std::vector<char> bytes(3333, is_root ? 'x' : ' ');
+    std::vector<char> bytes(16666, is_root ? 'x' : ' ');
     comm.broadcast(bytes.data(), bytes.size(), root);
-    expect(bytes == std::vector<char>(3333, 'x'), "broadcast", comm);
+    expect(bytes == std::vector<char>(16666, 'x'), "broadcast", comm);
   }
   bool refused = false;
   try {
@@ -128,12 +170,21 @@ void check_gathers(Communicator& comm) {
   expect(refused, "a root out of range is refused", comm);
 }
 
-void check_placement(Communicator& comm, int expected_ranks) {
-  expect(expected_ranks == 0 || comm.world_size() == expected_ranks, "world size", comm);
-  // The test runs on one node.
-  expect(comm.num_nodes() == 1 && comm.local_size() == comm.world_size() && comm.local_rank() == comm.rank(),
+/// The test runs on one node, or on nodes of so many ranks that it pretends.
+void check_placement(Communicator& comm, int expected_ranks, const MpiConfig& config) {
+  const int size = comm.world_size(), rank = comm.rank();
+  const int per_node = config.ranks_per_node > 0 ? config.ranks_per_node : size;
+  expect(size == expected_ranks, "world size", comm);
+  expect(comm.num_nodes() == (size - 1) / per_node + 1 && comm.local_rank() == rank % per_node &&
+             comm.local_size() == std::min(per_node, size - rank / per_node * per_node),
          "placement", comm);
-  const std::string sign = mpi_launcher().empty() ? "without MPI" : "thread level";
+  for (int i = 0; i < size; ++i) {
+    expect(comm.nodes()[size_t(i)] == i / per_node, "node of a rank", comm);
+    expect(comm.host(i) == comm.host(rank) && !comm.host(i).empty(), "host", comm);
+  }
+  const std::string sign = mpi_launcher().empty() ? "without MPI"
+                           : config.funneled      ? "thread level funneled"
+                                                  : "thread level multiple";
   expect(comm.description().find(sign) != std::string::npos, "description: " + comm.description(), comm);
 }
 
@@ -149,9 +200,8 @@ void check_shared_masks(Communicator& comm) {
   expect(share_mask(comm, {rank}).ranks == 1, "ranks with a PU of their own", comm);
 }
 
-/// Gradients on one thread while another one gathers, if the library allows it.
+/// Gradients on one thread while another one gathers, whatever the library allows.
 void check_two_threads(Communicator& comm) {
-  if (!comm.concurrent_calls()) return;
   std::vector<float> x = gradients_of(comm.rank(), 300000);
   std::thread gradients([&] { comm.start_allreduce_sum(x.data(), 300000)->wait(); });
   for (int i = 0; i < 20; ++i) {
@@ -161,6 +211,28 @@ void check_two_threads(Communicator& comm) {
   }
   gradients.join();
   expect(is_sum(x, comm), "gradients on their own thread", comm);
+}
+
+/// Messages of one tag keep their order, those of another may overtake; longer ones travel in pieces.
+void check_messages(Communicator& comm) {
+  const int to = (comm.rank() + 1) % comm.world_size(),
+            from = (comm.rank() + comm.world_size() - 1) % comm.world_size();
+  if (to == comm.rank()) return;
+  const std::vector<float> long_one = gradients_of(comm.rank(), 5000);
+  std::vector<float> got(5000);
+  int first = 1, second = 2, third = 3, a = 0, b = 0, c = 0;
+  std::vector<std::unique_ptr<Request>> requests;
+  requests.push_back(comm.start_receive(&c, sizeof(c), from, 8));
+  requests.push_back(comm.start_receive(&a, sizeof(a), from, 7));
+  requests.push_back(comm.start_receive(&b, sizeof(b), from, 7));
+  requests.push_back(comm.start_receive(got.data(), 20000, from, 9));
+  requests.push_back(comm.start_send(&first, sizeof(first), to, 7));
+  requests.push_back(comm.start_send(&second, sizeof(second), to, 7));
+  requests.push_back(comm.start_send(&third, sizeof(third), to, 8));
+  requests.push_back(comm.start_send(long_one.data(), 20000, to, 9));
+  for (const auto& request : requests) request->wait();
+  expect(a == 1 && b == 2 && c == 3, "messages in order", comm);
+  expect(got == gradients_of(from, 5000), "a message in pieces", comm);
 }
 
 /// An exception in the middle of communication must leave at once, not wait for the other ranks.
@@ -176,19 +248,61 @@ void check_two_threads(Communicator& comm) {
   comm.abort(1);
 }
 
+/// All ranks but the last one meet; that one sleeps (and its progress thread answers), or its process is stopped.
+/// Exit code 0 on rank 0 if the error says so; it ends the job.
+[[noreturn]] void wait_for_who_does_not_come(Communicator& comm, bool stopped) {
+  NodeMemory memory(comm, 40000 * sizeof(float));
+  Engine engine(comm, memory, {});
+  GradientBuckets buckets(engine, reinterpret_cast<float*>(memory.part(memory.own_part())), 40000, 10000);
+  const int last = comm.world_size() - 1;
+  comm.barrier();
+  if (comm.rank() == last && stopped) raise(SIGSTOP);
+  if (comm.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(50));
+  comm.set_timeout(0.5);
+  const std::string name = std::to_string(last) + " (" + comm.host(last) + ")";
+  const std::string expected = (stopped ? "no answer at all: rank " : "not arrived: rank ") + name;
+  std::string got;
+  try {
+    buckets.start_all();
+    buckets.finish();
+  } catch (const RunError& error) {
+    got = error.what();
+  }
+  const bool named = got.find(expected) != std::string::npos && got.find("bucket 1 of 4") != std::string::npos;
+  if (!named) fmt::print(stderr, "rank {}: FAILED: expected '{}' in '{}'\n", comm.rank(), expected, got);
+  if (comm.rank() == 0) {
+    fmt::print("{}\n", got);
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // for the others to fail first
+  } else if (named) {
+    std::this_thread::sleep_for(std::chrono::seconds(50));
+  }
+  comm.abort(named ? 75 : 1);
+}
+
+void check_all(Communicator& comm, int expected_ranks, const MpiConfig& config) {
+  check_placement(comm, expected_ranks, config);
+  check_shared_masks(comm);
+  check_gradient_sums(comm);
+  check_unwaited_request(comm);
+  check_buckets(comm);
+  check_engines(comm);
+  check_double_reductions(comm);
+  check_gathers(comm);
+  check_two_threads(comm);
+  check_messages(comm);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto comm = make_communicator(&argc, &argv, kMaxCount);
-  if (argc == 3 && std::strcmp(argv[1], "abort") == 0) abort_while_others_wait(*comm, std::atoi(argv[2]));
-  check_placement(*comm, argc == 2 ? std::atoi(argv[1]) : 0);
-  check_shared_masks(*comm);
-  check_gradient_sums(*comm);
-  check_unwaited_request(*comm);
-  check_buckets(*comm);
-  check_double_reductions(*comm);
-  check_gathers(*comm);
-  check_two_threads(*comm);
+  const std::string mode = argc > 1 ? argv[1] : "all";
+  const int number = argc > 2 ? std::atoi(argv[2]) : 1;
+  const MpiConfig config{
+      .max_count = kMaxCount, .funneled = mode == "funneled", .ranks_per_node = mode == "nodes_of_2" ? 2 : 0};
+  const auto comm = make_communicator(&argc, &argv, config);
+  if (mode == "abort") abort_while_others_wait(*comm, number);
+  if (mode == "hang" || mode == "stop") wait_for_who_does_not_come(*comm, mode == "stop");
+  check_all(*comm, number, config);
   double total = failures;
   comm->allreduce_sum(&total, 1);
   if (comm->rank() == 0) fmt::print("{} ranks, {}: {} failures\n", comm->world_size(), comm->description(), total);

@@ -10,9 +10,9 @@ using Catch::Contains;
 TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
-  for (const char* text :
-       {"  gemm  ", "  ops  ", "  step  ", "  ladder  ", "--model M", "--batch N,...", "--threads T", "--precision P",
-        "--recompute MODE", "--peers", "--repeats N", "--set KEY=VALUE...", "--json FILE", "--help", "--version"})
+  for (const char* text : {"  gemm  ", "  ops  ", "  step  ", "  ladder  ", "  comm  ", "--kib N,...", "--model M",
+                           "--batch N,...", "--threads T", "--precision P", "--recompute MODE", "--peers",
+                           "--repeats N", "--set KEY=VALUE...", "--json FILE", "--help", "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
@@ -30,6 +30,27 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "--precision", "f16"}, "f32 or bf16");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");
   refused({"gemm", "--model", "XXL"}, "unknown model");
+  refused({"comm"}, "comm needs several ranks; try mpirun -np 2 ditbench comm");
+}
+
+TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
+  const ScratchFolder scratch;
+  const std::string json = scratch / "rows.json";
+  const Args command =
+      program("ditbench", {"comm", "--kib", "16,1024", "--threads", "1", "--repeats", "2", "--json", json});
+  const Result result = run(mpirun(2, command));
+  REQUIRE_EXIT(result, 0);
+  CHECK_THAT(result.out, Contains("in the memory of the node") && Contains("/ mpi_blocking"));
+  const auto rows = nlohmann::json::parse(read_file(json)).at("rows");
+  REQUIRE(rows.size() == 4);
+  CHECK(rows.at(2).at("name") == "allreduce 1 MiB hierarchical");
+  CHECK(rows.at(3).at("algorithm") == "flat");
+  for (const auto& row : rows) {
+    CHECK(row.at("ranks") == 2);
+    CHECK(row.at("gb_s").get<double>() ==
+          Approx(row.at("sum_bytes").get<double>() * 1e-9 / row.at("median_s").get<double>()));
+  }
+  CHECK(rows.at(2).at("peers").at("flat").get<double>() > 0);
 }
 
 TEST_CASE("ditbench: rows go to the table and to JSON") {

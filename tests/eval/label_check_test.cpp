@@ -50,7 +50,6 @@ class TwoRanks final : public dist::Communicator {
   int local_rank() const override { return rank_; }
   int local_size() const override { return 2; }
   int num_nodes() const override { return 1; }
-  bool concurrent_calls() const override { return false; }
   std::string description() const override { return "two ranks in turn"; }
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }

@@ -178,6 +178,8 @@ TEST_CASE("every key of the contract exists") {
                            "dist.bucket_mib",
                            "dist.overlap",
                            "dist.allreduce",
+                           "dist.engine",
+                           "dist.wire",
                            "dist.shard_optimizer",
                            "dist.reproducible",
                            "dist.timeout_s",
@@ -245,14 +247,63 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(parse_error("parallel:\n  strategy: dp\n") ==
         "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
   CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
-  for (const char* set :
-       {"parallel.strategy=dp", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
-        "dist.reproducible=true", "dist.timeout_s=30", "dist.verify_every=10", "dist.simulate_link=10GbE"}) {
+  for (const char* set : {"parallel.strategy=dp", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
+                          "dist.reproducible=true", "dist.verify_every=10"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
+}
+
+TEST_CASE("dist.simulate_link is off or a map") {
+  CHECK_FALSE(Config{}.dist.simulate_link);
+  const auto link = [](const std::string& value) {
+    return parse_config("dist: {simulate_link: " + value + "}", "a.yaml").dist.simulate_link;
+  };
+  CHECK_FALSE(link("off"));
+  REQUIRE(link("{gbit_s: 2.5, latency_us: 30, hosts: 4}"));
+  CHECK(link("{gbit_s: 2.5, latency_us: 30, hosts: 4}")->gbit_s == 2.5);
+  CHECK(link("{gbit_s: 2.5, latency_us: 30, hosts: 4}")->latency_us == 30);
+  CHECK(link("{hosts: 4}")->hosts == 4);
+  CHECK(link("{hosts: 4}")->gbit_s == 10);
+
+  Config config;
+  apply_set(config, "dist.simulate_link={gbit_s: 1, latency_us: 0, hosts: 3}");
+  REQUIRE(config.dist.simulate_link);
+  CHECK(config.dist.simulate_link->hosts == 3);
+  const Config again = parse_config(to_yaml(config), "a.yaml");
+  REQUIRE(again.dist.simulate_link);
+  CHECK(again.dist.simulate_link->gbit_s == 1);
+  CHECK(again.dist.simulate_link->latency_us == 0);
+  apply_set(config, "dist.simulate_link=off");
+  CHECK_FALSE(config.dist.simulate_link);
+
+  for (const char* value : {"10GbE", "{}", "{gbit: 1}", "{gbit_s: 1, gbit_s: 2}", "[1, 2]", "{gbit_s: {a: 1}}"}) {
+    INFO(value);
+    CHECK(parse_error("dist: {simulate_link: " + std::string(value) + "}").find("dist.simulate_link: bad value") !=
+          std::string::npos);
+  }
+  CHECK(set_error("dist.simulate_link={hosts: 1}").find("dist.simulate_link.hosts: bad value; got '1'") !=
+        std::string::npos);
+  CHECK(set_error("dist.simulate_link={gbit_s: fast}").find("dist.simulate_link.gbit_s: bad value") !=
+        std::string::npos);
+}
+
+TEST_CASE("bf16 between nodes and a simulated link are tasks of the engine") {
+  const auto refused = [](const std::string& dist) {
+    const Config c = parse_config("dist: {" + dist + "}", "a.yaml");
+    try {
+      validate_without_data(c);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused("wire: bf16").empty());
+  CHECK(refused("wire: bf16, allreduce: flat").find("dist.wire: bf16 is for hierarchical sums") != std::string::npos);
+  CHECK(refused("wire: bf16, engine: false").find("dist.wire: bf16 is for hierarchical sums") != std::string::npos);
+  CHECK(refused("simulate_link: {gbit_s: 1}, engine: false").find("a task of the engine") != std::string::npos);
 }
 
 TEST_CASE("keys given twice are refused") {

@@ -23,7 +23,6 @@ class SilentRanks final : public dist::Communicator {
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
   int num_nodes() const override { return ranks_; }
-  bool concurrent_calls() const override { return false; }
   std::string description() const override { return "silent ranks"; }
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_sum(double*, int64_t) override { throw std::logic_error("unused"); }

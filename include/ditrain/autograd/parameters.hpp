@@ -34,7 +34,9 @@ class ParameterStore {
   enum class For { kInference, kTraining };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
   /// adds values_bf16, which the products of a bf16 training pass read; the optimiser keeps it in step with `values`.
-  void allocate(For purpose, DType products = DType::kF32, memory::Allocator& home = memory::system_memory());
+  /// `gradients`: where those live instead (memory that ranks share); it must outlive the store.
+  void allocate(For purpose, DType products = DType::kF32, memory::Allocator& home = memory::system_memory(),
+                memory::Allocator* gradients = nullptr);
   /// Bytes that `allocate` will take.
   size_t bytes(For purpose, DType products = DType::kF32) const;
 

@@ -1,30 +1,55 @@
 // Ranks of a run and how they talk. One interface, two implementations: MPI (mpi_comm.cpp) and a single rank without
 // MPI (null_comm.cpp). Collective: every rank calls the same functions in the same order. Results of reductions are the
 // same bits on every rank. Never call any of this in a signal handler.
+//
+// Waiting is polite (it sleeps between looks) and can end: set_timeout() turns a rank that does not come into a
+// RunError that names it.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ditrain/dist/progress_thread.hpp"
+
 namespace ditrain::dist {
 
-/// An operation under way. Its buffer belongs to it until test() gave true or wait() returned.
+/// What a reduction of gradients tells beside its sum.
+struct ReductionOutcome {
+  double sum_squares = 0;         ///< of the summed values, in f64; the same bits on all ranks; not finite if one is
+  double start_s = 0, end_s = 0;  ///< now_s() times between which it was under way
+};
+
+/// An operation under way. Its buffer belongs to it until test() gave true or a wait returned true.
 /// Destroying an unfinished request waits for it, except while an exception unwinds the stack.
 class Request {
  public:
   virtual ~Request() = default;
   /// True once it is done; also lets MPI make progress.
   virtual bool test() = 0;
-  /// Returns when it is done. Calling it again is harmless.
-  virtual void wait() = 0;
+  /// Returns true when it is done, false if it is not after so many seconds. Calling it again is harmless.
+  virtual bool wait_for(double seconds) = 0;
+  /// Returns when it is done.
+  void wait();
+  /// Of a finished reduction that computed it.
+  virtual std::optional<ReductionOutcome> outcome() const { return std::nullopt; }
+};
+
+/// How often a rank has entered operations that need all ranks: what the watchdog compares.
+struct Arrivals {
+  uint64_t control = 0;    ///< reductions of doubles, broadcasts, barriers, gathers
+  uint64_t gradients = 0;  ///< buckets of gradients
+  bool answered = true;    ///< false: the rank did not answer, the counts are unknown
 };
 
 /// All ranks of the run.
-/// Errors: functions throw RunError if MPI reports an error; LogicFault for a negative count or a rank out of range.
-/// Threads: start_allreduce_sum and its requests may be used by one thread while another uses the rest, if
-///          concurrent_calls() says so.
+/// Errors:  functions throw RunError if MPI reports an error or the timeout is over; LogicFault for a negative count or
+///          a rank out of range.
+/// Threads: any thread may call any function; requests may be used by one thread while others use the rest. Collective
+///          operations of one kind (gradients; everything else) have one order on all ranks.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -34,11 +59,20 @@ class Communicator {
   virtual int local_rank() const = 0;           ///< number among the ranks of this node
   virtual int local_size() const = 0;           ///< ranks on this node
   virtual int num_nodes() const = 0;            ///< nodes of the run
-  virtual bool concurrent_calls() const = 0;    ///< two threads may be inside at once (MPI_THREAD_MULTIPLE granted)
   virtual std::string description() const = 0;  ///< library and granted thread level, for the log
+  /// Number of the node of each rank; nodes are numbered in the order of their lowest ranks. All 0 unless overridden.
+  virtual std::vector<int> nodes() const { return std::vector<int>(size_t(world_size()), 0); }
+  /// Name of a rank's host, for messages.
+  virtual std::string host(int rank) const;
+  /// The thread that makes progress; nullptr: there is nothing to move on (one rank).
+  virtual ProgressThread* progress_thread() { return nullptr; }
 
   /// data[i] becomes the sum over ranks, for i < n; starts it and returns. n may differ from call to call, not by rank.
   virtual std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) = 0;
+  /// Message to or from one rank. Messages of a pair of ranks and a tag (0 ... 32000) arrive in the order of the calls.
+  /// LogicFault where there is nobody to talk to.
+  virtual std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag);
+  virtual std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag);
 
   /// data[i] becomes the sum, largest or smallest over ranks, for i < n. A NaN may or may not survive max and min.
   virtual void allreduce_sum(double* data, int64_t n) = 0;
@@ -55,12 +89,43 @@ class Communicator {
   /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;
 
+  /// From now on an operation that keeps this rank waiting for longer is a RunError; infinity (as at first): never.
+  void set_timeout(double seconds) { timeout_s_ = seconds; }
+  double timeout_s() const { return timeout_s_; }
+  /// This rank has entered one more operation on gradients.
+  void count_gradients() { ++gradients_; }
+  Arrivals arrivals() const { return {control_, gradients_, true}; }
+
+  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks where they are and names those that lag or are silent.
+  /// Errors: throws RunError, always
+  [[noreturn]] void give_up(const std::string& what);
+
   /// Flushes the standard streams and ends all ranks now with this exit code, without running destructors.
   [[noreturn]] void abort(int exit_code);
 
  protected:
   /// Ends the other ranks, and this one too if it likes.
   virtual void end_all_ranks(int exit_code) = 0;
+  /// Where every rank is now; called by one rank, the others need not do anything. Afterwards nothing else may be.
+  virtual std::vector<Arrivals> ask_arrivals() { return {arrivals()}; }
+  void count_control() { ++control_; }
+
+ private:
+  std::atomic<double> timeout_s_{std::numeric_limits<double>::infinity()};
+  std::atomic<uint64_t> control_{0}, gradients_{0};
+};
+
+/// Operations of this scope may keep a rank waiting for so many seconds; 0: for ever.
+class TimeoutScope {
+ public:
+  TimeoutScope(Communicator& communicator, double seconds);
+  ~TimeoutScope() { communicator_.set_timeout(before_); }
+  TimeoutScope(const TimeoutScope&) = delete;
+  TimeoutScope& operator=(const TimeoutScope&) = delete;
+
+ private:
+  Communicator& communicator_;
+  double before_;
 };
 
 /// The only rank: every operation is a no-op or a copy.
@@ -70,12 +135,19 @@ std::unique_ptr<Communicator> make_null_communicator();
 /// "" for a plain run (also inside a Slurm allocation, where only srun sets PMI variables).
 std::string mpi_launcher();
 
+struct MpiConfig {
+  int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are cut into pieces
+  bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only, as if the library granted no more
+  int ranks_per_node = 0;                ///< pretend that a node holds at most so many ranks; 0: as they are
+};
+
 /// MPI if the process was launched by mpirun or srun (see mpi_launcher), else the null communicator without MPI_Init.
-/// The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other ranks
-/// could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the job.
-/// max_count: elements of one MPI call; longer operations are cut into pieces.
-/// Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
+/// MPI lives in the progress thread: under MPI_THREAD_MULTIPLE other threads call it too, under less all calls go
+/// there. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other
+/// ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the
+/// job. Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the
+/// launcher
 ///         says that there are several ranks and MPI that there is one: they are of different MPI libraries.
-std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, int64_t max_count = int64_t{1} << 30);
+std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist

@@ -7,11 +7,13 @@
 //   validate_for_ranks(config, world_size);
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/diffusion/config.hpp"
+#include "ditrain/dist/link_model.hpp"
 #include "ditrain/nn/dit_config.hpp"
 #include "ditrain/optim/config.hpp"
 
@@ -52,12 +54,14 @@ struct KernelsConfig {
 struct DistConfig {
   double bucket_mib = 25;  ///< size of one gradient bucket [MiB]
   bool overlap = true;
-  std::string allreduce = "mpi";
+  bool engine = true;                      ///< a thread of its own makes the sums
+  std::string allreduce = "hierarchical";  ///< flat | hierarchical (in the memory of a node, then between nodes)
+  std::string wire = "f32";                ///< f32 | bf16: what travels between nodes
   bool shard_optimizer = false;
   bool reproducible = false;
-  double timeout_s = 0;
+  double timeout_s = 0;  ///< a step that waits longer for another rank ends the run; 0: never
   int64_t verify_every = 0;
-  std::string simulate_link = "off";
+  std::optional<dist::LinkModel> simulate_link = {};
 };
 
 struct CheckpointConfig {

@@ -41,6 +41,7 @@ struct StepMetrics {
   double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
   double images_per_second = 0, tflops = 0, mfu = 0;
   PhaseTimes seconds;
+  double allreduce_hidden_s = 0;  ///< beside the phases, not one of them
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none

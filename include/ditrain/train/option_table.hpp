@@ -9,7 +9,7 @@
 
 namespace ditrain::train {
 
-/// A value as written: one scalar, or the scalars of a list.
+/// A value as written: one scalar, or the scalars of a list; of a map, the list of its "key: value".
 struct OptionValue {
   std::vector<std::string> items;
   bool is_list = false;
@@ -20,6 +20,7 @@ struct Option {
   std::string help;      ///< what it does, with its unit
   std::string expected;  ///< the values that are accepted, for messages and the reference
   bool may_change_on_resume = false;
+  bool takes_map = false;
   /// Stores `value`. Errors: InputError "[config] ORIGINsection.key: ..."; `origin` is "FILE:LINE: ", "--set: " or "".
   std::function<void(Config&, const OptionValue& value, const std::string& origin)> set;
   /// The value as YAML text that `set` reads back to the same bits.

@@ -14,7 +14,8 @@ class Trace {
 
   bool enabled() const { return enabled_; }
   /// Something that ran from start_s to end_s (now_s() times). Kept up to a cap of events; later ones are left out.
-  void add(const std::string& name, const char* category, double start_s, double end_s);
+  /// `lane`: 0 computes, 1 communicates.
+  void add(const std::string& name, const char* category, double start_s, double end_s, int lane = 0);
   /// Records forward and backward of every node.
   void watch(autograd::Tape& tape);
   /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB. Errors:

@@ -23,15 +23,17 @@ struct Progress {
 struct StepResult {
   double loss = 0, mse = 0, vb = 0;  ///< means over the global batch
   double grad_norm = 0, lr = 0;
-  std::string non_finite;  ///< name of the first bad tensor; empty: all is finite and the update was made
+  std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
+  double allreduce_hidden_s = 0;  ///< communication of gradients that backward covered
   PhaseTimes seconds;
 };
 
 class TrainStep {
  public:
-  /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before `run`.
+  /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before.
   TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx);
-  void allocate();
+  /// gradient_memory: where the store has its gradients, if ranks share it (dist.engine); it must outlive the step.
+  void allocate(dist::NodeMemory* gradient_memory = nullptr);
 
   /// Step number progress.step (from 0) on this rank's samples of the global batch.
   /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
@@ -41,6 +43,8 @@ class TrainStep {
   StepResult run(const dataset::Batch& batch, Progress& progress);
 
   autograd::Tape& tape() { return pass_.tape(); }
+  const dist::Engine* engine() const { return engine_.get(); }  ///< nullptr: sums are made in passing
+  const dist::StepOutcome& communication() const { return buckets_->last_step(); }
 
  private:
   struct MicroBatch {
@@ -69,6 +73,7 @@ class TrainStep {
   std::vector<int64_t> t_;
   std::vector<diffusion::LossTerms> terms_;
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
+  std::unique_ptr<dist::Engine> engine_;
   std::unique_ptr<dist::GradientBuckets> buckets_;
   std::string bad_activation_;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one

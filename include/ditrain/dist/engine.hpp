@@ -1,0 +1,59 @@
+// Sums gradients over ranks beside the computation: the progress thread of the communicator owns what is under way, at
+// most two sums at a time, in the order in which they were started.
+//
+//   flat          one MPI_Iallreduce over all ranks (tested by the thread, since MPI does not progress by itself)
+//   hierarchical  ranks of a node sum through the memory that they share (NodeMemory), each its slice of a bucket over
+//                 the arenas of all, in rank order; the first ranks of the nodes then exchange slices (everybody gets
+//                 1/nodes of the bucket from everybody, adds in node order, sends the sum back: 2 (n-1)/n of the bucket
+//                 over the wire, in f32 or rounded to bf16 with f32 sums); the result is spread over the arenas of the
+//                 node. On one node the two passes are one: a chunk is summed, squared and copied while it is in cache.
+//
+// The sum of squares of the result falls out of that pass. Its parts (of constant length) are added in one order, so
+// that all ranks get the same bits for any number of ranks a node.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/dtype.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/dist/link_model.hpp"
+#include "ditrain/dist/node_memory.hpp"
+
+namespace ditrain::dist {
+
+struct EngineConfig {
+  bool hierarchical = true;
+  DType wire = DType::kF32;            ///< between nodes (hierarchical only): f32 or bf16
+  std::optional<LinkModel> link = {};  ///< sums follow each other on it
+  std::vector<int> pus = {};           ///< cores of the progress thread alone; empty: it shares those of the process
+  int max_in_flight = 2;
+};
+
+/// One rank: nothing runs and nothing is started, a sum is what it was.
+/// Threads: start_allreduce_sum and its requests are used by one thread.
+class Engine {
+ public:
+  /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the
+  /// engine.
+  Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// data[i] becomes the sum over ranks for i < n, as Communicator::start_allreduce_sum, with the same n on all ranks.
+  /// The request has an outcome(), unless there is one rank only.
+  std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
+
+  Communicator& communicator() const;
+  std::string description() const;             ///< one line for the log
+  const std::string& binding_failure() const;  ///< why the thread is not on its cores; "": it is, or has none
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ditrain::dist

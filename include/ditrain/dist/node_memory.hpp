@@ -1,0 +1,46 @@
+// Memory that the ranks of a node share: one part for every rank, which all of them read and write. Anonymous (memfd),
+// so it needs no room in /dev/shm and is gone when the ranks are. Where sharing is refused (ranks in containers of
+// their own, no memfd) every rank of the run gets private memory instead and is told why.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/memory/allocator.hpp"
+
+namespace ditrain::dist {
+
+/// As an allocator it hands out this rank's part, once: tensors can live in it.
+class NodeMemory final : public memory::Allocator {
+ public:
+  /// Collective; the same `bytes` (> 0, of each part) on all ranks. Parts are zero and begin at whole pages.
+  /// Errors: throws RunError if there is no memory at all
+  NodeMemory(Communicator& communicator, size_t bytes);
+  ~NodeMemory() override;
+
+  std::string name() const override { return shared() ? "node window" : "system"; }
+  /// Ranks whose parts can be reached: those of the node, or this one alone.
+  int num_parts() const { return num_parts_; }
+  int own_part() const { return own_part_; }
+  bool shared() const { return num_parts_ > 1; }
+  /// Some node would not share, so none does: the same on all ranks.
+  bool refused() const { return refused_; }
+  std::byte* part(int i) const { return base_ + size_t(i) * stride_; }
+  size_t part_bytes() const { return bytes_; }
+  /// Why ranks of a node do not share; "" if they do, or if each is alone on its node.
+  const std::string& note() const { return note_; }
+
+ private:
+  std::string attach(Communicator& communicator);
+  void* allocate_block(size_t bytes) override;
+  void deallocate_block(void*, size_t) override { taken_ = false; }
+
+  size_t bytes_, stride_;
+  int num_parts_ = 1, own_part_ = 0;
+  std::byte* base_ = nullptr;
+  std::string note_;
+  bool refused_ = false, taken_ = false;
+};
+
+}  // namespace ditrain::dist

@@ -1,0 +1,102 @@
+#include "ditrain/bench/comm.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/dist/engine.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+struct Contender {
+  std::string name;
+  std::function<void()> sum;
+  std::vector<double> seconds = {};
+};
+
+double quantile(std::vector<double> x, double q) {
+  std::sort(x.begin(), x.end());
+  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
+}
+
+std::string size_text(int64_t kib) {
+  return kib >= 1024 ? fmt::format("{} MiB", kib / 1024) : fmt::format("{} KiB", kib);
+}
+
+class CommMeter {
+ public:
+  CommMeter(Harness& harness, dist::Communicator& comm, const CommBench& bench)
+      : harness_(harness),
+        comm_(comm),
+        memory_(comm, size_t(*std::max_element(bench.kib.begin(), bench.kib.end())) << 10),
+        hierarchical_(comm, memory_, {}),
+        flat_(comm, memory_, {.hierarchical = false}) {
+    harness_.note(hierarchical_.description());
+    if (!memory_.note().empty()) harness_.note(memory_.note());
+  }
+
+  void measure(int64_t kib) {
+    const int64_t n = kib * 1024 / int64_t(sizeof(float));
+    auto* data = reinterpret_cast<float*>(memory_.part(memory_.own_part()));
+    std::vector<Contender> contenders = {
+        {"hierarchical", [&] { hierarchical_.start_allreduce_sum(data, n)->wait(); }},
+        {"flat", [&] { flat_.start_allreduce_sum(data, n)->wait(); }},
+        {"mpi_blocking", [&] { MPI_Allreduce(MPI_IN_PLACE, data, int(n), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }}};
+    for (int64_t repeat = -1; repeat < harness_.effort().repeats; ++repeat)  // the first one pays for page faults
+      for (Contender& c : contenders) {
+        std::fill(data, data + n, 1e-3f);
+        const double s = seconds_of(c.sum);
+        if (repeat >= 0) c.seconds.push_back(s);
+      }
+    add_row(kib, contenders, 0);
+    add_row(kib, contenders, 1);
+  }
+
+ private:
+  double seconds_of(const std::function<void()>& sum) {
+    comm_.barrier();
+    const double start = now_s();
+    sum();
+    double seconds = now_s() - start;
+    comm_.allreduce_max(&seconds, 1);
+    return seconds;
+  }
+
+  void add_row(int64_t kib, const std::vector<Contender>& contenders, size_t ours) {
+    const Contender& c = contenders[ours];
+    Row row{.name = "allreduce " + size_text(kib) + " " + c.name};
+    row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
+    row.gb_s = 1e-9 * double(kib) * 1024 / row.time.median_s;
+    row.share = std::numeric_limits<double>::quiet_NaN();
+    row.details = {{"algorithm", c.name, false},
+                   {"ranks", int64_t(comm_.world_size())},
+                   {"nodes", int64_t(comm_.num_nodes())},
+                   {"sum_bytes", kib * 1024, false}};
+    for (size_t i = ours + 1; i < contenders.size(); ++i)
+      row.peers.emplace_back(contenders[i].name, quantile(contenders[i].seconds, 0.5) / row.time.median_s);
+    harness_.add(std::move(row));
+  }
+
+  Harness& harness_;
+  dist::Communicator& comm_;
+  dist::NodeMemory memory_;
+  dist::Engine hierarchical_, flat_;
+};
+
+}  // namespace
+
+void bench_comm(Harness& harness, dist::Communicator& comm, const CommBench& bench) {
+  if (comm.world_size() == 1)
+    throw InputError({.where = "ditbench", .what = "comm needs several ranks", .hint = "mpirun -np 2 ditbench comm"});
+  CommMeter meter(harness, comm, bench);
+  for (const int64_t kib : bench.kib) meter.measure(kib);
+}
+
+}  // namespace ditrain::bench

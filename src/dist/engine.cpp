@@ -1,0 +1,242 @@
+#include "ditrain/dist/engine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <mutex>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "reduction.hpp"
+
+namespace ditrain::dist {
+namespace {
+
+/// One sum, as its request and the progress thread see it.
+struct Sum {
+  float* data;
+  int64_t n;
+  uint32_t sequence;
+  // Under the engine's mutex:
+  bool done = false;
+  std::exception_ptr error = {};
+  ReductionOutcome outcome = {};
+};
+
+}  // namespace
+
+double LinkModel::seconds(double bytes) const {
+  const double others = double(hosts - 1);
+  return 2 * others * latency_us * 1e-6 + 2 * others / double(hosts) * bytes * 8 / (gbit_s * 1e9);
+}
+
+struct Engine::State final : Task {
+  /// A sum that was started, and when the link will have delivered it.
+  struct Flight {
+    std::shared_ptr<Sum> sum;
+    std::unique_ptr<Reduction> reduction;
+    double start_s, delivered_s;
+    bool finished = false;
+  };
+
+  State(Communicator& c, const EngineConfig& config_in) : communicator(c), config(config_in) {}
+
+  Communicator& communicator;
+  const EngineConfig config;
+  std::string binding_failure;
+  uint32_t next_sequence = 0;
+
+  std::mutex mutex;  // of the queue and of the sums' results
+  std::condition_variable some_done;
+  std::deque<std::shared_ptr<Sum>> queue;
+
+  // Only of the progress thread:
+  std::unique_ptr<NodeGroup> group;  // if hierarchical
+  std::deque<Flight> flights;
+  double link_free_s = 0;
+  std::exception_ptr broken = {};
+
+  bool alone() const { return communicator.world_size() == 1; }
+  double wire_bytes(int64_t n) const { return double(n) * double(dtype_bytes(config.wire)); }
+
+  Outlook advance() override;
+  bool start_next();
+  void advance_flight(size_t i, Outlook& outlook);
+  void land(Outlook& outlook);
+  void finish(const std::shared_ptr<Sum>& sum, const ReductionOutcome& outcome, std::exception_ptr error);
+  void fail(std::exception_ptr error);
+};
+
+Outlook Engine::State::advance() {
+  Outlook outlook;
+  try {
+    while (int(flights.size()) < config.max_in_flight && start_next()) outlook.progressed = true;
+    for (size_t i = 0; i < flights.size(); ++i) advance_flight(i, outlook);
+    land(outlook);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  return outlook;
+}
+
+bool Engine::State::start_next() {
+  std::shared_ptr<Sum> sum;
+  {
+    const std::lock_guard lock(mutex);
+    if (queue.empty()) return false;
+    sum = queue.front();
+    queue.pop_front();
+  }
+  if (broken) {
+    finish(sum, {}, broken);
+    return true;
+  }
+  Flight flight{.sum = sum, .reduction = {}, .start_s = now_s(), .delivered_s = 0};
+  if (config.link) {
+    link_free_s = std::max(link_free_s, flight.start_s) + config.link->seconds(wire_bytes(sum->n));
+    flight.delivered_s = link_free_s;
+  }
+  flights.push_back(std::move(flight));  // first: if it cannot be started, fail() has to know of it
+  flights.back().reduction =
+      group ? group->start(sum->sequence, sum->data, sum->n) : make_flat_reduction(communicator, sum->data, sum->n);
+  return true;
+}
+
+void Engine::State::advance_flight(size_t i, Outlook& outlook) {
+  Flight& flight = flights[i];
+  if (!flight.reduction->done())
+    outlook.merge(flight.reduction->advance(i > 0 ? flights[i - 1].reduction.get() : nullptr));
+  if (!flight.reduction->done()) return;
+  if (now_s() >= flight.delivered_s)
+    flight.finished = true;
+  else
+    outlook.wake_s = std::min(outlook.wake_s, flight.delivered_s);
+}
+
+/// Results come in the order of the starts.
+void Engine::State::land(Outlook& outlook) {
+  while (!flights.empty() && flights.front().finished) {
+    const Flight& flight = flights.front();
+    finish(flight.sum, {flight.reduction->sum_squares(), flight.start_s, now_s()}, nullptr);
+    flights.pop_front();
+    outlook.progressed = true;  // there is room for another one
+  }
+}
+
+void Engine::State::finish(const std::shared_ptr<Sum>& sum, const ReductionOutcome& outcome, std::exception_ptr error) {
+  const std::lock_guard lock(mutex);
+  sum->done = true, sum->outcome = outcome, sum->error = std::move(error);
+  some_done.notify_all();
+}
+
+/// The error reaches whoever waits for a sum, now or later.
+void Engine::State::fail(std::exception_ptr error) {
+  broken = std::move(error);
+  for (const Flight& flight : flights) finish(flight.sum, {}, broken);
+  flights.clear();
+}
+
+namespace {
+
+class DoneRequest final : public Request {
+ public:
+  bool test() override { return true; }
+  bool wait_for(double) override { return true; }
+};
+
+}  // namespace
+
+/// A template because Engine::State is private.
+template <class State>
+class EngineRequest final : public Request {
+ public:
+  EngineRequest(std::shared_ptr<State> state, std::shared_ptr<Sum> sum)
+      : state_(std::move(state)), sum_(std::move(sum)), exceptions_(std::uncaught_exceptions()) {}
+  ~EngineRequest() override {
+    if (std::uncaught_exceptions() > exceptions_) return;
+    std::unique_lock lock(state_->mutex);
+    state_->some_done.wait(lock, [this] { return sum_->done; });
+  }
+
+  bool test() override { return wait_for(0); }
+  bool wait_for(double seconds) override {
+    constexpr double kLongest_s = 1e8;  // three years: what a clock can add
+    std::unique_lock lock(state_->mutex);
+    const auto done = [this] { return sum_->done; };
+    if (!state_->some_done.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest_s)), done))
+      return false;
+    if (sum_->error) std::rethrow_exception(sum_->error);
+    return true;
+  }
+  std::optional<ReductionOutcome> outcome() const override {
+    const std::lock_guard lock(state_->mutex);
+    return sum_->done && !sum_->error ? std::optional(sum_->outcome) : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Sum> sum_;
+  const int exceptions_;
+};
+
+Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config)
+    : state_(std::make_shared<State>(communicator, config)) {
+  DITRAIN_CHECK(config.max_in_flight >= 1 && config.max_in_flight <= 2, std::to_string(config.max_in_flight));
+  DITRAIN_CHECK(config.hierarchical || config.wire == DType::kF32, "MPI sums f32 only");
+  if (state_->alone()) return;
+  if (config.hierarchical)
+    state_->group =
+        std::make_unique<NodeGroup>(communicator, arena, config.wire, int64_t(arena.part_bytes() / sizeof(float)));
+  const platform::BindResult bound = communicator.progress_thread()->bind(config.pus);
+  if (!bound) state_->binding_failure = "the communication thread is not bound to its core: " + bound.reason;
+  communicator.progress_thread()->add(*state_);
+}
+
+Engine::~Engine() {
+  if (state_->alone()) return;
+  state_->communicator.progress_thread()->remove(*state_);
+  // Here, not when the last request goes: in this thread one can tell whether an exception unwinds the stack, and what
+  // is under way must not be waited for then.
+  state_->flights.clear();
+  state_->group.reset();
+}
+
+std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) {
+  DITRAIN_CHECK(n >= 0, "count " + std::to_string(n));
+  if (state_->alone()) return std::make_unique<DoneRequest>();
+  auto sum = std::make_shared<Sum>(Sum{.data = data, .n = n, .sequence = state_->next_sequence++});
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->queue.push_back(sum);
+  }
+  state_->communicator.progress_thread()->ring();
+  return std::make_unique<EngineRequest<State>>(state_, std::move(sum));
+}
+
+Communicator& Engine::communicator() const { return state_->communicator; }
+const std::string& Engine::binding_failure() const { return state_->binding_failure; }
+
+std::string Engine::description() const {
+  if (state_->alone()) return "gradients: one rank, nothing to sum";
+  const EngineConfig& c = state_->config;
+  std::string s = "gradients: summed by the communication thread, ";
+  if (!state_->group)
+    s += "flat (MPI)";
+  else
+    s += state_->group->num_parts() > 1 ? "in the memory of the node" : "by messages";
+  if (state_->group && state_->group->leaders().size() > 1)
+    s += ", " + std::to_string(state_->group->leaders().size()) + " ranks exchange " + dtype_name(c.wire) + " slices";
+  if (c.link) {
+    char text[96];
+    std::snprintf(text, sizeof(text), ", held back as by a link of %g Gbit/s and %g us between %d hosts",
+                  c.link->gbit_s, c.link->latency_us, c.link->hosts);
+    s += text;
+  }
+  return s;
+}
+
+}  // namespace ditrain::dist

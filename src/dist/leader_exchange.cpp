@@ -1,0 +1,144 @@
+// Reduce-scatter and all-gather by messages: each leader sums its slice in node order and sends the sum to the others.
+#include <algorithm>
+#include <cstring>
+
+#include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/parallel/partition.hpp"
+#include "reduction.hpp"
+
+namespace ditrain::dist {
+
+struct LeaderExchange::State {
+  Communicator& communicator;
+  const std::vector<int>& leaders;
+  const DType wire;
+  const int tag;  // of the slices; that of the sums is one more
+  float* const data;
+  const int64_t n;
+  int self = 0;
+  bool summed = false;
+  std::vector<std::byte> inbox;   // slices of the others, then (bf16) their sums
+  std::vector<BFloat16> rounded;  // what is sent in bf16
+  std::vector<std::unique_ptr<Request>> requests = {};
+
+  parallel::Range slice(int node) const { return parallel::partition(n, node, int(leaders.size()), 16); }
+  bool rounds() const { return wire == DType::kBF16; }
+  size_t bytes(int64_t elements) const { return size_t(elements) * dtype_bytes(wire); }
+
+  void send(int node, const parallel::Range& range, int with_tag) {
+    const void* from = rounds() ? static_cast<const void*>(rounded.data() + range.begin) : data + range.begin;
+    requests.push_back(communicator.start_send(from, bytes(range.size()), leaders[size_t(node)], with_tag));
+  }
+  void receive(int node, void* to, int64_t elements) {
+    requests.push_back(communicator.start_receive(to, bytes(elements), leaders[size_t(node)], summed ? tag + 1 : tag));
+  }
+  template <class F>
+  void for_others(F f) {
+    for (int node = 0; node < int(leaders.size()); ++node)
+      if (node != self) f(node);
+  }
+
+  void start() {
+    while (leaders[size_t(self)] != communicator.rank()) ++self;
+    const int64_t mine = slice(self).size();
+    inbox.resize(bytes(std::max(n, mine * int64_t(leaders.size()))));
+    for_others([&](int node) { receive(node, inbox.data() + bytes(mine * node), mine); });
+    if (rounds()) {
+      rounded.resize(size_t(n));
+      kernels::convert(data, rounded.data(), n);
+    }
+    for_others([&](int node) { send(node, slice(node), tag); });
+  }
+
+  /// y = or += elements first ... first + count of my slice as node sent it.
+  void add_sent(int node, int64_t first, int64_t count, float* y, bool add) const {
+    const int64_t at = slice(self).size() * node + first;
+    float widened[kChunk];
+    const auto* f32 = reinterpret_cast<const float*>(inbox.data()) + at;
+    if (rounds()) {
+      kernels::convert(reinterpret_cast<const BFloat16*>(inbox.data()) + at, widened, count);
+      f32 = widened;
+    }
+    if (add)
+      kernels::add(f32, y, count);
+    else
+      std::memcpy(y, f32, size_t(count) * sizeof(float));
+  }
+
+  void sum_slice() {
+    const parallel::Range mine = slice(self);
+    float sum[kChunk];
+    for (int64_t first = 0; first < mine.size(); first += kChunk) {
+      const int64_t count = std::min(kChunk, mine.size() - first);
+      float* own = data + mine.begin + first;
+      for (int node = 0; node < int(leaders.size()); ++node) {
+        if (node != self)
+          add_sent(node, first, count, sum, node > 0);
+        else if (node > 0)
+          kernels::add(own, sum, count);
+        else
+          std::memcpy(sum, own, size_t(count) * sizeof(float));
+      }
+      std::memcpy(own, sum, size_t(count) * sizeof(float));
+    }
+    if (!rounds()) return;
+    // The others get the rounded sum: this node has to have the same bits.
+    kernels::convert(data + mine.begin, rounded.data() + mine.begin, mine.size());
+    kernels::convert(rounded.data() + mine.begin, data + mine.begin, mine.size());
+  }
+
+  void start_gather() {
+    summed = true;
+    requests.clear();
+    for_others([&](int node) {
+      const parallel::Range theirs = slice(node);
+      void* to = rounds() ? static_cast<void*>(inbox.data() + bytes(theirs.begin)) : data + theirs.begin;
+      receive(node, to, theirs.size());
+    });
+    for_others([&](int node) { send(node, slice(self), tag + 1); });
+  }
+
+  void widen_sums() {
+    if (!rounds()) return;
+    for_others([&](int node) {
+      const parallel::Range theirs = slice(node);
+      kernels::convert(reinterpret_cast<const BFloat16*>(inbox.data()) + theirs.begin, data + theirs.begin,
+                       theirs.size());
+    });
+  }
+
+  bool all_done() {
+    bool done = true;
+    for (const auto& request : requests) done = request->test() && done;
+    return done;
+  }
+};
+
+LeaderExchange::LeaderExchange(Communicator& communicator, const std::vector<int>& leaders, DType wire,
+                               uint32_t sequence, float* data, int64_t n)
+    : state_(new State{.communicator = communicator,
+                       .leaders = leaders,
+                       .wire = wire,
+                       .tag = int(2 * (sequence % 4096)),
+                       .data = data,
+                       .n = n,
+                       .inbox = {},
+                       .rounded = {}}) {
+  state_->start();
+}
+
+LeaderExchange::~LeaderExchange() = default;
+
+bool LeaderExchange::advance() {
+  State& s = *state_;
+  if (!s.all_done()) return false;
+  if (!s.summed) {
+    s.sum_slice();
+    s.start_gather();
+    if (!s.all_done()) return false;
+  }
+  s.widen_sums();
+  return true;
+}
+
+}  // namespace ditrain::dist

@@ -1,0 +1,86 @@
+#include "mpi_watch.hpp"
+
+#include "ditrain/base/clock.hpp"
+
+namespace ditrain::dist {
+namespace {
+
+constexpr int kQuestion = 1, kAnswer = 2;  // tags
+constexpr double kLookEvery_s = 0.2;       // short against the patience of who asks
+
+}  // namespace
+
+MpiWatch::MpiWatch(MpiSession& session, const Communicator& communicator)
+    : session_(session), world_(session), communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
+  session_.run([&] { listen(); });
+  session_.thread().add(*this);
+}
+
+MpiWatch::~MpiWatch() {
+  session_.thread().remove(*this);
+  if (std::uncaught_exceptions() > exceptions_) return;
+  session_.run([&] {
+    MPI_Cancel(&question_);
+    MPI_Wait(&question_, MPI_STATUS_IGNORE);
+    MPI_Waitall(int(sends_.size()), sends_.data(), MPI_STATUSES_IGNORE);
+  });
+}
+
+void MpiWatch::listen() { MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, kQuestion, world_.get(), &question_); }
+
+Outlook MpiWatch::advance() {
+  int asked = 0;
+  MPI_Status status;
+  // An error here ends the watch, not the run.
+  if (question_ != MPI_REQUEST_NULL && MPI_Test(&question_, &asked, &status) == MPI_SUCCESS && asked != 0)
+    answer(status.MPI_SOURCE);
+  return {.wake_s = now_s() + kLookEvery_s};
+}
+
+void MpiWatch::answer(int rank) {
+  answers_.push_back(message(communicator_.arrivals()));
+  sends_.push_back(MPI_REQUEST_NULL);
+  MPI_Isend(&answers_.back(), int(sizeof(Message)), MPI_BYTE, rank, kAnswer, world_.get(), &sends_.back());
+  listen();
+}
+
+struct MpiWatch::Questions {
+  explicit Questions(size_t ranks) : answers(ranks), arrived(ranks) {}
+  std::vector<Message> answers;
+  std::vector<int> arrived;
+  std::vector<MPI_Request> requests;
+};
+
+std::vector<Arrivals> MpiWatch::ask(double patience_s) {
+  const int ranks = communicator_.world_size(), self = communicator_.rank();
+  // Never freed: what does not come now may come into this memory later, and the run is over anyway.
+  auto* all = new Questions(size_t(ranks));
+  all->requests.resize(2 * size_t(ranks), MPI_REQUEST_NULL);
+  session_.run([&] {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == self) continue;
+      MPI_Irecv(&all->answers[size_t(rank)], int(sizeof(Message)), MPI_BYTE, rank, kAnswer, world_.get(),
+                &all->requests[size_t(rank)]);
+      MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, world_.get(), &all->requests[size_t(ranks + rank)]);
+    }
+  });
+  const auto missing = [&] {
+    int left = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      int& arrived = all->arrived[size_t(rank)];
+      if (rank != self && arrived == 0)
+        session_.run([&] { MPI_Test(&all->requests[size_t(rank)], &arrived, MPI_STATUS_IGNORE); });
+      left += rank != self && arrived == 0 ? 1 : 0;
+    }
+    return left;
+  };
+  const double end = now_s() + patience_s;
+  for (Backoff backoff; missing() > 0 && now_s() < end;) backoff.pause();
+  std::vector<Arrivals> arrivals(static_cast<size_t>(ranks));
+  for (size_t rank = 0; rank < arrivals.size(); ++rank)
+    arrivals[rank] = {all->answers[rank].control, all->answers[rank].gradients, all->arrived[rank] != 0};
+  arrivals[size_t(self)] = communicator_.arrivals();
+  return arrivals;
+}
+
+}  // namespace ditrain::dist

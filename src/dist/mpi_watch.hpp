@@ -1,0 +1,42 @@
+// Ranks that ask each other where they are. Every rank's progress thread answers, also while its other threads hang; a
+// process that is stopped stays silent.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "mpi_support.hpp"
+
+namespace ditrain::dist {
+
+class MpiWatch final : public Task {
+ public:
+  /// Answers from now on with what communicator.arrivals() says then.
+  MpiWatch(MpiSession& session, const Communicator& communicator);
+  ~MpiWatch() override;
+
+  Outlook advance() override;
+
+  /// Asks all ranks and waits at most `patience_s` for their answers.
+  std::vector<Arrivals> ask(double patience_s);
+
+ private:
+  struct Message {
+    uint64_t control = 0, gradients = 0;
+  };
+  struct Questions;
+  static Message message(const Arrivals& a) { return {a.control, a.gradients}; }
+  void listen();
+  void answer(int rank);
+
+  MpiSession& session_;
+  WorldDuplicate world_;
+  const Communicator& communicator_;
+  MPI_Request question_ = MPI_REQUEST_NULL;  // pending receive of an empty message
+  std::deque<Message> answers_;              // a few, only when something hangs: kept until the end
+  std::vector<MPI_Request> sends_;
+  const int exceptions_;
+};
+
+}  // namespace ditrain::dist

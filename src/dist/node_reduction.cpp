@@ -1,0 +1,196 @@
+// Sums through the memory of a node, and between nodes through their first ranks. A rank owns a slice of each bucket
+// (whole pieces) and is the only one who writes the arenas there until the others are told.
+#include <algorithm>
+#include <cstring>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/parallel/partition.hpp"
+#include "reduction.hpp"
+
+namespace ditrain::dist {
+namespace {
+
+using Post = NodeGroup::Post;
+
+// Counters wrap after 2^32 buckets: compare differences.
+bool passed(uint32_t counter, uint32_t sequence) { return int32_t(counter - sequence) > 0; }
+
+class NodeReduction final : public Reduction {
+ public:
+  NodeReduction(NodeGroup& group, uint32_t sequence, float* data, int64_t n)
+      : group_(group),
+        sequence_(sequence),
+        offset_(n > 0 ? reinterpret_cast<std::byte*>(data) - group.arena().part(group.arena().own_part()) : 0),
+        n_(n),
+        mine_(parallel::partition(num_pieces(n), group.arena().own_part(), group.num_parts())) {
+    publish(&Post::arrived);
+  }
+
+  Outlook advance(const Reduction* before) override {
+    Outlook outlook;
+    for (int phase = -1; phase != phase_ && !done();) {
+      phase = phase_;
+      if (!may_enter(phase_, before)) break;
+      step(outlook);
+      outlook.progressed = outlook.progressed || phase != phase_;
+    }
+    return outlook;
+  }
+
+ private:
+  enum Phase { kGather, kExchange, kSpread, kFinish };
+
+  void step(Outlook& outlook) {
+    switch (phase_) {
+      case kGather:
+        if (group_.all_passed(&Post::arrived, sequence_)) gather();
+        return;
+      case kExchange:
+        return exchange(outlook);
+      case kSpread:
+        if (passed(group_.post(0).exchanged, sequence_)) spread();
+        return;
+      case kFinish:
+        if (group_.all_passed(&Post::spread, sequence_)) finish();
+        return;
+    }
+  }
+
+  float* arena(int part, int64_t first) const {
+    return reinterpret_cast<float*>(group_.arena().part(part) + offset_) + first;
+  }
+
+  void publish(std::atomic<uint32_t> Post::*counter) {
+    (group_.own_post().*counter).store(sequence_ + 1);
+    group_.ring_all();
+  }
+
+  /// f(first element, elements) for the chunks of a piece.
+  template <class F>
+  void for_chunks(int64_t piece, F f) const {
+    const int64_t end = std::min(n_, (piece + 1) * kPiece);
+    for (int64_t i = piece * kPiece; i < end; i += kChunk) f(i, std::min(kChunk, end - i));
+  }
+
+  void add_parts(int64_t first, int64_t count) const {
+    for (int part = 1; part < group_.num_parts(); ++part) kernels::add(arena(part, first), arena(0, first), count);
+  }
+  void copy_to_parts(int64_t first, int64_t count) const {
+    for (int part = 1; part < group_.num_parts(); ++part)
+      std::memcpy(arena(part, first), arena(0, first), size_t(count) * sizeof(float));
+  }
+
+  void gather() {
+    const bool one_node = group_.leaders().size() == 1;
+    double* squares = group_.squares(sequence_);
+    for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
+      double sum = 0;
+      for_chunks(piece, [&](int64_t first, int64_t count) {
+        add_parts(first, count);
+        if (!one_node) return;
+        sum += kernels::sum_squares(arena(0, first), count);
+        copy_to_parts(first, count);
+      });
+      squares[piece] = sum;
+    }
+    phase_ = one_node ? kFinish : kExchange;
+    publish(one_node ? &Post::spread : &Post::reduced);
+  }
+
+  void exchange(Outlook& outlook) {
+    if (!group_.leads()) return void(phase_ = kSpread);
+    if (!exchange_) {
+      if (!group_.all_passed(&Post::reduced, sequence_)) return;
+      exchange_ = std::make_unique<LeaderExchange>(group_.communicator(), group_.leaders(), group_.wire(), sequence_,
+                                                   arena(0, 0), n_);
+    }
+    outlook.poll = true;
+    if (!exchange_->advance()) return;
+    exchange_.reset();
+    phase_ = kSpread;
+    publish(&Post::exchanged);
+  }
+
+  void spread() {
+    double* squares = group_.squares(sequence_);
+    for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
+      double sum = 0;
+      for_chunks(piece, [&](int64_t first, int64_t count) {
+        sum += kernels::sum_squares(arena(0, first), count);
+        copy_to_parts(first, count);
+      });
+      squares[piece] = sum;
+    }
+    phase_ = kFinish;
+    publish(&Post::spread);
+  }
+
+  void finish() {
+    const double* squares = group_.squares(sequence_);
+    for (int64_t piece = 0; piece < num_pieces(n_); ++piece) sum_squares_ += squares[piece];
+    phase_ = kDone;
+  }
+
+  NodeGroup& group_;
+  const uint32_t sequence_;
+  const ptrdiff_t offset_;  // bytes from the start of a part
+  const int64_t n_;
+  const parallel::Range mine_;  // pieces
+  std::unique_ptr<LeaderExchange> exchange_;
+};
+
+std::vector<int> first_ranks(const Communicator& communicator, bool every_rank) {
+  const std::vector<int> nodes = communicator.nodes();
+  std::vector<int> leaders;
+  for (int rank = 0; rank < communicator.world_size(); ++rank)
+    if (every_rank || nodes[size_t(rank)] == int(leaders.size())) leaders.push_back(rank);
+  return leaders;
+}
+
+size_t control_bytes(int64_t max_pieces) { return sizeof(Post) + 2 * size_t(max_pieces) * sizeof(double); }
+
+}  // namespace
+
+NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, int64_t max_elements)
+    : communicator_(communicator),
+      arena_(arena),
+      control_(communicator, control_bytes(num_pieces(max_elements) + 1)),
+      wire_(wire),
+      max_pieces_(num_pieces(max_elements) + 1),
+      leaders_(first_ranks(communicator, arena.refused())) {
+  // The arena is there already, so this cannot fail for any reason but lack of memory.
+  if (control_.num_parts() != arena_.num_parts())
+    throw RunError({.where = "dist", .what = "no shared memory for counters", .got = control_.note()});
+  new (control_.part(arena_.own_part())) Post;
+  communicator.barrier();
+  communicator_.progress_thread()->use_bell(&own_post().bell);
+}
+
+NodeGroup::~NodeGroup() { communicator_.progress_thread()->use_bell(nullptr); }
+
+double* NodeGroup::squares(uint32_t sequence) const {
+  auto* first = reinterpret_cast<double*>(control_.part(0) + sizeof(Post));
+  return first + (sequence % 2) * max_pieces_;
+}
+
+bool NodeGroup::all_passed(std::atomic<uint32_t> Post::*counter, uint32_t sequence) const {
+  for (int i = 0; i < num_parts(); ++i)
+    if (!passed(post(i).*counter, sequence)) return false;
+  return true;
+}
+
+void NodeGroup::ring_all() {
+  for (int i = 0; i < num_parts(); ++i)
+    if (i != arena_.own_part()) ring_bell(post(i).bell);
+}
+
+std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, float* data, int64_t n) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  const std::byte* part = arena_.part(arena_.own_part());
+  DITRAIN_CHECK(n == 0 || (bytes >= part && bytes + n * int64_t(sizeof(float)) <= part + arena_.part_bytes()),
+                "gradients outside of the arena");
+  return std::make_unique<NodeReduction>(*this, sequence, data, n);
+}
+
+}  // namespace ditrain::dist

@@ -1,0 +1,104 @@
+// One sum of gradients under way, in phases that the progress thread moves on. Implementations: flat_reduction.cpp
+// (MPI), node_reduction.cpp (shared memory and messages between nodes).
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "ditrain/base/dtype.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/dist/node_memory.hpp"
+
+namespace ditrain::dist {
+
+// Sums of squares are added in pieces of this many elements from the start of the bucket, a piece in chunks.
+inline constexpr int64_t kPiece = 16384;
+// A chunk of the sum and one of another rank stay in a 32 KiB L1 cache together.
+inline constexpr int64_t kChunk = 4096;
+
+inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
+
+/// Sum of squares of n <= kPiece elements in f64, the way all reductions form it.
+double piece_squares(const float* data, int64_t n);
+
+class Reduction {
+ public:
+  virtual ~Reduction() = default;
+  /// Goes on as far as possible without waiting, but to no phase that `before`, the reduction started before this one
+  /// (nullptr: it is over), has not left: all ranks then see phases of one order.
+  virtual Outlook advance(const Reduction* before) = 0;
+
+  bool done() const { return phase_ == kDone; }
+  double sum_squares() const { return sum_squares_; }
+
+ protected:
+  static constexpr int kDone = 100;
+  bool may_enter(int phase, const Reduction* before) const { return before == nullptr || before->phase_ > phase; }
+
+  int phase_ = 0;
+  double sum_squares_ = 0;
+};
+
+std::unique_ptr<Reduction> make_flat_reduction(Communicator& communicator, float* data, int64_t n);
+
+/// What hierarchical reductions of one run share.
+class NodeGroup {
+ public:
+  /// Collective. max_elements: of one reduction.
+  NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, int64_t max_elements);
+  ~NodeGroup();
+  NodeGroup(const NodeGroup&) = delete;
+  NodeGroup& operator=(const NodeGroup&) = delete;
+
+  /// Number `sequence` (0, 1, ...) of the run; `data` lies in this rank's part of the arena.
+  std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n);
+
+  /// Tells the others that this rank is in the middle of something, so that they look again.
+  void ring_all();
+
+  /// What a rank tells the others of its node: how many reductions have left a phase. On cache lines of its own.
+  struct alignas(64) Post {
+    std::atomic<uint32_t> bell{0};
+    alignas(64) std::atomic<uint32_t> arrived{0};    ///< the rank's gradients are final
+    alignas(64) std::atomic<uint32_t> reduced{0};    ///< its slice of the node's sum is made
+    alignas(64) std::atomic<uint32_t> exchanged{0};  ///< the sum over nodes is in the first rank's arena
+    alignas(64) std::atomic<uint32_t> spread{0};     ///< its slice has been written to all arenas
+  };
+  Post& post(int local_rank) const { return *reinterpret_cast<Post*>(control_.part(local_rank)); }
+  Post& own_post() const { return post(arena_.own_part()); }
+  /// Sums of squares of the pieces of a reduction, kept by the first rank; two reductions may be under way.
+  double* squares(uint32_t sequence) const;
+  bool all_passed(std::atomic<uint32_t> Post::*counter, uint32_t sequence) const;
+
+  Communicator& communicator() const { return communicator_; }
+  const NodeMemory& arena() const { return arena_; }
+  int num_parts() const { return arena_.num_parts(); }
+  bool leads() const { return arena_.own_part() == 0; }
+  const std::vector<int>& leaders() const { return leaders_; }  ///< first ranks of the nodes, in order
+  DType wire() const { return wire_; }
+
+ private:
+  Communicator& communicator_;
+  NodeMemory& arena_;
+  NodeMemory control_;
+  DType wire_;
+  int64_t max_pieces_;
+  std::vector<int> leaders_;
+};
+
+/// The exchange of one bucket between the first ranks of the nodes; created by each of them. `sequence` keeps messages
+/// of two exchanges apart.
+class LeaderExchange {
+ public:
+  LeaderExchange(Communicator& communicator, const std::vector<int>& leaders, DType wire, uint32_t sequence,
+                 float* data, int64_t n);
+  ~LeaderExchange();
+  /// True once `data` holds the sum over nodes, the same bits on all of them.
+  bool advance();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ditrain::dist

@@ -1,0 +1,322 @@
+#include "ditrain/dist/engine.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "ditrain/dist/gradient_buckets.hpp"
+#include "io/file_size_limit.hpp"
+#include "thread_world.hpp"
+
+using namespace ditrain;
+using namespace ditrain::dist;
+
+namespace {
+
+std::vector<float> gradients_of(int rank, int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  RandomKey(1, Stream::kTest, uint64_t(rank)).fill_normal(x.data(), n);
+  return x;
+}
+
+/// x += y, or its start.
+void add_to(std::vector<float>& x, const std::vector<float>& y) {
+  if (x.empty()) x.assign(y.size(), -0.0f);  // -0 + y is y
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+/// The sum in the order that is promised: ranks of a node first, then nodes.
+std::vector<float> promised_sum(int ranks, int ranks_per_node, int64_t n) {
+  std::vector<float> sum;
+  for (int first = 0; first < ranks; first += ranks_per_node) {
+    std::vector<float> node;
+    for (int rank = first; rank < std::min(ranks, first + ranks_per_node); ++rank) add_to(node, gradients_of(rank, n));
+    add_to(sum, node);
+  }
+  return sum;
+}
+
+double sum_squares(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += double(v) * double(v);
+  return sum;
+}
+
+float* own_floats(NodeMemory& memory) { return reinterpret_cast<float*>(memory.part(memory.own_part())); }
+
+/// One step of every rank on n elements: what it got, and its outcome.
+struct Stepped {
+  std::vector<float> sum;
+  StepOutcome outcome;
+};
+
+std::vector<Stepped> step(ThreadWorld& world, const EngineConfig& config, int64_t n, int64_t bucket, int steps = 1) {
+  std::vector<Stepped> results(static_cast<size_t>(world.ranks));
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, size_t(std::max<int64_t>(n, 1)) * sizeof(float));
+    Engine engine(comm, arena, config);
+    GradientBuckets buckets(engine, own_floats(arena), n, bucket);
+    for (int i = 0; i < steps; ++i) {
+      const std::vector<float> mine = gradients_of(comm.rank(), n);
+      std::copy(mine.begin(), mine.end(), own_floats(arena));
+      for (int64_t end = n; end > 0; end -= 5000) buckets.mark_ready(std::max<int64_t>(0, end - 5000), end);
+      if (n == 0) buckets.start_all();
+      buckets.finish();
+      results[size_t(comm.rank())] = {{own_floats(arena), own_floats(arena) + n}, buckets.last_step()};
+      comm.barrier();  // nobody writes the next gradients while others still compare
+    }
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("hierarchical sums are those of the promised order, bit for bit, on every rank") {
+  for (const int ranks : {1, 2, 3, 4})
+    for (const int ranks_per_node : {1, 2, 3, 4}) {
+      if (ranks_per_node > ranks) continue;
+      for (const int64_t n : {0, 1, 4097, 16385, 70001}) {
+        CAPTURE(ranks, ranks_per_node, n);
+        ThreadWorld world{.ranks = ranks, .ranks_per_node = ranks_per_node};
+        const std::vector<float> expected = promised_sum(ranks, ranks_per_node, n);
+        for (const Stepped& got : step(world, {}, n, 20000, 3)) {
+          REQUIRE(got.sum == expected);
+          if (ranks == 1 || n == 0) continue;
+          REQUIRE(got.outcome.sum_squares);
+          REQUIRE(*got.outcome.sum_squares == Approx(sum_squares(expected)).epsilon(1e-12));
+        }
+      }
+    }
+}
+
+TEST_CASE("sums of squares are the same bits on all ranks, for any number of ranks a node, flat or not") {
+  const int64_t n = 70001;
+  for (const bool hierarchical : {true, false})
+    for (const int ranks_per_node : {1, 2, 3, 4}) {
+      CAPTURE(hierarchical, ranks_per_node);
+      ThreadWorld world{.ranks = 4, .ranks_per_node = ranks_per_node};
+      const std::vector<Stepped> all = step(world, {.hierarchical = hierarchical}, n, 20000);
+      for (const Stepped& got : all) {
+        REQUIRE(got.outcome.sum_squares);
+        REQUIRE(*got.outcome.sum_squares == *all[0].outcome.sum_squares);
+        REQUIRE(got.sum == all[0].sum);
+      }
+    }
+}
+
+TEST_CASE("a gradient that is not finite shows in the sum of squares of all ranks") {
+  for (const float bad : {NAN, INFINITY}) {
+    ThreadWorld world{.ranks = 3, .ranks_per_node = 2};
+    std::vector<double> squares(3);
+    run_ranks(world, [&](ThreadCommunicator& comm) {
+      NodeMemory arena(comm, 40000 * sizeof(float));
+      Engine engine(comm, arena, {});
+      GradientBuckets buckets(engine, own_floats(arena), 40000, 10000);
+      if (comm.rank() == 1) own_floats(arena)[777] = bad;
+      buckets.start_all();
+      buckets.finish();
+      squares[size_t(comm.rank())] = buckets.last_step().sum_squares.value();
+    });
+    for (const double s : squares) CHECK_FALSE(std::isfinite(s));
+  }
+}
+
+TEST_CASE("bf16 between nodes: sums in f32, rounded once on the way there and once back") {
+  const int64_t n = 30000;
+  for (const int ranks_per_node : {1, 2}) {
+    ThreadWorld world{.ranks = 4, .ranks_per_node = ranks_per_node};
+    const std::vector<Stepped> all = step(world, {.wire = DType::kBF16}, n, 12000);
+    const std::vector<float> exact = promised_sum(4, ranks_per_node, n);
+    std::vector<float> magnitude(static_cast<size_t>(n));
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::vector<float> part = gradients_of(rank, n);
+      for (size_t i = 0; i < magnitude.size(); ++i) magnitude[i] += std::fabs(part[i]);
+    }
+    bool rounded = false;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      // Half a unit of 8 bits of what each node sends and of the sum; f32 errors are far below.
+      REQUIRE(std::fabs(all[0].sum[i] - exact[i]) <= 0x1p-8f * magnitude[i] * 2);
+      rounded = rounded || all[0].sum[i] != exact[i];
+    }
+    CHECK(rounded);
+    for (const Stepped& got : all) CHECK(got.sum == all[0].sum);
+  }
+}
+
+TEST_CASE("at most two sums are under way") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  step(world, {.hierarchical = false}, 50000, 3000);
+  CHECK(world.most_under_way == 2);
+  ThreadWorld again{.ranks = 2, .ranks_per_node = 2};
+  step(again, {.hierarchical = false, .max_in_flight = 1}, 50000, 3000);
+  CHECK(again.most_under_way == 1);
+}
+
+TEST_CASE("time of a ring all-reduce on the modelled link") {
+  const LinkModel link{.gbit_s = 8, .latency_us = 100, .hosts = 4};
+  CHECK(link.seconds(0) == Approx(6e-4));
+  CHECK(link.seconds(1e9) == Approx(6e-4 + 1.5));
+  CHECK(LinkModel{.gbit_s = 8, .latency_us = 100, .hosts = 1}.seconds(1e9) == 0);
+}
+
+TEST_CASE("the engine holds buckets until the link would have delivered them, one after the other") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  // 10 buckets of 5000 floats: 20 kB in 10 ms each.
+  const LinkModel link{.gbit_s = 0.016, .latency_us = 0, .hosts = 2};
+  REQUIRE(link.seconds(20000) == Approx(0.01));
+  for (const Stepped& got : step(world, {.link = link}, 50000, 5000)) {
+    REQUIRE(got.outcome.buckets.size() == 10);
+    const double first = got.outcome.buckets.front().start_s;
+    for (size_t k = 0; k < 10; ++k) CHECK(got.outcome.buckets[k].end_s >= first + 0.01 * double(k + 1) - 1e-6);
+    CHECK(got.outcome.communication_s >= 0.1 - 1e-6);
+  }
+}
+
+TEST_CASE("what backward hides is not exposed") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  std::vector<StepOutcome> outcomes(2);
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, 20000 * sizeof(float));
+    Engine engine(comm, arena, {.link = LinkModel{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2}});  // 50 ms a bucket
+    GradientBuckets buckets(engine, own_floats(arena), 20000, 5000);
+    buckets.mark_ready(10000, 20000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // backward goes on; two buckets arrive
+    buckets.mark_ready(0, 10000);
+    buckets.finish();
+    outcomes[size_t(comm.rank())] = buckets.last_step();
+  });
+  for (const StepOutcome& o : outcomes) {
+    CHECK(o.hidden_s() >= 0.09);
+    CHECK(o.exposed_s >= 0.09);
+    CHECK(o.communication_s == Approx(o.hidden_s() + o.exposed_s));
+  }
+}
+
+TEST_CASE("a rank that does not come ends the wait with its name") {
+  ThreadWorld world{.ranks = 3, .ranks_per_node = 3};
+  std::vector<std::string> errors(3);
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, 20000 * sizeof(float));
+    Engine engine(comm, arena, {});
+    GradientBuckets buckets(engine, own_floats(arena), 20000, 5000);
+    comm.tell_arrivals();
+    comm.barrier();
+    if (comm.rank() != 2) {
+      const TimeoutScope limit(comm, 0.1);
+      buckets.start_all();
+      comm.tell_arrivals();
+      try {
+        buckets.finish();
+      } catch (const RunError& error) {
+        errors[size_t(comm.rank())] = error.what();
+      }
+    }
+    comm.barrier();
+    if (comm.rank() == 2) buckets.start_all();  // so that nobody waits for ever in a destructor
+  });
+  for (const int rank : {0, 1}) {
+    CAPTURE(errors[size_t(rank)]);
+    CHECK(errors[size_t(rank)].find("gradient bucket 1 of 4 did not finish in 0.1 s") != std::string::npos);
+    CHECK(errors[size_t(rank)].find("not arrived: rank 2 (") != std::string::npos);
+    CHECK(errors[size_t(rank)].find("rank 0") == std::string::npos);
+  }
+}
+
+TEST_CASE("an error of the library reaches who waits") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2, .failing_sum = 1};
+  std::vector<int> caught(2);
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    std::vector<float> x(30);
+    NodeMemory arena(comm, 64);
+    Engine engine(comm, arena, {.hierarchical = false});
+    std::vector<std::unique_ptr<Request>> requests;
+    for (int i = 0; i < 3; ++i) requests.push_back(engine.start_allreduce_sum(x.data() + 10 * i, 10));
+    for (const auto& request : requests) try {
+        request->wait();
+      } catch (const RunError& error) {
+        found.expect(std::string(error.what()).find("the link is cut") != std::string::npos, "its text");
+        found.expect(!request->outcome(), "no outcome");
+        ++caught[size_t(comm.rank())];
+      }
+  });
+  CHECK(found.failed().empty());
+  for (const int times : caught) CHECK(times >= 2);  // the second one and the third
+}
+
+TEST_CASE("one rank: no thread, no sums, no outcome") {
+  const auto comm = make_null_communicator();
+  NodeMemory arena(*comm, 100 * sizeof(float));
+  CHECK_FALSE(arena.shared());
+  CHECK(arena.note().empty());
+  Engine engine(*comm, arena, {});
+  CHECK(comm->progress_thread() == nullptr);
+  own_floats(arena)[3] = 5;
+  GradientBuckets buckets(engine, own_floats(arena), 100, 30);
+  buckets.start_all();
+  buckets.finish();
+  CHECK(own_floats(arena)[3] == 5);
+  CHECK_FALSE(buckets.last_step().sum_squares);
+}
+
+TEST_CASE("mistakes are found: gradients outside of the arena, bf16 without nodes") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, 100 * sizeof(float));
+    const EngineConfig odd{.hierarchical = false, .wire = DType::kBF16};
+    found.expect(throws<LogicFault>([&] { Engine(comm, arena, odd); }), "flat in bf16");
+    Engine engine(comm, arena, {});
+    std::vector<float> elsewhere(10);
+    found.expect(throws<LogicFault>([&] { engine.start_allreduce_sum(elsewhere.data(), 10)->wait(); }), "elsewhere");
+  });
+  CHECK(found.failed() == std::set<std::string>{});
+}
+
+TEST_CASE("parts of a node's memory are seen by all of its ranks, and by no other node") {
+  ThreadWorld world{.ranks = 4, .ranks_per_node = 2};
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory memory(comm, 5000);
+    found.expect(memory.shared() && memory.num_parts() == 2 && memory.own_part() == comm.local_rank(), "parts");
+    for (int i = 0; i < memory.num_parts(); ++i)
+      found.expect(reinterpret_cast<uintptr_t>(memory.part(i)) % 4096 == 0, "aligned to pages");
+    const auto zero = [](std::byte b) { return b == std::byte{0}; };
+    found.expect(std::all_of(memory.part(0), memory.part(0) + 5000, zero), "zero");
+    comm.barrier();
+    auto* mine = static_cast<char*>(memory.allocate(5000));
+    found.expect(mine == reinterpret_cast<char*>(memory.part(memory.own_part())), "allocates the own part");
+    found.expect(throws<LogicFault>([&] { memory.allocate(1); }), "only once");
+    std::memset(mine, 'a' + comm.rank(), 5000);
+    comm.barrier();
+    const int first = comm.rank() / 2 * 2;
+    for (int i = 0; i < memory.num_parts(); ++i)
+      found.expect(char(memory.part(i)[4999]) == 'a' + first + i, "the neighbour's bytes");
+    comm.barrier();
+    memory.deallocate(mine, 5000);
+    found.expect(memory.allocate(10) == mine, "again once it was given back");
+  });
+  CHECK(found.failed() == std::set<std::string>{});
+}
+
+TEST_CASE("where memory cannot be shared, all ranks get their own and sums go by messages") {
+  const FileSizeLimit limit(1000);  // holds for memfd too
+  ThreadWorld world{.ranks = 3, .ranks_per_node = 3};
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory memory(comm, 50000 * sizeof(float));
+    found.expect(!memory.shared() && memory.name() == "system", "private");
+    found.expect(memory.note().find("share no memory") != std::string::npos, "note");
+    Engine engine(comm, memory, {});
+    found.expect(engine.description().find("by messages") != std::string::npos, engine.description());
+  });
+  CHECK(found.failed() == std::set<std::string>{});
+  const std::vector<float> expected = promised_sum(3, 1, 50000);
+  for (const Stepped& got : step(world, {}, 50000, 20000)) CHECK(got.sum == expected);
+}

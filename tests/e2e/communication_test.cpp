@@ -1,0 +1,87 @@
+// Ranks that sum gradients in every way the configs offer, and a rank that stands still.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <set>
+
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+// Several buckets a step.
+Args two_ranks(const std::string& out, const std::vector<std::string>& settings, const Args& more = {}) {
+  return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02"}) + sets(settings) + more));
+}
+
+// The process of that rank among all that this test may see; 0 if there is none. It runs in `out`.
+pid_t process_of_rank(int rank, const std::string& out) {
+  const std::string wanted = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank) + '\0';
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    if (read_file((entry.path() / "environ").string()).find(wanted) == std::string::npos) continue;
+    if (read_file((entry.path() / "cmdline").string()).find(out) != std::string::npos) return pid_t(std::stol(name));
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("communication: two ranks learn the same, whoever sums their gradients") {
+  const ScratchFolder scratch;
+  REQUIRE_EXIT(run(two_ranks(scratch / "passing", {"dist.engine=false"})), 0);
+  const auto expected = read_metrics(scratch / "passing");
+  const auto same_as = [&](const std::string& name, const std::vector<std::string>& settings, double tolerance) {
+    INFO(name);
+    REQUIRE_EXIT(run(two_ranks(scratch / name, settings)), 0);
+    const auto got = read_metrics(scratch / name);
+    for (const char* key : {"loss", "grad_norm"})
+      CHECK(largest_relative_difference(column(got, key), column(expected, key)) <= tolerance);
+    for (const auto& line : got) CHECK(line.at("seconds").at("allreduce_hidden").get<double>() >= 0);
+  };
+  // Two terms have one sum: only the norm is added in another order, in f64.
+  same_as("hierarchical", {"dist.allreduce=hierarchical"}, 1e-12);
+  same_as("flat", {"dist.allreduce=flat"}, 1e-12);
+  same_as("at_the_end", {"dist.overlap=false"}, 1e-12);
+}
+
+TEST_CASE("communication: a simulated link takes its time, the log tells how much was hidden") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Result result = run(two_ranks(
+      out, {"dist.simulate_link={gbit_s: 1000, latency_us: 50000, hosts: 2}", "dist.bucket_mib=64"}, {"--trace"}));
+  REQUIRE_EXIT(result, 0);
+  CHECK_THAT(result.out, Contains("held back as by a link of 1000 Gbit/s") && Contains("% hidden)"));
+  for (const auto& line : read_metrics(out)) {
+    const auto& seconds = line.at("seconds");
+    CHECK(seconds.at("allreduce_hidden").get<double>() + seconds.at("allreduce_exposed").get<double>() >= 0.0999);
+  }
+  int buckets = 0;
+  const auto events = nlohmann::json::parse(read_file(out + "/trace.json")).at("traceEvents");
+  for (const auto& event : events) {
+    if (event.at("cat") != "communication") continue;
+    ++buckets;
+    CHECK(event.at("tid") == 1);
+    CHECK(event.at("dur").get<double>() >= 0.0999e6);
+  }
+  CHECK(buckets == 2 * 4);  // ranks x steps
+}
+
+TEST_CASE("communication: a rank that stands still is named and ends the run") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  Process process(mpirun(2, tiny_ditrain(out, 1000000, sets({"dist.timeout_s=2"}))));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
+  const pid_t rank_1 = process_of_rank(1, out);
+  REQUIRE(rank_1 > 0);
+  REQUIRE(kill(rank_1, SIGSTOP) == 0);
+  const double start = ditrain::now_s();
+  const Result result = process.wait();
+  INFO(result.text());
+  CHECK(result.exit_code == 1);
+  CHECK(ditrain::now_s() - start < 30);
+  CHECK_THAT(result.err, Contains("[watchdog]") && Contains("did not finish in 2 s") &&
+                             Contains("no answer at all: rank 1 (") && Contains("dist.timeout_s"));
+}
