@@ -1,4 +1,5 @@
 // The public functions: each forwards to the table of the chosen instruction set.
+#include "ditrain/base/error.hpp"
 #include "kernel_table.hpp"
 
 namespace ditrain::kernels {
@@ -7,7 +8,11 @@ namespace {
 const KernelTable& table() { return *process_isa().table; }
 }  // namespace
 
-void gemm(const GemmArgs& args, void* scratch) { table().gemm(args, scratch); }
+void gemm(const GemmArgs& args, void* scratch) {
+  DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
+  DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
+  table().gemm(args, scratch);
+}
 size_t gemm_scratch_bytes(const GemmArgs& args) { return table().gemm_scratch_bytes(args); }
 
 namespace {

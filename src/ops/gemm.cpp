@@ -127,6 +127,8 @@ void add_bias(Context& ctx, const GemmArgs& g) {
 void epilogue_apart(Context& ctx, const GemmArgs& g) {
   using kernels::EpilogueKind;
   const kernels::Epilogue& e = g.epilogue;
+  DITRAIN_CHECK(g.ldc == g.n && (e.in == nullptr || e.in_stride == g.n) && (e.out == nullptr || e.out_stride == g.n),
+                "what an epilogue of its own reads and writes are whole arrays");
   with_type(g.c_type, [&](auto t) {
     using T = decltype(t);
     T* c = static_cast<T*>(g.c);

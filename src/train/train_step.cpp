@@ -34,7 +34,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
   });
 }
 
-void TrainStep::allocate(dist::NodeMemory* gradient_memory) {
+void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
   pass_.allocate();
   noise_ = Tensor(pass_.image().shape());
   const int64_t bucket = int64_t(config_.dist.bucket_mib * 0x1p20 / sizeof(float));
@@ -46,7 +46,8 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory) {
   }
   const dist::EngineConfig engine{.hierarchical = config_.dist.allreduce == "hierarchical",
                                   .wire = config_.dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
-                                  .link = config_.dist.simulate_link};
+                                  .link = config_.dist.simulate_link,
+                                  .pus = comm_pus};
   engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
   buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), n, elements);
 }

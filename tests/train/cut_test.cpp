@@ -38,6 +38,6 @@ TEST_CASE("a cut that is asked for is made, or refused") {
   CHECK(plan_cut(c, 8, 2).cut == Cut::kN);
   c.parallel.cut = "samples";
   CHECK(plan_cut(c, 4, 4).cut == Cut::kSamples);
-  CHECK_THROWS_WITH(plan_cut(c, 6, 4), Contains("got a micro-batch of 6 for 4 clusters; expected a multiple"));
+  CHECK_THROWS_WITH(plan_cut(c, 6, 4), Contains("got a micro-batch of 6 for 4 clusters, expected a multiple"));
   CHECK_THROWS_AS(plan_cut(c, 6, 4), InputError);
 }

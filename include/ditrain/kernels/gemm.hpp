@@ -57,7 +57,7 @@ struct GemmArgs {
   DType arithmetic = DType::kF32;
   Normalise normalise_a = {}, normalise_b = {};
   Epilogue epilogue = {};
-  float* a_row_sums = nullptr;  ///< [m] += sum over k of op(a) as the product takes it; null: not wanted
+  float* a_row_sums = nullptr;  ///< [m] += sum over k of op(a) as the product takes it (n > 0); null: not wanted
 };
 
 /// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
@@ -67,7 +67,10 @@ struct GemmArgs {
 /// first).
 inline constexpr int64_t kSumChunk = 1152;
 
-/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing.
+/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing; c is f32 if it
+///         is accumulated
+/// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to 64 steps of transposed a and
+///         plain b in f32 (a rank-B update) pack nothing
 void gemm(const GemmArgs& args, void* scratch);
 size_t gemm_scratch_bytes(const GemmArgs& args);
 

@@ -33,7 +33,8 @@ class TrainStep {
   /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before.
   TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx);
   /// gradient_memory: where the store has its gradients, if ranks share it (dist.engine); it must outlive the step.
-  void allocate(dist::NodeMemory* gradient_memory = nullptr);
+  /// comm_pus: cores of communication alone; none: it shares those of the workers.
+  void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {});
 
   /// Step number progress.step (from 0) on this rank's samples of the global batch.
   /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
