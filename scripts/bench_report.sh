@@ -1,25 +1,90 @@
 #!/usr/bin/env bash
 # Measures this machine for a dated report: products, operators, attention and whole training steps, each beside the
-# peaks of the same cores. Takes about 30 minutes on 2 cores; nothing else should run meanwhile.
+# peaks of the same cores, what each optimisation gives and, if asked for, PyTorch. Takes hours on 2 cores; nothing else
+# should run meanwhile. A command that fails is noted in the report, the others still run, and the script exits with 1.
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
-#   PARTS="gemm ops step" chooses parts; MODELS="S B XL" the models of gemm; JSON=DIR keeps the JSON of every part.
+#   PARTS="gemm ops step ladder pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
+#   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
+#   MODELS="S B L XL"                      the models of gemm
+#   JSON=DIR                               keeps the JSON of every command
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
-[[ -x $bench ]] || { echo "bench_report: error: $bench is missing; run ./scripts/build.sh first" >&2; exit 2; }
+pytorch=${PYTORCH:-}
 out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
-parts=${PARTS:-"gemm ops step"}
+parts=${PARTS:-"gemm ops step ladder${pytorch:+ pytorch}"}
 models=${MODELS:-"S B L XL"}
 cores=$(nproc)
-mkdir -p "$(dirname "$out")"
+failed=0
 
-# run TITLE ARGUMENTS...: the command and what it printed.
+refuse() { echo "bench_report: error: $*" >&2; exit 2; }
+[[ -x $bench ]] || refuse "$bench is missing; run ./scripts/build.sh first"
+for part in $parts; do
+  [[ " gemm ops step ladder pytorch " == *" $part "* ]] || refuse "no part called '$part'; gemm, ops, step, ladder or pytorch"
+  [[ $part != pytorch || -n $pytorch ]] || refuse "part pytorch needs PYTORCH=python"
+done
+
+say() { echo "$@" >>"$out"; }
+
+# run NAME COMMAND...: the command as NAME and what it printed.
 run() {
-  local json=()
-  if [[ -n ${JSON:-} ]]; then mkdir -p "$JSON"; json=(--json "$JSON/$(tr -c 'a-zA-Z0-9\n' _ <<<"$*").json"); fi
-  { echo; echo '```'; echo "\$ ditbench $*"; "$bench" "$@" "${json[@]}" 2>&1; echo '```'; } | tee -a "$out"
+  local name=$1 status=0 json=()
+  shift
+  if [[ -n ${JSON:-} ]]; then
+    mkdir -p "$JSON"
+    json=(--json "$JSON/$(tr -c 'a-zA-Z0-9\n' _ <<<"$name ${*:2}").json")
+  fi
+  say ""; say '```'; say "\$ $name ${*:2}"
+  echo "\$ $name ${*:2}"
+  "$@" "${json[@]}" 2>&1 | tee -a "$out" || status=$?
+  say '```'
+  if ((status != 0)); then
+    say ""; say "**Failed with exit code $status.**"
+    echo "bench_report: failed with exit code $status" >&2
+    failed=1
+  fi
+}
+ditbench() { run ditbench "$bench" "$@"; }
+compare() { run python "$pytorch" scripts/bench_pytorch.py "$@" --against "$bench"; }
+
+gemm_part() {
+  local precision model
+  for precision in f32 bf16; do
+    for model in $models; do ditbench gemm --model "$model" --precision $precision --peers; done
+    for model in $models; do ditbench gemm --model "$model" --precision $precision --threads 1; done
+  done
 }
 
+ops_part() {
+  local precision
+  for precision in f32 bf16; do
+    ditbench ops --precision $precision
+    ditbench ops --precision $precision --threads 1
+  done
+}
+
+step_part() {
+  local precision
+  for precision in f32 bf16; do
+    ditbench step --model S --batch 16 --precision $precision
+    ditbench step --model B --batch 8 --precision $precision
+    ditbench step --model XL --batch 4 --precision $precision
+    ditbench step --model XL --batch 8 --precision $precision
+    ditbench step --model S --batch 16 --precision $precision --threads 1
+    ditbench step --model B --batch 8 --precision $precision --threads 1
+  done
+}
+
+ladder_part() { ditbench ladder; }
+
+pytorch_part() {
+  compare --model S --batch 16 --precision f32,bf16
+  compare --model B --batch 8 --precision f32,bf16
+  compare --model XL --batch 4 --precision f32,bf16
+  compare --ops
+}
+
+mkdir -p "$(dirname "$out")"
 {
   echo "# $(date +%F): $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ //')"
   echo
@@ -29,24 +94,8 @@ run() {
 } >"$out"
 
 for part in $parts; do
-  echo -e "\n## $part" >>"$out"
-  case $part in
-    gemm)
-      for precision in f32 bf16; do
-        for model in $models; do run gemm --model "$model" --precision $precision --peers; done
-        for model in $models; do run gemm --model "$model" --precision $precision --threads 1; done
-      done ;;
-    ops) run ops; run ops --threads 1 ;;
-    step)
-      for precision in f32 bf16; do
-        run step --model S --batch 16 --precision $precision
-        run step --model B --batch 8 --precision $precision
-        run step --model XL --batch 4 --precision $precision
-        run step --model XL --batch 8 --precision $precision
-        run step --model S --batch 16 --precision $precision --threads 1
-      done ;;
-    ladder) run ladder ;;
-    *) echo "bench_report: error: no part called '$part'; gemm, ops, step or ladder" >&2; exit 2 ;;
-  esac
+  say ""; say "## $part"
+  "${part}_part"
 done
 echo "bench_report: $out"
+exit $failed

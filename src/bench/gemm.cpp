@@ -13,18 +13,17 @@ namespace ditrain::bench {
 namespace {
 
 using kernels::GemmArgs;
-using kernels::Trans;
 
 // The operands of one shape; `next` goes round the copies of the weight, which is c in a weight gradient, else b.
 class Operands {
  public:
-  Operands(ops::Context& ctx, const ProductShape& shape, DType type, int64_t copies)
-      : shape_(shape), type_(type), result_type_(shape.accumulates() ? DType::kF32 : type) {
+  Operands(ops::Context& ctx, const ProductShape& shape, const ProductTypes& types, int64_t copies)
+      : shape_(shape), types_(types) {
     for (int64_t i = 0; i < copies; ++i) {
       const bool first = i == 0;
-      if (first) a_ = random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, type);
-      if (first || !shape.accumulates()) b_.push_back(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, type));
-      if (first || shape.accumulates()) c_.push_back(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, result_type_));
+      if (first) a_ = random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, types.a);
+      if (first || !shape.accumulates()) b_.push_back(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, types.b));
+      if (first || shape.accumulates()) c_.push_back(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, types.c));
     }
   }
 
@@ -35,22 +34,7 @@ class Operands {
     const Tensor& c = c_[size_t(turn_) % c_.size()];
     ++turn_;
     const Held a_held(a_), b_held(b), c_held(c);
-    f(GemmArgs{.m = shape_.m,
-               .n = shape_.n,
-               .k = shape_.k,
-               .a = a_held.get(),
-               .lda = shape_.trans_a() == Trans::kYes ? shape_.m : shape_.k,
-               .trans_a = shape_.trans_a(),
-               .b = b_held.get(),
-               .ldb = shape_.trans_b() == Trans::kYes ? shape_.k : shape_.n,
-               .trans_b = shape_.trans_b(),
-               .c = c_held.get(),
-               .ldc = shape_.n,
-               .accumulate = shape_.accumulates(),
-               .a_type = type_,
-               .b_type = type_,
-               .c_type = result_type_,
-               .arithmetic = type_});
+    f(args_of(shape_, types_, a_held.get(), b_held.get(), c_held.get()));
   }
 
   // One pass over the next weight: read, or updated where the product adds to it.
@@ -65,17 +49,21 @@ class Operands {
 
  private:
   const ProductShape shape_;
-  const DType type_, result_type_;
+  const ProductTypes types_;
   Tensor a_;
   std::vector<Tensor> b_, c_;
   int64_t turn_ = 0;
 };
 
-int64_t copies_of(Harness& harness, const ProductShape& shape, DType precision) {
+int64_t copies_of(Harness& harness, const ProductShape& shape, const ProductTypes& types) {
   if (!shape.skinny()) return 1;
-  const DType type = shape.accumulates() ? DType::kF32 : precision;
-  const auto bytes = size_t(shape.accumulates() ? shape.m * shape.n : shape.k * shape.n) * dtype_bytes(type);
+  const auto bytes = shape.accumulates() ? size_t(shape.m * shape.n) * dtype_bytes(types.c)
+                                         : size_t(shape.k * shape.n) * dtype_bytes(types.b);
   return int64_t(harness.cold_bytes() / bytes) + 1;
+}
+
+std::string types_text(const ProductTypes& t) {
+  return fmt::format("{} x {} -> {}", dtype_name(t.a), dtype_name(t.b), dtype_name(t.c));
 }
 
 void add_rivals(Work& work, Operands& operands, const Peers& peers) {
@@ -84,9 +72,9 @@ void add_rivals(Work& work, Operands& operands, const Peers& peers) {
     bool can = false;
     operands.with_next([&](const GemmArgs& g) { can = peer.can(g); });
     if (!can) continue;
-    const auto call = [&] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); };
+    const auto call = [&operands, &peer] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); };
     for (int i = 0; i < kernels::kPeerTrials; ++i) call();
-    work.rivals.push_back({named.name, [&] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); }});
+    work.rivals.push_back({named.name, call});
   }
 }
 
@@ -143,7 +131,8 @@ Peers::Peers(Harness& harness) {
 }
 
 Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers) {
-  Operands operands(harness.ctx(), shape, precision, copies_of(harness, shape, precision));
+  const ProductTypes types = product_types(shape, precision);
+  Operands operands(harness.ctx(), shape, types, copies_of(harness, shape, types));
   const auto ours = [&](const GemmArgs& g) { ops::gemm(harness.ctx(), g); };
   Work work{.name = shape.name(), .dtype = precision, .call = [&] { operands.with_next(ours); }};
   if (shape.skinny()) {
@@ -156,6 +145,7 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
                   {"n", shape.n},
                   {"k", shape.k},
                   {"trans", std::string(shape.trans())},
+                  {"types", types_text(types), false},
                   {"cache", std::string(shape.skinny() ? "cold" : "warm"), false}};
   if (peers != nullptr) add_rivals(work, operands, *peers);
   return harness.measure(work);

@@ -22,6 +22,14 @@ double step_flop(const StepBench& step, int64_t batch) {
   return 6 * nn::forward_macs(model) * double(batch);
 }
 
+// What kernels.tuned: auto gives here; "" if it is a tuning file.
+std::string no_tuning(Harness& harness) {
+  harness.apply({});
+  const std::string& products = harness.products();
+  const size_t at = products.find("derived from caches");
+  return at == std::string::npos ? "" : products.substr(at);
+}
+
 // The rows of one model that could be measured, and which of them are public libraries.
 struct Measured {
   std::vector<Row> rows;
@@ -38,6 +46,10 @@ Measured measure_rungs(Harness& harness, const LadderBench& bench, const std::st
     const double slow_s = step_flop(step, bench.batch) / (kSlowFlopPerSecond * harness.num_threads());
     if (rung.slow && slow_s > kSlowLimit_s) {
       harness.note(fmt::format("{}: left out; a step would take some {:.0f} s", name, slow_s));
+      continue;
+    }
+    if (const std::string why = rung.tuned ? no_tuning(harness) : ""; !why.empty()) {
+      harness.note(fmt::format("{}: left out; it would be the rung before, with blocks {}", name, why));
       continue;
     }
     try {
@@ -88,7 +100,7 @@ const std::vector<Rung>& ladder_rungs() {
       {.name = "oneDNN", .sets = {"kernels.gemm=onednn", "kernels.fuse=false", "kernels.tuned=off"}, .baseline = true},
       {.name = "own products", .sets = {"kernels.gemm=own", "kernels.fuse=false", "kernels.tuned=off"}},
       {.name = "+ fused operators", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=off"}},
-      {.name = "+ tuning", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=auto"}},
+      {.name = "+ tuning", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=auto"}, .tuned = true},
   };
   return rungs;
 }

@@ -8,6 +8,7 @@
 
 #include "ditrain/commit.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/platform/pages.hpp"
 #include "ditrain/platform/topology.hpp"
 #include "ditrain/train/memory_plan.hpp"
 
@@ -145,6 +146,8 @@ std::string to_json(const Report& report) {
                   {"commit", kCommit},
                   {"isa", kernels::chosen_isa()},
                   {"threads", report.threads},
+                  {"page_bytes", platform::page_bytes()},
+                  {"huge_pages", platform::huge_page_mode()},
                   {"peak",
                    {{"f32_gflops", report.peak_f32_gflops},
                     {"bf16_gflops", report.peak_bf16_gflops},

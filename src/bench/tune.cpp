@@ -16,7 +16,6 @@ namespace ditrain::bench {
 namespace {
 
 using kernels::GemmBlocking;
-using kernels::Trans;
 
 constexpr size_t kFinalists = 4;  // beside the derived blocks
 constexpr double kRowFactors[] = {0.5, 0.75, 1, 1.5, 2};
@@ -31,34 +30,17 @@ struct BlockingScope {
 /// A product with its operands.
 class Product {
  public:
-  Product(ops::Context& ctx, const ProductShape& shape, DType type)
+  Product(ops::Context& ctx, const ProductShape& shape, DType precision)
       : shape_(shape),
-        type_(type),
-        a_(random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, type)),
-        b_(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, type)),
-        c_(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, shape.accumulates() ? DType::kF32 : type)) {}
-
-  DType type() const { return type_; }
+        types_(product_types(shape, precision)),
+        a_(random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, types_.a)),
+        b_(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, types_.b)),
+        c_(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, types_.c)) {}
 
   double seconds(ops::Context& ctx, const GemmBlocking& blocking, double least_s) const {
     kernels::set_gemm_blocking(blocking);
     const Held a(a_), b(b_), c(c_);
-    const kernels::GemmArgs args{.m = shape_.m,
-                                 .n = shape_.n,
-                                 .k = shape_.k,
-                                 .a = a.get(),
-                                 .lda = shape_.trans_a() == Trans::kYes ? shape_.m : shape_.k,
-                                 .trans_a = shape_.trans_a(),
-                                 .b = b.get(),
-                                 .ldb = shape_.trans_b() == Trans::kYes ? shape_.k : shape_.n,
-                                 .trans_b = shape_.trans_b(),
-                                 .c = c.get(),
-                                 .ldc = shape_.n,
-                                 .accumulate = shape_.accumulates(),
-                                 .a_type = type_,
-                                 .b_type = type_,
-                                 .c_type = c_.dtype(),
-                                 .arithmetic = type_};
+    const kernels::GemmArgs args = args_of(shape_, types_, a.get(), b.get(), c.get());
     const double start = now_s();
     int64_t calls = 0;
     for (double t = 0; calls == 0 || t < least_s; t = now_s() - start) ops::gemm(ctx, args), ++calls;
@@ -67,11 +49,11 @@ class Product {
 
  private:
   ProductShape shape_;
-  DType type_;
+  ProductTypes types_;
   Tensor a_, b_, c_;
 };
 
-std::vector<DType> product_types() {
+std::vector<DType> precisions() {
   if (kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0) return {DType::kF32, DType::kBF16};
   return {DType::kF32};
 }
@@ -91,7 +73,7 @@ Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vect
   const ModelShape model = model_shapes(bench.model).front();
   for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
     if (shape.layer != "up" && shape.layer != "down") continue;
-    for (const DType type : product_types()) {
+    for (const DType type : precisions()) {
       const Product product(harness.ctx(), shape, type);
       product.seconds(harness.ctx(), candidates.front(), 0);  // pays for page faults
       std::vector<std::vector<double>> ratios(candidates.size());

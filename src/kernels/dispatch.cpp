@@ -57,14 +57,7 @@ extern const KernelTable table;
 namespace {
 
 #ifdef DITRAIN_KERNELS_X86
-// __builtin_cpu_supports asks CPUID and, for the wide registers, XCR0 (what the operating system saves).
-std::string missing_for_avx512() {
-  if (!__builtin_cpu_supports("avx512f")) return "avx512f";
-  if (!__builtin_cpu_supports("avx512bw")) return "avx512bw";
-  if (!__builtin_cpu_supports("avx512dq")) return "avx512dq";
-  if (!__builtin_cpu_supports("avx512vl")) return "avx512vl";
-  return "";
-}
+std::string missing_for_avx512() { return platform::cpu_features().avx512 ? "" : "avx512 (F, BW, DQ and VL)"; }
 
 std::string missing_for_avx512_bf16() {
   const std::string missing = missing_for_avx512();
@@ -76,11 +69,7 @@ std::string missing_for_amx_bf16() {
   return missing.empty() && !platform::cpu_features().amx_bf16 ? "amx_bf16 (or Linux grants no tiles)" : missing;
 }
 
-std::string missing_for_avx2() {
-  if (!__builtin_cpu_supports("avx2")) return "avx2";
-  if (!__builtin_cpu_supports("fma")) return "fma";
-  return "";
-}
+std::string missing_for_avx2() { return platform::cpu_features().avx2_fma ? "" : "avx2 or fma"; }
 #endif
 
 #ifdef DITRAIN_KERNELS_SVE2

@@ -53,7 +53,6 @@ struct KernelTable {
   decltype(&kernels::layer_norm_statistics) layer_norm_statistics;
   decltype(&kernels::silu_forward) silu_forward;
   decltype(&kernels::silu_backward) silu_backward;
-  decltype(&kernels::scale) scale;
   decltype(&kernels::sum_squares) sum_squares;
   decltype(&kernels::adamw_ema) adamw_ema;
   decltype(&kernels::scale_add) scale_add;
@@ -62,7 +61,7 @@ struct KernelTable {
   decltype(&kernels::square_error) square_error;
   decltype(&kernels::normal_kl) normal_kl;
 
-  void (*random_bits)(const PhiloxSequence&, uint64_t first, uint32_t* out, int64_t n);
+  void (*random_bits)(const PhiloxSequence&, uint64_t first, uint32_t* out, int64_t n);  ///< the words; for tests
   void (*random_uniform)(const PhiloxSequence&, uint64_t first, float* out, int64_t n);
   void (*random_normal)(const PhiloxSequence&, uint64_t first, float* out, int64_t n);
   void (*box_muller)(const uint32_t* words, float* normals, int64_t pairs);  ///< of given words; for tests

@@ -100,7 +100,6 @@ void convert(const float* x, BFloat16* y, int64_t n) { table().to_bf16(x, y, n);
 void convert(const BFloat16* x, float* y, int64_t n) { table().to_f32(x, y, n); }
 void silu_forward(const float* x, float* y, int64_t n) { table().silu_forward(x, y, n); }
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().silu_backward(x, dy, dx, n); }
-void scale(float a, float* x, int64_t n) { table().scale(a, x, n); }
 double sum_squares(const float* x, int64_t n) { return table().sum_squares(x, n); }
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
   table().layer_norm_statistics(x, mean, rstd, rows, cols, eps);
@@ -126,9 +125,6 @@ double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_we
   return table().normal_kl(kl, out_weight, dout, v_weight, dv, n);
 }
 
-void fill_bits(const RandomKey& key, uint64_t first, uint32_t* out, int64_t n) {
-  table().random_bits(key.sequence(), first, out, n);
-}
 void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n) {
   table().random_uniform(key.sequence(), first, out, n);
 }

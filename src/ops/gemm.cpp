@@ -11,7 +11,8 @@ namespace {
 using kernels::GemmArgs;
 
 // Cuts of a product: each worker gets a block of c. Rows and columns are cut so that the blocks are near square (least
-// packing), at multiples that keep register tiles whole (28 = 2 x 14 rows, 32 columns).
+// packing). Cuts at multiples of 28 = 2 x 14 rows and of 32 columns keep the register tiles of AVX-512 whole; other
+// tiles (6 rows on AVX2, 32 on AMX, those of SME) get a partial one at a cut.
 constexpr int64_t kRowGrain = 28, kColumnGrain = 32;
 
 // How many parts the rows get. All cuts give blocks of about the same area, so the least mm^2 + nn^2 is the most square

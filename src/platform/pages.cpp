@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "ditrain/base/error.hpp"
@@ -29,11 +30,20 @@ char* map_anonymous(size_t bytes, size_t asked) {
 
 }  // namespace
 
+size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
+
+std::string huge_page_mode() {
+  std::ifstream in("/sys/kernel/mm/transparent_hugepage/enabled");  // "always [madvise] never"
+  for (std::string word; in >> word;)
+    if (word.front() == '[' && word.back() == ']') return word.substr(1, word.size() - 2);
+  return "";
+}
+
 void* map_pages(size_t bytes, bool* huge_advised) {
   DITRAIN_CHECK(bytes > 0, "map_pages(0)");
   if (huge_advised) *huge_advised = false;
   if (bytes > std::numeric_limits<size_t>::max() - 2 * kHugePageBytes) refuse(bytes, std::strerror(ENOMEM));
-  const size_t size = round_up(bytes, size_t(sysconf(_SC_PAGESIZE)));
+  const size_t size = round_up(bytes, page_bytes());
   if (bytes < kHugePageBytes) return map_anonymous(size, bytes);
 
   // The kernel can use huge pages only for aligned parts: map more, then give back what sticks out on both sides.
@@ -48,7 +58,7 @@ void* map_pages(size_t bytes, bool* huge_advised) {
 }
 
 void unmap_pages(void* pages, size_t bytes) noexcept {
-  if (pages) munmap(pages, round_up(bytes, size_t(sysconf(_SC_PAGESIZE))));
+  if (pages) munmap(pages, round_up(bytes, page_bytes()));
 }
 
 }  // namespace ditrain::platform

@@ -28,6 +28,12 @@ TEST_CASE("gemm: every product of a block has a row of the contract, in both pre
       CAPTURE(row.dump());
       const bool skinny = row.at("name").get<std::string>().find("condition") != std::string::npos;
       CHECK(row.at("dtype") == dtype_name(precision));
+      const bool weight_gradient = row.at("trans") == "TN", half = precision == DType::kBF16;
+      CHECK(row.at("types") == (!half                       ? "f32 x f32 -> f32"
+                                : skinny && weight_gradient ? "f32 x f32 -> f32"
+                                : skinny                    ? "f32 x bf16 -> f32"
+                                : weight_gradient           ? "bf16 x bf16 -> f32"
+                                                            : "bf16 x bf16 -> bf16"));
       for (const char* key : {"m", "n", "k", "median_s", "share"}) CHECK(row.at(key).get<double>() > 0);
       CHECK(row.at(skinny ? "gb_s" : "gflops").get<double>() > 0);
       CHECK(row.at("cache") == (skinny ? "cold" : "warm"));

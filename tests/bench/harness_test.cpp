@@ -125,6 +125,8 @@ TEST_CASE("a report is JSON of the contract and a table") {
   const auto j = nlohmann::json::parse(to_json(report));
   for (const char* key : {"host", "commit", "isa"}) CHECK(j.at(key).is_string());
   CHECK(j.at("threads") == 2);
+  CHECK(j.at("page_bytes").get<int64_t>() >= 4096);
+  CHECK(j.at("huge_pages").is_string());
   CHECK(j.at("peak").at("f32_gflops") == 200);
   CHECK(j.at("peak").at("bf16_gflops") == 400);
   CHECK(j.at("peak").at("read_gb_s") == 30);

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/peers.hpp"
+#include "ditrain/platform/cpu.hpp"
+#include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/option_table.hpp"
+#include "io/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -22,9 +27,29 @@ LadderBench tiny() {
           .modules = false};
 }
 
+/// The default tuning file, which the user may have or not, for the time of a test: none at first.
+class ScratchTuning {
+ public:
+  ScratchTuning() : before_(std::getenv("DITRAIN_TUNING") == nullptr ? "" : std::getenv("DITRAIN_TUNING")) {
+    setenv("DITRAIN_TUNING", path().c_str(), 1);
+  }
+  ~ScratchTuning() {
+    before_.empty() ? unsetenv("DITRAIN_TUNING") : setenv("DITRAIN_TUNING", before_.c_str(), 1);
+  }
+  void write() const { train::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), {28, 256}}, path()); }
+
+ private:
+  std::string path() const { return folder_ / "tuning.json"; }
+  TemporaryFolder folder_;
+  std::string before_;
+};
+
 }  // namespace
 
 TEST_CASE("ladder: every rung is a row, or a note that says why it is left out") {
+  const ScratchTuning tuning;
+  const bool tuned = GENERATE(false, true);
+  if (tuned) tuning.write();
   Harness harness(1, Effort::quick());  // a second thread of oneDNN upsets the address sanitizer, see peers_test
   bench_ladder(harness, tiny());
   const Json j = Json::parse(to_json(harness.report()));
@@ -45,7 +70,14 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
     CHECK(row.at("images_per_second").get<double>() > 0);
     if (row.at("products").get<std::string>().starts_with("products: own")) own.push_back(row.at("name"));
   }
-  CHECK(own == std::vector<std::string>{"custom own products", "custom + fused operators", "custom + tuning"});
+  std::vector<std::string> expected = {"custom own products", "custom + fused operators"};
+  if (tuned) expected.push_back("custom + tuning");
+  CHECK(own == expected);
+  const std::vector<std::string>& notes = harness.report().notes;
+  const auto of_tuning = [](const std::string& note) {
+    return note.starts_with("custom + tuning: left out; ") && note.find("derived from caches") != note.npos;
+  };
+  CHECK(std::any_of(notes.begin(), notes.end(), of_tuning) == !tuned);
 }
 
 TEST_CASE("ladder: its switches are keys of the config") {

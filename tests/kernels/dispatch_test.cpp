@@ -43,7 +43,11 @@ TEST_CASE("the kernels are the best of this CPU") {
   else
     CHECK(chosen == "baseline");
 #elif defined(__x86_64__)
-  CHECK(chosen == (cpu.avx512_bf16 ? "avx512_bf16" : cpu.avx512 ? "avx512" : cpu.avx2_fma ? "avx2" : "baseline"));
+  CHECK(chosen == (cpu.amx_bf16 && cpu.avx512_bf16 ? "amx_bf16"
+                   : cpu.avx512_bf16               ? "avx512_bf16"
+                   : cpu.avx512                    ? "avx512"
+                   : cpu.avx2_fma                  ? "avx2"
+                                                   : "baseline"));
 #endif
   if (only_kernels() != nullptr) CHECK(chosen == only_kernels());
 }

@@ -175,25 +175,22 @@ TEST_CASE("element-wise kernels: any cut of the range gives the same bits, in pl
   }
 }
 
-TEST_CASE("add, scale, scale_add") {
+TEST_CASE("add, scale_add") {
   for (const KernelTable* table : usable_tables()) {
     for (int64_t n : kLengths) {
       INFO(table->name << " n " << n);
       const std::vector<float> x = random_values(n, 51), y = random_values(n, 52);
-      Guarded sum(y), scaled(x), mixed(n);
+      Guarded sum(y), mixed(n);
       table->f32.add(x.data(), sum.data(), n);
-      table->scale(1.7f, scaled.data(), n);
       table->scale_add(0.3f, x.data(), -0.8f, y.data(), mixed.data(), n);
-      std::vector<float> want_sum(y), want_scaled(x), want_mixed(x);
+      std::vector<float> want_sum(y), want_mixed(x);
       for (size_t i = 0; i < x.size(); ++i) {
         want_sum[i] = x[i] + y[i];
-        want_scaled[i] = 1.7f * x[i];
         want_mixed[i] = static_cast<float>(double(0.3f) * x[i] + double(-0.8f) * y[i]);
       }
       CHECK(same_bits(sum.values(), want_sum));
-      CHECK(same_bits(scaled.values(), want_scaled));
       CHECK(difference(mixed.values(), want_mixed, tolerance(2)) == "");
-      CHECK((sum.zones_untouched() && scaled.zones_untouched() && mixed.zones_untouched()));
+      CHECK((sum.zones_untouched() && mixed.zones_untouched()));
     }
   }
 }

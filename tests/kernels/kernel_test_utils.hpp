@@ -21,8 +21,7 @@ namespace ditrain::kernels {
 /// this CPU gets (an emulator is slow and is run once for each).
 inline const char* only_kernels() { return std::getenv("DITRAIN_TEST_ONLY"); }
 
-/// The kernels that this CPU can run; what it lacks is reported, once. Those on models of a
-/// unit come last.
+/// The kernels that this CPU can run; what it lacks is reported, once. Those on models of a unit come last.
 inline std::vector<const KernelTable*> usable_tables() {
   static bool reported = only_kernels() != nullptr;
   std::vector<const KernelTable*> tables;

@@ -168,7 +168,4 @@ TEST_CASE("the public functions are those of the chosen kernels") {
   fill_uniform(kKey, 6, a.data(), 37);
   table.random_uniform(kKey.sequence(), 6, b.data(), 37);
   CHECK(same_bits(a, b));
-  uint32_t bits[3];
-  fill_bits(kKey, 9, bits, 3);
-  CHECK(bits[2] == kKey.bits(11));
 }

@@ -25,6 +25,13 @@ size_t mapped_bytes() {
 
 }  // namespace
 
+TEST_CASE("pages have a size, huge ones a mode") {
+  CHECK(page_bytes() == size_t(sysconf(_SC_PAGESIZE)));
+  const std::string mode = huge_page_mode();
+  CHECK((mode == "always" || mode == "madvise" || mode == "never" || mode.empty()));
+  if (std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) CHECK_FALSE(mode.empty());
+}
+
 TEST_CASE("pages are zero, writable and given back, small and huge") {
   const size_t bytes = GENERATE(size_t{1}, size_t{4096}, kHugePageBytes - 1, kHugePageBytes, 3 * kHugePageBytes + 5);
   bool huge = true;

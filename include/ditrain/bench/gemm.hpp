@@ -33,16 +33,16 @@ class Peers {
 };
 
 /// One row: the product on the whole team through ops::gemm, packing of both operands included.
-/// Types:    precision kF32: all f32. kBF16: operands bf16, sums f32; the result bf16, of weight gradients f32
+/// Types:    those of training, see product_types; sums f32
 /// Skinny    products (condition) are limited by memory: each call takes another one of as many weight matrices as
-///           exceed twice the last cache together, and the row's limit is a loop over the same matrix on the same team:
+///           exceed eight times the last cache together, and the row's limit is a loop over the same matrix on the same team:
 ///           it reads the weight, or updates it in place where the product adds to it
 /// peers     may be null; one that does not have the product is left out of the row
 Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers);
 
 /// A row for every product of the models, then notes: geometric means over the rows with m, n and k of at least 256 (of
 /// share and of every peer's ratio), the worst of them and the worst skinny one.
-/// Details   m, n, k, trans (of a and b), cache ("warm": the same operands every time; "cold")
+/// Details   m, n, k, trans (of a and b), types (of a, b and c), cache ("warm": the same operands every time; "cold")
 /// Errors:   InputError for an unknown model
 void bench_gemm(Harness& harness, const GemmBench& bench);
 

@@ -92,7 +92,7 @@ class Harness {
   /// Errors:   RunError that names the rows whose share is above max_share: what limits them cannot be right
   void check_shares() const;
 
-  /// Bytes of an array that no cache holds: twice the last one, at least 64 MiB. See Effort::cold_arrays.
+  /// Bytes of an array that no cache holds: eight times the last one, at least 64 MiB. See Effort::cold_arrays.
   size_t cold_bytes() const;
   /// One pass of stream_pass on the team over arrays of n elements.
   void stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n);

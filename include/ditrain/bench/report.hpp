@@ -48,8 +48,9 @@ inline constexpr double kMaxDrift = 0.03;
 /// A table with one line a row, then the notes. Columns that no row fills are left out.
 std::string describe(const Report& report);
 
-/// {"host", "commit", "isa", "threads", "peak": {"f32_gflops", "bf16_gflops", "read_gb_s"}, "rows": [{"name", "dtype",
-/// "median_s", "min_s", "p90_s", "repeats", "gflops" or "gb_s", "share", "drift", details..., "peers": {...}}]}.
+/// {"host", "commit", "isa", "threads", "page_bytes", "huge_pages", "peak": {"f32_gflops", "bf16_gflops", "read_gb_s"},
+/// "rows": [{"name", "dtype", "median_s", "min_s", "p90_s", "repeats", "gflops" or "gb_s", "limit", "share", "drift",
+/// details..., "peers": {...}}]}. huge_pages: the system's setting, see platform::huge_page_mode.
 /// Numbers that are not finite become null.
 std::string to_json(const Report& report);
 

@@ -54,6 +54,41 @@ inline ProductShape product_shape(const ModelShape& model, const std::string& la
   return s;
 }
 
+/// Types of a product's operands and result, and of its arithmetic.
+struct ProductTypes {
+  DType a, b, c, arithmetic;
+};
+
+/// Those that training gives it in a precision. kF32: all f32. kBF16: operands bf16 and the result, too, but f32 of
+/// weight gradients; of the adaLN products only the weight is bf16, and their weight gradients are f32 throughout.
+inline ProductTypes product_types(const ProductShape& shape, DType precision) {
+  const DType result = shape.accumulates() || shape.skinny() ? DType::kF32 : precision;
+  if (!shape.skinny()) return {precision, precision, result, precision};
+  if (shape.accumulates()) return {DType::kF32, DType::kF32, result, DType::kF32};
+  return {DType::kF32, precision, result, precision};
+}
+
+/// The product on dense operands, as they lie in memory.
+inline kernels::GemmArgs args_of(const ProductShape& shape, const ProductTypes& types, const void* a, const void* b,
+                                 void* c) {
+  return {.m = shape.m,
+          .n = shape.n,
+          .k = shape.k,
+          .a = a,
+          .lda = shape.trans_a() == kernels::Trans::kYes ? shape.m : shape.k,
+          .trans_a = shape.trans_a(),
+          .b = b,
+          .ldb = shape.trans_b() == kernels::Trans::kYes ? shape.k : shape.n,
+          .trans_b = shape.trans_b(),
+          .c = c,
+          .ldc = shape.n,
+          .accumulate = shape.accumulates(),
+          .a_type = types.a,
+          .b_type = types.b,
+          .c_type = types.c,
+          .arithmetic = types.arithmetic};
+}
+
 /// All products of a block on `rows` tokens (0: the usual batch of the model): five layers, three passes each.
 inline std::vector<ProductShape> product_shapes(const ModelShape& model, int64_t rows = 0) {
   const int64_t M = rows > 0 ? rows : model.batch * kTokens, C = model.width;

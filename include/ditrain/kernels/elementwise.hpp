@@ -22,7 +22,6 @@ void silu_forward(const float* x, float* y, int64_t n);
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n);
 void add(const float* x, float* y, int64_t n);  ///< y += x
 void add(const float* x, BFloat16* y, int64_t n);
-void scale(float a, float* x, int64_t n);            ///< x *= a
 double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
 int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
 int64_t find_non_finite(const BFloat16* x, int64_t n);

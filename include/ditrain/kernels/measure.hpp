@@ -24,9 +24,8 @@ inline constexpr int kMaxStreamReads = 3, kMaxStreamWrites = 2, kMaxStreamUpdate
 /// One pass over n elements of each array: `arrays` holds those that are read, then the written, then the updated ones;
 /// none may overlap. With s = the sum of the arrays that are read, every written array becomes s and every updated one
 /// (its old value + s) / 2, so that values stay bounded however often it runs.
-/// Types:    f32; ordinary (not streaming) stores of whole vectors; a few adds a vector, so that memory limits it; up
-/// to
-///           three arrays are fetched ahead, which is the faster loop (more: the slower)
+/// Types:    f32; ordinary (not streaming) stores of whole vectors; a few adds a vector, so that memory limits it
+/// Method:   up to three arrays are fetched ahead, which is the faster loop (more: the slower)
 /// Returns   the sum of all s where nothing is written or updated (for the loop to have an effect), else 0
 /// Errors:   LogicFault for a mix beyond kMaxStream*, or an empty one
 float stream_pass(const StreamMix& mix, float* const* arrays, int64_t n);

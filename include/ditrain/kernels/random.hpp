@@ -7,8 +7,6 @@
 
 namespace ditrain::kernels {
 
-/// out[j] = key.bits(first + j) for j < n
-void fill_bits(const RandomKey& key, uint64_t first, uint32_t* out, int64_t n);
 /// out[j] = key.uniform(first + j) for j < n, the same bits
 void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n);
 /// out[j] = key.normal(first + j) for j < n, to within 5 ulp.

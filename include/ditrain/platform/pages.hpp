@@ -2,6 +2,7 @@
 // by the thread that first writes them.
 #pragma once
 #include <cstddef>
+#include <string>
 
 namespace ditrain::platform {
 
@@ -11,6 +12,11 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 /// multiple of kHugePageBytes and transparent huge pages are asked for; `*huge_advised` tells whether the kernel
 /// agreed. Errors: throws RunError naming the bytes if the system refuses.
 void* map_pages(size_t bytes, bool* huge_advised = nullptr);
+
+size_t page_bytes();  ///< of an ordinary page
+/// Who gets transparent huge pages, the system's setting: "always", "madvise" (who asks, as map_pages does) or "never";
+/// "" if the system does not tell.
+std::string huge_page_mode();
 
 /// Gives back what map_pages(bytes) returned; the same `bytes`. nullptr is ignored.
 void unmap_pages(void* pages, size_t bytes) noexcept;
