@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
 
 #include "ditrain/base/clock.hpp"
@@ -98,13 +99,18 @@ void Harness::apply(const train::Config& config) {
   products_ = train::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
 }
 
+// The best of several bursts: whatever else runs on the machine can only lower one.
 double Harness::fma_peak(DType type) {
-  std::vector<double> flops(static_cast<size_t>(num_threads()));
-  team_.run(
-      [&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(type, effort_.peak_s); });
-  double sum = 0;
-  for (const double f : flops) sum += f;
-  return sum * 1e-9;
+  constexpr int kBursts = 4;
+  double best = 0;
+  for (int burst = 0; burst < kBursts; ++burst) {
+    std::vector<double> flops(static_cast<size_t>(num_threads()));
+    team_.run([&](const parallel::Worker& w) {
+      flops[size_t(w.worker)] = kernels::measure_fma_peak(type, effort_.peak_s / kBursts);
+    });
+    best = std::max(best, std::accumulate(flops.begin(), flops.end(), 0.0));
+  }
+  return best * 1e-9;
 }
 
 Harness::Peaks Harness::measure_peaks() {
@@ -134,7 +140,7 @@ Row Harness::attempt(const Work& work) {
     row.drift = difference(loop.front(), loop.back());
   } else {
     row.gflops = 1e-9 * work.flop / row.time.median_s;
-    row.limit = std::max(before.of(work.dtype), after.of(work.dtype));
+    row.limit = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(work.dtype);  // the highest of this run
     row.share = row.gflops / row.limit;
     row.drift = difference(before.of(work.dtype), after.of(work.dtype));
   }
