@@ -33,9 +33,7 @@ class ScratchTuning {
   ScratchTuning() : before_(std::getenv("DITRAIN_TUNING") == nullptr ? "" : std::getenv("DITRAIN_TUNING")) {
     setenv("DITRAIN_TUNING", path().c_str(), 1);
   }
-  ~ScratchTuning() {
-    before_.empty() ? unsetenv("DITRAIN_TUNING") : setenv("DITRAIN_TUNING", before_.c_str(), 1);
-  }
+  ~ScratchTuning() { before_.empty() ? unsetenv("DITRAIN_TUNING") : setenv("DITRAIN_TUNING", before_.c_str(), 1); }
   void write() const { train::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), {28, 256}}, path()); }
 
  private:

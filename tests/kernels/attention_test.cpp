@@ -90,6 +90,84 @@ TEST_CASE("attention equals the reference, forward and backward") {
 
 namespace {
 
+double dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i]);
+  return sum;
+}
+
+/// Rows of a head that is too long for the whole reference, in f64: out and lse of token t, then dq of t, dk and dv of
+/// t from the out and lse of all tokens that were found.
+struct LongRow {
+  LongRow(Data& x, int64_t t) : out(size_t(x.dim)), dq(out), dk(out), dv(out) {
+    const int64_t T = x.tokens, D = x.dim, stride = x.head.qkv_stride, out_stride = x.head.out_stride;
+    const float *q = x.slice(x.qkv, 0), *k = x.slice(x.qkv, 1), *v = x.slice(x.qkv, 2);
+    const float *y = x.out_slice(x.out), *dy = x.out_slice(x.dout), *found_lse = x.lse.data();
+    const auto p = [&](int64_t i, int64_t j) {
+      return std::exp(x.head.scale * dot(q + i * stride, k + j * stride, D) - double(found_lse[i]));
+    };
+    const auto ds = [&](int64_t i, int64_t j) {
+      const double delta = dot(dy + i * out_stride, y + i * out_stride, D);
+      return p(i, j) * (dot(dy + i * out_stride, v + j * stride, D) - delta) * x.head.scale;
+    };
+    double total = 0;
+    for (int64_t s = 0; s < T; ++s) total += p(t, s);
+    lse = float(double(found_lse[t]) + std::log(total));
+    std::vector<double> sum(size_t(4 * D));
+    for (int64_t s = 0; s < T; ++s) {
+      const double share = p(t, s) / total, slope = ds(t, s), seen = p(s, t), seen_slope = ds(s, t);
+      largest_p = std::max({largest_p, share, seen}), seen_total += seen;
+      for (int64_t d = 0; d < D; ++d) {
+        sum[size_t(d)] += share * v[s * stride + d];
+        sum[size_t(D + d)] += slope * k[s * stride + d];
+        sum[size_t(2 * D + d)] += seen_slope * q[s * stride + d];
+        sum[size_t(3 * D + d)] += seen * dy[s * out_stride + d];
+      }
+    }
+    for (size_t d = 0; d < out.size(); ++d) {
+      out[d] = float(sum[d]), dq[d] = float(sum[size_t(D) + d]);
+      dk[d] = float(sum[size_t(2 * D) + d]), dv[d] = float(sum[size_t(3 * D) + d]);
+    }
+  }
+  float lse = 0;
+  std::vector<float> out, dq, dk, dv;
+  double largest_p = 0, seen_total = 0;  // of the token's row and column; sum of the column
+};
+
+}  // namespace
+
+TEST_CASE("attention over 4,096 tokens") {
+  const int64_t tokens = only_kernels() == nullptr ? 4096 : 640;
+  for (const KernelTable* table : usable_tables()) {
+    for (const int64_t dim : {64, 72}) {
+      INFO(table->name << " dim " << dim);
+      Data x(tokens, dim, 1, 0, 1);
+      x.run(*table);
+      CHECK((x.out.zones_untouched() && x.dqkv.zones_untouched() && x.lse.zones_untouched()));
+      const auto row = [&](Guarded& array, int64_t which, int64_t t) {
+        const float* p = x.slice(array, which) + t * x.head.qkv_stride;
+        return std::vector<float>(p, p + dim);
+      };
+      for (const int64_t t : {int64_t{0}, int64_t{281}, tokens - 1}) {
+        INFO("token " << t);
+        const LongRow want(x, t);
+        const float* out = x.out_slice(x.out) + t * x.head.out_stride;
+        // As in check(), with |q|, |k|, |v| of at most 1.
+        const double root = std::sqrt(double(dim)), p_error = tolerance(dim) / root + std::ldexp(root + 4, -23);
+        const double limit = 4 * p_error * (1 + 2 * root) * std::max(1.0, want.seen_total) +
+                             tolerance(tokens, 2 * root * want.largest_p);
+        CHECK(std::abs(x.lse.data()[t] - want.lse) < p_error + tolerance(4, root));
+        CHECK(difference({out, out + dim}, want.out, 4 * p_error) == "");
+        CHECK(difference(row(x.dqkv, 0, t), want.dq, limit) == "");
+        CHECK(difference(row(x.dqkv, 1, t), want.dk, limit) == "");
+        CHECK(difference(row(x.dqkv, 2, t), want.dv, limit) == "");
+      }
+    }
+  }
+}
+
+namespace {
+
 std::vector<BFloat16> rounded(const std::vector<float>& x) {
   std::vector<BFloat16> y;
   for (float v : x) y.push_back(to_bf16(v));

@@ -10,35 +10,39 @@ using namespace ditrain::kernels;
 
 namespace {
 
-/// A row-major array of f32 or bf16 with a guard zone on both sides; `values` reads it as f32.
+/// A row-major array of f32 or bf16, its rows `padding` elements apart, with a guard zone on both sides; `values` reads
+/// it as f32.
 class Array {
  public:
-  Array(int64_t rows, int64_t cols, DType type, uint64_t salt, bool filled = true)
+  Array(int64_t rows, int64_t cols, DType type, uint64_t salt, int64_t padding = 0, bool filled = true)
       : rows_(rows),
         cols_(cols),
+        stride_(cols + padding),
         type_(type),
-        bytes_(size_t((rows * cols + 2 * kZone) * int64_t(dtype_bytes(type))), 0xa5) {
+        bytes_(size_t((rows * stride_ + 2 * kZone) * int64_t(dtype_bytes(type))), 0xa5) {
     const std::vector<float> x = random_values(rows * cols, salt);
     for (int64_t i = 0; filled && i < rows * cols; ++i) set(i, x[size_t(i)]);
   }
-  void* data() { return bytes_.data() + offset(0); }
+  void* data() { return bytes_.data() + size_t(kZone) * dtype_bytes(type_); }
   float* f32() { return static_cast<float*>(data()); }
   DType type() const { return type_; }
   int64_t cols() const { return cols_; }
+  int64_t stride() const { return stride_; }
   std::vector<float> values() const {
     std::vector<float> x;
     for (int64_t i = 0; i < rows_ * cols_; ++i) x.push_back(get(i));
     return x;
   }
+  /// Those at both ends and what lies between the rows.
   bool zones_untouched() const {
-    const auto clean = [](unsigned char c) { return c == 0xa5; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + int64_t(offset(0)), clean) &&
-           std::all_of(bytes_.begin() + int64_t(offset(rows_ * cols_)), bytes_.end(), clean);
+    std::vector<unsigned char> outside = bytes_;
+    for (int64_t i = 0; i < rows_ * cols_; ++i) std::memset(&outside[offset(i)], 0xa5, dtype_bytes(type_));
+    return std::all_of(outside.begin(), outside.end(), [](unsigned char c) { return c == 0xa5; });
   }
 
  private:
   static constexpr int64_t kZone = 65;  // odd: the data is not aligned to vectors
-  size_t offset(int64_t i) const { return size_t(kZone + i) * dtype_bytes(type_); }
+  size_t offset(int64_t i) const { return size_t(kZone + i / cols_ * stride_ + i % cols_) * dtype_bytes(type_); }
   void set(int64_t i, float v) {
     const BFloat16 half = to_bf16(v);
     type_ == DType::kF32 ? std::memcpy(&bytes_[offset(i)], &v, 4) : std::memcpy(&bytes_[offset(i)], &half, 2);
@@ -50,7 +54,7 @@ class Array {
     std::memcpy(&v, &bytes_[offset(i)], 4);
     return v;
   }
-  int64_t rows_, cols_;
+  int64_t rows_, cols_, stride_;
   DType type_;
   std::vector<unsigned char> bytes_;
 };
@@ -65,13 +69,14 @@ struct Problem {
   Norm norm = Norm::kNone;
   bool accumulate = false, row_sums = false;
   int64_t rows_per_sample = 7;
+  int64_t padding = 0;  // between rows of a and b; more between those of c, in, out, gate
 };
 
 std::string text(const Problem& p, const std::string& isa) {
   return isa + " " + std::to_string(p.m) + " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " trans " +
          std::to_string(p.trans_a) + std::to_string(p.trans_b) + " " + dtype_name(p.a) + dtype_name(p.b) +
          dtype_name(p.c) + " " + dtype_name(p.arithmetic) + " epilogue " + std::to_string(int(p.epilogue)) + " norm " +
-         std::to_string(int(p.norm));
+         std::to_string(int(p.norm)) + " padding " + std::to_string(p.padding);
 }
 
 struct Data {
@@ -82,32 +87,33 @@ struct Data {
 
   explicit Data(const Problem& problem)
       : p(problem),
-        a(p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.a, 1),
-        b(p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.b, 2),
+        a(p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.a, 1, p.padding),
+        b(p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.b, 2, p.padding),
         bias(1, p.n, DType::kF32, 3),
-        c(p.m, p.n, p.c, 4, p.accumulate),
-        in(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 5),
-        out(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 6),
-        gate(p.m / p.rows_per_sample + 2, p.n, DType::kF32, 7),
+        c(p.m, p.n, p.c, 4, 2 * p.padding, p.accumulate),
+        in(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 5, 3 * p.padding),
+        out(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 6, 4 * p.padding),
+        gate(p.m / p.rows_per_sample + 2, p.n, DType::kF32, 7, 5 * p.padding),
         sums(1, p.m, DType::kF32, 8) {
     args = {.m = p.m,
             .n = p.n,
             .k = p.k,
             .a = a.data(),
-            .lda = a.cols(),
+            .lda = a.stride(),
             .trans_a = p.trans_a ? Trans::kYes : Trans::kNo,
             .b = b.data(),
-            .ldb = b.cols(),
+            .ldb = b.stride(),
             .trans_b = p.trans_b ? Trans::kYes : Trans::kNo,
             .c = c.data(),
-            .ldc = p.n,
+            .ldc = c.stride(),
             .accumulate = p.accumulate,
             .bias = bias.f32(),
             .a_type = p.a,
             .b_type = p.b,
             .c_type = p.c,
             .arithmetic = p.arithmetic};
-    args.epilogue = {p.epilogue, in.data(), out.data(), p.n, p.n, gate.f32(), p.n, p.rows_per_sample, 3};
+    args.epilogue = {p.epilogue,    in.data(),         out.data(), in.stride(), out.stride(), gate.f32(),
+                     gate.stride(), p.rows_per_sample, 3};
     if (p.row_sums) args.a_row_sums = sums.f32();
     if (p.norm == Norm::kA) args.normalise_a = normalise(p.trans_a ? p.k : p.m, a.cols());
     if (p.norm == Norm::kB) args.normalise_b = normalise(p.trans_b ? p.n : p.k, b.cols());
@@ -192,6 +198,62 @@ TEST_CASE("gemm applies its epilogues") {
     for (DType type : kTypes)
       for (auto [m, n, k] : {std::tuple{5, 20, 9}, {31, 67, 40}, {180, 40, int(kSumChunk) + 8}})
         check({m, n, k, false, true, type, type, type, type, kind});
+}
+
+TEST_CASE("gemm takes rows that lie apart") {
+  // 3: rows of an even number of bf16 elements begin in the middle of pairs.
+  for (DType type : kTypes)
+    for (int64_t padding : {1, 3, 64})
+      for (int trans = 0; trans < 4; ++trans)
+        for (auto [m, n, k] : {std::tuple{5, 35, 20}, {16, 40, 66}, {33, 70, 131}, {20, 34, int(kSumChunk) + 8}})
+          check({.m = m,
+                 .n = n,
+                 .k = k,
+                 .trans_a = (trans & 1) != 0,
+                 .trans_b = (trans & 2) != 0,
+                 .a = type,
+                 .b = type,
+                 .c = type,
+                 .arithmetic = type,
+                 .padding = padding});
+  for (DType type : kTypes)
+    for (EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual})
+      for (auto [m, n, k] : {std::tuple{5, 20, 10}, {31, 67, 40}})
+        check({.m = m,
+               .n = n,
+               .k = k,
+               .trans_a = false,
+               .trans_b = true,
+               .a = type,
+               .b = type,
+               .c = type,
+               .arithmetic = type,
+               .epilogue = kind,
+               .padding = 3});
+  // The weight alone bf16, as of the conditioning: a product of few rows that reads it where it lies.
+  for (int64_t padding : {1, 2, 3})
+    for (bool trans_b : {false, true})
+      check({.m = 7,
+             .n = 50,
+             .k = 66,
+             .trans_a = false,
+             .trans_b = trans_b,
+             .a = DType::kF32,
+             .b = DType::kBF16,
+             .c = DType::kF32,
+             .arithmetic = DType::kBF16,
+             .padding = padding});
+}
+
+TEST_CASE("gemm of no steps is what is added to the sums, through the epilogue") {
+  for (DType type : kTypes)
+    for (bool transposed : {false, true})
+      for (EpilogueKind kind :
+           {EpilogueKind::kNone, EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual})
+        for (auto [m, n] : {std::tuple{1, 1}, {7, 33}, {40, 70}})
+          check({m, n, 0, transposed, transposed, type, type, type, type, kind});
+  for (DType type : kTypes)
+    check({9, 21, 0, true, false, type, type, DType::kF32, type, EpilogueKind::kNone, Norm::kNone, true, true});
 }
 
 TEST_CASE("gelu backward may leave out gelu itself") {

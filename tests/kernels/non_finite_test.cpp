@@ -191,6 +191,88 @@ void check_layer_norm(const KernelTable& table, const std::vector<float>& x, con
          dx.zones_untouched() && dshift.zones_untouched() && dscale.zones_untouched()));
 }
 
+template <class T>
+constexpr DType kTypeOf = sizeof(T) == 2 ? DType::kBF16 : DType::kF32;
+
+/// q, k, v and dout hold the special value in turn, in one token.
+template <class T>
+void check_attention(const KernelTable& table, float special) {
+  constexpr int64_t kTokens = 37, kDim = 19, kStride = 3 * kDim, kAt = 20 * kStride + 4;
+  constexpr double kError = sizeof(T) == 2 ? 0x1p-6 : 1e-4;  // bf16: probabilities and result are rounded
+  for (int where = 0; where < 4; ++where) {
+    CAPTURE(kTypeOf<T> == DType::kBF16, where);
+    std::vector<float> qkv = random_values(kTokens * kStride, 31), dout = random_values(kTokens * kDim, 32);
+    (where < 3 ? qkv[size_t(kAt + where * kDim)] : dout[20 * kDim + 4]) = special;
+    qkv = seen<T>(qkv), dout = seen<T>(dout);
+    AttentionHead plain{.tokens = kTokens, .head_dim = kDim, .qkv_stride = kStride, .out_stride = kDim, .scale = 0.25f};
+    AttentionHead head = plain;
+    plain.q = qkv.data(), plain.k = qkv.data() + kDim, plain.v = qkv.data() + 2 * kDim;
+    Array<T> aqkv(qkv), adout(dout), out(kTokens * kDim), dqkv(kTokens * kStride);
+    head.q = aqkv.data(), head.k = aqkv.data() + kDim, head.v = aqkv.data() + 2 * kDim, head.type = kTypeOf<T>;
+    std::vector<float> want_out(dout), want_lse(kTokens), want(qkv);
+    ref::attention_forward(plain, want_out.data(), want_lse.data());
+    Array<T> ref_out(want_out);
+    Array<float> lse(kTokens), ref_lse(want_lse);
+    ref::attention_backward(plain, ref_out.values().data(), dout.data(), want_lse.data(), want.data(),
+                            want.data() + kDim, want.data() + 2 * kDim);
+    const Scratch scratch(table.attention_scratch_bytes(kTokens, kDim));
+    table.attention_forward(head, out.data(), lse.data(), scratch.get());
+    CHECK(mismatch(out.values(), want_out, kError) == "");
+    CHECK(mismatch(lse.values(), want_lse, 1e-4) == "");
+    table.attention_backward(head, ref_out.data(), adout.data(), ref_lse.data(), dqkv.data(), dqkv.data() + kDim,
+                             dqkv.data() + 2 * kDim, scratch.get());
+    CHECK(mismatch(dqkv.values(), want, kError) == "");
+    CHECK((out.zones_untouched() && lse.zones_untouched() && dqkv.zones_untouched() && scratch.zone_untouched()));
+  }
+}
+
+constexpr Trans kTrans[] = {Trans::kNo, Trans::kYes};
+
+/// The special values and NaN whose upper or lower half alone would not be one.
+template <class F>
+void for_product_specials(const F& f) {
+  for_specials(f);
+  for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u}) {
+    float special;
+    std::memcpy(&special, &bits, 4);
+    for (const KernelTable* table : usable_tables()) {
+      CAPTURE(table->name, bits);
+      f(*table, special);
+    }
+  }
+}
+
+/// a and b hold the special value in turn, in the middle and at the end; sums of rows of a where a is transposed.
+template <class A, class B, class C>
+void check_product(const KernelTable& table, const GemmArgs& shape, DType arithmetic, float special) {
+  CAPTURE(shape.m, shape.n, shape.k, int(shape.trans_a), int(shape.trans_b), sizeof(A), sizeof(B), sizeof(C));
+  CAPTURE(arithmetic == DType::kBF16, shape.accumulate);
+  for (int where = 0; where < 4; ++where) {
+    CAPTURE(where);
+    std::vector<float> a = random_values(shape.m * shape.k, 51), b = random_values(shape.k * shape.n, 52);
+    std::vector<float>& x = where < 2 ? a : b;
+    x[where % 2 == 0 ? x.size() / 2 : x.size() - 1] = special;
+    Array<A> aa(a);
+    Array<B> ab(b);
+    const std::vector<float> start = random_values(shape.m * shape.n, 53), start_sums = random_values(shape.m, 54);
+    Array<C> c(start), want(start);
+    Array<float> sums(start_sums), want_sums(start_sums);
+    GemmArgs args = shape;
+    args.a = aa.data(), args.lda = shape.trans_a == Trans::kYes ? shape.m : shape.k, args.a_type = kTypeOf<A>;
+    args.b = ab.data(), args.ldb = shape.trans_b == Trans::kYes ? shape.k : shape.n, args.b_type = kTypeOf<B>;
+    args.c = c.data(), args.ldc = shape.n, args.c_type = kTypeOf<C>, args.arithmetic = arithmetic;
+    if (shape.trans_a == Trans::kYes) args.a_row_sums = sums.data();
+    const Scratch scratch(table.gemm_scratch_bytes(args));
+    table.gemm(args, scratch.get());
+    args.c = want.data();
+    if (args.a_row_sums != nullptr) args.a_row_sums = want_sums.data();
+    ref::gemm(args);
+    CHECK(mismatch(c.values(), want.values(), kRelative<C>) == "");
+    CHECK(mismatch(sums.values(), want_sums.values(), 1e-5) == "");
+    CHECK((c.zones_untouched() && sums.zones_untouched() && scratch.zone_untouched()));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("NaN and infinity: gelu") {
@@ -239,8 +321,7 @@ TEST_CASE("NaN and infinity: add, scale_add, column_sums") {
     CHECK(mismatch(half.values(), sum, kRelative<BFloat16>) == "");
     CHECK(mismatch(out.values(), mixed, 1e-6) == "");
     CHECK(mismatch(totals.values(), columns, 1e-6) == "");
-    CHECK((ay.zones_untouched() && half.zones_untouched() && out.zones_untouched() &&
-           totals.zones_untouched()));
+    CHECK((ay.zones_untouched() && half.zones_untouched() && out.zones_untouched() && totals.zones_untouched()));
   });
 }
 
@@ -327,30 +408,47 @@ TEST_CASE("NaN and infinity: AdamW and the average") {
 }
 
 TEST_CASE("NaN and infinity: attention") {
-  constexpr int64_t kTokens = 37, kDim = 19, kStride = 3 * kDim, kAt = 20 * kStride + 4;
-  for_specials([&](const KernelTable& table, float special) {
-    for (int where = 0; where < 4; ++where) {  // q, k, v, dout
-      CAPTURE(where);
-      std::vector<float> qkv = random_values(kTokens * kStride, 31), dout = random_values(kTokens * kDim, 32);
-      (where < 3 ? qkv[size_t(kAt + where * kDim)] : dout[20 * kDim + 4]) = special;
-      Array<float> aqkv(qkv), adout(dout), out(kTokens * kDim), lse(kTokens), dqkv(kTokens * kStride);
-      AttentionHead head{
-          .tokens = kTokens, .head_dim = kDim, .qkv_stride = kStride, .out_stride = kDim, .scale = 0.25f};
-      head.q = aqkv.data(), head.k = aqkv.data() + kDim, head.v = aqkv.data() + 2 * kDim;
-      std::vector<float> want_out(dout), want_lse(kTokens), want(qkv);
-      ref::attention_forward(head, want_out.data(), want_lse.data());
-      ref::attention_backward(head, want_out.data(), dout.data(), want_lse.data(), want.data(), want.data() + kDim,
-                              want.data() + 2 * kDim);
-      const Scratch scratch(table.attention_scratch_bytes(kTokens, kDim));
-      table.attention_forward(head, out.data(), lse.data(), scratch.get());
-      CHECK(mismatch(out.values(), want_out, 1e-4) == "");
-      CHECK(mismatch(lse.values(), want_lse, 1e-4) == "");
-      Array<float> ref_out(want_out), ref_lse(want_lse);
-      table.attention_backward(head, ref_out.data(), adout.data(), ref_lse.data(), dqkv.data(), dqkv.data() + kDim,
-                               dqkv.data() + 2 * kDim, scratch.get());
-      CHECK(mismatch(dqkv.values(), want, 1e-4) == "");
-      CHECK((out.zones_untouched() && lse.zones_untouched() && dqkv.zones_untouched() && scratch.zone_untouched()));
-    }
+  for_specials([](const KernelTable& table, float special) {
+    check_attention<float>(table, special);
+    check_attention<BFloat16>(table, special);
+  });
+}
+
+TEST_CASE("NaN and infinity: products") {
+  for_product_specials([](const KernelTable& table, float special) {
+    for (const int64_t k : {37, 66})
+      for (const Trans trans_a : kTrans)
+        for (const Trans trans_b : kTrans) {
+          const GemmArgs shape{.m = 33, .n = 37, .k = k, .trans_a = trans_a, .trans_b = trans_b};
+          check_product<float, float, float>(table, shape, DType::kF32, special);
+          check_product<float, float, float>(table, shape, DType::kBF16, special);
+          check_product<BFloat16, BFloat16, float>(table, shape, DType::kBF16, special);
+          check_product<BFloat16, BFloat16, BFloat16>(table, shape, DType::kBF16, special);
+        }
+  });
+}
+
+TEST_CASE("NaN and infinity: products of few rows") {
+  for_product_specials([](const KernelTable& table, float special) {
+    for (const int64_t m : {1, 5, 16})
+      for (const int64_t k : {37, 66})
+        for (const Trans trans_b : kTrans) {
+          const GemmArgs shape{.m = m, .n = 53, .k = k, .trans_b = trans_b};
+          check_product<float, float, float>(table, shape, DType::kF32, special);
+          check_product<float, BFloat16, float>(table, shape, DType::kBF16, special);
+          check_product<BFloat16, BFloat16, float>(table, shape, DType::kBF16, special);
+        }
+  });
+}
+
+TEST_CASE("NaN and infinity: updates of few steps") {
+  for_product_specials([](const KernelTable& table, float special) {
+    for (const int64_t k : {1, 16, 64})
+      for (const bool accumulate : {false, true}) {
+        const GemmArgs shape{.m = 19, .n = 101, .k = k, .trans_a = Trans::kYes, .accumulate = accumulate};
+        check_product<float, float, float>(table, shape, DType::kF32, special);
+        check_product<BFloat16, BFloat16, float>(table, shape, DType::kBF16, special);
+      }
   });
 }
 

@@ -35,8 +35,8 @@ class Peers {
 /// One row: the product on the whole team through ops::gemm, packing of both operands included.
 /// Types:    those of training, see product_types; sums f32
 /// Skinny    products (condition) are limited by memory: each call takes another one of as many weight matrices as
-///           exceed eight times the last cache together, and the row's limit is a loop over the same matrix on the same team:
-///           it reads the weight, or updates it in place where the product adds to it
+///           exceed eight times the last cache together, and the row's limit is a loop over the same matrix on the same
+///           team: it reads the weight, or updates it in place where the product adds to it
 /// peers     may be null; one that does not have the product is left out of the row
 Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers);
 
