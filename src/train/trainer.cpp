@@ -250,7 +250,10 @@ void Run::load_or_initialise() {
       spread_over_clusters(placement_, {p.values, p.grads, p.exp_avg, p.exp_avg_sq, p.ema, p.values_bf16});
   if (!refusal.empty()) log::warn_line(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
-  if (step_.engine()) log::info("{}", step_.engine()->description());
+  if (step_.engine()) {
+    log::info("{}", step_.engine()->description());
+    if (!step_.engine()->binding_failure().empty()) log::warn_line(step_.engine()->binding_failure());
+  }
   trace_.watch(step_.tape());
   resumed_.empty() ? initialise_weights() : load_checkpoint();
 }
