@@ -70,7 +70,7 @@ void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd,
   std::vector<double> shift_sum(static_cast<size_t>(cols)), scale_sum(shift_sum);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * cols;
-    const auto g = [&](int64_t j) { return double(dy[at + j]) * (scale == nullptr ? 1.0 : 1 + double(scale[j])); };
+    const auto g = [&](int64_t j) { return double(dy[at + j]) * (1 + double(scale[j])); };
     const auto xhat = [&](int64_t j) { return (double(x[at + j]) - double(mean[r])) * double(rstd[r]); };
     double mean_g = 0, mean_gx = 0;
     for (int64_t j = 0; j < cols; ++j) {

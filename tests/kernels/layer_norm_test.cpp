@@ -29,10 +29,11 @@ void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated)
                    tolerance(cols, largest) + mean_error * mean_error * largest * largest * largest) == "");
   CHECK(difference(y.values(), want_y, 2 * (mean_error * largest + tolerance(cols, 3))) == "");
 
+  const std::vector<float> factor = modulated ? scale : std::vector<float>(size_t(cols), 0.0f);
   // Backward from the same statistics, so that only its own errors count.
-  table.f32.layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
+  table.f32.layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), factor.data(), dy.data(),
                                          dx.data(), dshift.data(), dscale.data(), rows, cols);
-  ref::layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), scale_or_null, dy.data(),
+  ref::layer_norm_modulate_backward(x.data(), want_mean.data(), want_rstd.data(), factor.data(), dy.data(),
                                     want_dx.data(), want_dshift.data(), want_dscale.data(), rows, cols);
   CHECK(difference(dx.values(), want_dx, tolerance(cols, 2 + 8 * std::min(largest, 10.0))) == "");
   CHECK(difference(dshift.values(), want_dshift, tolerance(rows)) == "");
@@ -52,6 +53,24 @@ TEST_CASE("layer norm equals the reference, forward and backward") {
       }
     }
     check(*table, 1030, 20, true);
+  }
+}
+
+TEST_CASE("layer norm: the gradient of a row has the same bits alone and among others") {
+  const int64_t rows = 7, cols = 53;
+  const std::vector<float> x = random_values(rows * cols, 98), dy = random_values(rows * cols, 99),
+                           scale = random_values(cols, 100), mean = random_values(rows, 101),
+                           rstd = random_values(rows, 102);
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    std::vector<float> together = random_values(rows * cols, 103), alone = together, shift_sum(53), scale_sum(53);
+    table->f32.layer_norm_modulate_backward(x.data(), mean.data(), rstd.data(), scale.data(), dy.data(),
+                                            together.data(), shift_sum.data(), scale_sum.data(), rows, cols);
+    for (int64_t r = 0; r < rows; ++r)
+      table->f32.layer_norm_modulate_backward(x.data() + r * cols, mean.data() + r, rstd.data() + r, scale.data(),
+                                              dy.data() + r * cols, alone.data() + r * cols, shift_sum.data(),
+                                              scale_sum.data(), 1, cols);
+    CHECK(same_bits(together, alone));
   }
 }
 

@@ -54,8 +54,8 @@ void layer_norm_apply(const float* x, const float* mean, const float* rstd, cons
                       BFloat16* y, int64_t rows, int64_t cols);
 /// mean and rstd alone, the same bits.
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
-/// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd; scale may be null
-/// (0). dshift = sum_r dy[r,:], dscale = sum_r dy[r,:] xhat[r,:], overwritten, [cols]; sums over r as in
+/// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
+/// dshift = sum_r dy[r,:], dscale = sum_r dy[r,:] xhat[r,:], overwritten, [cols]; sums over r as in
 /// gate_residual_backward. dx aliases nothing.
 void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,
                                   const float* dy, float* dx, float* dshift, float* dscale, int64_t rows, int64_t cols);
