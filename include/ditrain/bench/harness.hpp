@@ -105,6 +105,7 @@ class Harness {
   Peaks measure_peaks();
   double fma_peak(DType type);
   Row attempt(const Work& work);
+  void compare(const Work& work, Row& row);
 
   Effort effort_;
   train::Placement placement_;
