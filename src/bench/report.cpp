@@ -132,7 +132,7 @@ std::string describe(const Report& report) {
   if (!report.rows.empty()) s += table.text();
   for (const Row& row : report.rows)
     if (row.drift > kMaxDrift) {
-      s += "drift: the loops before and after the row differ by as much; the machine was not quiet\n";
+      s += "drift: peaks beside the row are so much below the run's, or repeats so unequal; the machine was not quiet\n";
       break;
     }
   for (const std::string& note : report.notes) s += note + "\n";

@@ -11,9 +11,10 @@ namespace {
 using kernels::GemmArgs;
 
 // Cuts of a product: each worker gets a block of c. Rows and columns are cut so that the blocks are near square (least
-// packing). Cuts at multiples of 28 = 2 x 14 rows and of 32 columns keep the register tiles of AVX-512 whole; other
-// tiles (6 rows on AVX2, 32 on AMX, those of SME) get a partial one at a cut.
-constexpr int64_t kRowGrain = 28, kColumnGrain = 32;
+// packing). Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with
+// cuts at multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache
+// line of an operand that is read transposed.
+constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
 
 // How many parts the rows get. All cuts give blocks of about the same area, so the least mm^2 + nn^2 is the most square
 // one, which packs least of a and b (mm + nn rows of k); fewer rows than a grain cost as much as a grain.

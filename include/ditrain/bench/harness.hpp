@@ -28,7 +28,8 @@ struct Effort {
   int64_t repeats = 5;
   double repeat_s = 0.02;   ///< a repeat is as many calls as take this long, at least one
   double peak_s = 0.1;      ///< of one peak loop
-  int max_attempts = 5;     ///< at a row whose peaks before and after differ by more than kMaxDrift
+  int max_attempts = 5;     ///< at a row whose drift is above kMaxDrift
+  double patience_s = 60;   ///< no further attempt at a row that has taken longer
   double max_share = 1.02;  ///< more cannot be: the peak was not measured right
   double settle_s = 0.05;   ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
   bool cold_arrays = true;  ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
@@ -71,13 +72,12 @@ class Harness {
   void apply(const train::Config& config);
   const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
 
-  /// One row. Every repeat calls our work, its limiting loop and the rivals in turn.
-  /// share     flop / median / the higher of the FMA peaks right before and after (that of f32 where the CPU has no
-  ///           bf16 product); or the limiting loop's best time / our median: a limit is a maximum
+  /// One row: our work and its limiting loop in turn, then our work and the rivals in turn.
+  /// share     flop / median / the highest FMA peak so far (that of f32 where the CPU has no bf16 product); or the
+  ///           limiting loop's best time / our median: a limit is a maximum
   /// peers     median over repeats of theirs / ours
-  /// A row whose peaks (or limiting loops) before and after differ by more than kMaxDrift, or whose share is above
-  /// max_share, is measured again; after max_attempts the attempt with the least drift counts, times and peaks both
-  /// from it.
+  /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again; after max_attempts the
+  /// attempt with the least drift counts, beside the highest limit of all.
   Row measure(const Work& work);
 
   void add(Row row) {
