@@ -138,7 +138,8 @@ Row Harness::attempt(const Work& work) {
     row.gb_s = 1e-9 * work.bytes / row.time.median_s;
     row.limit = 1e-9 * work.bytes / quantile(loop, 0);
     row.share = row.gb_s / row.limit;
-    row.drift = std::max(spread, difference(loop.front(), loop.back()));
+    const double loop_spread = 1 - quantile(loop, 0) / quantile(loop, 0.5);
+    row.drift = std::max({spread, loop_spread, difference(loop.front(), loop.back())});
   } else {
     row.gflops = 1e-9 * work.flop / row.time.median_s;
     row.limit = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(work.dtype);  // the highest of this run
@@ -169,10 +170,7 @@ Row Harness::measure(const Work& work) {
     if (now_s() - start > effort_.patience_s) break;
     pause(10 * effort_.settle_s);  // two cores of a virtual machine may share one of the host for a while
     Row again = attempt(work);
-    const double limit = std::max(again.limit, best.limit);  // what the machine did once, it can do
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
-    best.limit = limit;
-    best.share = (work.limit ? best.gb_s : best.gflops) / limit;
   }
   compare(work, best);
   return best;

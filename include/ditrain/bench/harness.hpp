@@ -77,7 +77,7 @@ class Harness {
   ///           limiting loop's best time / our median: a limit is a maximum
   /// peers     median over repeats of theirs / ours
   /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again; after max_attempts the
-  /// attempt with the least drift counts, beside the highest limit of all.
+  /// attempt with the least drift counts.
   Row measure(const Work& work);
 
   void add(Row row) {

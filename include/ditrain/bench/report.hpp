@@ -30,7 +30,7 @@ struct Row {
       0;  ///< GFLOP/s of the higher of the peak loops before and after; GB/s of the loop with the same streams
   double share = 0;  ///< of that limit; NaN where nothing limits
   /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's highest
-  /// (limiting loops: how much the first and the last differ), and 1 - min / median of the row's own repeats.
+  /// (limiting loops: how much the first and the last differ), and 1 - min / median of the repeats.
   double drift = 0;
   std::vector<Field> details = {};
   std::vector<std::pair<std::string, double>> peers = {};  ///< our rate / theirs, timed in alternation
