@@ -41,6 +41,7 @@ struct KernelTable {
 
   decltype(&kernels::gemm) gemm;
   decltype(&kernels::gemm_scratch_bytes) gemm_scratch_bytes;
+  decltype(&kernels::gemm_shared_bytes) gemm_shared_bytes;
   decltype(&kernels::attention_forward) attention_forward;
   decltype(&kernels::attention_backward) attention_backward;
   decltype(&kernels::attention_scratch_bytes) attention_scratch_bytes;

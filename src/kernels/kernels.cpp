@@ -8,12 +8,13 @@ namespace {
 const KernelTable& table() { return *process_isa().table; }
 }  // namespace
 
-void gemm(const GemmArgs& args, void* scratch) {
+void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
   DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
-  table().gemm(args, scratch);
+  table().gemm(args, scratch, gang);
 }
-size_t gemm_scratch_bytes(const GemmArgs& args) { return table().gemm_scratch_bytes(args); }
+size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) { return table().gemm_scratch_bytes(args, gang); }
+size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang) { return table().gemm_shared_bytes(args, gang); }
 
 namespace {
 

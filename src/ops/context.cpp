@@ -32,8 +32,12 @@ void* Context::scratch(const parallel::Worker& w, size_t bytes) {
 
 void* Context::workspace(int slot, size_t bytes) {
   if (!mine_) return at_least(shared_->workspaces[0][size_t(slot)], bytes);
+  return cluster_workspace(*mine_, slot, bytes);
+}
+
+void* Context::cluster_workspace(const parallel::Worker& w, int slot, size_t bytes) {
   const std::lock_guard lock(shared_->growing);
-  return at_least(shared_->workspaces[size_t(mine_->cluster) + 1][size_t(slot)], bytes);
+  return at_least(shared_->workspaces[size_t((mine_ ? *mine_ : w).cluster) + 1][size_t(slot)], bytes);
 }
 
 void Context::barrier(const parallel::Worker& w) {

@@ -10,59 +10,107 @@ namespace {
 
 using kernels::GemmArgs;
 
-// Cuts of a product: each worker gets a block of c. Rows and columns are cut so that the blocks are near square (least
-// packing). Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with
-// cuts at multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache
-// line of an operand that is read transposed.
-constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
+constexpr int kSharedSlot = 2;  // of workspaces: packed b of gangs; 0 and 1 hold normalised operands
 
-// How many parts the rows get. All cuts give blocks of about the same area, so the least mm^2 + nn^2 is the most square
-// one, which packs least of a and b (mm + nn rows of k); fewer rows than a grain cost as much as a grain.
-int row_parts(int num_workers, int64_t m, int64_t n) {
-  int best = 1;
+// Cuts of a product. Clusters take rows of c, or columns (Cut::kN); the workers of a cluster then share out its part as
+// a grid. Workers of the same columns are a gang: they pack b once, into memory of their cluster.
+//
+// Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with cuts at
+// multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
+// an operand that is read transposed.
+constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
+constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
+constexpr int64_t kGangRows = 24;       // with fewer rows a worker would wait for b from the L3 cache
+constexpr int64_t kGangB = 1 << 16;     // elements of b: to pack fewer takes no longer than to meet
+constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
+
+struct Grid {
+  int rows = 1, columns = 1;  // parts; rows * columns workers
+  bool gang = false;          // workers of the same columns pack b together
+};
+
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k) {
+  Grid best;
   double best_cost = 1e300;
-  for (int rows = 1; rows <= num_workers; ++rows) {
-    if (num_workers % rows != 0) continue;
-    const int columns = num_workers / rows;
-    const double mm = double((m + rows - 1) / rows), nn = double((n + columns - 1) / columns);
-    const double packing = double(std::max<int64_t>(kRowGrain, (m + rows - 1) / rows)) * mm + nn * nn;
-    // Fewer than about 4 rows or 16 columns a worker: only if every cut is like that.
-    const double too_fine = (rows > m / 4 + 1 ? 1e12 : 0) + (columns > n / 16 + 1 ? 1e12 : 0);
-    if (packing + too_fine < best_cost) best_cost = packing + too_fine, best = rows;
+  for (int rows = 1; rows <= workers; ++rows) {
+    if (workers % rows != 0) continue;
+    const int columns = workers / rows;
+    const int64_t mm = std::max(kRowGrain, (m + rows - 1) / rows),
+                  nn = std::max(kColumnGrain, (n + columns - 1) / columns);
+    const bool gang = rows > 1 && mm >= kGangRows && nn * k >= kGangB;
+    const double cost = double(mm * nn) + kPackCost * (double(mm) + double(nn) / (gang ? rows : 1));
+    if (cost < best_cost) best_cost = cost, best = {rows, columns, gang};
   }
   return best;
 }
 
-// Part `number` of m x n, cut for `workers` of them.
-struct Block {
+// Of the workers of one cluster, or of the team where clusters are not told apart: part `number` of m x n.
+struct Part {
   parallel::Range rows, columns;
+  int member = 0, column = 0;            // in its gang; of the grid
+  int64_t most_rows = 0, most_cols = 0;  // of all parts
 };
-Block block_for(int64_t m, int64_t n, int workers, int number) {
-  const int rows = row_parts(workers, m, n), columns = workers / rows;
-  return {parallel::partition(m, number / columns, rows, kRowGrain),
-          parallel::partition(n, number % columns, columns, kColumnGrain)};
+Part part_of(const Grid& grid, int64_t m, int64_t n, int number) {
+  Part p;
+  p.member = number / grid.columns, p.column = number % grid.columns;
+  for (int i = 0; i < grid.rows; ++i) {
+    const parallel::Range r = parallel::partition(m, i, grid.rows, kRowGrain);
+    p.most_rows = std::max(p.most_rows, r.size());
+    if (i == p.member) p.rows = r;
+  }
+  for (int j = 0; j < grid.columns; ++j) {
+    const parallel::Range c = parallel::partition(n, j, grid.columns, kColumnGrain);
+    p.most_cols = std::max(p.most_cols, c.size());
+    if (j == p.column) p.columns = c;
+  }
+  return p;
 }
 
-// f(part, worker) on every worker's block of c. Where columns go to clusters first, gradients of weights go by rows.
+// The share of a worker's cluster, by its number of workers.
+parallel::Range share_of_cluster(const parallel::Worker& w, int64_t n, int64_t grain) {
+  const int first = w.worker - w.worker_in_cluster, last = first + w.workers_in_cluster - 1;
+  return {parallel::partition(n, first, w.num_workers, grain).begin,
+          parallel::partition(n, last, w.num_workers, grain).end};
+}
+
+// f(part, grid, worker, product) on every worker: its part of c, empty ones included. Where columns go to clusters,
+// gradients of weights go by rows.
 template <class F>
-void for_blocks(Context& ctx, const GemmArgs& whole, const F& f) {
-  const bool by_cluster = ctx.cuts_columns(), weight = whole.trans_a == kernels::Trans::kYes;
+void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
+  const bool by_columns = ctx.cuts_columns() && whole.trans_a == kernels::Trans::kNo;
   ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) {
     parallel::Range rows{0, whole.m}, columns{0, whole.n};
-    if (by_cluster && weight) rows = parallel::partition(whole.m, w.cluster, w.num_clusters, kRowGrain);
-    if (by_cluster && !weight) columns = parallel::partition(whole.n, w.cluster, w.num_clusters, kColumnGrain);
-    const Block mine = by_cluster ? block_for(rows.size(), columns.size(), w.workers_in_cluster, w.worker_in_cluster)
-                                  : block_for(whole.m, whole.n, w.num_workers, w.worker);
-    if (mine.rows.empty() || mine.columns.empty()) return;
-    f(kernels::block_of(whole, rows.begin + mine.rows.begin, mine.rows.size(), columns.begin + mine.columns.begin,
-                        mine.columns.size()),
-      w);
+    const bool clusters = ctx.cuts_columns() || whole.m >= kRowsOfCluster * w.num_clusters;
+    if (by_columns) columns = share_of_cluster(w, whole.n, kColumnGrain);
+    if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, kRowGrain);
+    Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k);
+    if (!clusters && w.num_clusters > 1) grid.gang = false;
+    Part part = part_of(grid, rows.size(), columns.size(), clusters ? w.worker_in_cluster : w.worker);
+    const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
+                                            columns.begin + part.columns.begin, part.columns.size());
+    f(mine, part, grid, w);
   });
 }
 
+bool nothing(const GemmArgs& g) { return g.m == 0 || g.n == 0; }
+
 void own_gemm(Context& ctx, const GemmArgs& whole) {
-  for_blocks(ctx, whole, [&](const GemmArgs& part, const parallel::Worker& w) {
-    kernels::gemm(part, ctx.scratch(w, kernels::gemm_scratch_bytes(part)));
+  for_parts(ctx, whole, [&](const GemmArgs& mine, const Part& part, const Grid& grid, const parallel::Worker& w) {
+    if (!grid.gang) {
+      if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
+      return;
+    }
+    const auto meet = [&] { ctx.cluster_barrier(w); };
+    kernels::Gang gang{.member = part.member,
+                       .members = grid.rows,
+                       .most_rows = part.most_rows,
+                       .most_cols = part.most_cols,
+                       .meet = [](const void* who) { (*static_cast<const decltype(meet)*>(who))(); },
+                       .who = &meet};
+    const size_t bytes = kernels::gemm_shared_bytes(mine, gang);
+    auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, kSharedSlot, bytes * size_t(grid.columns)));
+    gang.shared = shared + bytes * size_t(part.column);
+    kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, gang)), gang);
   });
 }
 
@@ -168,7 +216,9 @@ void plain_gemm(Context& ctx, const GemmArgs& g) {
   if (p.by == Products::By::kPeer && p.peer->can(g)) return ctx.run_alone(WorkKind::kProduct, [&] { p.peer->gemm(g); });
   DITRAIN_CHECK(p.by != Products::By::kPeer, "a product that the chosen library does not have");
   if (p.by == Products::By::kOwn) return own_gemm(ctx, g);
-  for_blocks(ctx, g, [&](const GemmArgs& part, const parallel::Worker&) { kernels::ref::gemm(part); });
+  for_parts(ctx, g, [&](const GemmArgs& mine, const Part&, const Grid&, const parallel::Worker&) {
+    if (!nothing(mine)) kernels::ref::gemm(mine);
+  });
 }
 
 void gemm_in_passes(Context& ctx, const GemmArgs& whole) {

@@ -138,8 +138,8 @@ std::string compare(const std::vector<float>& got, const std::vector<float>& wan
 }
 
 void run(const KernelTable& table, const GemmArgs& args) {
-  const Scratch scratch(table.gemm_scratch_bytes(args));
-  table.gemm(args, scratch.get());
+  const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+  table.gemm(args, scratch.get(), {});
   CHECK(scratch.zone_untouched());
 }
 

@@ -1,5 +1,9 @@
 #include "ditrain/kernels/gemm.hpp"
 
+#include <algorithm>
+#include <barrier>
+#include <thread>
+
 #include "kernel_test_utils.hpp"
 
 using namespace ditrain::kernels;
@@ -62,8 +66,8 @@ struct Data {
 void check(const Problem& p, const KernelTable& table) {
   INFO(text(p, table));
   Data fast(p), slow(p);
-  const Scratch scratch(table.gemm_scratch_bytes(fast.args));
-  table.gemm(fast.args, scratch.get());
+  const Scratch scratch(table.gemm_scratch_bytes(fast.args, {}));
+  table.gemm(fast.args, scratch.get(), {});
   ref::gemm(slow.args);
   CHECK(difference(fast.c.values(), slow.c.values(), tolerance(p.k)) == "");
   CHECK(fast.gaps_untouched());
@@ -118,14 +122,14 @@ TEST_CASE("gemm gives the same bits however rows and columns are cut") {
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     Data one(whole), many(whole);
-    const Scratch scratch(table->gemm_scratch_bytes(one.args));
-    table->gemm(one.args, scratch.get());
+    const Scratch scratch(table->gemm_scratch_bytes(one.args, {}));
+    table->gemm(one.args, scratch.get(), {});
     const GemmArgs& g = many.args;
     for (int64_t i = 0, rows = 1; i < g.m; i += rows, rows = rows * 2 + 1) {
       for (int64_t j = 0, cols = 3; j < g.n; j += cols, cols = cols * 2 - 1) {
         const GemmArgs part = block_of(g, i, std::min(rows, g.m - i), j, std::min(cols, g.n - j));
-        const Scratch small(table->gemm_scratch_bytes(part));
-        table->gemm(part, small.get());
+        const Scratch small(table->gemm_scratch_bytes(part, {}));
+        table->gemm(part, small.get(), {});
       }
     }
     CHECK(same_bits(one.c.values(), many.c.values()));
@@ -139,8 +143,8 @@ TEST_CASE("gemm sums in the declared order") {
     INFO(table->name);
     const bool fused = has_fused_multiply_add(*table);
     Data fast(p), slow(p);
-    const Scratch scratch(table->gemm_scratch_bytes(fast.args));
-    table->gemm(fast.args, scratch.get());
+    const Scratch scratch(table->gemm_scratch_bytes(fast.args, {}));
+    table->gemm(fast.args, scratch.get(), {});
     const GemmArgs& g = slow.args;
     for (int64_t i = 0; i < g.m; ++i) {
       for (int64_t j = 0; j < g.n; ++j) {
@@ -163,14 +167,55 @@ TEST_CASE("gemm sums in the declared order") {
   }
 }
 
+TEST_CASE("gemm gives the same bits when a gang packs b together") {
+  // Two chunks of k, several blocks of columns and of rows; one member has no rows.
+  const GemmBlocking before = gemm_blocking();
+  set_gemm_blocking({40, 96});
+  const Problem whole{187, 205, kSumChunk + 70, false, true, true, true, 1};
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    Data one(whole);
+    const Scratch alone(table->gemm_scratch_bytes(one.args, {}));
+    table->gemm(one.args, alone.get(), {});
+    for (const std::vector<int64_t>& rows : {std::vector<int64_t>{100, 87}, {60, 0, 127}, {14, 59, 14, 100}}) {
+      Data again(whole);
+      const GemmArgs& g = again.args;
+      std::barrier meeting(int64_t(rows.size()));
+      Gang gang{.members = int(rows.size()),
+                .most_rows = *std::max_element(rows.begin(), rows.end()),
+                .most_cols = g.n,
+                .meet =
+                    [](const void* who) {
+                      const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(who))->arrive_and_wait();
+                    },
+                .who = &meeting};
+      const Scratch shared(table->gemm_shared_bytes(g, gang));
+      gang.shared = shared.get();
+      std::vector<std::jthread> threads;
+      for (int64_t i = 0, first = 0; i < int64_t(rows.size()); first += rows[size_t(i++)])
+        threads.emplace_back([&, i, first, own = gang]() mutable {
+          own.member = int(i);
+          const GemmArgs part = block_of(g, first, rows[size_t(i)], 0, g.n);
+          const Scratch scratch(table->gemm_scratch_bytes(part, own));
+          table->gemm(part, scratch.get(), own);
+        });
+      threads.clear();
+      CHECK(same_bits(again.c.values(), one.c.values()));
+      CHECK(again.gaps_untouched());
+      CHECK(shared.zone_untouched());
+    }
+  }
+  set_gemm_blocking(before);
+}
+
 TEST_CASE("a NaN in an operand of gemm reaches its row or column and nothing else") {
   const Problem p{20, 50, 40, false, false, false, false, 0};
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     Data x(p);
     x.a.data()[13 * x.args.lda + 5] = std::numeric_limits<float>::quiet_NaN();
-    const Scratch scratch(table->gemm_scratch_bytes(x.args));
-    table->gemm(x.args, scratch.get());
+    const Scratch scratch(table->gemm_scratch_bytes(x.args, {}));
+    table->gemm(x.args, scratch.get(), {});
     const std::vector<float> c = x.c.values();
     int64_t wrong = 0;
     for (int64_t i = 0; i < p.m * p.n; ++i) wrong += std::isnan(c[static_cast<size_t>(i)]) != (i / p.n == 13);
@@ -182,7 +227,7 @@ TEST_CASE("the public gemm runs the chosen kernels") {
   const Problem p{30, 33, 20, false, true, false, true, 0};
   Data direct(p), forwarded(p);
   const Scratch scratch(gemm_scratch_bytes(direct.args));
-  process_isa().table->gemm(direct.args, scratch.get());
+  process_isa().table->gemm(direct.args, scratch.get(), {});
   gemm(forwarded.args, scratch.get());
   CHECK(same_bits(direct.c.values(), forwarded.c.values()));
 }

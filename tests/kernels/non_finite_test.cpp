@@ -262,8 +262,8 @@ void check_product(const KernelTable& table, const GemmArgs& shape, DType arithm
     args.b = ab.data(), args.ldb = shape.trans_b == Trans::kYes ? shape.k : shape.n, args.b_type = kTypeOf<B>;
     args.c = c.data(), args.ldc = shape.n, args.c_type = kTypeOf<C>, args.arithmetic = arithmetic;
     if (shape.trans_a == Trans::kYes) args.a_row_sums = sums.data();
-    const Scratch scratch(table.gemm_scratch_bytes(args));
-    table.gemm(args, scratch.get());
+    const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+    table.gemm(args, scratch.get(), {});
     args.c = want.data();
     if (args.a_row_sums != nullptr) args.a_row_sums = want_sums.data();
     ref::gemm(args);
@@ -466,8 +466,8 @@ TEST_CASE("NaN and infinity: epilogues of gemm") {
         GemmArgs args{
             .m = kM, .n = kN, .k = kK, .a = a.data(), .lda = kK, .b = b.data(), .ldb = kN, .c = c.data(), .ldc = kN};
         args.epilogue = {kind, in.data(), out.data(), kN, kN, gate.data(), kN, kM, 0};
-        const Scratch scratch(table.gemm_scratch_bytes(args));
-        table.gemm(args, scratch.get());
+        const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+        table.gemm(args, scratch.get(), {});
         args.c = want_c.data(), args.epilogue.out = want_out.data();
         ref::gemm(args);
         // gelu and its slope at infinity are limits, which the formulas of the reference do not give.

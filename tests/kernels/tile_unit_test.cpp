@@ -34,8 +34,8 @@ struct Product {
     return g;
   }
   void run(const KernelTable& table) {
-    const Scratch scratch(table.gemm_scratch_bytes(args()));
-    table.gemm(args(), scratch.get());
+    const Scratch scratch(table.gemm_scratch_bytes(args(), {}));
+    table.gemm(args(), scratch.get(), {});
   }
   /// As the manual has it: in blocks of 32 steps a chain over the even steps and one over the odd ones, from zero.
   float chunk_sum(int64_t i, int64_t j, int64_t begin, int64_t end) const {

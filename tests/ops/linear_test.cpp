@@ -121,7 +121,8 @@ ops::Products made_by(By by, bool fuse = true) {
 }
 
 struct Rig {
-  explicit Rig(int workers = 1, const ops::Products& how = {}) : team({.num_workers = workers}), ctx(team) {
+  explicit Rig(int workers = 1, const ops::Products& how = {}, int clusters = 1)
+      : team({.num_workers = workers, .num_clusters = clusters}), ctx(team) {
     ctx.products = how;
   }
   Results run(const Layer& p) { return products(ctx, p); }
@@ -129,14 +130,16 @@ struct Rig {
   ops::Context ctx;
 };
 
-/// Odd sizes; sums of more than one chunk forward, in the data gradient, and over rows; few rows.
+/// Odd sizes; sums of more than one chunk forward, in the data gradient, and over rows; few rows; enough of everything
+/// for workers to pack together.
 std::vector<Layer> layers(DType type) {
   const int64_t long_sum = kernels::kSumChunk + 7;
   return {{2, 19, 45, 67, type},
           {2, 9, long_sum, 40, type},
           {1, 7, 33, long_sum, type},
           {3, 391, 20, 35, type},
-          {1, 1, 8, 3, type}};
+          {1, 1, 8, 3, type},
+          {2, 141, 300, 259, type}};
 }
 
 /// Sums of f32 and, in bf16, roundings of the results on the way: `roundings` of at most 2^-8 of what is there, and
@@ -172,6 +175,7 @@ TEST_CASE("linear layers give the same bits for 1, 2, 3 and 8 workers, fused or 
   for (const Layer& p : layers(type)) {
     const Results one = Rig(1, made_by(By::kOwn, fuse)).run(p);
     for (const int workers : {2, 3, 8}) check_same_bits(p, Rig(workers, made_by(By::kOwn, fuse)).run(p), one);
+    check_same_bits(p, Rig(5, made_by(By::kOwn, fuse), 2).run(p), one);
   }
 }
 

@@ -67,12 +67,23 @@ struct GemmArgs {
 /// first).
 inline constexpr int64_t kSumChunk = 1152;
 
-/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args), 64-byte aligned. c aliases nothing; c is f32 if it
-///         is accumulated
+/// Threads that compute different rows of the same columns of a product at the same time, each in a call of its own,
+/// and pack b once between them: each a part of every block of it, into memory that all of them read.
+struct Gang {
+  int member = 0, members = 1;           ///< 1: on its own
+  int64_t most_rows = 0, most_cols = 0;  ///< largest m and n of all calls that meet (one without rows has m = 0)
+  void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; of nobody else until all have returned
+  void (*meet)(const void* who) = nullptr;  ///< returns when all have called it
+  const void* who = nullptr;
+};
+
+/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, gang), 64-byte aligned. c aliases nothing; c is f32
+///         if it is accumulated
 /// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to 64 steps of transposed a and
 ///         plain b in f32 (a rank-B update) pack nothing
-void gemm(const GemmArgs& args, void* scratch);
-size_t gemm_scratch_bytes(const GemmArgs& args);
+void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
+size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
+size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);
 
 /// The part of a product that computes rows [i, i + m) and columns [j, j + n) of c. a_row_sums stay with the part that
 /// starts at column 0.
@@ -87,8 +98,8 @@ GemmBlocking gemm_blocking();
 void check_gemm_blocking(const GemmBlocking& blocking);
 /// Not while a product runs. Errors: as check_gemm_blocking
 void set_gemm_blocking(const GemmBlocking& blocking);
-/// From cache sizes in bytes (0: unknown): two fifths of L2 for a block of a, a third of a core's share of L3 for one of
-/// b, at most 1,536 columns: beyond, the block of c leaves the L3 cache.
+/// From cache sizes in bytes (0: unknown): two fifths of L2 for a block of a, a third of a core's share of L3 for one
+/// of b, at most 1,536 columns: beyond, the block of c leaves the L3 cache.
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core);
 int64_t gemm_tile_rows();  ///< rows of a register tile: blocks of a are whole ones
 

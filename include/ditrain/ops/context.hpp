@@ -96,6 +96,9 @@ class Context {
   /// undefined. Not inside a job.
   void* workspace(int slot, size_t bytes);
 
+  /// Scratch of all workers of w's cluster, likewise; inside a job, asked for by each of them with the same `bytes`.
+  void* cluster_workspace(const parallel::Worker& w, int slot, size_t bytes);
+
   Products& products;  ///< one for the team and its clusters
 
   /// One job: f(worker) on every worker. All work of the ops goes through here, so that it is accounted for (three
@@ -122,6 +125,8 @@ class Context {
 
   /// Waits for the other workers of a job; only inside one.
   void barrier(const parallel::Worker& w);
+  /// The same for the workers of its cluster.
+  void cluster_barrier(const parallel::Worker& w) { meet(mine_ ? *mine_ : w); }
 
   /// f(context, samples) for all samples [0, batch): once with this context, or, with Cut::kSamples, by every worker
   /// for the samples of its cluster. f calls ops on those samples only, and nothing that other clusters write.
