@@ -10,6 +10,7 @@
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/program.hpp"
+#include "ditrain/train/rank_groups.hpp"
 #include "ditrain/train/trainer.hpp"
 
 using namespace ditrain;
@@ -69,7 +70,10 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   }
   if (line.has("explain-memory")) {
     validate_without_data(config);
-    if (comm.rank() == 0) explain_memory(config, ranks > 0 ? ranks : comm.world_size(), line.get("explain-memory"));
+    const int world = ranks > 0 ? ranks : comm.world_size();  // of one node, where that matters
+    const Config shared = with_tensor_ranks(config, world);
+    if (tensor_ranks(shared) > 1) validate_for_ranks(shared, world);
+    if (comm.rank() == 0) explain_memory(shared, world, line.get("explain-memory"));
     return kExitDone;
   }
   if (line.has("dry-run")) {

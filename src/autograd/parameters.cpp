@@ -6,10 +6,29 @@
 
 namespace ditrain::autograd {
 
+namespace {
+
+// f(offset in full, offset in part, elements) for the runs of neighbouring elements.
+template <class F>
+void for_runs(const Part& p, F f) {
+  const int64_t run = (p.end - p.begin) * p.inner;
+  for (int64_t o = 0; o < p.outer; ++o) f((o * p.length + p.begin) * p.inner, o * run, run);
+}
+
+}  // namespace
+
+void Part::take(const float* full, float* part) const {
+  for_runs(*this, [&](int64_t from, int64_t to, int64_t n) { std::copy_n(full + from, n, part + to); });
+}
+void Part::put(const float* part, float* full) const {
+  for_runs(*this, [&](int64_t to, int64_t from, int64_t n) { std::copy_n(part + from, n, full + to); });
+}
+
 Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, bool trainable) {
   constexpr int64_t kPad = int64_t(memory::kAlignment / sizeof(float));
   Parameter& p = parameters_.emplace_back();
   p.name = std::move(name), p.shape = std::move(shape), p.state_dict_order = order, p.trainable = trainable;
+  p.full_shape = p.shape, p.part = {.length = p.size(), .end = p.size()};
   if (trainable) {
     p.slice = {arena_size_, arena_size_ + (p.size() + kPad - 1) / kPad * kPad};
     arena_size_ = p.slice.end;

@@ -1,4 +1,4 @@
-// The communicator over MPI. Two duplicates of the world: gradients and messages on one, everything else on the other,
+// The communicator over MPI. Two communicators of MPI's for the same ranks: gradients and messages on one, everything else on the other,
 // so that a thread which talks about gradients and one which gathers metrics need no common order of calls. All
 // operations are non-blocking underneath: waiting can be polite and can end. (A blocking MPI_Allreduce in a thread of
 // its own is twice as fast as MPI_Iallreduce with Open MPI 4.1, 128 MiB and 2 ranks of a node; but it spins, and nobody
@@ -25,14 +25,33 @@ constexpr double kPatience_s = 2;  // for the answer of a rank that may be busy,
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(int* argc, char*** argv, const MpiConfig& config)
-      : session_(argc, argv, config.funneled), control_(session_), gradients_(session_), max_count_(config.max_count) {
+      : session_owner_(std::make_shared<MpiSession>(argc, argv, config.funneled)),
+        session_(*session_owner_),
+        control_(session_, MPI_COMM_WORLD),
+        gradients_(session_, MPI_COMM_WORLD),
+        max_count_(config.max_count) {
     DITRAIN_CHECK(max_count_ >= 1 && max_count_ <= std::numeric_limits<int>::max(), std::to_string(max_count_));
-    session_.run([&] {
-      check_mpi(MPI_Comm_rank(control_.get(), &rank_), "MPI_Comm_rank");
-      check_mpi(MPI_Comm_size(control_.get(), &world_size_), "MPI_Comm_size");
-    });
+    find_own_rank();
     find_neighbours(config.ranks_per_node);
-    watch_ = std::make_unique<MpiWatch>(session_, *this);
+    watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
+  }
+  /// Those of the parent's ranks that give this color.
+  MpiCommunicator(MpiCommunicator& parent, int color, int key)
+      : session_owner_(parent.session_owner_),
+        session_(*session_owner_),
+        control_(session_, parent.control_.get(), color, key),
+        gradients_(session_, control_.get()),
+        max_count_(parent.max_count_) {
+    find_own_rank();
+    set_timeout(parent.timeout_s());
+    std::vector<std::pair<int, int>> places;  // node and its part, which in the parent is one number
+    for (const double rank : gather_to_all(parent.rank_)) {
+      places.emplace_back(parent.nodes_[size_t(rank)], 0);
+      hosts_.push_back(parent.hosts_[size_t(rank)]);
+      ranks_in_run_.push_back(parent.rank_in_run(int(rank)));
+    }
+    number_nodes(places);
+    watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
   }
 
   int rank() const override { return rank_; }
@@ -42,6 +61,11 @@ class MpiCommunicator final : public Communicator {
   int num_nodes() const override { return num_nodes_; }
   std::vector<int> nodes() const override { return nodes_; }
   std::string host(int rank) const override { return hosts_[size_t(rank)].name; }
+  int rank_in_run(int rank) const override { return ranks_in_run_.empty() ? rank : ranks_in_run_[size_t(rank)]; }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    DITRAIN_CHECK(color >= 0, "color " + std::to_string(color));
+    return std::make_unique<MpiCommunicator>(*this, color, key);
+  }
   ProgressThread* progress_thread() override { return &session_.thread(); }
   std::string description() const override { return session_.description(); }
 
@@ -163,6 +187,13 @@ class MpiCommunicator final : public Communicator {
     return all;
   }
 
+  void find_own_rank() {
+    session_.run([&] {
+      check_mpi(MPI_Comm_rank(control_.get(), &rank_), "MPI_Comm_rank");
+      check_mpi(MPI_Comm_size(control_.get(), &world_size_), "MPI_Comm_size");
+    });
+  }
+
   /// The lowest rank of this node, as the library sees it.
   int lowest_neighbour() {
     int lowest = rank_;
@@ -177,17 +208,13 @@ class MpiCommunicator final : public Communicator {
   }
 
   void find_neighbours(int ranks_per_node) {
-    std::map<std::pair<int, int>, int> number;  // (lowest rank, part of its node) -> our number
+    std::vector<std::pair<int, int>> places;  // (lowest rank, part of its node)
     std::map<int, int> ranks_of;
     for (const double lowest : gather_to_all(lowest_neighbour())) {
       const int before = ranks_of[int(lowest)]++;
-      const int part = ranks_per_node > 0 ? before / ranks_per_node : 0;
-      nodes_.push_back(number.try_emplace({int(lowest), part}, int(number.size())).first->second);
+      places.emplace_back(int(lowest), ranks_per_node > 0 ? before / ranks_per_node : 0);
     }
-    num_nodes_ = int(number.size());
-    const int mine = nodes_[size_t(rank_)];
-    local_size_ = int(std::count(nodes_.begin(), nodes_.end(), mine));
-    local_rank_ = int(std::count(nodes_.begin(), nodes_.begin() + rank_, mine));
+    number_nodes(places);
     hosts_.resize(size_t(world_size_));
     Host own;
     gethostname(own.name, sizeof(own.name) - 1);
@@ -196,12 +223,24 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  MpiSession session_;  // first: it must outlive the duplicates
-  WorldDuplicate control_, gradients_;
+  /// From where each rank is: nodes in the order of their lowest ranks.
+  void number_nodes(const std::vector<std::pair<int, int>>& places) {
+    std::map<std::pair<int, int>, int> number;
+    for (const auto& place : places) nodes_.push_back(number.try_emplace(place, int(number.size())).first->second);
+    num_nodes_ = int(number.size());
+    const int mine = nodes_[size_t(rank_)];
+    local_size_ = int(std::count(nodes_.begin(), nodes_.end(), mine));
+    local_rank_ = int(std::count(nodes_.begin(), nodes_.begin() + rank_, mine));
+  }
+
+  const std::shared_ptr<MpiSession> session_owner_;  // first: it must outlive what belongs to it
+  MpiSession& session_;
+  OwnComm control_, gradients_;
   const int64_t max_count_;
   int rank_ = 0, world_size_ = 1, local_rank_ = 0, local_size_ = 1, num_nodes_ = 1;
   std::vector<int> nodes_;
   std::vector<Host> hosts_;
+  std::vector<int> ranks_in_run_;  // empty: the numbers are those of the run
   std::unique_ptr<MpiWatch> watch_;
 };
 

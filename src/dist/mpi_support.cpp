@@ -64,14 +64,26 @@ std::string MpiSession::description() const {
   return library_version() + ", thread level " + thread_level_name(thread_level_);
 }
 
-WorldDuplicate::WorldDuplicate(MpiSession& session) : session_(session), exceptions_(std::uncaught_exceptions()) {
+OwnComm::OwnComm(MpiSession& session, MPI_Comm of) : session_(session), exceptions_(std::uncaught_exceptions()) {
   session.run([&] {
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_dup(of, &comm_), "MPI_Comm_dup");
+    return_errors();
   });
 }
 
-WorldDuplicate::~WorldDuplicate() {
+OwnComm::OwnComm(MpiSession& session, MPI_Comm of, int color, int key)
+    : session_(session), exceptions_(std::uncaught_exceptions()) {
+  session.run([&] {
+    check_mpi(MPI_Comm_split(of, color, key, &comm_), "MPI_Comm_split");
+    return_errors();
+  });
+}
+
+void OwnComm::return_errors() {
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+OwnComm::~OwnComm() {
   if (std::uncaught_exceptions() > exceptions_) return;
   session_.run([&] { MPI_Comm_free(&comm_); });
 }

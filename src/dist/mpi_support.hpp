@@ -44,16 +44,21 @@ class MpiSession {
   const int exceptions_;
 };
 
-/// A duplicate of the world that reports errors instead of ending the process.
-class WorldDuplicate {
+/// A communicator of MPI's that reports errors instead of ending the process. Making one is collective.
+class OwnComm {
  public:
-  explicit WorldDuplicate(MpiSession& session);
-  ~WorldDuplicate();
-  WorldDuplicate(const WorldDuplicate&) = delete;
-  WorldDuplicate& operator=(const WorldDuplicate&) = delete;
+  /// A duplicate.
+  OwnComm(MpiSession& session, MPI_Comm of);
+  /// The ranks of `of` that give this color.
+  OwnComm(MpiSession& session, MPI_Comm of, int color, int key);
+  ~OwnComm();
+  OwnComm(const OwnComm&) = delete;
+  OwnComm& operator=(const OwnComm&) = delete;
   MPI_Comm get() const { return comm_; }
 
  private:
+  void return_errors();
+
   MpiSession& session_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   const int exceptions_;

@@ -10,8 +10,8 @@ constexpr double kLookEvery_s = 0.2;       // short against the patience of who 
 
 }  // namespace
 
-MpiWatch::MpiWatch(MpiSession& session, const Communicator& communicator)
-    : session_(session), world_(session), communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
+MpiWatch::MpiWatch(MpiSession& session, MPI_Comm ranks, const Communicator& communicator)
+    : session_(session), ranks_(session, ranks), communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
   session_.run([&] { listen(); });
   session_.thread().add(*this);
 }
@@ -26,7 +26,7 @@ MpiWatch::~MpiWatch() {
   });
 }
 
-void MpiWatch::listen() { MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, kQuestion, world_.get(), &question_); }
+void MpiWatch::listen() { MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, kQuestion, ranks_.get(), &question_); }
 
 Outlook MpiWatch::advance() {
   int asked = 0;
@@ -40,7 +40,7 @@ Outlook MpiWatch::advance() {
 void MpiWatch::answer(int rank) {
   answers_.push_back(message(communicator_.arrivals()));
   sends_.push_back(MPI_REQUEST_NULL);
-  MPI_Isend(&answers_.back(), int(sizeof(Message)), MPI_BYTE, rank, kAnswer, world_.get(), &sends_.back());
+  MPI_Isend(&answers_.back(), int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(), &sends_.back());
   listen();
 }
 
@@ -59,9 +59,9 @@ std::vector<Arrivals> MpiWatch::ask(double patience_s) {
   session_.run([&] {
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == self) continue;
-      MPI_Irecv(&all->answers[size_t(rank)], int(sizeof(Message)), MPI_BYTE, rank, kAnswer, world_.get(),
+      MPI_Irecv(&all->answers[size_t(rank)], int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(),
                 &all->requests[size_t(rank)]);
-      MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, world_.get(), &all->requests[size_t(ranks + rank)]);
+      MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, ranks_.get(), &all->requests[size_t(ranks + rank)]);
     }
   });
   const auto missing = [&] {

@@ -12,8 +12,8 @@ namespace ditrain::dist {
 
 class MpiWatch final : public Task {
  public:
-  /// Answers from now on with what communicator.arrivals() says then.
-  MpiWatch(MpiSession& session, const Communicator& communicator);
+  /// Among the ranks of `ranks`. Answers from now on with what communicator.arrivals() says then.
+  MpiWatch(MpiSession& session, MPI_Comm ranks, const Communicator& communicator);
   ~MpiWatch() override;
 
   Outlook advance() override;
@@ -31,7 +31,7 @@ class MpiWatch final : public Task {
   void answer(int rank);
 
   MpiSession& session_;
-  WorldDuplicate world_;
+  OwnComm ranks_;
   const Communicator& communicator_;
   MPI_Request question_ = MPI_REQUEST_NULL;  // pending receive of an empty message
   std::deque<Message> answers_;              // a few, only when something hangs: kept until the end

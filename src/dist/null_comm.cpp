@@ -39,6 +39,10 @@ class NullCommunicator final : public Communicator {
   uint64_t allreduce_or(uint64_t flags) override { return flags; }
   void broadcast(void*, size_t, int root) override { check_root(root); }
   void barrier() override {}
+  std::unique_ptr<Communicator> split(int color, int) override {
+    DITRAIN_CHECK(color >= 0, "color " + std::to_string(color));
+    return make_null_communicator();
+  }
   std::vector<std::string> gather_strings(const std::string& text, int root) override {
     check_root(root);
     return {text};
@@ -66,6 +70,10 @@ std::string Communicator::host(int) const {
   return name;
 }
 
+std::unique_ptr<Communicator> Communicator::split(int, int) {
+  throw LogicFault({.where = "dist", .what = "these ranks cannot be split: " + description()});
+}
+
 std::unique_ptr<Request> Communicator::start_send(const void*, size_t, int to, int) {
   throw LogicFault({.where = "dist", .what = "there is no rank " + std::to_string(to) + " to send to"});
 }
@@ -79,7 +87,7 @@ void Communicator::give_up(const std::string& what) {
   const std::vector<Arrivals> all = ask_arrivals();
   std::string late, silent;
   const auto add = [this](std::string& list, size_t rank) {
-    list += (list.empty() ? "" : ", ") + std::to_string(rank) + " (" + host(int(rank)) + ")";
+    list += (list.empty() ? "" : ", ") + std::to_string(rank_in_run(int(rank))) + " (" + host(int(rank)) + ")";
   };
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].answered)

@@ -23,7 +23,7 @@ uint64_t checked_bytes(const TensorToWrite& t) {
     DITRAIN_CHECK(dimension >= 0 && !__builtin_mul_overflow(bytes, static_cast<uint64_t>(dimension), &bytes),
                   "impossible shape of " + t.name);
   }
-  DITRAIN_CHECK(t.data != nullptr || bytes == 0, "no data for " + t.name);
+  DITRAIN_CHECK(t.data != nullptr || t.load || bytes == 0, "no data for " + t.name);
   DITRAIN_CHECK(!t.f32_to_bf16 || t.dtype == "BF16", "f32_to_bf16 needs dtype BF16: " + t.name);
   return bytes;
 }
@@ -78,10 +78,11 @@ void write_safetensors(const std::string& path, std::vector<TensorToWrite> tenso
   file.write(header.data(), header.size());
   for (const TensorToWrite& t : tensors) {
     const uint64_t bytes = checked_bytes(t);
+    const void* data = t.load ? t.load() : t.data;
     if (t.f32_to_bf16)
-      write_as_bf16(file, static_cast<const float*>(t.data), bytes / sizeof(BFloat16));
+      write_as_bf16(file, static_cast<const float*>(data), bytes / sizeof(BFloat16));
     else
-      file.write(t.data, bytes);
+      file.write(data, bytes);
   }
   file.finish();
 }

@@ -7,26 +7,26 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
                              const TokenStream& stream, const Modulations& modulations)
     : Node("blocks." + std::to_string(index) + ".attn", {w.adaLN.w, w.adaLN.b, w.qkv.w, w.qkv.b, w.proj.w, w.proj.b}),
       index_(index),
-      num_heads_(c.num_heads),
+      num_heads_(c.num_heads / stream.tensor.size),
       weights_(w),
       stream_(stream),
       modulations_(modulations) {
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, own = C / stream.tensor.size;
   const DType half = stream.activations;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   if (stream.keep_cheap == KeepPolicy::kKeep) h_BTC_ = tape.keep(*this, "h1", {B, T, C}, KeepPolicy::kKeep, half);
   mean_ = tape.keep(*this, "mean1", {B, T}, stream.keep_costly);
   rstd_ = tape.keep(*this, "rstd1", {B, T}, stream.keep_costly);
-  qkv_ = tape.keep(*this, "qkv", {B, T, 3 * C}, stream.keep_costly, half);
-  attn_ = tape.keep(*this, "attn", {B, T, C}, stream.keep_costly, half);
+  qkv_ = tape.keep(*this, "qkv", {B, T, 3 * own}, stream.keep_costly, half);
+  attn_ = tape.keep(*this, "attn", {B, T, own}, stream.keep_costly, half);
   lse_ = tape.keep(*this, "lse", {B, num_heads_, T}, stream.keep_costly);
   proj_ = tape.keep(*this, "proj", {B, T, C}, stream.keep_costly, half);
   x_mid_BTC = tape.keep(*this, "x_mid", {B, T, C}, stream.keep_cheap);
   if (tape.mode() == autograd::Mode::kInference) return;
   dmod_ = tape.temporary("dmodulation", {B, kNumModulations * C});
-  dh_BTC_ = tape.temporary("dh", {B, T, C}, half);
+  dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.input_gradient());
   dproj_ = tape.temporary("dbranch", {B, T, C}, half);
-  dattn_ = tape.temporary("dattn", {B, T, C}, half);
+  dattn_ = tape.temporary("dattn", {B, T, own}, half);
   dqkv_ = tape.temporary("dqkv", qkv_->shape, half);
 }
 
@@ -47,8 +47,8 @@ void AttentionHalf::compute(ops::Context& ctx, const Samples& s) const {
     ops::layer_norm_statistics(ctx, of(x_BTC, s), of(mean_, s), of(rstd_, s));
   weights_.qkv.forward(ctx, qkv_input(s), of(qkv_, s));
   ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s));
-  weights_.proj.forward(ctx, of(attn_, s), of(proj_, s),
-                        ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
+  weights_.proj.forward_summed(ctx, stream_, of(attn_, s), of(proj_, s),
+                               ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
 }
 
 void AttentionHalf::forward(ops::Context& ctx) {
@@ -61,7 +61,7 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
     ops::gate_residual_backward(part, dx, modulation(kGateMsa, s), of(proj_, s), dproj, dmodulation(kGateMsa, s));
     weights_.proj.backward_data(part, dproj, dattn);
     ops::attention_backward(part, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), dattn, dqkv);
-    weights_.qkv.backward_data(part, dqkv, of(dh_BTC_, s));
+    weights_.qkv.backward_data_summed(part, stream_, dqkv, of(dh_BTC_, s));
     ops::layer_norm_modulate_backward(part, of(x_BTC, s), of(mean_, s), of(rstd_, s), modulation(kScaleMsa, s),
                                       of(dh_BTC_, s), dx, dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s));
   });

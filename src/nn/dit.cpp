@@ -2,20 +2,40 @@
 
 #include <cmath>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/kernels/random.hpp"
 
 namespace ditrain::nn {
 
-LinearWeights Dit::add_linear(const std::string& name, Shape weight_shape, int64_t order) {
-  const int64_t outputs = weight_shape[0];
-  Parameter& w = parameters_.add(name + ".weight", std::move(weight_shape), order);
-  return {&w, &parameters_.add(name + ".bias", {outputs}, order)};
+Parameter& Dit::add(const std::string& name, const Shape& full_shape, int64_t order, Cut cut) {
+  const int64_t outputs = full_shape[0], inputs = num_elements(full_shape) / outputs;
+  if (cut == Cut::kNone || tensor_.alone() || (cut == Cut::kInputs && full_shape.size() == 1))
+    return parameters_.add(name, full_shape, order);
+  autograd::Part part{.outer = 1, .length = outputs, .inner = inputs};
+  Shape shape = full_shape;
+  if (cut == Cut::kInputs)
+    part = {.outer = outputs, .length = inputs}, shape = {outputs, inputs / tensor_.size};
+  else
+    shape[0] /= tensor_.size;
+  if (cut == Cut::kThirds) part.outer = 3, part.length /= 3;
+  part.begin = part.length / tensor_.size * tensor_.rank;
+  part.end = part.begin + part.length / tensor_.size;
+  Parameter& p = parameters_.add(name, std::move(shape), order);
+  p.full_shape = full_shape, p.part = part;
+  return p;
+}
+
+LinearWeights Dit::add_linear(const std::string& name, const Shape& weight_shape, int64_t order, Cut cut) {
+  Parameter& w = add(name + ".weight", weight_shape, order, cut);
+  return {&w, &add(name + ".bias", {weight_shape[0]}, order, cut)};
 }
 
 // Added in the reverse of the order in which gradients become final; `order` is the place in the state dict.
-Dit::Dit(const DitConfig& config) : config_(config) {
+Dit::Dit(const DitConfig& config, const TensorParallel& tensor) : config_(config), tensor_(tensor) {
   validate(config);
+  DITRAIN_CHECK(config.num_heads % tensor.size == 0 && config.mlp_size() % tensor.size == 0,
+                config.name + " over " + std::to_string(tensor.size) + " ranks");
   const int64_t C = config.hidden_size, F = config.mlp_size(), P = config.patch_size;
   int64_t order = 0;
   patch_embed_.pos_embed = &parameters_.add("pos_embed", {1, config.tokens(), C}, order++, /*trainable=*/false);
@@ -29,10 +49,10 @@ Dit::Dit(const DitConfig& config) : config_(config) {
     const std::string block = "blocks." + std::to_string(i) + ".";
     BlockWeights w;
     w.adaLN = add_linear(block + "adaLN_modulation.1", {kNumModulations * C, C}, order + 4);
-    w.qkv = add_linear(block + "attn.qkv", {3 * C, C}, order);
-    w.proj = add_linear(block + "attn.proj", {C, C}, order + 1);
-    w.fc1 = add_linear(block + "mlp.fc1", {F, C}, order + 2);
-    w.fc2 = add_linear(block + "mlp.fc2", {C, F}, order + 3);
+    w.qkv = add_linear(block + "attn.qkv", {3 * C, C}, order, Cut::kThirds);
+    w.proj = add_linear(block + "attn.proj", {C, C}, order + 1, Cut::kInputs);
+    w.fc1 = add_linear(block + "mlp.fc1", {F, C}, order + 2, Cut::kOutputs);
+    w.fc2 = add_linear(block + "mlp.fc2", {C, F}, order + 3, Cut::kInputs);
     order += 5;
     blocks_.push_back(w);
   }
@@ -44,36 +64,47 @@ namespace {
 
 bool contains(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
-void fill_uniform(const Pin<float>& p, int64_t n, const RandomKey& key, double bound) {
+void fill_uniform(float* p, int64_t n, const RandomKey& key, double bound) {
   kernels::fill_uniform(key, 0, p, n);
   for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * p[i] - 1.0));
 }
 
-void fill_normal(const Pin<float>& p, int64_t n, const RandomKey& key, float deviation) {
+void fill_normal(float* p, int64_t n, const RandomKey& key, float deviation) {
   key.fill_normal(p, n);  // the vectorised ones differ in last bits between instruction sets; weights should not
   for (int64_t i = 0; i < n; ++i) p[i] *= deviation;
+}
+
+// All n numbers of the full tensor.
+void fill_full(const DitConfig& c, const Parameter& p, const RandomKey& key, float* full, int64_t n) {
+  const bool zero = p.name.ends_with(".bias") || contains(p.name, "adaLN") || contains(p.name, "final_layer");
+  if (p.name == "pos_embed") {
+    const auto table = sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
+    std::copy(table.begin(), table.end(), full);
+  } else if (zero) {
+    std::fill_n(full, n, 0.0f);
+  } else if (contains(p.name, "_embedder.mlp") || contains(p.name, "embedding_table")) {
+    fill_normal(full, n, key, 0.02f);
+  } else {
+    const int64_t outputs = p.full_shape[0], inputs = n / outputs;
+    fill_uniform(full, n, key, std::sqrt(6.0 / double(inputs + outputs)));
+  }
 }
 
 }  // namespace
 
 void initialise(Dit& model, uint64_t seed) {
-  const DitConfig& c = model.config();
-  const auto table = sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
   uint64_t number = 0;
+  std::vector<float> full;
   for (Parameter* p : model.parameters().state_dict()) {
     const RandomKey key(seed, Stream::kInit, number++);
     const Pin<float> value(p->value);
-    const bool zero = p->name.ends_with(".bias") || contains(p->name, "adaLN") || contains(p->name, "final_layer");
-    if (p->name == "pos_embed") {
-      std::copy(table.begin(), table.end(), value.get());
-    } else if (zero) {
-      std::fill_n(value.get(), p->size(), 0.0f);
-    } else if (contains(p->name, "_embedder.mlp") || contains(p->name, "embedding_table")) {
-      fill_normal(value, p->size(), key, 0.02f);
-    } else {
-      const int64_t outputs = p->shape[0], inputs = p->size() / outputs;
-      fill_uniform(value, p->size(), key, std::sqrt(6.0 / double(inputs + outputs)));
+    if (p->part.whole()) {
+      fill_full(model.config(), *p, key, value, p->size());
+      continue;
     }
+    full.resize(size_t(num_elements(p->full_shape)));
+    fill_full(model.config(), *p, key, full.data(), int64_t(full.size()));
+    p->part.take(full.data(), value);
   }
 }
 
@@ -98,6 +129,9 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
     stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
   }
+  stream_.tensor = model.tensor_parallel();
+  if (!stream_.tensor.alone() && options.precision == DType::kBF16)
+    stream_.partial_BTC = tape_.temporary("partial", BTC);
   // A node's output is the input that the next node keeps.
   std::function<void(ActivationRef)> connect;
   patch_embed_ = &tape_.record<PatchEmbed>(c, model.patch_embed_, stream_);
@@ -122,6 +156,11 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   }
   final_layer_ = &tape_.record<FinalLayer>(c, final_weights, stream_, modulations);
   connect(final_layer_->x_BTC);
+}
+
+void DitPass::forward(ops::Context& ctx) {
+  DITRAIN_CHECK(stream_.tensor.alone() || ctx.team().num_clusters() == 1, "clusters of a rank that shares a replica");
+  tape_.forward(ctx);
 }
 
 }  // namespace ditrain::nn

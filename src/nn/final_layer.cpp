@@ -22,7 +22,7 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
   dout = tape.temporary("dout", out->shape);
   dtokens_ = tape.temporary("dtokens", tokens_->shape);
   dmod_ = tape.temporary("dfinal_modulation", {B, 2 * C});
-  dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.activations);
+  dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.input_gradient());
 }
 
 ops::LinearInput FinalLayer::normalised() const {

@@ -8,7 +8,8 @@ MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const 
       weights_(w),
       stream_(stream),
       first_half_(first_half) {
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, F = c.mlp_size();
+  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t F = c.mlp_size() / stream.tensor.size;
   const DType half = stream.activations;
   if (stream.keep_cheap == KeepPolicy::kKeep) h_BTC_ = tape.keep(*this, "h2", {B, T, C}, KeepPolicy::kKeep, half);
   mean_ = tape.keep(*this, "mean2", {B, T}, stream.keep_costly);
@@ -17,7 +18,7 @@ MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const 
   gelu_BTF_ = tape.keep(*this, "gelu", {B, T, F}, stream.keep_cheap, half);
   fc2_ = tape.keep(*this, "fc2", {B, T, C}, stream.keep_costly, half);
   if (tape.mode() == autograd::Mode::kInference) return;
-  dh_BTC_ = tape.temporary("dh", {B, T, C}, half);
+  dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.input_gradient());
   dfc2_ = tape.temporary("dbranch", {B, T, C}, half);
   dfc1_BTF_ = tape.temporary("dfc1", {B, T, F}, half);
 }
@@ -36,7 +37,7 @@ void MlpHalf::compute(ops::Context& ctx, const Samples& s, const ops::LinearOutp
   else
     ops::layer_norm_statistics(ctx, x, of(mean_, s), of(rstd_, s));
   weights_.fc1.forward(ctx, fc1_input(s), of(fc1_, s), ops::then_gelu(of(gelu_BTF_, s)));
-  weights_.fc2.forward(ctx, of(gelu_BTF_, s), of(fc2_, s), after_fc2);
+  weights_.fc2.forward_summed(ctx, stream_, of(gelu_BTF_, s), of(fc2_, s), after_fc2);
 }
 
 void MlpHalf::forward(ops::Context& ctx) {
@@ -64,7 +65,7 @@ void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
                                 first_half_.dmodulation(kGateMlp, s));
     weights_.fc2.backward_data(part, dfc2, dfc1,
                                ops::times_gelu_slope(of(fc1_, s), writes_gelu ? of(gelu_BTF_, s) : Tensor()));
-    weights_.fc1.backward_data(part, dfc1, dh);
+    weights_.fc1.backward_data_summed(part, stream_, dfc1, dh);
     ops::layer_norm_modulate_backward(part, of(first_half_.x_mid_BTC, s), of(mean_, s), of(rstd_, s),
                                       first_half_.modulation(kScaleMlp, s), dh, dx,
                                       first_half_.dmodulation(kShiftMlp, s), first_half_.dmodulation(kScaleMlp, s));

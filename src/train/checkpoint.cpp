@@ -5,12 +5,14 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "shared_parts.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -26,30 +28,42 @@ constexpr const char *kExpAvg = ".exp_avg", *kExpAvgSq = ".exp_avg_sq";
 // Tensors to write, with the memory of their arenas held in place meanwhile.
 class Tensors {
  public:
+  Tensors(ParameterStore& parameters, PartCollector* collector) : parameters_(parameters), collector_(collector) {}
+
   void add(const std::string& name, const Tensor& t) {
     pins_.push_back(std::make_unique<Pin<float>>(t));
     list_.push_back({name, "F32", t.shape(), pins_.back()->get()});
   }
+  /// What belongs to a trainable parameter in an arena.
+  void add(const std::string& name, const Parameter& p, const Tensor& arena) {
+    if (p.part.whole()) return add(name, parameters_.view(arena, p));
+    DITRAIN_CHECK(collector_ != nullptr, "nobody to collect the parts of " + p.name);
+    io::TensorToWrite tensor{name, "F32", p.full_shape, nullptr};
+    tensor.load = [this, &p, arena] { return collector_->full(p, arena); };
+    list_.push_back(std::move(tensor));
+  }
   void write(const std::string& path) { io::write_safetensors(path, list_); }
 
  private:
+  ParameterStore& parameters_;
+  PartCollector* collector_;
   std::vector<std::unique_ptr<Pin<float>>> pins_;
   std::vector<io::TensorToWrite> list_;
 };
 
-void write_weights(const std::string& path, ParameterStore& parameters, const Tensor& arena) {
-  Tensors tensors;
+void write_weights(const std::string& path, ParameterStore& parameters, const Tensor& arena, PartCollector* collector) {
+  Tensors tensors(parameters, collector);
   for (const Parameter* p : parameters.state_dict())
-    tensors.add(p->name, p->trainable ? parameters.view(arena, *p) : p->value);
+    p->trainable ? tensors.add(p->name, *p, arena) : tensors.add(p->name, p->value);
   tensors.write(path);
 }
 
-void write_moments(const std::string& path, ParameterStore& parameters) {
-  Tensors tensors;
+void write_moments(const std::string& path, ParameterStore& parameters, PartCollector* collector) {
+  Tensors tensors(parameters, collector);
   for (const Parameter* p : parameters.state_dict()) {
     if (!p->trainable) continue;
-    tensors.add(p->name + kExpAvg, parameters.view(parameters.exp_avg, *p));
-    tensors.add(p->name + kExpAvgSq, parameters.view(parameters.exp_avg_sq, *p));
+    tensors.add(p->name + kExpAvg, *p, parameters.exp_avg);
+    tensors.add(p->name + kExpAvgSq, *p, parameters.exp_avg_sq);
   }
   tensors.write(path);
 }
@@ -69,21 +83,13 @@ class ExactReader {
  public:
   explicit ExactReader(const std::string& path) : file_(path) {}
 
-  void read(const std::string& name, const Tensor& to) {
-    if (!file_.contains(name)) bad_tensor(file_.path(), "tensor " + name + " is missing");
-    const io::TensorView& view = file_.tensor(name);
-    if (view.shape != to.shape())
-      bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(to.shape()));
+  /// The part of a tensor that the parameter is.
+  void read(const std::string& name, const Parameter& parameter, const Tensor& to) {
     const Pin<float> p(to);
-    io::read_f32(view, p);
-    for (int64_t i = 0; i < to.size(); ++i)
-      if (!std::isfinite(p[i]))
-        throw InputError(
-            {.where = file_.path(),
-             .what = "tensor " + name + " holds a number that is not finite at element " + std::to_string(i),
-             .got = std::to_string(p[i]),
-             .hint = "an earlier checkpoint"});
-    read_.insert(name);
+    if (parameter.part.whole()) return read(name, parameter.full_shape, p);
+    std::vector<float> full(size_t(num_elements(parameter.full_shape)));
+    read(name, parameter.full_shape, full.data());
+    parameter.part.take(full.data(), p);
   }
   void expect_nothing_else() const {
     for (const io::TensorView& view : file_.tensors())
@@ -91,6 +97,21 @@ class ExactReader {
   }
 
  private:
+  void read(const std::string& name, const Shape& shape, float* to) {
+    if (!file_.contains(name)) bad_tensor(file_.path(), "tensor " + name + " is missing");
+    const io::TensorView& view = file_.tensor(name);
+    if (view.shape != shape) bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(shape));
+    io::read_f32(view, to);
+    for (int64_t i = 0; i < view.num_elements(); ++i)
+      if (!std::isfinite(to[i]))
+        throw InputError(
+            {.where = file_.path(),
+             .what = "tensor " + name + " holds a number that is not finite at element " + std::to_string(i),
+             .got = std::to_string(to[i]),
+             .hint = "an earlier checkpoint"});
+    read_.insert(name);
+  }
+
   io::SafetensorsFile file_;
   std::set<std::string> read_;
 };
@@ -109,16 +130,21 @@ json to_json(const CheckpointState& s) {
 }  // namespace
 
 std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            ParameterStore& parameters, const CheckpointConfig& config) {
+                            ParameterStore& parameters, const CheckpointConfig& config, TensorGroup* group) {
+  std::optional<PartCollector> of_group;  // first: whatever fails now, the others must not wait
+  if (group != nullptr) of_group.emplace(*group, parameters);
+  PartCollector* collector = of_group ? &*of_group : nullptr;
   io::CheckpointWriter writer(checkpoints_dir, state.step);
-  write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values);
-  write_weights(writer.folder() + "/ema.safetensors", parameters, parameters.ema);
-  write_moments(writer.folder() + "/optimizer.safetensors", parameters);
+  write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values, collector);
+  write_weights(writer.folder() + "/ema.safetensors", parameters, parameters.ema, collector);
+  write_moments(writer.folder() + "/optimizer.safetensors", parameters, collector);
   io::write_file_atomically(writer.folder() + "/state.json", to_json(state).dump(2) + "\n");
   writer.commit();
   if (config.keep_last > 0) io::prune_checkpoints(checkpoints_dir, config.keep_last, config.keep_every);
   return checkpoints_dir + "/" + io::checkpoint_name(state.step);
 }
+
+void help_save_checkpoint(TensorGroup& group, ParameterStore& parameters) { send_parts(group, parameters); }
 
 std::string find_checkpoint(const std::string& path) {
   if (fs::is_regular_file(path + "/state.json")) return path;
@@ -150,7 +176,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
 void load_weights(const std::string& file, ParameterStore& parameters, const Tensor& arena) {
   ExactReader reader(file);
   for (const Parameter* p : parameters.state_dict())
-    reader.read(p->name, p->trainable ? parameters.view(arena, *p) : p->value);
+    reader.read(p->name, *p, p->trainable ? parameters.view(arena, *p) : p->value);
   reader.expect_nothing_else();
 }
 
@@ -160,8 +186,8 @@ void load_training_state(const std::string& folder, ParameterStore& parameters) 
   ExactReader moments(folder + "/optimizer.safetensors");
   for (const Parameter* p : parameters.state_dict()) {
     if (!p->trainable) continue;
-    moments.read(p->name + kExpAvg, parameters.view(parameters.exp_avg, *p));
-    moments.read(p->name + kExpAvgSq, parameters.view(parameters.exp_avg_sq, *p));
+    moments.read(p->name + kExpAvg, *p, parameters.view(parameters.exp_avg, *p));
+    moments.read(p->name + kExpAvgSq, *p, parameters.view(parameters.exp_avg_sq, *p));
   }
   moments.expect_nothing_else();
 }

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/train/config.hpp"
+#include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -62,6 +64,31 @@ void check_threads(const Config& c) {
          fmt::format("at most {}", c.parallel.threads));
 }
 
+void check_strategy(const Config& c) {
+  const std::string& strategy = c.parallel.strategy;
+  if (strategy != "cftp" && c.parallel.clusters > 1)
+    fail("parallel.strategy: " + strategy + " has one cluster a rank",
+         fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
+         fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
+  if (strategy == "dp_tp" && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
+    fail("pictures and validation need a replica a rank, which parallel.strategy: dp_tp has not",
+         fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
+         "0 for both, or parallel.strategy: cftp or dp");
+}
+
+// A replica that several ranks share.
+void check_tensor_ranks(const Config& c, int64_t ranks) {
+  const int64_t group = tensor_ranks(c), heads = c.model.num_heads, width = c.model.mlp_size();
+  const std::string sharing = fmt::format("parallel.tensor_ranks: {}", group);
+  if (ranks % group != 0)
+    fail("the ranks do not divide into groups that share a replica", fmt::format("{} for {} rank(s)", sharing, ranks),
+         fmt::format("a multiple of {} ranks", group));
+  if (heads % group != 0 || width % group != 0)
+    fail("attention heads and MLP width do not divide over the ranks that share a replica",
+         fmt::format("{} heads and width {} for {}", heads, width, sharing), "multiples",
+         fmt::format("parallel.tensor_ranks: {}", std::gcd(std::gcd(heads, width), group)));
+}
+
 void check_kernels(const Config& c) {
   if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
 }
@@ -102,6 +129,7 @@ void validate_without_data(const Config& config) {
   check_sampling(config);
   check_optimizer(config);
   check_threads(config);
+  check_strategy(config);
   check_kernels(config);
   check_dist(config);
 }
@@ -115,20 +143,25 @@ void validate(const Config& config) {
 }
 
 void validate_for_ranks(const Config& config, int world_size) {
-  const int64_t batch = config.train.global_batch, micro = config.train.micro_batch, ranks = world_size;
-  DITRAIN_CHECK(ranks >= 1, "a run has ranks");
+  DITRAIN_CHECK(world_size >= 1, "a run has ranks");
+  check_tensor_ranks(config, world_size);
+  const int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
+  const int64_t ranks = replicas(config, world_size);  // with samples of their own
+  const char* who = tensor_ranks(config) > 1 ? "replicas" : "ranks";
   if (batch < ranks)
-    fail("more ranks than samples in a batch", fmt::format("{} ranks for train.global_batch {}", ranks, batch),
-         fmt::format("at most {} ranks", batch), fmt::format("train.global_batch: {}", ranks));
+    fail(fmt::format("more {} than samples in a batch", who),
+         fmt::format("{} {} for train.global_batch {}", ranks, who, batch), fmt::format("at most {} {}", batch, who),
+         fmt::format("train.global_batch: {}", ranks));
   if (batch % ranks != 0) {
     const int64_t below = batch / ranks * ranks;
-    fail("train.global_batch does not divide over the ranks", fmt::format("{} samples over {} ranks", batch, ranks),
+    fail(fmt::format("train.global_batch does not divide over the {}", who),
+         fmt::format("{} samples over {} {}", batch, ranks, who),
          fmt::format("a multiple of {}", ranks), fmt::format("train.global_batch: {} or {}", below, below + ranks));
   }
   const int64_t share = batch / ranks;
   if (micro != 0 && share % micro != 0)
     fail("train.micro_batch does not divide the batch of a rank",
-         fmt::format("{} for {} samples a rank (train.global_batch {} over {} ranks)", micro, share, batch, ranks),
+         fmt::format("{} for {} samples a rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
          fmt::format("a divisor of {}, or 0 for all at once", share));
 }
 

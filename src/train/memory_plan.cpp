@@ -9,6 +9,7 @@
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/platform/limits.hpp"
+#include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -58,21 +59,21 @@ nn::PassOptions pass_options(const Config& config) {
   return {.recompute = nn::recompute_named(config.train.recompute), .precision = precision_of(config)};
 }
 
-int64_t micro_batch_of(const Config& config, int world_size) {
-  const int64_t share = std::max<int64_t>(1, config.train.global_batch / world_size);
+int64_t micro_batch_of(const Config& config, int replicas) {
+  const int64_t share = std::max<int64_t>(1, config.train.global_batch / replicas);
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
 MemoryPlan plan_memory(const Config& config, int world_size) {
   MemoryPlan plan;
-  plan.micro_batch = micro_batch_of(config, world_size);
-  nn::Dit model(config.model);
+  plan.micro_batch = micro_batch_of(config, replicas(config, world_size));
+  nn::Dit model(config.model, {.size = tensor_ranks(config)});
   nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, pass_options(config));
   plan.kept = kept_by_node(pass);
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const nn::DitConfig& m = config.model;
   const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
-  const auto samples = size_t(config.train.global_batch / world_size);
+  const auto samples = size_t(config.train.global_batch / replicas(config, world_size));
   const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
                 {"bf16 weights", "read by products", precision_of(config) == DType::kBF16 ? arena / 2 : 0},
@@ -84,7 +85,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
                 {"messages", "between nodes: two buckets",
-                 world_size > 1 && config.dist.engine ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+                 replicas(config, world_size) > 1 && config.dist.engine ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
                 {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
@@ -109,7 +110,7 @@ namespace {
 // The largest micro-batch of at most `most` samples with which `ranks` ranks of a node fit; 0: none does.
 int64_t fitting_micro_batch(Config config, int world_size, int ranks, int64_t most) {
   const size_t limit = platform::memory_limit(ranks).bytes;
-  const int64_t share = config.train.global_batch / world_size;
+  const int64_t share = config.train.global_batch / replicas(config, world_size);
   for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
     if (share % micro != 0) continue;
     config.train.micro_batch = micro;
@@ -122,7 +123,7 @@ int64_t fitting_micro_batch(Config config, int world_size, int ranks, int64_t mo
 // above `without`, the largest that fits as it is.
 std::string what_fits_recomputing(Config config, int world_size, int local_size, int64_t without) {
   std::string s;
-  const int64_t micro = micro_batch_of(config, world_size);
+  const int64_t micro = micro_batch_of(config, replicas(config, world_size));
   const std::vector<std::string> modes = nn::recompute_names();
   for (size_t mode = size_t(nn::recompute_named(config.train.recompute)) + 1; mode < modes.size(); ++mode) {
     config.train.recompute = modes[mode];
@@ -137,13 +138,15 @@ std::string what_fits_recomputing(Config config, int world_size, int local_size,
 // Changes that would fit, those that cost least time first, as lines for a person.
 std::string what_fits(const Config& config, int world_size, int local_size) {
   std::string s;
-  const int64_t micro = micro_batch_of(config, world_size);
+  const int64_t micro = micro_batch_of(config, replicas(config, world_size));
   const int64_t smaller = fitting_micro_batch(config, world_size, local_size, micro - 1);
   if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
   s += what_fits_recomputing(config, world_size, local_size, smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
-    const int64_t fewer = config.train.global_batch % world == 0 ? fitting_micro_batch(config, world, ranks, micro) : 0;
+    const bool divides =
+        world % tensor_ranks(config) == 0 && config.train.global_batch % replicas(config, world) == 0;
+    const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
     if (fewer == 0) continue;
     s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);
     break;

@@ -40,6 +40,18 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
   return fmt::format("{}: {}\n", who, what);
 }
 
+/// With one cluster a rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
+void check_single_cluster(Placement& p, const std::string& strategy, parallel::CoreRequest request, int ranks) {
+  p.plan.clusters_from = "parallel.strategy: " + strategy + ", one a rank";
+  request.clusters = 0;
+  const int clusters = int(parallel::plan_cores(p.topology, request).cluster_sizes.size());
+  if (clusters == 1) return;
+  p.notes.push_back(fmt::format(
+      "parallel.strategy: {} has a rank a cluster, and the cores of this one hold {} clusters; one each: mpirun -np {} "
+      "--map-by slot:PE={} --bind-to core ditrain ...",
+      strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
+}
+
 Placement place(const Config& config, Topology topology, const Neighbours& n) {
   const ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
@@ -49,15 +61,17 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   };
   const platform::ThreadCount automatic = platform::default_threads(
       topology, {.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = config.parallel.smt});
+  const bool single = c.strategy != "cftp";
+  const parallel::CoreRequest request{.threads = int(c.threads),
+                                      .budget = automatic.threads,
+                                      .clusters = single ? 1 : int(c.clusters),
+                                      .comm_cores = asked(c.comm_cores, alone),
+                                      .copy_cores = asked(config.memory.copy_cores, no_tiers),
+                                      .smt = c.smt,
+                                      .ranks_on_mask = n.on_mask,
+                                      .rank_on_mask = n.number_on_mask};
   Placement p;
-  p.plan = parallel::plan_cores(topology, {.threads = int(c.threads),
-                                           .budget = automatic.threads,
-                                           .clusters = int(c.clusters),
-                                           .comm_cores = asked(c.comm_cores, alone),
-                                           .copy_cores = asked(config.memory.copy_cores, no_tiers),
-                                           .smt = c.smt,
-                                           .ranks_on_mask = n.on_mask,
-                                           .rank_on_mask = n.number_on_mask});
+  p.plan = parallel::plan_cores(topology, request);
   p.topology = std::move(topology);
   p.threads = p.plan.num_workers();
   p.clusters = int(p.plan.cluster_sizes.size());
@@ -66,6 +80,7 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
                 set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
   p.notes = p.plan.notes;
+  if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;
 }
 

@@ -13,10 +13,12 @@
 
 namespace ditrain::train {
 
-TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx)
+TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+                     TensorGroup* group)
     : config_(config),
       model_(model),
       comm_(comm),
+      group_(group),
       ctx_(ctx),
       schedule_(diffusion::make_schedule(config.diffusion.schedule, config.diffusion.num_steps)),
       rules_(diffusion::make_rules(config.diffusion, config.model.learn_sigma)),
@@ -83,23 +85,30 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepResult& result) {
     result.loss += weight * term.loss, result.mse += weight * term.mse, result.vb += weight * term.vb;
 }
 
+// Time of f, less that of sums over the ranks that share the model: those are communication that nothing hides.
+template <class F>
+void TrainStep::timed(Phase phase, StepResult& result, F f) {
+  const double start = now_s(), before = group_ ? group_->summing_s() : 0;
+  f();
+  const double summing = group_ ? group_->summing_s() - before : 0;
+  result.seconds[phase] += now_s() - start - summing;
+  result.seconds[Phase::kAllreduceExposed] += summing;
+}
+
 void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result) {
   {
     const ScopedTimer timer(&result.seconds[Phase::kPrepare]);
     prepare(micro, step);
   }
-  {
-    const ScopedTimer timer(&result.seconds[Phase::kForward]);
-    pass_.forward(ctx_);
-  }
+  timed(Phase::kForward, result, [&] { pass_.forward(ctx_); });
   {
     const ScopedTimer timer(&result.seconds[Phase::kLoss]);
     compute_loss(micro, result);
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
-  const ScopedTimer timer(&result.seconds[Phase::kBackward]);
   mark_buckets_ = micro.last && config_.dist.overlap;
-  pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd);
+  timed(Phase::kBackward, result,
+        [&] { pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd); });
 }
 
 // Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
@@ -161,7 +170,9 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   const ScopedTimer timer(&result.seconds[Phase::kOptimizer]);
   // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
   const std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
-  result.grad_norm = squares ? std::sqrt(*squares) : optim::gradient_norm(ctx_, parameters);
+  result.grad_norm = group_    ? group_->gradient_norm(ctx_, parameters)
+                     : squares ? std::sqrt(*squares)
+                               : optim::gradient_norm(ctx_, parameters);
   result.lr = optim::learning_rate(config_.optimizer, progress.optimizer_step, config_.train.steps);
   ++progress.step;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -26,6 +27,7 @@
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/placement.hpp"
+#include "ditrain/train/rank_groups.hpp"
 #include "ditrain/train/run_folder.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
@@ -88,10 +90,11 @@ class Run {
         start_s_(now_s()),
         mask_(platform::affinity_mask()),
         placement_(plan_placement(config, comm)),
+        groups_(config, comm),
         team_(placement_.team()),
         ctx_(team_),
-        model_(config.model),
-        step_(config_, model_, comm, ctx_),
+        model_(config.model, groups_.tensor_parallel()),
+        step_(config_, model_, groups_.data(), ctx_, groups_.tensor()),
         trace_(options.trace.has_value(), comm.rank()) {}
 
   int run();
@@ -125,6 +128,7 @@ class Run {
   Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // who makes the matrix products
+  RankGroups groups_;
   std::unique_ptr<dist::NodeMemory>
       gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;
@@ -148,9 +152,9 @@ class Run {
 void Run::open() {
   const MemoryPlan plan = plan_memory(config_, comm_.world_size());
   check_memory(plan, config_, comm_.world_size(), comm_.local_size());
-  if (config_.dist.engine && comm_.world_size() > 1) {
+  if (config_.dist.engine && groups_.data().world_size() > 1) {
     gradient_memory_ =
-        std::make_unique<dist::NodeMemory>(comm_, size_t(model_.parameters().arena_size()) * sizeof(float));
+        std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
     if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
   }
   data_ = dataset::open_dataset(config_.data, sample_shape(config_.model), config_.model.num_classes,
@@ -213,7 +217,7 @@ void Run::start_report() {
   const std::string machine =
       describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report() +
       products_ + "\n" +
-      "cut: " + plan_cut(config_, micro_batch_of(config_, comm_.world_size()), placement_.clusters).why + "\n";
+      "cut: " + plan_cut(config_, micro_batch_of(config_, groups_.data().world_size()), placement_.clusters).why + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log_lines(machine);
   log_lines(describe_model(config_));
@@ -300,16 +304,18 @@ void Run::begin_folder() {
   }
 }
 
-// Collective: unreadable samples that the ranks met, each counting its own.
+// Collective: unreadable samples that the ranks met, each counting its own; those that share a replica read the same.
 int64_t Run::bad_files() {
   double count = double(data_->bad_files());
-  comm_.allreduce_sum(&count, 1);
+  groups_.data().allreduce_sum(&count, 1);
   return int64_t(count);
 }
 
 StepMetrics Run::one_step() {
   // Only here: beside a step, ranks wait for as long as rank 0 writes a checkpoint or a picture.
-  const dist::TimeoutScope limit(comm_, config_.dist.timeout_s);
+  const dist::TimeoutScope limit(comm_, config_.dist.timeout_s), in_data(groups_.data(), config_.dist.timeout_s);
+  std::optional<dist::TimeoutScope> in_group;
+  if (groups_.tensor()) in_group.emplace(groups_.tensor()->communicator(), config_.dist.timeout_s);
   const double start = now_s();
   StepMetrics m;
   dataset::Batch batch = loader_->next();
@@ -353,10 +359,13 @@ void Run::checkpoint(bool must_succeed) {
                                   .version = kVersion,
                                   .config_yaml = to_yaml(config_)};
       log::info("checkpoint: {}",
-                save_checkpoint(folder_->checkpoints(), state, model_.parameters(), config_.checkpoint));
+                save_checkpoint(folder_->checkpoints(), state, model_.parameters(), config_.checkpoint,
+                                groups_.tensor()));
     } catch (const RunError& e) {
       problem = e.what();
     }
+  else if (groups_.tensor() && groups_.data().rank() == 0)
+    help_save_checkpoint(*groups_.tensor(), model_.parameters());
   const bool failed = comm_.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!failed) checkpoint_step_ = progress_.step;
   if (failed && must_succeed)
@@ -432,12 +441,19 @@ void Run::finish() {
   const double wall = now_s() - loop_start_s_;
   log_lines(phase_table(total_, wall, comm_));
   if (step_.engine()) {
-    double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed]};
+    const double in_group = groups_.tensor() ? groups_.tensor()->summing_s() : 0;
+    double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed] - in_group};
     comm_.allreduce_sum(seconds, 2);
     const double ranks = double(comm_.world_size()), all = seconds[0] + seconds[1];
     log::info(
         "sums of gradients, mean of a rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % hidden)",
         seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
+  }
+  if (groups_.tensor()) {
+    double seconds = groups_.tensor()->summing_s();
+    comm_.allreduce_sum(&seconds, 1);
+    log::info("sums of activations over the ranks that share a replica, mean of a rank: {:.2f} s waited for",
+              seconds / double(comm_.world_size()));
   }
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
@@ -461,11 +477,11 @@ int Run::run() {
   load_or_initialise();
   check_agreement();
   if (leader()) begin_folder();
-  const int64_t share = config_.train.global_batch / comm_.world_size();
+  const int64_t share = config_.train.global_batch / groups_.data().world_size();
   loader_ = std::make_unique<dataset::Loader>(
       *data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
       dataset::LoaderConfig{.global_batch = config_.train.global_batch,
-                            .first_in_batch = comm_.rank() * share,
+                            .first_in_batch = groups_.data().rank() * share,
                             .count = share,
                             .first_step = progress_.step,
                             .threads = config_.data.loader_threads,
@@ -485,8 +501,9 @@ int Run::run() {
 
 }  // namespace
 
-int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm) {
-  validate(config);
+int run_training(const Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
+  validate(wanted);
+  const Config config = with_tensor_ranks(wanted, comm);
   validate_for_ranks(config, comm.world_size());
   Run run(config, options, comm);
   return run.run();
@@ -494,12 +511,21 @@ int run_training(const Config& config, const TrainOptions& options, dist::Commun
 
 namespace {
 
+platform::Topology allowed_part(const platform::Topology& machine) {
+  return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
+}
+
+// Of so many that nobody started.
+int ranks_per_node(const Config& config, int ranks) {
+  return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
+}
+
 // Of the ranks that run, or of those that somebody asks about or that another machine would run.
 std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
   if (ranks > 0 || !machine.is_this_machine) {
     const int supposed = ranks > 0 ? ranks : comm.world_size();
-    const auto allowed = machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
+    const platform::Topology allowed = allowed_part(machine);
     return describe(suppose_ranks(config, allowed, supposed), allowed, supposed);
   }
   const Placement placement = plan_placement(config, comm);
@@ -510,9 +536,11 @@ std::string describe_placement(const Config& config, int ranks, dist::Communicat
 
 }  // namespace
 
-void print_dry_run(const Config& config, int ranks, dist::Communicator& comm) {
-  validate(config);
+void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
+  validate(wanted);
   const int world = ranks > 0 ? ranks : comm.world_size();
+  const Config config = ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks))
+                                  : with_tensor_ranks(wanted, comm);
   validate_for_ranks(config, world);
   const std::string placement = describe_placement(config, ranks, comm);
   const auto data = dataset::open_dataset(config.data, sample_shape(config.model), config.model.num_classes,
@@ -520,8 +548,10 @@ void print_dry_run(const Config& config, int ranks, dist::Communicator& comm) {
   log_lines(placement);
   log_lines(describe_model(config));
   log::info("data: {}", data->describe());
+  const int shares = replicas(config, world);
+  if (shares < world) log::info("{} rank(s) share a replica and its samples", tensor_ranks(config));
   log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
-            config.train.global_batch / world, micro_batch_of(config, world), config.train.steps,
+            config.train.global_batch / shares, micro_batch_of(config, shares), config.train.steps,
             double(config.train.steps * config.train.global_batch) / double(data->size()));
   const MemoryPlan plan = plan_memory(config, world);
   log_lines(describe(plan));

@@ -279,6 +279,35 @@ void check_messages(Communicator& comm) {
   comm.abort(named ? 75 : 1);
 }
 
+/// Sums over pairs of ranks and over every second rank, in between and beside each other, also on an engine.
+void check_split(Communicator& comm, const MpiConfig& config) {
+  const int rank = comm.rank(), size = comm.world_size();
+  const auto pair = comm.split(rank / 2, 0), reversed = comm.split(rank % 2, -rank);
+  const int in_pair = std::min(2, size - rank / 2 * 2), same_parity = rank % 2 ? size / 2 : (size + 1) / 2;
+  expect(pair->world_size() == in_pair && pair->rank() == rank % 2, "a pair", comm);
+  expect(reversed->world_size() == same_parity && reversed->rank() == same_parity - 1 - rank / 2, "keys", comm);
+  for (int i = 0; i < in_pair; ++i) {
+    const int in_run = rank / 2 * 2 + i;
+    expect(pair->rank_in_run(i) == in_run && pair->host(i) == comm.host(in_run), "rank of a pair", comm);
+  }
+  expect(pair->num_nodes() == 1 && pair->local_size() == in_pair, "node of a pair", comm);
+  const int nodes = config.ranks_per_node == 2 ? same_parity : 1;
+  expect(reversed->num_nodes() == nodes && reversed->local_size() * nodes == same_parity, "nodes of a split", comm);
+
+  std::vector<float> x(12345, float(rank + 1)), y = x;
+  const auto sum_x = pair->start_allreduce_sum(x.data(), 12345), sum_y = reversed->start_allreduce_sum(y.data(), 12345);
+  comm.barrier();
+  sum_y->wait(), sum_x->wait();
+  double parity_sum = 0;
+  for (int i = rank % 2; i < size; i += 2) parity_sum += i + 1;
+  expect(x == std::vector<float>(12345, float(in_pair == 2 ? rank / 2 * 4 + 3 : rank + 1)), "sum over a pair", comm);
+  expect(y == std::vector<float>(12345, float(parity_sum)), "sum over every second rank", comm);
+  double one = 1;
+  pair->split(0, 0)->allreduce_sum(&one, 1);
+  expect(one == in_pair, "a split of a split", comm);
+  check_engine(*reversed, {});
+}
+
 void check_all(Communicator& comm, int expected_ranks, const MpiConfig& config) {
   check_placement(comm, expected_ranks, config);
   check_shared_masks(comm);
@@ -290,6 +319,7 @@ void check_all(Communicator& comm, int expected_ranks, const MpiConfig& config) 
   check_gathers(comm);
   check_two_threads(comm);
   check_messages(comm);
+  check_split(comm, config);
 }
 
 }  // namespace

@@ -41,6 +41,8 @@ TEST_CASE("the null communicator is one rank whose results are its own values") 
   CHECK(comm->gather(nullptr, 0).empty());
   CHECK(comm->allreduce_or(6) == 6);
   CHECK(comm->gather_strings("alone") == std::vector<std::string>{"alone"});
+  CHECK(comm->split(3, 0)->world_size() == 1);
+  CHECK(comm->rank_in_run(0) == 0);
 }
 
 TEST_CASE("one rank shares its mask with itself") {
@@ -53,6 +55,7 @@ TEST_CASE("the null communicator refuses ranks and counts that cannot be") {
   const auto comm = make_null_communicator();
   CHECK_THROWS_AS(comm->broadcast(nullptr, 0, 1), LogicFault);
   CHECK_THROWS_AS(comm->gather_strings("", -1), LogicFault);
+  CHECK_THROWS_AS(comm->split(-1, 0), LogicFault);
   CHECK_THROWS_AS(comm->start_allreduce_sum(nullptr, -1), LogicFault);
 }
 

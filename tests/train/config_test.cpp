@@ -166,6 +166,7 @@ TEST_CASE("every key of the contract exists") {
                            "parallel.threads",
                            "parallel.clusters",
                            "parallel.strategy",
+                           "parallel.tensor_ranks",
                            "parallel.cut",
                            "parallel.comm_cores",
                            "parallel.smt",
@@ -244,10 +245,11 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
 }
 
 TEST_CASE("a feature of a later version is refused, never ignored") {
-  CHECK(parse_error("parallel:\n  strategy: dp\n") ==
-        "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
-  CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
-  for (const char* set : {"parallel.strategy=dp", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
+  CHECK(parse_error("memory:\n  fast_gib: 4\n") ==
+        "[config] a.yaml:2: memory.fast_gib: 4 is not available in this version; expected 0");
+  CHECK(set_error("parallel.strategy=tp") ==
+        "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
+  for (const char* set : {"memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
                           "dist.reproducible=true", "dist.verify_every=10"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
@@ -560,6 +562,37 @@ TEST_CASE("a batch has to divide over ranks and micro-batches") {
         "[config] train.micro_batch does not divide the batch of a rank; got 3 for 8 samples a rank "
         "(train.global_batch 16 over 2 ranks), expected a divisor of 8, or 0 for all at once");
   CHECK(ranks_error(16, 16, 2).find("train.micro_batch does not divide") != std::string::npos);
+}
+
+TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse what does not fit") {
+  const auto error = [](const char* strategy, int64_t clusters) {
+    return validate_error([=](Config& c) { c.parallel.strategy = strategy, c.parallel.clusters = clusters; });
+  };
+  CHECK(error("dp", 0) == "no error");
+  CHECK(error("dp_tp", 1) == "no error");
+  CHECK(error("cftp", 2) == "no error");
+  CHECK(error("dp", 2) ==
+        "[config] parallel.strategy: dp has one cluster a rank; got parallel.clusters: 2, expected parallel.clusters: "
+        "auto or 1; try mpirun -np 2, or parallel.strategy: cftp");
+  const std::string sampling = validate_error([](Config& c) { c.parallel.strategy = "dp_tp", c.eval.every_steps = 5; });
+  CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, expected 0 for both, or parallel.strategy: "
+                      "cftp or dp") != std::string::npos);
+
+  const auto ranks = [](int64_t tensor_ranks, int world_size, int64_t batch = 8) {
+    Config c;
+    c.model.name = "custom", c.model.hidden_size = 48, c.model.num_heads = 6;
+    c.parallel.strategy = "dp_tp", c.parallel.tensor_ranks = tensor_ranks, c.train.global_batch = batch;
+    return message_of([&] { validate_for_ranks(c, world_size); });
+  };
+  CHECK(ranks(2, 4) == "no error");
+  CHECK(ranks(6, 6, 1) == "no error");  // the group takes all samples
+  CHECK(ranks(2, 3) ==
+        "[config] the ranks do not divide into groups that share a replica; got parallel.tensor_ranks: 2 for 3 rank(s), "
+        "expected a multiple of 2 ranks");
+  CHECK(ranks(4, 4) ==
+        "[config] attention heads and MLP width do not divide over the ranks that share a replica; got 6 heads and "
+        "width 192 for parallel.tensor_ranks: 4, expected multiples; try parallel.tensor_ranks: 2");
+  CHECK(ranks(2, 4, 9).find("got 9 samples over 2 replicas") != std::string::npos);
 }
 
 TEST_CASE("config files are found, read and capped") {

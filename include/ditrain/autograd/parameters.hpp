@@ -15,9 +15,21 @@ struct ArenaSlice {
   int64_t begin = 0, end = 0;
 };
 
+/// The part of a tensor that a rank holds: of its elements seen as [outer, length, inner] those with
+/// begin <= middle index < end.
+struct Part {
+  int64_t outer = 1, length = 1, inner = 1;
+  int64_t begin = 0, end = 1;
+  bool whole() const { return begin == 0 && end == length; }
+  void take(const float* full, float* part) const;  ///< part = those elements of full
+  void put(const float* part, float* full) const;   ///< the other way round; the rest of full stays
+};
+
 struct Parameter {
   std::string name;  ///< of the public state dict, "blocks.0.attn.qkv.weight"
-  Shape shape;
+  Shape shape;       ///< of what this store holds
+  Shape full_shape;  ///< of the public state dict: the same, unless ranks share the parameter
+  Part part;         ///< of the full tensor
   bool trainable = true;  ///< false: only a value, outside the arenas (pos_embed)
   int64_t state_dict_order = 0;
   ArenaSlice slice;    ///< padded to 64 bytes

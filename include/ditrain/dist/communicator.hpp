@@ -45,7 +45,7 @@ struct Arrivals {
   bool answered = true;    ///< false: the rank did not answer, the counts are unknown
 };
 
-/// All ranks of the run.
+/// All ranks of the run, or some of them (see split).
 /// Errors:  functions throw RunError if MPI reports an error or the timeout is over; LogicFault for a negative count or
 ///          a rank out of range.
 /// Threads: any thread may call any function; requests may be used by one thread while others use the rest. Collective
@@ -64,6 +64,14 @@ class Communicator {
   virtual std::vector<int> nodes() const { return std::vector<int>(size_t(world_size()), 0); }
   /// Name of a rank's host, for messages.
   virtual std::string host(int rank) const;
+  /// The number of a rank among all ranks of the run, for messages.
+  virtual int rank_in_run(int rank) const { return rank; }
+
+  /// Collective: the ranks that give the same color (0 or more) get a communicator of their own, numbered by key, equal
+  /// keys by rank. It shares the progress thread, and its functions need no common order with those of this one; the
+  /// timeout is its own, at first that of this one. It may outlive this one.
+  /// Errors: LogicFault for a negative color, and where ranks cannot be split
+  virtual std::unique_ptr<Communicator> split(int color, int key);
   /// The thread that makes progress; nullptr: there is nothing to move on (one rank).
   virtual ProgressThread* progress_thread() { return nullptr; }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -78,6 +79,8 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
   const void* data;
   bool f32_to_bf16 = false;  ///< data is f32, dtype "BF16": converted while writing (round to nearest even)
+  /// Where there is no data yet: called once, when the tensor's turn has come; the result is valid until the next call.
+  std::function<const void*()> load = {};
 };
 
 /// Writes a file that every safetensors reader accepts: tensors sorted by element size (descending), then name; header

@@ -17,17 +17,23 @@ namespace ditrain::nn {
 
 class Dit {
  public:
-  /// Lays out the parameters; allocates nothing. Errors: InputError if the sizes do not fit together
-  explicit Dit(const DitConfig& config);
+  /// Lays out the parameters, or those of one of the ranks that share them; allocates nothing.
+  /// Errors: InputError if the sizes do not fit together; LogicFault if heads or MLP width do not divide over the ranks
+  explicit Dit(const DitConfig& config, const TensorParallel& tensor = {});
 
   const DitConfig& config() const { return config_; }
+  const TensorParallel& tensor_parallel() const { return tensor_; }
   autograd::ParameterStore& parameters() { return parameters_; }
 
  private:
   friend class DitPass;
-  LinearWeights add_linear(const std::string& name, Shape weight_shape, int64_t order);
+  /// How ranks share a layer: each has all of it, or some of its outputs (of every third for qkv) or of its inputs.
+  enum class Cut { kNone, kOutputs, kThirds, kInputs };
+  Parameter& add(const std::string& name, const Shape& full_shape, int64_t order, Cut cut);
+  LinearWeights add_linear(const std::string& name, const Shape& weight_shape, int64_t order, Cut cut = Cut::kNone);
 
   DitConfig config_;
+  TensorParallel tensor_;
   autograd::ParameterStore parameters_;
   PatchEmbedWeights patch_embed_;
   ConditioningWeights conditioning_;
@@ -37,7 +43,8 @@ class Dit {
 
 /// The reference's initialize_weights. Linear weights xavier-uniform (qkv and adaLN as one matrix, the patch projection
 /// as [C, in P P]), biases 0, label table and timestep MLP N(0, 0.02), adaLN and the final linear layer 0; pos_embed is
-/// the fixed table. Each parameter has a random stream of its own: (seed, number in the state dict).
+/// the fixed table. Each parameter has a random stream of its own: (seed, number in the state dict). Ranks that share
+/// the model get their parts of the same numbers.
 void initialise(Dit& model, uint64_t seed);
 
 /// How a pass runs.
@@ -52,7 +59,8 @@ struct PassOptions {
 /// A tape of the model for one batch size: what a training step or a sampler replays.
 class DitPass {
  public:
-  /// Declares all activations; allocates nothing, so that the memory plan can be read first.
+  /// Declares all activations; allocates nothing, so that the memory plan can be read first. Of a model that ranks
+  /// share, all of them run the pass, each with one cluster of workers.
   DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
   void allocate() { tape_.allocate(); }
 
@@ -64,7 +72,7 @@ class DitPass {
   Tensor dout() const { return final_layer_->dout->tensor; }      ///< [B, O, H, W], input of backward
   Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if options.want_input_gradient
 
-  void forward(ops::Context& ctx) { tape_.forward(ctx); }
+  void forward(ops::Context& ctx);
   void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
     tape_.backward(ctx, gradients);
   }

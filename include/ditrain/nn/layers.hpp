@@ -3,6 +3,7 @@
 #pragma once
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"
 
 namespace ditrain::nn {
@@ -22,6 +23,8 @@ std::vector<std::string> recompute_names();  ///< "none", "selective", "block": 
 /// Errors:   InputError for another name
 Recompute recompute_named(const std::string& name);
 
+struct TokenStream;
+
 /// Weight [N, K] and bias [N] of a linear layer.
 struct LinearWeights {
   Parameter* w = nullptr;
@@ -33,6 +36,12 @@ struct LinearWeights {
   void backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy, Gradients gradients) const;
   void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, const ops::LinearOutput& output = {}) const;
   void add_backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx) const;  ///< dx is added to
+
+  /// forward() of a layer cut by inputs: x is this rank's, y and `output` (plain or a gate) follow from the sum.
+  void forward_summed(ops::Context& ctx, const TokenStream& stream, const Tensor& x, const Tensor& y,
+                      const ops::LinearOutput& output) const;
+  /// backward_data() of a layer cut by outputs: dy is this rank's, dx the sum.
+  void backward_data_summed(ops::Context& ctx, const TokenStream& stream, const Tensor& dy, const Tensor& dx) const;
 };
 
 /// Samples [begin, end) of a batch, the first dimension of what they are taken of.
@@ -48,6 +57,10 @@ struct TokenStream {
   ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN
   ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
   ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
+  TensorParallel tensor;
+  ActivationRef partial_BTC;  ///< f32 addends of a sum over ranks whose result is bf16; else none
+  /// Of the gradient of a half-layer's normalised input, which ranks sum in f32.
+  DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
 };
 
 /// Which six columns of adaLN's output are what.

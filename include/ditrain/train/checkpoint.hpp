@@ -5,6 +5,7 @@
 
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/train/config.hpp"
+#include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::train {
 
@@ -20,9 +21,13 @@ struct CheckpointState {
 };
 
 /// Writes DIR/step_NNNNNNNN with model, ema and optimizer .safetensors and state.json, then moves `latest` and prunes.
+/// The first rank of the run does it; where it shares its replica with a group, the others of that group call
+/// help_save_checkpoint, so that files hold full tensors.
 /// Returns the folder. Errors: RunError (disk full, ...); the last good checkpoint and `latest` stay as they were
 std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            autograd::ParameterStore& parameters, const CheckpointConfig& config);
+                            autograd::ParameterStore& parameters, const CheckpointConfig& config,
+                            TensorGroup* group = nullptr);
+void help_save_checkpoint(TensorGroup& group, autograd::ParameterStore& parameters);
 
 /// `path` is a checkpoint folder, a folder of checkpoints or a run folder (then its latest complete one is taken).
 /// Errors:   InputError if there is none
@@ -31,8 +36,8 @@ std::string find_checkpoint(const std::string& path);
 /// Errors:   InputError if state.json is missing, truncated or lacks a field
 CheckpointState read_checkpoint_state(const std::string& folder);
 
-/// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store); frozen
-/// parameters go to their own place. Works for model.safetensors, ema.safetensors and exports.
+/// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store): of tensors
+/// that ranks share, the part that the store has; frozen parameters go to their own place. Works for model.safetensors, ema.safetensors and exports.
 /// Errors:   InputError that names the file and the tensor: missing, extra, of another shape, not finite, not floating
 void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena);
 

@@ -34,6 +34,7 @@ struct ParallelConfig {
   int64_t threads = 0;   ///< worker threads a rank; 0: auto
   int64_t clusters = 0;  ///< thread clusters a rank; 0: auto
   std::string strategy = "cftp";
+  int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
   std::string cut = "auto";
   int64_t comm_cores = -1;  ///< cores of a rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
@@ -125,7 +126,8 @@ void validate(const Config& config);
 /// The part of `validate` that leaves out section `data` (programs that bring their own data, such as ditbench).
 void validate_without_data(const Config& config);
 
-/// Checks that the global batch divides evenly over `world_size` ranks and into micro-batches.
+/// Checks that ranks and model divide over the ranks that share a replica (dp_tp), and the global batch evenly over the
+/// replicas of `world_size` ranks and into micro-batches. parallel.tensor_ranks: auto counts as 1.
 /// Errors:   InputError "[config] train.global_batch ..."
 void validate_for_ranks(const Config& config, int world_size);
 

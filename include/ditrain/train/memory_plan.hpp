@@ -23,10 +23,12 @@ struct MemoryPlan {
 DType precision_of(const Config& config);            ///< train.precision
 nn::PassOptions pass_options(const Config& config);  ///< of a training pass
 
-/// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch.
-int64_t micro_batch_of(const Config& config, int world_size);
+/// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch, which so many
+/// replicas divide.
+int64_t micro_batch_of(const Config& config, int replicas);
 
-/// Parameters and states, activations, sampling, loader queue. Allocates nothing of them.
+/// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
+/// of them.
 MemoryPlan plan_memory(const Config& config, int world_size);
 
 std::string describe(const MemoryPlan& plan);

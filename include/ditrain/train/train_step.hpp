@@ -10,6 +10,7 @@
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/train/config.hpp"
 #include "ditrain/train/metrics.hpp"
+#include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::train {
 
@@ -31,7 +32,9 @@ struct StepResult {
 class TrainStep {
  public:
   /// Declares the tape; `allocate` allocates it. The model's store must be allocated for training before.
-  TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx);
+  /// comm: the ranks that share out samples and sum gradients; group: those that share this rank's model, if any do.
+  TrainStep(const Config& config, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+            TensorGroup* group = nullptr);
   /// gradient_memory: where the store has its gradients, if ranks share it (dist.engine); it must outlive the step.
   /// comm_pus: cores of communication alone; none: it shares those of the workers.
   void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {});
@@ -55,6 +58,8 @@ class TrainStep {
     bool first, last;      // of the step
   };
   void prepare(const MicroBatch& micro, int64_t step);
+  template <class F>
+  void timed(Phase phase, StepResult& result, F f);
   void run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result);
   void compute_loss(const MicroBatch& micro, StepResult& result);
   std::string first_non_finite();
@@ -64,6 +69,7 @@ class TrainStep {
   const Config& config_;
   nn::Dit& model_;
   dist::Communicator& comm_;
+  TensorGroup* group_;
   ops::Context& ctx_;
   diffusion::Schedule schedule_;
   diffusion::Rules rules_;

@@ -1,0 +1,80 @@
+#include "ditrain/train/rank_groups.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/elementwise.hpp"
+
+namespace ditrain::train {
+namespace {
+
+// The place of a rank among all of the run, node by node.
+int place_on_nodes(const dist::Communicator& world) {
+  const std::vector<int> nodes = world.nodes();
+  std::vector<int> order(nodes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return nodes[size_t(a)] < nodes[size_t(b)]; });
+  return int(std::find(order.begin(), order.end(), world.rank()) - order.begin());
+}
+
+}  // namespace
+
+int tensor_ranks(const Config& config) {
+  return config.parallel.strategy == "dp_tp" ? int(std::max<int64_t>(1, config.parallel.tensor_ranks)) : 1;
+}
+
+int replicas(const Config& config, int world_size) { return world_size / tensor_ranks(config); }
+
+Config with_tensor_ranks(Config config, int ranks_per_node) {
+  ParallelConfig& p = config.parallel;
+  if (p.strategy == "dp_tp" && p.tensor_ranks == 0) p.tensor_ranks = ranks_per_node;
+  return config;
+}
+
+Config with_tensor_ranks(Config config, const dist::Communicator& world) {
+  const std::vector<int> nodes = world.nodes();
+  const auto ranks_on = [&nodes](int node) { return int(std::count(nodes.begin(), nodes.end(), node)); };
+  const bool automatic = config.parallel.strategy == "dp_tp" && config.parallel.tensor_ranks == 0;
+  for (const int node : nodes)
+    if (automatic && ranks_on(node) != ranks_on(0))
+      throw InputError({.where = "config",
+                        .what = "parallel.tensor_ranks: auto needs as many ranks on every node",
+                        .got = std::to_string(ranks_on(0)) + " and " + std::to_string(ranks_on(node)),
+                        .hint = "parallel.tensor_ranks: a number that divides both"});
+  return with_tensor_ranks(std::move(config), ranks_on(0));
+}
+
+void TensorGroup::sum(float* data, int64_t n) {
+  const ScopedTimer timer(&summing_s_);
+  communicator_->count_gradients();
+  const auto request = communicator_->start_allreduce_sum(data, n);
+  if (!request->wait_for(communicator_->timeout_s()))
+    communicator_->give_up("a sum over the ranks that share a replica");
+}
+
+double TensorGroup::gradient_norm(ops::Context& ctx, autograd::ParameterStore& parameters) const {
+  double shared = 0, own = 0;
+  for (const autograd::Parameter* p : parameters.state_dict())
+    if (p->trainable) (p->part.whole() ? own : shared) += ops::sum_squares(ctx, p->grad);
+  communicator_->allreduce_sum(&shared, 1);
+  return std::sqrt(shared + own);
+}
+
+RankGroups::RankGroups(const Config& config, dist::Communicator& world) : world_(world) {
+  const int size = tensor_ranks(config);
+  if (size == 1) return;
+  const int place = place_on_nodes(world);
+  data_ = world.split(place % size, place);
+  tensor_ = std::make_unique<TensorGroup>(world.split(place / size, place));
+}
+
+nn::TensorParallel RankGroups::tensor_parallel() const {
+  if (!tensor_) return {};
+  const dist::Communicator& group = tensor_->communicator();
+  return {group.rank(), group.world_size(), [group = tensor_.get()](float* data, int64_t n) { group->sum(data, n); }};
+}
+
+}  // namespace ditrain::train
