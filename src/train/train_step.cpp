@@ -85,19 +85,19 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepResult& result) {
 
 void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result) {
   {
-    const ScopedTimer timer(&result.seconds[Phase::kPrepare]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kPrepare);
     prepare(micro, step);
   }
   {
-    const ScopedTimer timer(&result.seconds[Phase::kForward]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kForward);
     pass_.forward(ctx_);
   }
   {
-    const ScopedTimer timer(&result.seconds[Phase::kLoss]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kLoss);
     compute_loss(micro, result);
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
-  const ScopedTimer timer(&result.seconds[Phase::kBackward]);
+  const PhaseTimer timer(result.seconds, result.spans, Phase::kBackward);
   mark_buckets_ = micro.last && config_.dist.overlap;
   pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd);
 }
@@ -150,7 +150,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
                      comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
                     progress.step, result);
   {
-    const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
     if (!config_.dist.overlap) buckets_->start_all();
     buckets_->finish();
     double sums[3] = {result.loss, result.mse, result.vb};
@@ -158,7 +158,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
     result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
     result.allreduce_hidden_s = buckets_->last_step().hidden_s();
   }
-  const ScopedTimer timer(&result.seconds[Phase::kOptimizer]);
+  const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
   // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
   const std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
   result.grad_norm = squares ? std::sqrt(*squares) : optim::gradient_norm(ctx_, parameters);

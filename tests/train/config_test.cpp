@@ -248,12 +248,13 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
         "[config] a.yaml:2: parallel.strategy: dp is not available in this version; expected cftp");
   CHECK(set_error("parallel.strategy=tp") == "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp");
   for (const char* set : {"parallel.strategy=dp", "memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
-                          "dist.reproducible=true", "dist.verify_every=10"}) {
+                          "dist.reproducible=true"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
+  CHECK(parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
 }
 
 TEST_CASE("dist.simulate_link is off or a map") {
