@@ -256,6 +256,16 @@ void check_launcher(const Communicator& comm) {
   }
 }
 
+/// srun starts tasks that do not find each other if it was not told which PMI the library speaks: the same mistake.
+void check_slurm_step() {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (tasks == nullptr || std::atoi(tasks) <= 1) return;
+  throw InputError({.where = "mpi",
+                    .what = "srun started several tasks, but told them no MPI ranks: each would train alone",
+                    .got = std::string("SLURM_STEP_NUM_TASKS=") + tasks + " and no PMI or PMIx variables",
+                    .hint = "srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun"});
+}
+
 }  // namespace
 
 std::string mpi_launcher() {
@@ -272,7 +282,10 @@ std::string mpi_launcher() {
 }
 
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config) {
-  if (mpi_launcher().empty()) return make_null_communicator();
+  if (mpi_launcher().empty()) {
+    check_slurm_step();
+    return make_null_communicator();
+  }
   auto comm = std::make_unique<MpiCommunicator>(argc, argv, config);
   check_launcher(*comm);
   return comm;

@@ -108,6 +108,14 @@ void Communicator::give_up(const std::string& what) {
                           "checkpoint"});
 }
 
+std::string broadcast_text(Communicator& communicator, std::string text, int root) {
+  uint64_t size = text.size();
+  communicator.broadcast(&size, sizeof(size), root);
+  text.resize(size);
+  communicator.broadcast(text.data(), size, root);
+  return text;
+}
+
 TimeoutScope::TimeoutScope(Communicator& communicator, double seconds)
     : communicator_(communicator), before_(communicator.timeout_s()) {
   communicator.set_timeout(seconds > 0 ? seconds : std::numeric_limits<double>::infinity());

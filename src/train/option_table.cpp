@@ -224,7 +224,8 @@ Rows dist_rows() {
       reserved(boolean(DITRAIN_KEY(dist.reproducible), "sums in an order that does not depend on the ranks")),
       number(DITRAIN_KEY(dist.timeout_s), {0},
              "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever"),
-      reserved(integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps}, "steps between comparisons of the replicas")),
+      integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
+              "steps between comparisons of the ranks' weights, made before every checkpoint too; 0: never"),
       simulate_link(),
   };
 }

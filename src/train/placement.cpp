@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <sstream>
@@ -150,6 +151,15 @@ void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
       p.topology.allowed_cores, wanted, mpirun_line(comm, p.topology.cores, wanted)));
 }
 
+/// A batch script that forgot the launcher: the allocation has room for several ranks, and this is the only one.
+void add_launcher_note(Placement& p) {
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  if (!dist::mpi_launcher().empty() || tasks == nullptr || std::atoi(tasks) <= 1) return;
+  p.notes.push_back(fmt::format(
+      "one rank, but the Slurm allocation is for {} tasks: to start them all, srun ditrain ... or mpirun ditrain ...",
+      tasks));
+}
+
 std::string describe_threads(const Placement& p) {
   return fmt::format("threads: {} a rank in {} cluster(s) ({}), set by {}; {}\n{}", p.threads, p.clusters,
                      p.plan.clusters_from, p.ruled_by, p.pus.empty() ? "not pinned" : "pinned", p.set_aside);
@@ -177,6 +187,7 @@ Placement plan_placement(const Config& config, dist::Communicator& comm) {
   const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
   const int64_t threads = config.parallel.threads;
   add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
+  add_launcher_note(p);
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
   p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);

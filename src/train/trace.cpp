@@ -2,30 +2,87 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "ditrain/base/clock.hpp"
+#include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/version.hpp"
 
 namespace ditrain::train {
 namespace {
+
+using nlohmann::ordered_json;
+
 constexpr size_t kMaxEvents = 400000;          // about 50 MB
 constexpr size_t kMaxBytes = size_t{1} << 30;  // of all ranks: gather_strings ends at 2 GiB
+constexpr const char* kEndOfEvent = ",\n";
+
+struct LaneName {
+  Lane lane;
+  const char* name;
+};
+constexpr LaneName kLanes[] = {{Lane::kCompute, "compute"},
+                               {Lane::kCommunication, "communication"},
+                               {Lane::kSecondCommunication, "communication, second sum under way"}};
 
 /// The first events that fit into `bytes`.
 std::string cut(const std::string& events, size_t bytes) {
   if (events.size() <= bytes) return events;
-  const size_t end = events.rfind(",\n", bytes);
-  return end == std::string::npos ? "" : events.substr(0, end);
+  const size_t end = bytes < 2 ? std::string::npos : events.rfind(kEndOfEvent, bytes - 2);
+  return end == std::string::npos ? "" : events.substr(0, end + 2);
+}
+
+ordered_json meta_event(const char* name, int pid, int tid, const ordered_json& args) {
+  return {{"name", name}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", args}};
 }
 
 }  // namespace
 
-void Trace::add(const std::string& name, const char* category, double start_s, double end_s, int lane) {
-  if (!enabled_ || num_events_ >= kMaxEvents) return;
+void Trace::start(dist::Communicator& comm) {
+  if (!enabled_) return;
+  const dist::ClockOffset clock = dist::measure_clock_offset(comm);
+  double zero_of_rank_0 = now_s();
+  comm.broadcast(&zero_of_rank_0, sizeof(zero_of_rank_0), 0);
+  zero_s_ = zero_of_rank_0 + clock.offset_s;
+  clock_error_s_ = clock.error_s;
+  comm.allreduce_max(&clock_error_s_, 1);
+}
+
+void Trace::add(const std::string& name, const char* category, double start_s, double end_s, Lane lane) {
+  if (!enabled_) return;
+  if (num_events_ >= kMaxEvents) {
+    ++left_out_;
+    return;
+  }
   // Names are our own (phases, parameters): nothing in them needs escaping.
   events_ += fmt::format(
-      "{}{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f}}}",
-      num_events_ == 0 ? "" : ",\n", name, category, rank_, lane, start_s * 1e6, (end_s - start_s) * 1e6);
+      "{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}{}", name,
+      category, rank_, int(lane), (start_s - zero_s_) * 1e6, (end_s - start_s) * 1e6, kEndOfEvent);
   ++num_events_;
+  lane_used_[size_t(lane)] = true;
+}
+
+void Trace::add_phases(const std::vector<PhaseSpan>& spans) {
+  for (const PhaseSpan& span : spans) {
+    const bool waits = span.phase == Phase::kAllreduceExposed;
+    add(waits ? "waiting for sums" : kPhaseNames[size_t(span.phase)], "phase", span.start_s, span.end_s);
+  }
+}
+
+void Trace::add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
+                     const std::vector<dist::ReductionOutcome>& sums) {
+  if (!enabled_) return;
+  add("step " + std::to_string(step), "step", start_s, now_s());
+  add_phases(phases);
+  int64_t bucket = 0;
+  for (const dist::ReductionOutcome& sum : sums) {
+    const bool first = sum.start_s >= first_lane_free_s_;
+    if (first) first_lane_free_s_ = sum.end_s;
+    add("bucket " + std::to_string(bucket++), "communication", sum.start_s, sum.end_s,
+        first ? Lane::kCommunication : Lane::kSecondCommunication);
+  }
 }
 
 void Trace::watch(autograd::Tape& tape) {
@@ -39,12 +96,41 @@ void Trace::watch(autograd::Tape& tape) {
                 [this](const autograd::Node& node) { add(node.name(), "backward", node_start_s_, now_s()); });
 }
 
+/// Names of the process and of its lanes, in the order in which viewers show them.
+std::string Trace::lanes(const std::string& host) const {
+  std::string text = meta_event("process_name", rank_, 0, {{"name", fmt::format("rank {} ({})", rank_, host)}}).dump() +
+                     kEndOfEvent + meta_event("process_sort_index", rank_, 0, {{"sort_index", rank_}}).dump() +
+                     kEndOfEvent;
+  for (const LaneName& lane : kLanes) {
+    const int tid = int(lane.lane);
+    if (!lane_used_[size_t(tid)]) continue;
+    text += meta_event("thread_name", rank_, tid, {{"name", lane.name}}).dump() + kEndOfEvent;
+    text += meta_event("thread_sort_index", rank_, tid, {{"sort_index", tid}}).dump() + kEndOfEvent;
+  }
+  return text;
+}
+
 void Trace::write(const std::string& path, dist::Communicator& comm) const {
   if (!enabled_) return;
+  const std::string mine = lanes(comm.host(rank_)) + events_;
+  const std::string kept = cut(mine, kMaxBytes / size_t(comm.world_size()));
+  const auto lines = [](const std::string& text) { return double(std::count(text.begin(), text.end(), '\n')); };
+  double left_out = double(left_out_) + lines(mine) - lines(kept);
+  comm.allreduce_sum(&left_out, 1);
   std::string all;
-  for (const std::string& events : comm.gather_strings(cut(events_, kMaxBytes / size_t(comm.world_size()))))
-    if (!events.empty()) all += (all.empty() ? "" : ",\n") + events;
-  if (comm.rank() == 0) io::write_file_atomically(path, "{\"traceEvents\":[\n" + all + "\n]}\n");
+  for (const std::string& events : comm.gather_strings(kept)) all += events;
+  if (comm.rank() != 0) return;
+  const ordered_json about = {
+      {"program", std::string("ditrain ") + kVersion},
+      {"ranks", comm.world_size()},
+      {"nodes", comm.num_nodes()},
+      {"clock",
+       "microseconds of rank 0's clock since the trace began; clocks of other nodes were aligned by pings then"},
+      {"largest_clock_error_us", clock_error_s_ * 1e6},
+      {"events_left_out", int64_t(left_out)}};
+  if (!all.empty()) all.resize(all.size() - 2);
+  io::write_file_atomically(
+      path, "{\"displayTimeUnit\":\"ms\",\"otherData\":" + about.dump() + ",\n\"traceEvents\":[\n" + all + "\n]}\n");
 }
 
 }  // namespace ditrain::train

@@ -88,21 +88,24 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepResult& result) {
 // Time of f, less that of sums over the ranks that share the model: those are communication that nothing hides.
 template <class F>
 void TrainStep::timed(Phase phase, StepResult& result, F f) {
-  const double start = now_s(), before = group_ ? group_->summing_s() : 0;
-  f();
+  const double before = group_ ? group_->summing_s() : 0;
+  {
+    const PhaseTimer timer(result.seconds, result.spans, phase);
+    f();
+  }
   const double summing = group_ ? group_->summing_s() - before : 0;
-  result.seconds[phase] += now_s() - start - summing;
+  result.seconds[phase] -= summing;
   result.seconds[Phase::kAllreduceExposed] += summing;
 }
 
 void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result) {
   {
-    const ScopedTimer timer(&result.seconds[Phase::kPrepare]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kPrepare);
     prepare(micro, step);
   }
   timed(Phase::kForward, result, [&] { pass_.forward(ctx_); });
   {
-    const ScopedTimer timer(&result.seconds[Phase::kLoss]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kLoss);
     compute_loss(micro, result);
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
@@ -159,7 +162,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
                      comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
                     progress.step, result);
   {
-    const ScopedTimer timer(&result.seconds[Phase::kAllreduceExposed]);
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
     if (!config_.dist.overlap) buckets_->start_all();
     buckets_->finish();
     double sums[3] = {result.loss, result.mse, result.vb};
@@ -167,7 +170,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
     result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
     result.allreduce_hidden_s = buckets_->last_step().hidden_s();
   }
-  const ScopedTimer timer(&result.seconds[Phase::kOptimizer]);
+  const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
   // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
   const std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
   result.grad_norm = group_    ? group_->gradient_norm(ctx_, parameters)

@@ -20,6 +20,7 @@
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
+#include "ditrain/train/agreement.hpp"
 #include "ditrain/train/checkpoint.hpp"
 #include "ditrain/train/cut.hpp"
 #include "ditrain/train/evaluation.hpp"
@@ -28,7 +29,9 @@
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/placement.hpp"
 #include "ditrain/train/rank_groups.hpp"
+#include "ditrain/train/replicas.hpp"
 #include "ditrain/train/run_folder.hpp"
+#include "ditrain/train/run_summary.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "ditrain/version.hpp"
@@ -71,14 +74,18 @@ fs::path run_of(const std::string& checkpoint) {
   return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
 }
 
-// Rank 0's text on every rank.
-std::string broadcast_text(dist::Communicator& comm, std::string text) {
-  uint64_t size = text.size();
-  comm.broadcast(&size, sizeof size, 0);
-  text.resize(size);
-  comm.broadcast(text.data(), size, 0);
-  return text;
-}
+// In this scope a rank waits for so long for the others, whichever of them it talks to; 0: for ever.
+class PatienceScope {
+ public:
+  PatienceScope(dist::Communicator& all, RankGroups& groups, double seconds)
+      : all_(all, seconds), data_(groups.data(), seconds) {
+    if (groups.tensor() != nullptr) tensor_.emplace(groups.tensor()->communicator(), seconds);
+  }
+
+ private:
+  dist::TimeoutScope all_, data_;
+  std::optional<dist::TimeoutScope> tensor_;
+};
 
 /// All the state of one run; the functions below are its chapters.
 class Run {
@@ -104,7 +111,7 @@ class Run {
   void open();
   void start_report();
   void check_fallbacks();
-  void check_agreement();
+  void check_same_start();
   void choose_kernels();
   void measure_peak();
   int64_t bad_files();
@@ -116,6 +123,7 @@ class Run {
   StepMetrics one_step();
   void after_step(StepMetrics& metrics, bool last);
   void report(StepMetrics& metrics, bool last);
+  void verify();
   uint64_t agree_on_requests(double mfu);
   void checkpoint(bool must_succeed);
   void finish();
@@ -141,8 +149,11 @@ class Run {
   std::string resumed_;                // checkpoint folder; "": a new run
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
-  double checkpoint_s_ = 0;       // spent on checkpoints since the last line of metrics
+  PhaseTimes beside_;             // checkpoints and comparisons since the last line of metrics
+  std::vector<PhaseSpan> spans_;  // since the last step was traced
   int64_t checkpoint_step_ = -1;  // the last one written
+  int64_t verified_step_ = -1;    // the last one after which the replicas were compared
+  int64_t first_step_ = 0;        // of the loop
   double peak_flops_ = 0;         // of all ranks together
   DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
@@ -170,22 +181,13 @@ void Run::open() {
     folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
     log::open_file(options_.out + "/log.txt");
   }
-  resumed_ = broadcast_text(comm_, resumed_);
+  resumed_ = dist::broadcast_text(comm_, resumed_);
 }
 
-// Ranks that do not see the same config, data, checkpoint or kernels would train different models without a word.
-void Run::check_agreement() {
-  const std::string mine = fmt::format("step {}, {} samples, config {:016x}", progress_.step, data_->size(),
-                                       std::hash<std::string>()(to_yaml(config_)));
-  const std::string first = broadcast_text(comm_, mine), isa = broadcast_text(comm_, kernels::chosen_isa());
-  if (mine != first)
-    throw InputError({.where = "ranks",
-                      .what = fmt::format("rank {} does not start from the same place as rank 0", comm_.rank()),
-                      .got = mine,
-                      .expected = first,
-                      .hint = "a file system that all nodes share"});
-  if (isa != kernels::chosen_isa())
-    log::warn("rank {} uses {} kernels, rank 0 {}: weights may drift apart", comm_.rank(), kernels::chosen_isa(), isa);
+// What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
+void Run::check_same_start() {
+  check_agreement(comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()),
+                           "a file system that all nodes share"}});
 }
 
 // Collective: the notes of all ranks, each once.
@@ -258,7 +260,6 @@ void Run::load_or_initialise() {
     log::info("{}", step_.engine()->description());
     if (!step_.engine()->binding_failure().empty()) log::warn_line(step_.engine()->binding_failure());
   }
-  trace_.watch(step_.tape());
   resumed_.empty() ? initialise_weights() : load_checkpoint();
 }
 
@@ -312,18 +313,18 @@ int64_t Run::bad_files() {
 }
 
 StepMetrics Run::one_step() {
-  // Only here: beside a step, ranks wait for as long as rank 0 writes a checkpoint or a picture.
-  const dist::TimeoutScope limit(comm_, config_.dist.timeout_s), in_data(groups_.data(), config_.dist.timeout_s);
-  std::optional<dist::TimeoutScope> in_group;
-  if (groups_.tensor()) in_group.emplace(groups_.tensor()->communicator(), config_.dist.timeout_s);
   const double start = now_s();
   StepMetrics m;
-  dataset::Batch batch = loader_->next();
-  m.seconds[Phase::kData] = now_s() - start;
+  dataset::Batch batch;
+  {
+    const PhaseTimer timer(m.seconds, spans_, Phase::kData);
+    batch = loader_->next();
+  }
   StepResult result = step_.run(batch, progress_);
   const double step_s = now_s() - start, flop = 6.0 * nn::forward_macs(config_.model);
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
   m.seconds.add(result.seconds);
+  spans_.insert(spans_.end(), result.spans.begin(), result.spans.end());
   m.step = progress_.step, m.loss = result.loss, m.mse = result.mse, m.vb = result.vb;
   m.lr = result.lr, m.grad_norm = result.grad_norm, m.non_finite = result.non_finite;
   m.images_per_second = double(config_.train.global_batch) / step_s;
@@ -331,11 +332,16 @@ StepMetrics Run::one_step() {
   m.mfu = m.tflops * 1e12 / peak_flops_;
   m.skipped_steps = progress_.skipped_steps, m.bad_files = bad_files();
   m.allreduce_hidden_s = result.allreduce_hidden_s;
-  trace_.add("step " + std::to_string(m.step), "step", start, now_s());
-  int64_t bucket = 0;
-  for (const dist::ReductionOutcome& sum : step_.communication().buckets)
-    trace_.add("bucket " + std::to_string(bucket++), "communication", sum.start_s, sum.end_s, 1);
+  trace_.add_step(m.step, start, std::exchange(spans_, {}), step_.communication().buckets);
   return m;
+}
+
+// Collective: a run in which ranks differ ends here, before it writes anything.
+void Run::verify() {
+  if (config_.dist.verify_every == 0 || verified_step_ == progress_.step) return;
+  const PhaseTimer timer(beside_, spans_, Phase::kVerify);
+  verify_replicas(config_, model_.parameters(), progress_.step, groups_.data(), ctx_);
+  verified_step_ = progress_.step;
 }
 
 uint64_t Run::agree_on_requests(double mfu) {
@@ -347,7 +353,9 @@ uint64_t Run::agree_on_requests(double mfu) {
 
 void Run::checkpoint(bool must_succeed) {
   if (checkpoint_step_ == progress_.step) return;
-  const ScopedTimer timer(&checkpoint_s_);
+  verify();
+  const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 writes
+  const PhaseTimer timer(beside_, spans_, Phase::kCheckpoint);
   std::string problem;
   if (leader()) try {
       const CheckpointState state{.step = progress_.step,
@@ -358,9 +366,8 @@ void Run::checkpoint(bool must_succeed) {
                                   .kernels = kernels::dispatch_report(),
                                   .version = kVersion,
                                   .config_yaml = to_yaml(config_)};
-      log::info("checkpoint: {}",
-                save_checkpoint(folder_->checkpoints(), state, model_.parameters(), config_.checkpoint,
-                                groups_.tensor()));
+      log::info("checkpoint: {}", save_checkpoint(folder_->checkpoints(), state, model_.parameters(),
+                                                  config_.checkpoint, groups_.tensor()));
     } catch (const RunError& e) {
       problem = e.what();
     }
@@ -378,20 +385,23 @@ void Run::checkpoint(bool must_succeed) {
 // Samples and validation at their intervals and at the end.
 void Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
+  if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return;
+  const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   Evaluation evaluation{config_, model_, *data_, comm_, ctx_};
   if (due(config_.sample.every_steps)) {
-    const ScopedTimer timer(&m.seconds[Phase::kSample]);
+    const PhaseTimer timer(m.seconds, spans_, Phase::kSample);
     evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",
                            last && config_.eval.every_steps > 0, m.extra);
   }
   if (due(config_.eval.every_steps)) {
-    const ScopedTimer timer(&m.seconds[Phase::kEval]);
+    const PhaseTimer timer(m.seconds, spans_, Phase::kEval);
     evaluation.validation(m.extra);
   }
+  comm_.barrier();
 }
 
 void Run::report(StepMetrics& m, bool last) {
-  m.seconds[Phase::kCheckpoint] = std::exchange(checkpoint_s_, 0);
+  m.seconds.add(std::exchange(beside_, {}));
   m.rss_bytes = platform::resident_bytes();
   m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradient_memory_ ? gradient_memory_->peak_bytes() : 0);
   total_.add(m.seconds);
@@ -403,7 +413,9 @@ void Run::report(StepMetrics& m, bool last) {
     log::progress_line(progress_text(m, config_.train.steps, left));
 }
 
+// A rank that waits longer than dist.timeout_s ends the run, but where it waits for what rank 0 does alone.
 int Run::train_loop() {
+  const PatienceScope limit(comm_, groups_, config_.dist.timeout_s);
   while (progress_.step < config_.train.steps) {
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
@@ -419,6 +431,7 @@ int Run::train_loop() {
       }
       if (leader()) log::warn("{}: the step is skipped ({} so far)", what, progress_.skipped_steps);
     }
+    if (config_.dist.verify_every > 0 && progress_.step % config_.dist.verify_every == 0) verify();
     if (m.non_finite.empty() || last) after_step(m, last);
     const uint64_t requests = agree_on_requests(m.mfu);
     if ((requests & kPeakTooLow) != 0) measure_peak();
@@ -437,9 +450,16 @@ int Run::train_loop() {
 }
 
 void Run::finish() {
-  total_[Phase::kCheckpoint] += checkpoint_s_;
+  total_.add(beside_);
   const double wall = now_s() - loop_start_s_;
   log_lines(phase_table(total_, wall, comm_));
+  const RunSummary summary = summarise({.total = total_,
+                                        .wall_s = wall,
+                                        .steps = progress_.step - first_step_,
+                                        .threads = placement_.threads,
+                                        .comm_shares_cores = comm_.world_size() > 1 && placement_.comm_pus.empty()},
+                                       comm_);
+  log_lines(load_line(summary));
   if (step_.engine()) {
     const double in_group = groups_.tensor() ? groups_.tensor()->summing_s() : 0;
     double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed] - in_group};
@@ -460,7 +480,9 @@ void Run::finish() {
   const int64_t bad = bad_files();
   log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps, bad,
             format_bytes(size_t(peak)));
+  for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;
+  trace_.add_phases(spans_);
   const std::string path = options_.trace->empty() ? options_.out + "/trace.json" : *options_.trace;
   trace_.write(path, comm_);
   log::info("trace: {}", path);
@@ -475,7 +497,7 @@ int Run::run() {
   log::info("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(peak_type_),
             comm_.world_size() * team_.num_workers(), peak_flops_ * 1e-9);
   load_or_initialise();
-  check_agreement();
+  check_same_start();
   if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / groups_.data().world_size();
   loader_ = std::make_unique<dataset::Loader>(
@@ -491,7 +513,10 @@ int Run::run() {
                             .on_thread_start = [this](int64_t) { platform::set_affinity_mask(mask_); }});
   if (progress_.step >= config_.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);
+  trace_.watch(step_.tape());
+  trace_.start(comm_);
   loop_start_s_ = now_s();
+  first_step_ = progress_.step;
   const int code = train_loop();
   loader_.reset();
   finish();
@@ -505,6 +530,7 @@ int run_training(const Config& wanted, const TrainOptions& options, dist::Commun
   validate(wanted);
   const Config config = with_tensor_ranks(wanted, comm);
   validate_for_ranks(config, comm.world_size());
+  check_agreement(comm, start_facts(config, options));
   Run run(config, options, comm);
   return run.run();
 }
@@ -539,8 +565,8 @@ std::string describe_placement(const Config& config, int ranks, dist::Communicat
 void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
   validate(wanted);
   const int world = ranks > 0 ? ranks : comm.world_size();
-  const Config config = ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks))
-                                  : with_tensor_ranks(wanted, comm);
+  const Config config =
+      ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
   validate_for_ranks(config, world);
   const std::string placement = describe_placement(config, ranks, comm);
   const auto data = dataset::open_dataset(config.data, sample_shape(config.model), config.model.num_classes,

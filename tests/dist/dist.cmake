@@ -19,6 +19,13 @@ add_test(NAME "dist: abort ends ranks that wait" COMMAND sh -c "${mpi_run} abort
 add_test(NAME "dist: the watchdog names a rank that does not come" COMMAND sh -c "${mpi_run} hang; test $? -eq 75")
 add_test(NAME "dist: the watchdog names a rank that stands still" COMMAND sh -c "${mpi_run} stop; test $? -eq 75")
 
+add_library(mpi_without_threads MODULE ${CMAKE_CURRENT_LIST_DIR}/no_threads.cpp)
+target_link_libraries(mpi_without_threads PRIVATE MPI::MPI_CXX)
+add_test(NAME "dist: an MPI library without threads is refused"
+         COMMAND sh -c "${mpi_run} all 3 2>&1 | grep 'does not know threads; got thread level single of Open MPI'")
+set_tests_properties("dist: an MPI library without threads is refused" PROPERTIES
+  ENVIRONMENT "${mpi_test_environment};LD_PRELOAD=$<TARGET_FILE:mpi_without_threads>" TIMEOUT 120 PROCESSORS 2)
+
 add_test(NAME "dist: a launcher of another MPI is refused"
          COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
 list(APPEND mpi_tests "dist: abort ends ranks that wait" "dist: the watchdog names a rank that does not come"

@@ -79,6 +79,13 @@ TEST_CASE("a plain run gets the null communicator, also inside a Slurm allocatio
   const auto comm = make_communicator(nullptr, nullptr);
   CHECK(comm->world_size() == 1);
   CHECK(comm->description() == make_null_communicator()->description());
+  setenv("SLURM_STEP_NUM_TASKS", "1", 1);  // a shell that srun started
+  CHECK(make_communicator(nullptr, nullptr)->world_size() == 1);
+  setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  CHECK_THROWS_WITH(make_communicator(nullptr, nullptr), Catch::Contains("each would train alone") &&
+                                                             Catch::Contains("SLURM_STEP_NUM_TASKS=4") &&
+                                                             Catch::Contains("srun --mpi=pmix"));
+  unsetenv("SLURM_STEP_NUM_TASKS");
   unsetenv("SLURM_NTASKS");
   for (const char* name : kLauncherVariables) {
     setenv(name, "0", 1);

@@ -1,7 +1,9 @@
 // ditrain's flags, and what a run folder holds.
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -10,6 +12,7 @@
 
 using namespace ditrain::e2e;
 using Catch::Contains;
+using Catch::StartsWith;
 
 TEST_CASE("command line: help names every flag and key, version is that of the build") {
   const Result help = run(program("ditrain", {"--help"}));
@@ -98,22 +101,59 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
     CHECK_THAT(result.out, Contains(text));
 }
 
+namespace {
+
+// What a lane shows lies inside of what began before it, or after it: else viewers draw it wrong.
+void require_nested(const nlohmann::json& events) {
+  constexpr double kRounding_us = 0.002;
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lanes;  // begin, end
+  for (const auto& e : events)
+    if (e.at("ph") == "X")
+      lanes[{e.at("pid"), e.at("tid")}].emplace_back(e.at("ts"), e.at("ts").get<double>() + e.at("dur").get<double>());
+  for (auto& [lane, spans] : lanes) {
+    std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
+    std::vector<double> open;  // ends of what is under way
+    for (const auto& [begin, end] : spans) {
+      while (!open.empty() && open.back() <= begin + kRounding_us) open.pop_back();
+      REQUIRE((open.empty() || end <= open.back() + kRounding_us));
+      open.push_back(end);
+    }
+  }
+}
+
+}  // namespace
+
 TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   const ScratchFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 3, {"--trace"}))), 0);
-  const auto events = nlohmann::json::parse(read_file(out + "/trace.json")).at("traceEvents");
+  const auto trace = nlohmann::json::parse(read_file(out + "/trace.json"));
+  CHECK(trace.at("otherData").at("ranks") == 2);
+  CHECK(trace.at("otherData").at("events_left_out") == 0);
   std::set<int> ranks;
-  std::set<std::string> categories;
-  for (const auto& event : events) {
+  std::set<std::string> categories, phases, processes, lanes;
+  for (const auto& event : trace.at("traceEvents")) {
+    const std::string name = event.at("name");
     ranks.insert(event.at("pid").get<int>());
-    categories.insert(event.at("cat").get<std::string>());
+    if (name == "process_name") processes.insert(event.at("args").at("name"));
+    if (name == "thread_name") lanes.insert(event.at("args").at("name"));
+    if (event.at("ph") == "M") continue;
     REQUIRE(event.at("ph") == "X");
+    categories.insert(event.at("cat").get<std::string>());
+    if (event.at("cat") == "phase") phases.insert(name);
     REQUIRE(event.at("dur").get<double>() >= 0);
     REQUIRE(event.at("ts").is_number());
   }
   REQUIRE(ranks == std::set<int>{0, 1});
-  for (const char* category : {"step", "forward", "backward"}) CHECK(categories.contains(category));
+  CHECK(categories == std::set<std::string>{"step", "phase", "forward", "backward", "communication"});
+  CHECK(phases == std::set<std::string>{"data", "prepare", "forward", "loss", "backward", "waiting for sums",
+                                        "optimizer", "checkpoint"});
+  CHECK(processes.size() == 2);
+  CHECK_THAT(*processes.begin(), StartsWith("rank 0 ("));
+  CHECK((lanes.contains("compute") && lanes.contains("communication")));
+  require_nested(trace.at("traceEvents"));
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "named", 1, {"--trace", scratch / "timeline.json"})), 0);
   REQUIRE(nlohmann::json::parse(read_file(scratch / "timeline.json")).at("traceEvents").size() > 3);
 }

@@ -14,8 +14,6 @@ using Catch::Contains;
 
 namespace {
 
-constexpr int64_t kForEver = 1000000;
-
 bool has_steps(const std::string& out, int64_t steps) {
   const auto metrics = read_metrics(out);
   return !metrics.empty() && metrics.back().at("step") >= steps;

@@ -132,6 +132,17 @@ Result Process::wait() {
 
 Result run(const Args& command, const RunOptions& options) { return Process(command, options).wait(); }
 
+pid_t process_of_rank(int rank, const std::string& out) {
+  const std::string wanted = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank) + '\0';
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    if (read_file((entry.path() / "environ").string()).find(wanted) == std::string::npos) continue;
+    if (read_file((entry.path() / "cmdline").string()).find(out) != std::string::npos) return pid_t(std::stol(name));
+  }
+  return 0;
+}
+
 Args program(const std::string& name, const Args& arguments) {
   return Args{std::string(DITRAIN_PROGRAM_DIR) + "/" + name} + arguments;
 }

@@ -80,6 +80,12 @@ class Process {
 
 Result run(const Args& command, const RunOptions& options = {});
 
+/// More steps than any test waits for.
+inline constexpr int64_t kForEver = 1000000;
+
+/// The process of that MPI rank, among all that this test may see, whose command line names `out`; 0: there is none.
+pid_t process_of_rank(int rank, const std::string& out);
+
 /// Command line of a program of this build.
 Args program(const std::string& name, const Args& arguments = {});
 /// The same under mpirun, also with more ranks than cores.

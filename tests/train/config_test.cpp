@@ -249,13 +249,14 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
         "[config] a.yaml:2: memory.fast_gib: 4 is not available in this version; expected 0");
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
-  for (const char* set : {"memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true",
-                          "dist.reproducible=true", "dist.verify_every=10"}) {
+  for (const char* set :
+       {"memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true", "dist.reproducible=true"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
+  CHECK(parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
 }
 
 TEST_CASE("dist.simulate_link is off or a map") {
@@ -586,9 +587,10 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
   };
   CHECK(ranks(2, 4) == "no error");
   CHECK(ranks(6, 6, 1) == "no error");  // the group takes all samples
-  CHECK(ranks(2, 3) ==
-        "[config] the ranks do not divide into groups that share a replica; got parallel.tensor_ranks: 2 for 3 rank(s), "
-        "expected a multiple of 2 ranks");
+  CHECK(
+      ranks(2, 3) ==
+      "[config] the ranks do not divide into groups that share a replica; got parallel.tensor_ranks: 2 for 3 rank(s), "
+      "expected a multiple of 2 ranks");
   CHECK(ranks(4, 4) ==
         "[config] attention heads and MLP width do not divide over the ranks that share a replica; got 6 heads and "
         "width 192 for parallel.tensor_ranks: 4, expected multiples; try parallel.tensor_ranks: 2");

@@ -1,12 +1,18 @@
-// The trace of many ranks: each one sends only its share.
+// The trace of many ranks: names, lanes, one clock, and how much of it each rank may send.
 #include "ditrain/train/trace.hpp"
 
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "dist/thread_world.hpp"
+#include "ditrain/base/clock.hpp"
 #include "ditrain/io/files.hpp"
 
 using namespace ditrain;
@@ -25,7 +31,7 @@ class SilentRanks final : public dist::Communicator {
   int num_nodes() const override { return ranks_; }
   std::string description() const override { return "silent ranks"; }
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
-  void allreduce_sum(double*, int64_t) override { throw std::logic_error("unused"); }
+  void allreduce_sum(double*, int64_t) override {}
   void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_min(double*, int64_t) override { throw std::logic_error("unused"); }
   uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
@@ -42,26 +48,93 @@ class SilentRanks final : public dist::Communicator {
 
 std::string event(const std::string& name, int ts) {
   return R"({"name":")" + name + R"(","cat":"c","ph":"X","pid":0,"tid":0,"ts":)" + std::to_string(ts) +
-         R"(.0,"dur":1000000.0})";
+         R"(.000,"dur":1000000.000})";
 }
 
+class TracePath {
+ public:
+  ~TracePath() { std::filesystem::remove(path_); }
+  const std::string& get() const { return path_; }
+  std::string text() const { return io::read_text_file(path_, 1 << 20); }
+
+ private:
+  std::string path_ = std::filesystem::temp_directory_path() / ("ditrain_trace_test_" + std::to_string(::getpid()));
+};
+
 std::string written(const train::Trace& trace, int ranks) {
-  const auto path = std::filesystem::temp_directory_path() / ("ditrain_trace_test_" + std::to_string(::getpid()));
+  const TracePath path;
   SilentRanks comm(ranks);
-  trace.write(path, comm);
-  const std::string text = io::read_text_file(path, 1 << 20);
-  std::filesystem::remove(path);
-  return text;
+  trace.write(path.get(), comm);
+  return path.text();
+}
+
+/// What `ranks` ranks, two a node, write of what each says.
+nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, int)>& say) {
+  const TracePath path;
+  ThreadWorld world{.ranks = ranks, .ranks_per_node = 2};
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    train::Trace trace(true, comm.rank());
+    trace.start(comm);
+    say(trace, comm.rank());
+    trace.write(path.get(), comm);
+  });
+  return nlohmann::json::parse(path.text());
 }
 
 }  // namespace
 
-TEST_CASE("a trace holds the first events that fit into the share of a rank") {
+TEST_CASE("a trace holds the names of its lanes, then the first events that fit into the share of a rank") {
   train::Trace trace(true, 0);
   trace.add("one", "c", 0, 1), trace.add("two", "c", 1, 2), trace.add("three", "c", 2, 3);
   const std::string one = event("one", 0), two = event("two", 1000000), three = event("three", 2000000);
-  const std::string begin = "{\"traceEvents\":[\n", end = "\n]}\n";
-  CHECK(written(trace, 2) == begin + one + ",\n" + two + ",\n" + three + end);
-  CHECK(written(trace, (1 << 30) / 200) == begin + one + ",\n" + two + end);
-  CHECK(written(trace, 1 << 24) == begin + end);  // 64 bytes, less than an event
+  const std::string all = written(trace, 2);
+  CHECK(all.ends_with(",\n" + one + ",\n" + two + ",\n" + three + "\n]}\n"));
+  CHECK_THAT(all, Catch::Contains("\"events_left_out\":0"));
+  const size_t names = all.find(one) - all.find("{\"name\":\"process_name\"");
+  const std::string some = written(trace, int((size_t{1} << 30) / (names + one.size() + two.size() + 20)));
+  CHECK(some.ends_with(",\n" + one + ",\n" + two + "\n]}\n"));
+  CHECK_THAT(some, Catch::Contains("\"events_left_out\":1"));
+  const std::string none = written(trace, 1 << 24);  // 64 bytes, less than an event
+  CHECK(none.ends_with("\"traceEvents\":[\n\n]}\n"));
+  CHECK(nlohmann::json::parse(none).at("otherData").at("events_left_out") == 7);
+}
+
+TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one clock") {
+  const auto trace = world_trace(3, [](train::Trace& t, int rank) {
+    const double now = now_s();
+    // Sums overlap, which one lane could not show; the third finds the first lane free again.
+    std::vector<dist::ReductionOutcome> sums;
+    for (const double s : {0, 1, 2})
+      if (rank == 1) sums.push_back({.start_s = now + s, .end_s = now + s + 2});
+    t.add_step(7, now - 1, {{train::Phase::kAllreduceExposed, now - 0.5, now}}, sums);
+  });
+  CHECK(trace.at("otherData").at("ranks") == 3);
+  CHECK(trace.at("otherData").at("nodes") == 2);
+  const double error_us = trace.at("otherData").at("largest_clock_error_us");
+  CHECK((error_us > 0 && error_us < 1e6));
+  std::map<std::pair<int, int>, std::string> lanes;
+  std::map<std::string, int> lane_of;
+  std::map<int, std::string> processes;
+  for (const auto& e : trace.at("traceEvents")) {
+    const int pid = e.at("pid"), tid = e.at("tid");
+    if (e.at("name") == "process_name") processes[pid] = e.at("args").at("name");
+    if (e.at("name") == "thread_name") lanes[{pid, tid}] = e.at("args").at("name");
+    if (e.at("ph") != "X") continue;
+    CHECK(std::fabs(e.at("ts").get<double>()) < 60e6);  // since the start, not since the boot of the machine
+    if (pid == 1) lane_of[e.at("name")] = tid;
+  }
+  CHECK(processes.size() == 3);
+  CHECK_THAT(processes[2], Catch::StartsWith("rank 2 ("));
+  CHECK((lanes[{0, 0}] == "compute" && lanes[{1, 1}] == "communication" && lanes.count({0, 1}) == 0));
+  CHECK((lane_of["step 7"] == 0 && lane_of["waiting for sums"] == 0));
+  CHECK((lane_of["bucket 0"] == 1 && lane_of["bucket 1"] == 2 && lane_of["bucket 2"] == 1));
+}
+
+TEST_CASE("a trace that nobody asked for does nothing") {
+  train::Trace trace(false, 0);
+  SilentRanks comm(2);
+  trace.start(comm);
+  trace.add("one", "c", 0, 1);
+  trace.write("/nowhere/at/all", comm);
+  CHECK_FALSE(trace.enabled());
 }

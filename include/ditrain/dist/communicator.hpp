@@ -136,6 +136,9 @@ class TimeoutScope {
   double before_;
 };
 
+/// The root's text on every rank. Collective.
+std::string broadcast_text(Communicator& communicator, std::string text, int root = 0);
+
 /// The only rank: every operation is a no-op or a copy.
 std::unique_ptr<Communicator> make_null_communicator();
 
@@ -155,7 +158,8 @@ struct MpiConfig {
 /// ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the
 /// job. Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the
 /// launcher
-///         says that there are several ranks and MPI that there is one: they are of different MPI libraries.
+///         says that there are several ranks and MPI that there is one: they are of different MPI libraries. InputError
+///         for one of several tasks of srun that it told no ranks.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist

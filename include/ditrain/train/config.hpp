@@ -60,8 +60,8 @@ struct DistConfig {
   std::string wire = "f32";                ///< f32 | bf16: what travels between nodes
   bool shard_optimizer = false;
   bool reproducible = false;
-  double timeout_s = 0;  ///< a step that waits longer for another rank ends the run; 0: never
-  int64_t verify_every = 0;
+  double timeout_s = 0;      ///< a step that waits longer for another rank ends the run; 0: never
+  int64_t verify_every = 0;  ///< steps between comparisons of the ranks' weights; 0: never
   std::optional<dist::LinkModel> simulate_link = {};
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/dist/communicator.hpp"
 
 namespace ditrain::train {
@@ -20,10 +21,18 @@ enum class Phase {
   kOptimizer,
   kCheckpoint,
   kSample,
-  kEval
+  kEval,
+  kVerify
 };
-inline constexpr std::array<const char*, 10> kPhaseNames = {
-    "data", "prepare", "forward", "loss", "backward", "allreduce_exposed", "optimizer", "checkpoint", "sample", "eval"};
+inline constexpr std::array<const char*, 11> kPhaseNames = {
+    "data",      "prepare",    "forward", "loss", "backward", "allreduce_exposed",
+    "optimizer", "checkpoint", "sample",  "eval", "verify"};
+
+/// A stretch of time that a phase took, in now_s() times.
+struct PhaseSpan {
+  Phase phase;
+  double start_s, end_s;
+};
 
 class PhaseTimes {
  public:
@@ -34,6 +43,26 @@ class PhaseTimes {
 
  private:
   std::array<double, kPhaseNames.size()> seconds_{};
+};
+
+/// Adds the time of its own life to a phase, and to a list for the timeline.
+class PhaseTimer {
+ public:
+  PhaseTimer(PhaseTimes& times, std::vector<PhaseSpan>& spans, Phase phase)
+      : times_(times), spans_(spans), phase_(phase), start_s_(now_s()) {}
+  ~PhaseTimer() {
+    const double end_s = now_s();
+    times_[phase_] += end_s - start_s_;
+    spans_.push_back({phase_, start_s_, end_s});
+  }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  PhaseTimes& times_;
+  std::vector<PhaseSpan>& spans_;
+  Phase phase_;
+  double start_s_;
 };
 
 struct StepMetrics {

@@ -1,11 +1,19 @@
-// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process a rank.
+// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process a rank, one lane for
+// what it computes, two for the sums of gradients (two may be under way). Clocks of other nodes are aligned to that of
+// rank 0 once, at the start; the head of the file says to within how much.
 #pragma once
+#include <array>
 #include <string>
+#include <vector>
 
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/train/metrics.hpp"
 
 namespace ditrain::train {
+
+enum class Lane { kCompute, kCommunication, kSecondCommunication };
+inline constexpr size_t kNumLanes = 3;
 
 class Trace {
  public:
@@ -13,9 +21,17 @@ class Trace {
   Trace(bool enabled, int rank) : enabled_(enabled), rank_(rank) {}
 
   bool enabled() const { return enabled_; }
-  /// Something that ran from start_s to end_s (now_s() times). Kept up to a cap of events; later ones are left out.
-  /// `lane`: 0 computes, 1 communicates.
-  void add(const std::string& name, const char* category, double start_s, double end_s, int lane = 0);
+  /// Times are told from here. Collective; call it before the first add().
+  void start(dist::Communicator& comm);
+  /// Something that ran from start_s to end_s (now_s() times). Kept up to a cap of events; later ones are counted.
+  void add(const std::string& name, const char* category, double start_s, double end_s, Lane lane = Lane::kCompute);
+  /// Stretches of phases, on the compute lane.
+  void add_phases(const std::vector<PhaseSpan>& spans);
+  /// A step that ends now: its phases, and the sums of its gradients, each on the first of two lanes that is free then.
+  void add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
+                const std::vector<dist::ReductionOutcome>& sums);
+  /// Off: what happens is not recorded until it is on again.
+  void set_enabled(bool enabled) { enabled_ = enabled; }
   /// Records forward and backward of every node.
   void watch(autograd::Tape& tape);
   /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB. Errors:
@@ -23,11 +39,15 @@ class Trace {
   void write(const std::string& path, dist::Communicator& comm) const;
 
  private:
+  std::string lanes(const std::string& host) const;
+
   bool enabled_;
   int rank_;
-  double node_start_s_ = 0;
-  size_t num_events_ = 0;
-  std::string events_;  // JSON objects, comma separated
+  double zero_s_ = 0, clock_error_s_ = 0;  // where 0 is on this rank's clock, and how well that is known
+  double node_start_s_ = 0, first_lane_free_s_ = 0;
+  size_t num_events_ = 0, left_out_ = 0;
+  std::array<bool, kNumLanes> lane_used_{};
+  std::string events_;  // JSON objects, each ended by a comma and a new line
 };
 
 }  // namespace ditrain::train

@@ -27,6 +27,7 @@ struct StepResult {
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
   double allreduce_hidden_s = 0;  ///< communication of gradients that backward covered
   PhaseTimes seconds;
+  std::vector<PhaseSpan> spans;  ///< where those seconds lie
 };
 
 class TrainStep {

@@ -1,0 +1,20 @@
+// Clocks of the nodes of a run, so that what happened on one can be laid beside what happened on another.
+#pragma once
+#include <functional>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/dist/communicator.hpp"
+
+namespace ditrain::dist {
+
+struct ClockOffset {
+  double offset_s = 0;  ///< this rank's clock minus that of rank 0, at the time of the measurement
+  double error_s = 0;   ///< it is not further off than this
+};
+
+/// Pings between rank 0 and the first rank of every other node, some milliseconds a node; ranks of a node have one
+/// clock. Collective; nothing else may be under way on the tags 0 and 1.
+/// Math:     of the ping with the shortest round trip r: offset = answer - (sent + received) / 2, error = r / 2
+ClockOffset measure_clock_offset(Communicator& communicator, const std::function<double()>& clock = now_s);
+
+}  // namespace ditrain::dist

@@ -1,0 +1,22 @@
+// What the ranks of a run hold in common, compared.
+#pragma once
+#include <vector>
+
+#include "ditrain/autograd/parameters.hpp"
+#include "ditrain/dist/replicas.hpp"
+#include "ditrain/ops/context.hpp"
+#include "ditrain/train/config.hpp"
+
+namespace ditrain::train {
+
+/// Checksums of weights, EMA and moments, one pass over that memory by the whole team; with dist.shard_optimizer, under
+/// which ranks have parts of the rest, of the weights alone.
+std::vector<dist::Replica> replicas_of(const Config& config, const autograd::ParameterStore& parameters,
+                                       ops::Context& ctx);
+
+/// Compares the replicas of all ranks. Collective; nothing to do for one rank.
+/// Errors:   RunError "[replicas] after step N ..." on all ranks, as dist::compare_replicas
+void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step,
+                     dist::Communicator& comm, ops::Context& ctx);
+
+}  // namespace ditrain::train

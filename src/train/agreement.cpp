@@ -1,0 +1,86 @@
+#include "ditrain/train/agreement.hpp"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/commit.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::train {
+namespace {
+
+constexpr char kEndOfField = '\x1f';  // in no path and no config
+
+std::string packed(const std::vector<std::string>& fields) {
+  std::string text;
+  for (const std::string& field : fields) text += field + kEndOfField;
+  return text;
+}
+
+std::vector<std::string> unpacked(const std::string& text) {
+  std::vector<std::string> fields;
+  std::istringstream in(text);
+  for (std::string field; std::getline(in, field, kEndOfField);) fields.push_back(field);
+  return fields;
+}
+
+/// The first lines in which two texts differ.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  std::string line_a, line_b;
+  while (line_a == line_b) {
+    const bool more_a = bool(std::getline(lines_a, line_a)), more_b = bool(std::getline(lines_b, line_b));
+    if (!more_a) line_a.clear();
+    if (!more_b) line_b.clear();
+    if (!more_a && !more_b) break;
+  }
+  return {line_a, line_b};
+}
+
+/// what, got, expected and hint of the first fact in which this rank differs; nothing if it does not.
+std::vector<std::string> difference(const std::vector<Fact>& mine, const std::vector<std::string>& first) {
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const std::string expected = i < first.size() ? first[i] : "";
+    if (mine[i].value == expected) continue;
+    const auto [got, wanted] = first_difference(mine[i].value, expected);
+    return {mine[i].what, got, wanted, mine[i].hint};
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
+  std::vector<std::string> values;
+  for (const Fact& fact : mine) values.push_back(fact.value);
+  const std::vector<std::string> first = unpacked(dist::broadcast_text(comm, packed(values)));
+  const std::vector<std::string> all = comm.gather_strings(packed(difference(mine, first)));
+  std::string found;
+  for (size_t rank = 0; rank < all.size() && found.empty(); ++rank)
+    if (!all[rank].empty()) found = packed({std::to_string(rank), comm.host(int(rank)), comm.host(0)}) + all[rank];
+  const std::vector<std::string> f = unpacked(dist::broadcast_text(comm, found));
+  if (f.empty()) return;
+  throw InputError({.where = "ranks",
+                    .what = fmt::format("rank {} ({}) does not have the {} of rank 0 ({})", f[0], f[1], f[3], f[2]),
+                    .got = f[4],
+                    .expected = f[5],
+                    .hint = f[6]});
+}
+
+std::vector<Fact> start_facts(const Config& config, const TrainOptions& options) {
+  const std::string build = std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : "");
+  const std::string command_line =
+      fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
+                  options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
+  return {{"program version", "ditrain " + build, "one build for all nodes"},
+          {"instruction set", kernels::chosen_isa(),
+           "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and weights "
+           "would drift apart"},
+          {"command line", command_line, "the same flags for all ranks"},
+          {"config", to_yaml(config), "one config file on a file system that all nodes share"}};
+}
+
+}  // namespace ditrain::train

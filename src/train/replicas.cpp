@@ -1,0 +1,28 @@
+#include "ditrain/train/replicas.hpp"
+
+#include "ditrain/ops/checksum.hpp"
+
+namespace ditrain::train {
+
+std::vector<dist::Replica> replicas_of(const Config& config, const autograd::ParameterStore& parameters,
+                                       ops::Context& ctx) {
+  std::vector<dist::Replica> replicas;
+  const auto add = [&](const char* name, const Tensor& tensor) {
+    if (tensor.defined()) replicas.push_back({name, ops::checksum(ctx, tensor)});
+  };
+  add("weights", parameters.values);
+  add("bf16 weights", parameters.values_bf16);
+  if (config.dist.shard_optimizer) return replicas;
+  add("ema", parameters.ema);
+  add("first moments", parameters.exp_avg);
+  add("second moments", parameters.exp_avg_sq);
+  return replicas;
+}
+
+void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step,
+                     dist::Communicator& comm, ops::Context& ctx) {
+  if (comm.world_size() > 1)
+    dist::compare_replicas(comm, replicas_of(config, parameters, ctx), "after step " + std::to_string(step));
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,133 @@
+// Scripts for clusters, with what they talk to played by shell scripts (Slurm) or by network namespaces (a second host).
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+constexpr int kNoNamespaces = 77;  // of scripts/two_hosts.sh
+
+std::string script(const std::string& name) { return std::string(DITRAIN_SOURCE_DIR) + "/scripts/" + name; }
+
+void write_program(const std::string& path, const std::string& text) {
+  write_file(path, "#!/bin/bash\n" + text);
+  fs::permissions(path, fs::perms::owner_all);
+}
+
+// The words of a #SBATCH line that begins with `option`.
+std::string sbatch_value(const std::string& text, const std::string& option) {
+  const std::string begin = "\n#SBATCH " + option + "=";
+  const size_t at = text.find(begin);
+  REQUIRE(at != text.npos);
+  return text.substr(at + begin.size(), text.find('\n', at + 1) - at - begin.size());
+}
+
+// srun, mpirun and scontrol: the first two drop their own flags and start two ranks here, the last says it was called.
+void write_launchers(const std::string& folder) {
+  fs::create_directory(folder);
+  const std::string start = std::string("echo \"$flags\" >>\"$LAUNCHER_LOG\"\n") +
+                            "unset ${!SLURM_*}  # or mpirun asks Slurm for the nodes\nexec " + DITRAIN_MPIRUN +
+                            " -np 2 --oversubscribe \"$@\"\n";
+  write_program(folder + "/srun", "while [[ $1 == -* ]]; do flags+=\" $1\"; shift; done\n" + start);
+  write_program(folder + "/mpirun",
+                "while [[ $1 == -* ]]; do flags+=\" $1 $2\"; shift 2; done\n" + start);
+  write_program(folder + "/scontrol", "echo \"scontrol $*\" >>\"$LAUNCHER_LOG\"\n");
+}
+
+}  // namespace
+
+TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job that is queued again") {
+  const std::string name = GENERATE("one_node", "many_nodes", "many_nodes_mpirun");
+  CAPTURE(name);
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run", log = scratch / "launcher.log";
+  write_launchers(scratch / "bin");
+  Args ditrain = tiny_ditrain(out, kForEver);
+  const RunOptions options{.environment = {"DITRAIN=" + ditrain.front(),
+                                           "LAUNCHER_LOG=" + log, "SLURM_JOB_ID=4711", "SLURM_NTASKS=8",
+                                           "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=38"}};
+  ditrain.erase(ditrain.begin());
+  const std::string batch = script("slurm/" + name + ".sbatch");
+  const Args command = Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch} + ditrain;
+  Process process(command, options);
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
+  // Slurm signals the ranks, or (B:) the script.
+  const bool to_script = sbatch_value(read_file(batch), "--signal").starts_with("B:");
+  CHECK(to_script == (name == "many_nodes_mpirun"));
+  const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
+  REQUIRE((ranks[0] > 0 && ranks[1] > 0));
+  if (to_script)
+    process.send(SIGUSR2);
+  else
+    for (const pid_t rank : ranks) kill(rank, SIGUSR2);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 75);
+  CHECK_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
+  const std::string said = read_file(log);
+  CHECK_THAT(said, Contains("scontrol requeue 4711"));
+  CHECK_THAT(said, Contains(to_script ? "-np 8 --map-by ppr:4:node:PE=38 --bind-to core" : "--cpus-per-task=38"));
+
+  // The job that was queued again goes on, and one that fails is not queued.
+  const int64_t step = ditrain::io::list_checkpoints(out + "/checkpoints").back();
+  const Args to_the_end = sets({"train.steps=" + std::to_string(step + 2)});
+  REQUIRE_EXIT(run(command + to_the_end, options), 0);
+  REQUIRE(steps_are_complete(read_metrics(out), step + 2));
+  REQUIRE_EXIT(run(command + sets({"train.stepz=1"}), options), 2);
+  CHECK(read_file(log).find("requeue") == read_file(log).rfind("requeue"));
+}
+
+TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for such nodes") {
+  const std::string machine = "HWLOC_SYNTHETIC=package:2 die:2 numa:4 core:38 pu:1";
+  for (const char* name : {"one_node", "many_nodes", "many_nodes_mpirun"}) {
+    CAPTURE(name);
+    const std::string text = read_file(script("slurm/" + std::string(name) + ".sbatch"));
+    const std::string nodes = sbatch_value(text, "--nodes"), tasks = sbatch_value(text, "--ntasks-per-node");
+    const std::string cpus = sbatch_value(text, "--cpus-per-task");
+    const std::string ranks = std::to_string(std::stoi(nodes) * std::stoi(tasks));
+    const ScratchFolder scratch;
+    const Result dry = run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} +
+                                                                sets({"train.global_batch=" + ranks})),
+                           {.environment = {machine}});
+    REQUIRE_EXIT(dry, 0);
+    CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
+                                 " --cpus-per-task=" + cpus + " --cpu-bind=cores"));
+    CHECK_THAT(dry.out, Contains("mpirun -np " + ranks + " --map-by ppr:" + tasks + ":node:PE=" + cpus));
+  }
+}
+
+TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one host learn") {
+  const ScratchFolder scratch;
+  const Args probe{script("two_hosts.sh"), "/bin/true"};
+  const Result allowed = run(probe);
+  if (allowed.exit_code == kNoNamespaces) {
+    WARN("skipped: " << allowed.err);
+    return;
+  }
+  REQUIRE_EXIT(allowed, 0);
+  const std::vector<std::string> buckets = {"dist.bucket_mib=0.02"};
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "one", 4, sets(buckets)))), 0);
+  const auto expected = column(read_metrics(scratch / "one"), "loss");
+  const auto on_two = [&](const std::string& name, const std::vector<std::string>& settings, double tolerance) {
+    INFO(name);
+    const Result result = run(Args{script("two_hosts.sh"), "--gbit", "1"} +
+                              tiny_ditrain(scratch / name, 4, sets(buckets) + sets(settings) + Args{"--trace"}));
+    REQUIRE_EXIT(result, 0);
+    CHECK_THAT(result.out, Contains("ranks: 2 on 2 node(s)"));
+    const auto got = column(read_metrics(scratch / name), "loss");
+    CHECK(largest_relative_difference(got, expected) <= tolerance);
+    const auto trace = nlohmann::json::parse(read_file(scratch / name + "/trace.json"));
+    CHECK(trace.at("otherData").at("largest_clock_error_us").get<double>() > 0);
+    CHECK_THAT(trace.at("traceEvents").dump(), Contains("rank 0 (ditrain-a)") && Contains("rank 1 (ditrain-b)"));
+  };
+  // Two terms have one sum: only the norm, which clips, is added in another order.
+  on_two("hierarchical", {"dist.allreduce=hierarchical"}, 1e-6);
+  on_two("flat", {"dist.allreduce=flat"}, 1e-6);
+  on_two("bf16", {"dist.wire=bf16"}, 1e-2);
+  CHECK(column(read_metrics(scratch / "bf16"), "loss") != expected);  // gradients were rounded on their way
+}

@@ -1,0 +1,167 @@
+// Ranks that die, compute something else, or are not what the others are.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <sstream>
+
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+std::vector<int64_t> checkpoints(const std::string& out) { return ditrain::io::list_checkpoints(out + "/checkpoints"); }
+
+// Flips the lowest bit of the first byte wherever the process holds these bytes in memory that it may write; returns
+// how often. A cosmic ray, as it were.
+int flip_bit(pid_t process, const std::string& pattern) {
+  const std::string folder = "/proc/" + std::to_string(process);
+  const int memory = open((folder + "/mem").c_str(), O_RDWR);
+  if (memory < 0) return 0;
+  int flips = 0;
+  std::istringstream maps(read_file(folder + "/maps"));
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    char mode[5] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || std::strncmp(mode, "rw", 2) != 0) continue;
+    std::string content(end - begin, '\0');
+    const ssize_t got = pread(memory, content.data(), content.size(), off_t(begin));
+    if (got <= 0) continue;
+    content.resize(size_t(got));
+    for (size_t at = content.find(pattern); at != content.npos; at = content.find(pattern, at + 1)) {
+      const char changed = char(pattern.front() ^ 1);
+      flips += pwrite(memory, &changed, 1, off_t(begin + at)) == 1;
+    }
+  }
+  close(memory);
+  return flips;
+}
+
+// The first bytes of a weight, as a run of no learning rate holds them all the time.
+std::string bytes_of_weight(const std::string& checkpoint) {
+  const ditrain::io::SafetensorsFile file(checkpoint + "/model.safetensors");
+  const auto& view = file.tensor("blocks.1.mlp.fc1.weight");
+  return std::string(reinterpret_cast<const char*>(view.data), 128);
+}
+
+Args rank_with_environment(const std::string& assignment, const Args& command) {
+  return Args{"-np", "1", "-x", assignment} + command;
+}
+
+// Two ranks that are started differently.
+Args two_programs(const Args& first, const Args& second) {
+  return Args{DITRAIN_MPIRUN, "--oversubscribe"} + first + Args{":"} + second;
+}
+
+void require_refused(const Args& command, const std::string& out, const std::vector<std::string>& texts) {
+  const Result result = run(command);
+  REQUIRE_EXIT(result, 2);
+  INFO(result.text());
+  for (const std::string& text : texts) CHECK_THAT(result.err, Contains(text));
+  CHECK(result.err.find("error: ") == result.err.rfind("error: "));  // said once
+  CHECK_FALSE(fs::exists(out));
+}
+
+}  // namespace
+
+TEST_CASE("replicas: comparing them changes nothing, and takes a phase of its own") {
+  const ScratchFolder scratch;
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "plain", 6))), 0);
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "compared", 6, sets({"dist.verify_every=2"})))), 0);
+  CHECK(different_files(checkpoint_of(scratch / "plain", 6), checkpoint_of(scratch / "compared", 6)).empty());
+  for (const auto& line : read_metrics(scratch / "compared"))
+    CHECK((line.at("seconds").at("verify").get<double>() > 0) == (line.at("step").get<int64_t>() % 2 == 0));
+}
+
+TEST_CASE("replicas: a rank whose weights differ ends the run before a checkpoint is written") {
+  const bool at_checkpoint = GENERATE(true, false);
+  CAPTURE(at_checkpoint);
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "still", 1, sets({"optimizer.lr=0"})))), 0);
+  const std::string weight = bytes_of_weight(checkpoint_of(scratch / "still", 1));
+  const std::string every = at_checkpoint ? "dist.verify_every=1000000" : "dist.verify_every=3";
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"optimizer.lr=0", every}))));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
+  if (flip_bit(process_of_rank(1, out), weight) == 0) {
+    WARN("skipped: this system does not let a test write into the memory of a process");
+    return;
+  }
+  if (at_checkpoint) process.send(SIGUSR1);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 1);
+  CHECK_THAT(result.err, Contains("[replicas] after step") && Contains("differences on rank 1 (") &&
+                             Contains("weights") && Contains("--resume auto"));
+  CHECK(result.err.find("error: ") == result.err.rfind("error: "));  // said once
+  CHECK(checkpoints(out).empty());
+}
+
+TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from the last checkpoint to the same bits") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"checkpoint.every_steps=5"}))));
+  REQUIRE(wait_until([&] { return checkpoints(out).size() > 1 || !process.running(); }));
+  const pid_t rank_1 = process_of_rank(1, out);
+  REQUIRE(rank_1 > 0);
+  REQUIRE(kill(rank_1, SIGKILL) == 0);
+  const double start = ditrain::now_s();
+  const Result result = process.wait();
+  INFO(result.text());
+  CHECK(ditrain::now_s() - start < 30);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != 75);
+  CHECK_THAT(result.err, Contains("process rank 1") && Contains("signal 9"));  // mpirun says so; nobody says more
+  CHECK_THAT(result.err, !Contains("ditrain: error"));
+
+  const int64_t steps = checkpoints(out).back() + 7;
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, steps, {"--resume", "auto"}))), 0);
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "whole", steps))), 0);
+  CHECK(different_files(checkpoint_of(out, steps), checkpoint_of(scratch / "whole", steps)).empty());
+  CHECK(steps_are_complete(read_metrics(out), steps));
+}
+
+TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog of the others names it") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=4"})), {"--enable-recovery"}));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
+  const pid_t rank_1 = process_of_rank(1, out);
+  REQUIRE(rank_1 > 0);
+  REQUIRE(kill(rank_1, SIGKILL) == 0);
+  const double start = ditrain::now_s();
+  const Result result = process.wait();
+  INFO(result.text());
+  CHECK(ditrain::now_s() - start < 30);
+  CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));  // mpirun returns 0 then
+}
+
+TEST_CASE("ranks of another config, instruction set or command line are refused before anything is written") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args plain = Args{"-np", "1"} + tiny_ditrain(out, 2);
+  const auto refused = [&](const Args& other, const std::vector<std::string>& texts) {
+    require_refused(two_programs(plain, other), out, texts);
+  };
+  refused(Args{"-np", "1"} + tiny_ditrain(out, 2, sets({"train.global_batch=16"})),
+          {"[ranks] rank 1 (", "does not have the config of rank 0 (", "global_batch: 16", "global_batch: 8"});
+  refused(Args{"-np", "1"} + tiny_ditrain(out, 2, {"--trace"}), {"the command line of rank 0", "--trace"});
+  refused(rank_with_environment("DITRAIN_ISA=baseline", tiny_ditrain(out, 2)),
+          {"the instruction set of rank 0", "got baseline", "mpirun -x DITRAIN_ISA"});
+}
+
+TEST_CASE("Slurm: tasks without ranks are refused, a forgotten launcher is noticed") {
+  const ScratchFolder scratch;
+  const Result lost = run(tiny_ditrain(scratch / "lost", 1), {.environment = {"SLURM_STEP_NUM_TASKS=4"}});
+  REQUIRE_EXIT(lost, 2);
+  CHECK_THAT(lost.err, Contains("each would train alone") && Contains("srun --mpi=pmix"));
+  CHECK_FALSE(fs::exists(scratch / "lost"));
+  const Result alone = run(tiny_ditrain(scratch / "alone", 1), {.environment = {"SLURM_NTASKS=4"}});
+  REQUIRE_EXIT(alone, 0);
+  CHECK_THAT(alone.err, Contains("one rank, but the Slurm allocation is for 4 tasks"));
+}
