@@ -10,6 +10,7 @@
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -27,15 +28,21 @@ namespace {
 CommandLine make_command_line() {
   return CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
-      {{"model", "M", "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step S)"},
-       {"batch", "N,...", "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2)"},
+      {{"model", "M",
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, strategies S)"},
+       {"batch", "N,...",
+        "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, strategies 16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
-       {"clusters", "C", "thread clusters (default: one a NUMA domain, inside a single one an L3 cache)"},
+       {"clusters", "C",
+        "thread clusters (default: one a NUMA domain, inside a single one an L3 cache; strategies, if that is one: one "
+        "a thread)"},
        {"precision", "P", "f32 or bf16", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
+       {"memory-gib", "X",
+        "memory limit of all ranks of a run together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"out", "FILE", "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json)"},
        {"json", "FILE", "write the rows as JSON too"}},
@@ -50,7 +57,10 @@ CommandLine make_command_line() {
       "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
-      "          mpirun -np 2 ditbench comm\n");
+      "          mpirun -np 2 ditbench comm\n"
+      "  strategies  the same cores as one process whose clusters share everything (cftp), as a process with a replica\n"
+      "          a cluster (dp), or as processes that share one by tensor parallelism (dp_tp): seconds a step and memory\n"
+      "          of real runs in alternation (the paper's Table 2); starts ditrain and mpirun itself\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -143,12 +153,22 @@ void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicat
   bench::bench_comm(harness, comm, bench);
 }
 
+void run_strategies(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  bench::StrategiesBench bench{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  if (line.has("model")) bench.model = line.get("model");
+  if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
+  if (line.has("clusters")) bench.clusters = line.get_int("clusters", 1, 4096);
+  if (line.has("memory-gib")) bench.memory_gib = line.get_double("memory-gib", 0.001, 1 << 20);
+  bench::bench_strategies(harness, bench);
+}
+
 struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {{"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},
-                              {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}};
+                              {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},
+                              {"strategies", run_strategies}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;

@@ -74,6 +74,10 @@ void check_strategy(const Config& c) {
     fail("pictures and validation need a replica a rank, which parallel.strategy: dp_tp has not",
          fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
          "0 for both, or parallel.strategy: cftp or dp");
+  if (strategy == "dp_tp" && (c.dist.shard_optimizer || c.dist.reproducible))
+    fail("parallel.strategy: dp_tp divides replicas over ranks in its own way",
+         fmt::format("dist.shard_optimizer: {}, dist.reproducible: {}", c.dist.shard_optimizer, c.dist.reproducible),
+         "false for both, or parallel.strategy: cftp or dp");
 }
 
 // A replica that several ranks share.

@@ -1,5 +1,6 @@
 // ditbench from outside: its help, what it refuses, what it writes.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "run.hpp"
@@ -10,7 +11,7 @@ using Catch::Contains;
 TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
-  for (const char* text : {"  gemm  ", "  ops  ", "  step  ", "  ladder  ", "  comm  ", "--kib N,...", "--model M",
+  for (const char* text : {"  gemm  ", "  ops  ", "  step  ", "  ladder  ", "  comm  ", "  strategies  ", "--kib N,...", "--memory-gib X", "--model M",
                            "--batch N,...", "--threads T", "--precision P", "--recompute MODE", "--peers",
                            "--repeats N", "--set KEY=VALUE...", "--json FILE", "--help", "--version"})
     CHECK_THAT(help.out, Contains(text));
@@ -30,6 +31,8 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "--precision", "f16"}, "f32 or bf16");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");
   refused({"gemm", "--model", "XXL"}, "unknown model");
+  refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
+  refused({"strategies", "--threads", "1", "--clusters", "2"}, "parallel.clusters");
   refused({"comm"}, "comm needs several ranks; try mpirun -np 2 ditbench comm");
 }
 
@@ -67,4 +70,60 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   CHECK(j.at("peak").at("f32_gflops").get<double>() > 0);
   REQUIRE(j.at("rows").size() == 2);
   CHECK(j.at("rows").at(1).at("batch") == 2);
+}
+
+TEST_CASE("ditbench: strategies in real runs, with memory and without") {
+  const ScratchFolder scratch;
+  const std::string json = scratch / "rows.json";
+  const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
+  const Args command = program("ditbench", {"strategies", "--model", "custom", "--batch", "4", "--threads", "2",
+                                            "--clusters", "2", "--repeats", "1", "--json", json}) +
+                       tiny;
+  const RunOptions in_scratch{.environment = {"TMPDIR=" + scratch / "tmp"}};
+  fs::create_directory(scratch / "tmp");
+  const auto rows = [&] { return nlohmann::json::parse(read_file(json)).at("rows"); };
+
+  const Result result = run(command, in_scratch);
+  REQUIRE_EXIT(result, 0);
+  CHECK_THAT(result.out, Contains("cftp / dp: ") && Contains("cftp / dp_tp: ") && Contains("x the memory"));
+  REQUIRE(rows().size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto row = rows().at(i);
+    CHECK(row.at("strategy") == std::vector<std::string>{"cftp", "dp", "dp_tp"}[i]);
+    CHECK(row.at("ranks") == (i == 0 ? 1 : 2));
+    CHECK(row.at("clusters") == 2);
+    CHECK(row.at("repeats") == 3);
+    CHECK(row.at("images_per_second").get<double>() == Approx(4 / row.at("median_s").get<double>()));
+    CHECK(row.at("peak_bytes").get<double>() > 5e6);
+    CHECK(row.at("result") == "ok");
+  }
+  CHECK(rows().at(0).at("peers").at("dp").get<double>() > 0);
+  CHECK(fs::is_empty(scratch / "tmp"));
+
+  const Result too_small = run(command + Args{"--memory-gib", "0.05"}, in_scratch);
+  REQUIRE_EXIT(too_small, 0);
+  CHECK_THAT(too_small.out, Contains("memory limit: ") && Contains("cftp / dp: cftp is out of memory"));
+  for (const auto& row : rows()) {
+    CHECK(row.at("result") == "out of memory");
+    CHECK(row.at("median_s").is_null());
+  }
+  CHECK(fs::is_empty(scratch / "tmp"));
+}
+
+TEST_CASE("ditbench: strategies that are stopped leave nothing behind") {
+  const ScratchFolder scratch;
+  fs::create_directory(scratch / "tmp");
+  Process process(program("ditbench", {"strategies", "--model", "S", "--batch", "64", "--threads", "2"}),
+                  {.environment = {"TMPDIR=" + scratch / "tmp"}});
+  const auto log_of_run = [&] {
+    for (const auto& entry : fs::recursive_directory_iterator(scratch / "tmp"))
+      if (entry.path().filename() == "run1.log") return true;
+    return false;
+  };
+  REQUIRE(wait_until([&] { return log_of_run() || !process.running(); }));
+  process.send(SIGINT);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 1);
+  CHECK_THAT(result.err, Contains("stopped by a signal"));
+  CHECK(fs::is_empty(scratch / "tmp"));
 }

@@ -1,0 +1,51 @@
+// A program that a bench starts and measures from outside.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "memory_cap.hpp"
+
+namespace ditrain::bench {
+
+/// Runs in a process group of its own, so that Ctrl-C is for the bench to act on, with its output in a file. Ends with
+/// this object, and so do the processes it started; also with the bench, whatever ends that.
+class Child {
+ public:
+  struct Options {
+    std::string output;                         ///< file for stdout and stderr together
+    std::vector<std::string> environment = {};  ///< "NAME=VALUE", before what this process has
+    const MemoryCap* cap = nullptr;             ///< must outlive the child
+  };
+  /// command[0] is a path. Errors: RunError if no process can be made
+  Child(const std::vector<std::string>& command, const Options& options);
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  bool running();
+  /// Of a child that has ended: its exit code, or 128 + N if signal N ended it.
+  int exit_code() const { return exit_code_; }
+  pid_t pid() const { return pid_; }
+  /// It and all processes below it, parents first.
+  std::vector<pid_t> processes() const;
+  /// Kills all that it started, then, if that does not end it (mpirun cleans up), itself; returns when it is gone.
+  void end();
+
+ private:
+  bool wait(bool block);
+
+  pid_t pid_ = -1;
+  bool ended_ = false;
+  int exit_code_ = -1;
+};
+
+/// The program that a process runs; "" if it is gone.
+std::string program_of(pid_t pid);
+/// Proportional set size: what it shares counts in parts. 0 if it is gone.
+int64_t pss_bytes(pid_t pid);
+/// The first file of that name in the folders of $PATH; "" if there is none.
+std::string find_in_path(const std::string& name);
+
+}  // namespace ditrain::bench

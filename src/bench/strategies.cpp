@@ -1,0 +1,275 @@
+#include "ditrain/bench/strategies.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "child.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/signals.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/option_table.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSteps = 4;         // of a timed run; the first one touches memory for the first time
+constexpr int64_t kMemorySteps = 2;   // after one step everything has been touched
+constexpr useconds_t kLook_us = 100000;
+constexpr size_t kLastWords = 1500;   // of a run that failed
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((fs::temp_directory_path() / "ditbench_XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr)
+      throw RunError({.where = "ditbench", .what = "cannot make a folder " + path_});
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+struct Step {
+  double seconds = 0, exposed_s = 0;
+};
+
+// The whole lines of metrics.jsonl so far.
+std::vector<Step> read_steps(const std::string& out, int64_t batch) {
+  std::ifstream in(out + "/metrics.jsonl");
+  std::vector<Step> steps;
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!j.is_object()) break;
+    steps.push_back({double(batch) / j.at("images_per_second").get<double>(),
+                     j.at("seconds").at("allreduce_exposed").get<double>()});
+  }
+  return steps;
+}
+
+double quantile(std::vector<double> x, double q) {
+  if (x.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::sort(x.begin(), x.end());
+  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
+}
+
+/// One of the three, and what its runs gave so far.
+struct Contender {
+  std::string strategy;
+  int ranks = 1;
+  std::vector<double> seconds = {}, exposed_s = {};
+  int64_t peak_bytes = 0;
+  bool fits = true;
+
+  double median_s() const { return quantile(seconds, 0.5); }
+};
+
+class StrategiesMeter {
+ public:
+  StrategiesMeter(Harness& harness, const StrategiesBench& bench);
+  void measure();
+
+ private:
+  std::string config_file(const Contender& c);
+  std::vector<std::string> command(const Contender& c, const std::string& out);
+  void run(Contender& c, int64_t steps, bool for_memory);
+  void look_at_memory(const Child& child, Contender& c) const;
+  void judge_end(Child& child, const MemoryCap& cap, const std::string& output, Contender& c) const;
+  Row row(const Contender& c) const;
+  void compare(const Contender& ours, const Contender& theirs);
+
+  Harness& harness_;
+  const StrategiesBench bench_;
+  int threads_, clusters_;
+  std::string ditrain_, mpirun_;
+  TemporaryFolder folder_;
+  int runs_ = 0;
+};
+
+int clusters_of(const Harness& harness, const StrategiesBench& bench) {
+  if (bench.clusters > 0) return int(bench.clusters);
+  const int natural = harness.placement().clusters;
+  return natural > 1 ? natural : harness.num_threads();
+}
+
+std::string program_beside(const char* name) {
+  return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
+StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
+    : harness_(harness),
+      bench_(bench),
+      threads_(harness.num_threads()),
+      clusters_(clusters_of(harness, bench)),
+      ditrain_(program_beside("ditrain")),
+      mpirun_(find_in_path("mpirun")) {
+  if (clusters_ > threads_)
+    throw InputError({.where = "ditbench",
+                      .what = "more clusters than threads",
+                      .got = fmt::format("{} and {}", clusters_, threads_)});
+  if (access(ditrain_.c_str(), X_OK) != 0)
+    throw InputError({.where = "ditbench", .what = "strategies starts ditrain, which is missing: " + ditrain_});
+  if (mpirun_.empty())
+    throw InputError({.where = "ditbench",
+                      .what = "strategies starts ranks, and there is no mpirun in $PATH",
+                      .hint = "the package openmpi-bin"});
+  config_file({"cftp"});  // a bad key before anything runs
+  platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
+  platform::install_signal_flags();
+}
+
+// The config of a strategy, on all cores whatever the number of ranks. Returns its path.
+std::string StrategiesMeter::config_file(const Contender& c) {
+  train::Config config;
+  config.model.name = model_name(bench_.model);
+  config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
+  config.train.global_batch = bench_.batch;
+  config.train.steps = int64_t{1} << 30;  // the run is ended from outside, before it would write a checkpoint
+  config.checkpoint.every_steps = 0, config.log.every_steps = 1;
+  config.parallel.strategy = c.strategy;
+  config.parallel.threads = threads_ / c.ranks;
+  config.parallel.clusters = c.ranks == 1 ? clusters_ : 1;
+  train::apply_set(config, "train.precision=" + bench_.precision);
+  for (const std::string& set : bench_.sets) train::apply_set(config, set);
+  nn::apply_name(config.model);
+  train::validate(config);
+  const std::string path = folder_.path() + "/" + c.strategy + ".yaml";
+  std::ofstream(path) << train::to_yaml(config);
+  return path;
+}
+
+// Ranks see all cores and share them out between them, as their start reports tell.
+std::vector<std::string> StrategiesMeter::command(const Contender& c, const std::string& out) {
+  std::vector<std::string> words = {ditrain_, "--config", config_file(c), "--out", out};
+  if (c.strategy == "cftp") return words;
+  const std::vector<std::string> launcher = {mpirun_,          "-np",       std::to_string(c.ranks),
+                                             "--oversubscribe", "--bind-to", "none"};
+  words.insert(words.begin(), launcher.begin(), launcher.end());
+  return words;
+}
+
+void StrategiesMeter::look_at_memory(const Child& child, Contender& c) const {
+  int64_t sum = 0;
+  for (const pid_t pid : child.processes())
+    if (program_of(pid) == fs::canonical(ditrain_)) sum += pss_bytes(pid);
+  c.peak_bytes = std::max(c.peak_bytes, sum);
+}
+
+// A run that ended before it was told to: it did not fit, or something is wrong.
+void StrategiesMeter::judge_end(Child& child, const MemoryCap& cap, const std::string& output, Contender& c) const {
+  const std::string said = text_of(output);
+  if (said.find("[memory]") != said.npos || cap.kills() > 0) {
+    c.fits = false;
+    return;
+  }
+  throw RunError({.where = "ditbench",
+                  .what = fmt::format("the run of {} ended with exit code {}:\n{}", c.strategy, child.exit_code(),
+                                      said.substr(said.size() - std::min(said.size(), kLastWords)))});
+}
+
+void StrategiesMeter::run(Contender& c, int64_t steps, bool for_memory) {
+  const std::string out = fmt::format("{}/run{}", folder_.path(), ++runs_), output = out + ".log";
+  const MemoryCap cap(size_t(bench_.memory_gib * 0x1p30), c.ranks);
+  if (runs_ == 1 && cap.limited()) harness_.note(cap.description());
+  Child::Options options{.output = output, .environment = {"TMPDIR=" + folder_.path()}, .cap = &cap};
+  if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
+    options.environment.insert(options.environment.end(),
+                               {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
+  Child child(command(c, out), options);
+  std::vector<Step> done;
+  while (int64_t(done.size()) < steps) {
+    usleep(kLook_us);
+    if ((platform::take_signal_flags() & platform::kStopRequested) != 0)
+      throw RunError({.where = "ditbench", .what = "stopped by a signal"});
+    if (for_memory) look_at_memory(child, c);
+    done = read_steps(out, bench_.batch);
+    if (int64_t(done.size()) < steps && !child.running()) return judge_end(child, cap, output, c);
+  }
+  child.end();
+  for (int64_t i = 1; i < steps && !for_memory; ++i) {
+    c.seconds.push_back(done[size_t(i)].seconds);
+    c.exposed_s.push_back(done[size_t(i)].exposed_s);
+  }
+  fs::remove_all(out);
+}
+
+Row StrategiesMeter::row(const Contender& c) const {
+  Row row{.name = "strategies " + model_name(bench_.model) + " " + c.strategy, .dtype = bench_.precision};
+  row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
+  row.share = std::numeric_limits<double>::quiet_NaN();
+  row.details = {{"strategy", c.strategy, false},
+                 {"ranks", int64_t(c.ranks)},
+                 {"clusters", int64_t(clusters_)},
+                 {"batch", bench_.batch},
+                 {"images_per_second", double(bench_.batch) / c.median_s()},
+                 {"allreduce_exposed_s", quantile(c.exposed_s, 0.5)},
+                 {"peak_bytes", c.peak_bytes},
+                 {"result", std::string(c.fits ? "ok" : "out of memory")}};
+  return row;
+}
+
+void StrategiesMeter::compare(const Contender& ours, const Contender& theirs) {
+  std::string line = "cftp / " + theirs.strategy + ": ";
+  if (!ours.fits || !theirs.fits)
+    line += (ours.fits ? theirs.strategy : "cftp") + " is out of memory";
+  else
+    line += fmt::format("{:.3f} x the images/s, {:.3f} x the memory", theirs.median_s() / ours.median_s(),
+                        double(ours.peak_bytes) / double(theirs.peak_bytes));
+  harness_.note(line);
+}
+
+void StrategiesMeter::measure() {
+  std::vector<Contender> contenders = {{"cftp", 1}, {"dp", clusters_}, {"dp_tp", clusters_}};
+  for (Contender& c : contenders) run(c, kMemorySteps, true);
+  for (int64_t repeat = 0; repeat < harness_.effort().repeats; ++repeat)
+    for (Contender& c : contenders)
+      if (c.fits) run(c, kSteps, false);
+  for (const Contender& c : contenders) {
+    Row row = this->row(c);
+    for (const Contender& other : contenders)
+      if (&c == &contenders[0] && &other != &c && c.fits && other.fits)
+        row.peers.emplace_back(other.strategy, other.median_s() / c.median_s());
+    harness_.add(std::move(row));
+  }
+  for (size_t i = 1; i < contenders.size(); ++i) compare(contenders[0], contenders[i]);
+}
+
+}  // namespace
+
+void bench_strategies(Harness& harness, const StrategiesBench& bench) {
+  if (!dist::mpi_launcher().empty())
+    throw InputError({.where = "ditbench",
+                      .what = "strategies starts ranks itself",
+                      .got = "a run under " + dist::mpi_launcher(),
+                      .hint = "ditbench strategies without a launcher"});
+  StrategiesMeter(harness, bench).measure();
+}
+
+}  // namespace ditrain::bench
