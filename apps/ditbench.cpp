@@ -58,9 +58,10 @@ CommandLine make_command_line() {
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
       "          mpirun -np 2 ditbench comm\n"
-      "  strategies  the same cores as one process whose clusters share everything (cftp), as a process with a replica\n"
-      "          a cluster (dp), or as processes that share one by tensor parallelism (dp_tp): seconds a step and memory\n"
-      "          of real runs in alternation (the paper's Table 2); starts ditrain and mpirun itself\n");
+      "  strategies  the same cores as one process whose clusters share everything (cftp), as a process a cluster,\n"
+      "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds "
+      "a\n"
+      "          step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -166,8 +167,12 @@ struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&, dist::Communicator&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},
-                              {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},
+constexpr Bench kBenches[] = {{"gemm", run_gemm},
+                              {"ops", run_ops},
+                              {"step", run_step},
+                              {"ladder", run_ladder},
+                              {"tune", run_tune},
+                              {"comm", run_comm},
                               {"strategies", run_strategies}};
 
 const Bench& wanted_bench(const CommandLine& line) {

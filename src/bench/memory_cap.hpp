@@ -1,13 +1,14 @@
 // A limit on the memory of programs that a bench starts, all of them together.
 #pragma once
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
-#include <sys/types.h>
 
 namespace ditrain::bench {
 
-/// A cgroup of its own (v2, or the memory controller of v1) where this process may make one; else RLIMIT_DATA of each of
-/// `processes` processes, which counts what they map privately for writing, touched or not, but nothing they share.
+/// A cgroup of its own (v2, or the memory controller of v1) where this process may make one; else RLIMIT_DATA of each
+/// of `processes` processes, which counts what they map privately for writing, touched or not, but nothing they share.
 class MemoryCap {
  public:
   /// bytes 0: no limit.

@@ -27,10 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSteps = 4;         // of a timed run; the first one touches memory for the first time
-constexpr int64_t kMemorySteps = 2;   // after one step everything has been touched
+constexpr int64_t kSteps = 4;        // of a timed run; the first one touches memory for the first time
+constexpr int64_t kMemorySteps = 2;  // after one step everything has been touched
 constexpr useconds_t kLook_us = 100000;
-constexpr size_t kLastWords = 1500;   // of a run that failed
+constexpr size_t kLastWords = 1500;  // of a run that failed
 
 class TemporaryFolder {
  public:
@@ -140,7 +140,7 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
     throw InputError({.where = "ditbench",
                       .what = "strategies starts ranks, and there is no mpirun in $PATH",
                       .hint = "the package openmpi-bin"});
-  config_file({"cftp"});  // a bad key before anything runs
+  config_file({"cftp"});                                                  // a bad key before anything runs
   platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
   platform::install_signal_flags();
 }
@@ -169,7 +169,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
 std::vector<std::string> StrategiesMeter::command(const Contender& c, const std::string& out) {
   std::vector<std::string> words = {ditrain_, "--config", config_file(c), "--out", out};
   if (c.strategy == "cftp") return words;
-  const std::vector<std::string> launcher = {mpirun_,          "-np",       std::to_string(c.ranks),
+  const std::vector<std::string> launcher = {mpirun_,           "-np",       std::to_string(c.ranks),
                                              "--oversubscribe", "--bind-to", "none"};
   words.insert(words.begin(), launcher.begin(), launcher.end());
   return words;

@@ -1,8 +1,8 @@
-// The communicator over MPI. Two communicators of MPI's for the same ranks: gradients and messages on one, everything else on the other,
-// so that a thread which talks about gradients and one which gathers metrics need no common order of calls. All
-// operations are non-blocking underneath: waiting can be polite and can end. (A blocking MPI_Allreduce in a thread of
-// its own is twice as fast as MPI_Iallreduce with Open MPI 4.1, 128 MiB and 2 ranks of a node; but it spins, and nobody
-// can end it. What is fast is the reduction through shared memory, see engine.hpp.)
+// The communicator over MPI. Two communicators of MPI's for the same ranks: gradients and messages on one, everything
+// else on the other, so that a thread which talks about gradients and one which gathers metrics need no common order of
+// calls. All operations are non-blocking underneath: waiting can be polite and can end. (A blocking MPI_Allreduce in a
+// thread of its own is twice as fast as MPI_Iallreduce with Open MPI 4.1, 128 MiB and 2 ranks of a node; but it spins,
+// and nobody can end it. What is fast is the reduction through shared memory, see engine.hpp.)
 #include <unistd.h>
 
 #include <cstdlib>

@@ -159,8 +159,8 @@ void validate_for_ranks(const Config& config, int world_size) {
   if (batch % ranks != 0) {
     const int64_t below = batch / ranks * ranks;
     fail(fmt::format("train.global_batch does not divide over the {}", who),
-         fmt::format("{} samples over {} {}", batch, ranks, who),
-         fmt::format("a multiple of {}", ranks), fmt::format("train.global_batch: {} or {}", below, below + ranks));
+         fmt::format("{} samples over {} {}", batch, ranks, who), fmt::format("a multiple of {}", ranks),
+         fmt::format("train.global_batch: {} or {}", below, below + ranks));
   }
   const int64_t share = batch / ranks;
   if (micro != 0 && share % micro != 0)

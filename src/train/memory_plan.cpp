@@ -75,6 +75,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
   const auto samples = size_t(config.train.global_batch / replicas(config, world_size));
   const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
+  const bool sums = replicas(config, world_size) > 1 && config.dist.engine;
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
                 {"bf16 weights", "read by products", precision_of(config) == DType::kBF16 ? arena / 2 : 0},
                 {"gradients", "", arena},
@@ -84,8 +85,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
-                {"messages", "between nodes: two buckets",
-                 replicas(config, world_size) > 1 && config.dist.engine ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+                {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
                 {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
@@ -144,8 +144,7 @@ std::string what_fits(const Config& config, int world_size, int local_size) {
   s += what_fits_recomputing(config, world_size, local_size, smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
-    const bool divides =
-        world % tensor_ranks(config) == 0 && config.train.global_batch % replicas(config, world) == 0;
+    const bool divides = world % tensor_ranks(config) == 0 && config.train.global_batch % replicas(config, world) == 0;
     const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
     if (fewer == 0) continue;
     s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);

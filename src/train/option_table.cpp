@@ -185,9 +185,10 @@ Rows machine_rows() {
                       "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
                       "thread clusters of a rank; auto: one a NUMA domain, inside a single one an L3 cache"),
-      choice(DITRAIN_KEY(parallel.strategy), {"cftp", "dp", "dp_tp"}, {},
-             "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
-             "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
+      choice(
+          DITRAIN_KEY(parallel.strategy), {"cftp", "dp", "dp_tp"}, {},
+          "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
+          "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
       integer_or_auto(DITRAIN_KEY(parallel.tensor_ranks), 1, kMaxThreads,
                       "ranks that share a replica (dp_tp); auto: all of a node"),
       choice(

@@ -10,9 +10,9 @@ using Catch::Contains;
 namespace {
 
 Args tiny(const std::string& out, int64_t steps, const std::vector<std::string>& settings, const Args& more = {}) {
-  return tiny_ditrain(out, steps,
-                      sets({"model.num_heads=4", "dist.bucket_mib=0.02", "optimizer.warmup_steps=0"}) +
-                          sets(settings) + more);
+  return tiny_ditrain(
+      out, steps,
+      sets({"model.num_heads=4", "dist.bucket_mib=0.02", "optimizer.warmup_steps=0"}) + sets(settings) + more);
 }
 
 void require_close(const std::string& got, const std::string& expected, double tolerance) {
@@ -112,8 +112,8 @@ TEST_CASE("strategies: what does not fit together is refused") {
 
 TEST_CASE("strategies: a dry run tells what a rank shares") {
   const ScratchFolder scratch;
-  const Result result =
-      run(tiny(scratch / "run", 2, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, {"--dry-run", "--ranks", "4"}));
+  const Result result = run(
+      tiny(scratch / "run", 2, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, {"--dry-run", "--ranks", "4"}));
   REQUIRE_EXIT(result, 0);
   CHECK_THAT(result.out, Contains("2 rank(s) share a replica and its samples") &&
                              Contains("4 rank(s): 4 sample(s) a rank and step in micro-batches of 4"));

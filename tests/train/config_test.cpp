@@ -578,9 +578,10 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
   const std::string sampling = validate_error([](Config& c) { c.parallel.strategy = "dp_tp", c.eval.every_steps = 5; });
   CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, expected 0 for both, or parallel.strategy: "
                       "cftp or dp") != std::string::npos);
-  for (bool DistConfig::* key : {&DistConfig::shard_optimizer, &DistConfig::reproducible})
-    CHECK(validate_error([=](Config& c) { c.parallel.strategy = "dp_tp", c.dist.*key = true; })
-              .find("divides replicas over ranks in its own way") != std::string::npos);
+  for (bool DistConfig::*key : {&DistConfig::shard_optimizer, &DistConfig::reproducible})
+    CHECK(validate_error([=](Config& c) {
+            c.parallel.strategy = "dp_tp", c.dist.*key = true;
+          }).find("divides replicas over ranks in its own way") != std::string::npos);
 
   const auto ranks = [](int64_t tensor_ranks, int world_size, int64_t batch = 8) {
     Config c;

@@ -120,7 +120,8 @@ TEST_CASE("ranks that share a replica have their parts of it in the plan, and al
   // Of a block's 18 C^2 weights the 12 of qkv, proj, fc1 and fc2 are shared; of 11 values kept a token and channel 8.
   const auto bytes = [&](const MemoryPlan& plan, const char* name) { return double(item(plan, name).bytes); };
   CHECK(bytes(shared, "gradients") == Approx(bytes(whole, "gradients") * (1 - 0.5 * 12 / 18)).epsilon(0.03));
-  CHECK(bytes(shared, "kept activations") == Approx(bytes(whole, "kept activations") * (1 - 0.5 * 8 / 11)).epsilon(0.03));
+  CHECK(bytes(shared, "kept activations") ==
+        Approx(bytes(whole, "kept activations") * (1 - 0.5 * 8 / 11)).epsilon(0.03));
   CHECK(shared.micro_batch == whole.micro_batch);
   CHECK(two_groups.micro_batch == whole.micro_batch / 2);
   CHECK(bytes(two_groups, "data queue") == bytes(whole, "data queue") / 2);

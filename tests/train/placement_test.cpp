@@ -136,6 +136,23 @@ TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores d
   CHECK(suppose_ranks(Config{}, laptop, 4).nodes == 4);
 }
 
+TEST_CASE("dp and dp_tp have one cluster a rank; a rank on the cores of several is told how to have more") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  Config config;
+  config.parallel.strategy = GENERATE("dp", "dp_tp");
+  config.parallel.comm_cores = 0;
+  const Placement die = suppose_ranks(config, node, 4).on_node[0];
+  CHECK((die.threads == 152 && die.clusters == 1));
+  CHECK(die.plan.clusters_from == "parallel.strategy: " + config.parallel.strategy + ", one a rank");
+  REQUIRE(die.notes.size() == 1);
+  CHECK_THAT(
+      die.notes[0],
+      Contains("the cores of this one hold 4 clusters; one each: mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
+  CHECK(suppose_ranks(config, node, 16).on_node[0].clusters == 1);
+  config.parallel.strategy = "cftp";
+  CHECK(suppose_ranks(config, node, 4).on_node[0].notes.empty());
+}
+
 TEST_CASE("two hardware threads a core on request") {
   const platform::Topology node = synthetic_machine(platform::kEpycNps1);
   Config config;

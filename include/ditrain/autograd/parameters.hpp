@@ -26,10 +26,10 @@ struct Part {
 };
 
 struct Parameter {
-  std::string name;  ///< of the public state dict, "blocks.0.attn.qkv.weight"
-  Shape shape;       ///< of what this store holds
-  Shape full_shape;  ///< of the public state dict: the same, unless ranks share the parameter
-  Part part;         ///< of the full tensor
+  std::string name;       ///< of the public state dict, "blocks.0.attn.qkv.weight"
+  Shape shape;            ///< of what this store holds
+  Shape full_shape;       ///< of the public state dict: the same, unless ranks share the parameter
+  Part part;              ///< of the full tensor
   bool trainable = true;  ///< false: only a value, outside the arenas (pos_embed)
   int64_t state_dict_order = 0;
   ArenaSlice slice;    ///< padded to 64 bytes

@@ -20,12 +20,14 @@ struct StrategiesBench {
 /// drawn data at 32 x 32, take turns: one each for memory, then `repeats` of the harness for time, each of a few steps
 /// whose first one does not count.
 /// Times     seconds of a step, by metrics.jsonl
-/// Details   strategy, ranks, clusters (of all ranks), images_per_second, allreduce_exposed_s (median), peak_bytes (most
-///           that the proportional set sizes of all ranks were together, looked at every 0.1 s in the runs for memory),
-///           result: "ok", or "out of memory" where the plan of ditrain or the system said so; such a row has no times
+/// Details   strategy, ranks, clusters (of all ranks), batch, images_per_second, allreduce_exposed_s (median),
+///           peak_bytes (the most that the proportional set sizes of all ranks came to together, looked at every 0.1 s
+///           in the runs for memory), result: "ok", or "out of memory" where ditrain's plan or the system said so; such
+///           a row has no times
 /// Peers     of cftp: dp, dp_tp = our images/s / theirs; notes say it with the memory beside it
-/// Errors:   InputError for more clusters than threads, without ditrain beside this program or mpirun in $PATH, or under
-///           mpirun; RunError for runs that fail in another way, with the end of what they said, and after Ctrl-C
+/// Errors:   InputError for more clusters than threads, without ditrain beside this program or mpirun in $PATH, and
+///           under mpirun; RunError, with the end of what it said, for a run that fails in another way; RunError after
+///           Ctrl-C
 void bench_strategies(Harness& harness, const StrategiesBench& bench);
 
 }  // namespace ditrain::bench

@@ -5,8 +5,8 @@
 // Kept for backward: x (and by Modulations the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
-// hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks that
-// share a replica (tensor_parallel.hpp) each has its own heads H and columns F.
+// hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
+// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F.
 #pragma once
 #include "ditrain/nn/modulations.hpp"
 #include "ditrain/ops/elementwise.hpp"

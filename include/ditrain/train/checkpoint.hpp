@@ -36,8 +36,9 @@ std::string find_checkpoint(const std::string& path);
 /// Errors:   InputError if state.json is missing, truncated or lacks a field
 CheckpointState read_checkpoint_state(const std::string& folder);
 
-/// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store): of tensors
-/// that ranks share, the part that the store has; frozen parameters go to their own place. Works for model.safetensors, ema.safetensors and exports.
+/// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store): of
+/// tensors that ranks share, the part that the store has; frozen parameters go to their own place. Works for
+/// model.safetensors, ema.safetensors and exports.
 /// Errors:   InputError that names the file and the tensor: missing, extra, of another shape, not finite, not floating
 void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena);
 

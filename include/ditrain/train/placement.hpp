@@ -28,9 +28,9 @@ struct Placement {
 
 /// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
 /// 0 for a single rank, memory.copy_cores: auto is 0 while memory.automem is off; see parallel::plan_cores for the
-/// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its cores
-/// hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its ranks), a note
-/// says so and gives the mpirun line that fixes it.
+/// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its
+/// cores hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its
+/// ranks), a note says so and gives the mpirun line that fixes it.
 /// Errors:   InputError "[placement] ..." for more clusters or cores set aside than there are cores
 Placement plan_placement(const Config& config, dist::Communicator& comm);
 
