@@ -66,10 +66,12 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
                                       of(dh_BTC_, s), dx, dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s));
   });
   const Samples all{0, stream_.batch};
-  weights_.proj.backward_weight(ctx, attn_->tensor, dproj_->tensor, gradients);
-  weights_.qkv.backward_weight(ctx, qkv_input(all), dqkv_->tensor, gradients);
-  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
-  weights_.adaLN.add_backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
+  ctx.in_a_row([&](ops::Context& each) {
+    weights_.proj.backward_weight(each, attn_->tensor, dproj_->tensor, gradients);
+    weights_.qkv.backward_weight(each, qkv_input(all), dqkv_->tensor, gradients);
+    weights_.adaLN.backward_weight(each, stream_.cond_BC->tensor, dmod_->tensor, gradients);
+    weights_.adaLN.add_backward_data(each, dmod_->tensor, stream_.dcond_BC->tensor);
+  });
 }
 
 }  // namespace ditrain::nn

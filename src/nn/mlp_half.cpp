@@ -70,8 +70,10 @@ void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
                                       first_half_.modulation(kScaleMlp, s), dh, dx,
                                       first_half_.dmodulation(kShiftMlp, s), first_half_.dmodulation(kScaleMlp, s));
   });
-  weights_.fc2.backward_weight(ctx, gelu_BTF_->tensor, dfc2_->tensor, gradients);
-  weights_.fc1.backward_weight(ctx, fc1_input({0, stream_.batch}), dfc1_BTF_->tensor, gradients);
+  ctx.in_a_row([&](ops::Context& each) {
+    weights_.fc2.backward_weight(each, gelu_BTF_->tensor, dfc2_->tensor, gradients);
+    weights_.fc1.backward_weight(each, fc1_input({0, stream_.batch}), dfc1_BTF_->tensor, gradients);
+  });
 }
 
 }  // namespace ditrain::nn

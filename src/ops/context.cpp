@@ -11,10 +11,14 @@ Context::Context(parallel::Team& team, Cut cut)
   shared_->scratch.resize(size_t(team.num_workers()));
   shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
   shared_->of_workers.resize(size_t(team.num_workers()));
-  team.run([&](const parallel::Worker& w) { shared_->of_workers[size_t(w.worker)].reset(new Context(*shared_, w)); });
+  shared_->in_a_row.resize(size_t(team.num_workers()));
+  team.run([&](const parallel::Worker& w) {
+    shared_->of_workers[size_t(w.worker)].reset(new Context(*shared_, w, false));
+    shared_->in_a_row[size_t(w.worker)].reset(new Context(*shared_, w, true));
+  });
 }
-Context::Context(Shared& shared, const parallel::Worker& mine)
-    : shared_(&shared), mine_(mine), products(shared.products) {}
+Context::Context(Shared& shared, const parallel::Worker& mine, bool in_a_row)
+    : shared_(&shared), mine_(mine), in_a_row_(in_a_row), products(shared.products) {}
 Context::~Context() = default;
 
 void* Context::at_least(Block& block, size_t bytes) {
@@ -41,7 +45,7 @@ void* Context::cluster_workspace(const parallel::Worker& w, int slot, size_t byt
 }
 
 void Context::barrier(const parallel::Worker& w) {
-  if (mine_) return meet(*mine_);
+  if (mine_ && !in_a_row_) return meet(*mine_);
   team().barrier(w);
   if (w.worker == 0) ++shared_->meetings.of_team;
 }

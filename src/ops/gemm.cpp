@@ -96,6 +96,7 @@ bool nothing(const GemmArgs& g) { return g.m == 0 || g.n == 0; }
 
 void own_gemm(Context& ctx, const GemmArgs& whole) {
   for_parts(ctx, whole, [&](const GemmArgs& mine, const Part& part, const Grid& grid, const parallel::Worker& w) {
+    if (mine.a_row_sums != nullptr && !mine.accumulate) std::fill_n(mine.a_row_sums, mine.m, 0.0f);
     if (!grid.gang) {
       if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
       return;
@@ -110,6 +111,7 @@ void own_gemm(Context& ctx, const GemmArgs& whole) {
     const size_t bytes = kernels::gemm_shared_bytes(mine, gang);
     auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, kSharedSlot, bytes * size_t(grid.columns)));
     gang.shared = shared + bytes * size_t(part.column);
+    if (ctx.is_in_a_row()) meet();  // others may still read what the last gang packed there
     kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, gang)), gang);
   });
 }
@@ -206,6 +208,7 @@ void add_row_sums(Context& ctx, const GemmArgs& g) {
   with_type(g.a_type, [&](auto t) {
     const auto* a = static_cast<const decltype(t)*>(g.a);
     ctx.for_range(g.m, 16, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      if (!g.accumulate) std::fill(g.a_row_sums + begin, g.a_row_sums + end, 0.0f);
       kernels::column_sums(a + begin, g.lda, g.a_row_sums + begin, g.k, end - begin);
     });
   });

@@ -248,7 +248,6 @@ void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy
   const Pin<void> px(x.x), pdy(dy);
   const Pin<float> pdw(dw);
   const PinnedBias pdb(kOp, "db", db, s.n);
-  if (pdb.get() != nullptr && !accumulate) std::fill_n(pdb.get(), s.n, 0.0f);
   GemmArgs args{.m = s.n,
                 .n = s.k,
                 .k = s.m,

@@ -134,12 +134,8 @@ struct Rig {
 /// for workers to pack together.
 std::vector<Layer> layers(DType type) {
   const int64_t long_sum = kernels::kSumChunk + 7;
-  return {{2, 19, 45, 67, type},
-          {2, 9, long_sum, 40, type},
-          {1, 7, 33, long_sum, type},
-          {3, 391, 20, 35, type},
-          {1, 1, 8, 3, type},
-          {2, 141, 300, 259, type}};
+  return {{2, 19, 45, 67, type},  {2, 9, long_sum, 40, type}, {1, 7, 33, long_sum, type},
+          {3, 391, 20, 35, type}, {1, 1, 8, 3, type},         {2, 141, 300, 259, type}};
 }
 
 /// Sums of f32 and, in bf16, roundings of the results on the way: `roundings` of at most 2^-8 of what is there, and
@@ -176,6 +172,31 @@ TEST_CASE("linear layers give the same bits for 1, 2, 3 and 8 workers, fused or 
     const Results one = Rig(1, made_by(By::kOwn, fuse)).run(p);
     for (const int workers : {2, 3, 8}) check_same_bits(p, Rig(workers, made_by(By::kOwn, fuse)).run(p), one);
     check_same_bits(p, Rig(5, made_by(By::kOwn, fuse), 2).run(p), one);
+  }
+}
+
+TEST_CASE("gradients of weights in a row, without a meeting between them, have the bits of one after the other") {
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  for (const Layer& p : layers(type)) {
+    const auto run = [&](Rig& rig, bool in_a_row) {
+      Results results;
+      const Tensor dw = result({p.N, p.K}, DType::kF32), db = result({p.N}, DType::kF32), dw2({p.N, p.K});
+      const auto both = [&](ops::Context& each) {
+        ops::linear_backward_weight(each, p.x, p.dy, dw, db, /*accumulate=*/false);
+        ops::linear_backward_weight(each, p.normalised(), p.dy, dw2, Tensor(), /*accumulate=*/false);
+      };
+      in_a_row ? rig.ctx.in_a_row(both) : both(rig.ctx);
+      results["dw"] = as_f32(dw), results["db"] = as_f32(db), results["dw2"] = as_f32(dw2);
+      return results;
+    };
+    Rig one(1);
+    const Results want = run(one, false);
+    for (const auto& [workers, clusters] : {std::pair{2, 1}, {3, 1}, {6, 2}, {5, 5}}) {
+      Rig rig(workers, {}, clusters);
+      const int64_t before = rig.ctx.meetings().of_team;
+      check_same_bits(p, run(rig, true), want);
+      CHECK(rig.ctx.meetings().of_team == before + 1);
+    }
   }
 }
 

@@ -3,7 +3,8 @@
 //
 // The thread that drives the ops has a context of the whole team: each job goes to all workers, who meet at its end.
 // over_samples gives every cluster of the team some samples of a batch and a context of its own for them: each of its
-// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only.
+// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only. in_a_row
+// gives every worker a context of its own for jobs that need nothing of each other: nobody meets between them.
 #pragma once
 #include <array>
 #include <memory>
@@ -72,12 +73,13 @@ class Context {
     std::vector<Block> scratch = {};          // of each worker
     std::vector<Workspaces> workspaces = {};  // of the team, then of each cluster
     std::mutex growing = {};                  // of a workspace: all workers of a cluster ask for it
-    std::vector<std::unique_ptr<Context>> of_workers = {};
+    std::vector<std::unique_ptr<Context>> of_workers = {}, in_a_row = {};
   };
 
   std::unique_ptr<Shared> owned_;  // by the context of the team
   Shared* shared_;
-  std::optional<parallel::Worker> mine_;  // of a context for samples: whose it is
+  std::optional<parallel::Worker> mine_;  // of a context of one worker: whose it is
+  bool in_a_row_ = false;                 // its jobs are those of the whole team, else of its cluster
 
  public:
   explicit Context(parallel::Team& team, Cut cut = Cut::kSamples);
@@ -87,7 +89,7 @@ class Context {
 
   parallel::Team& team() const { return shared_->team; }
   /// Who take part in a job; what f is told of itself counts among these.
-  int num_workers() const { return mine_ ? mine_->workers_in_cluster : team().num_workers(); }
+  int num_workers() const { return mine_ && !in_a_row_ ? mine_->workers_in_cluster : team().num_workers(); }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
   void* scratch(const parallel::Worker& w, size_t bytes);
@@ -107,7 +109,10 @@ class Context {
   void run(WorkKind kind, const F& f) {
     const double start = now_s();
     double done = start;
-    if (mine_) {
+    if (in_a_row_) {
+      f(*mine_);
+      done = now_s();
+    } else if (mine_) {
       f(in_cluster(*mine_));
       done = now_s();
       meet(*mine_);
@@ -133,17 +138,25 @@ class Context {
   template <class F>
   void over_samples(int64_t batch, const F& f) {
     if (!samples_are_cut(batch)) return f(*this, parallel::Range{0, batch});
-    double done = 0;
-    team().run([&](const parallel::Worker& w) {
+    run_as_workers([&](const parallel::Worker& w) {
       f(*shared_->of_workers[size_t(w.worker)], parallel::partition(batch, w.cluster, w.num_clusters));
-      if (w.worker == 0) done = now_s();
     });
-    ++shared_->meetings.of_team;
-    shared_->times.waiting_s += now_s() - done;
   }
+
+  /// f(context): ops of which none needs what another one writes, and of which each is a single job, done by every
+  /// worker one after the other; all meet at the end. Products are single jobs if they are ours and fused; if not, f is
+  /// called once with this context.
+  template <class F>
+  void in_a_row(const F& f) {
+    if (mine_ || products.by != Products::By::kOwn || !products.fuse) return f(*this);
+    run_as_workers([&](const parallel::Worker& w) { f(*shared_->in_a_row[size_t(w.worker)]); });
+  }
+  /// Whether jobs follow each other without a meeting.
+  bool is_in_a_row() const { return in_a_row_; }
+
   void set_cut(Cut cut) { shared_->cut = cut; }
   /// Whether columns and heads go to clusters before they go to workers.
-  bool cuts_columns() const { return !mine_ && shared_->cut == Cut::kN; }
+  bool cuts_columns() const { return (!mine_ || in_a_row_) && shared_->cut == Cut::kN; }
 
   /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
   template <class F>
@@ -171,7 +184,17 @@ class Context {
 
  private:
   static void* at_least(Block& block, size_t bytes);
-  Context(Shared& shared, const parallel::Worker& mine);
+  Context(Shared& shared, const parallel::Worker& mine, bool in_a_row);
+  template <class F>
+  void run_as_workers(const F& f) {
+    double done = 0;
+    team().run([&](const parallel::Worker& w) {
+      f(w);
+      if (w.worker == 0) done = now_s();
+    });
+    ++shared_->meetings.of_team;
+    shared_->times.waiting_s += now_s() - done;
+  }
   static parallel::Worker in_cluster(const parallel::Worker& w);
   void meet(const parallel::Worker& w);
   bool samples_are_cut(int64_t batch) const;

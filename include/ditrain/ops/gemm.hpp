@@ -5,7 +5,8 @@
 
 namespace ditrain::ops {
 
-/// c = epilogue(op(a) op(b) + ...), see kernels::GemmArgs; the pointers must stay valid (pinned) during the call.
+/// c = epilogue(op(a) op(b) + ...), see kernels::GemmArgs; the pointers must stay valid (pinned) during the call. Row
+/// sums are overwritten unless c is accumulated.
 void gemm(Context& ctx, const kernels::GemmArgs& args);
 
 }  // namespace ditrain::ops
