@@ -6,10 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <cerrno>
 #include <fstream>
-#include <sstream>
-#include <vector>
 
 #include "ditrain/train/memory_plan.hpp"
 
@@ -56,7 +54,8 @@ bool MemoryCap::make_group(const std::string& parent, const char* limit_file, co
 }
 
 MemoryCap::~MemoryCap() {
-  if (!group_.empty()) rmdir(group_.c_str());
+  // The last process is gone, but the kernel may still be at it.
+  for (int i = 0; i < 100 && !group_.empty() && rmdir(group_.c_str()) != 0 && errno == EBUSY; ++i) usleep(10000);
 }
 
 bool MemoryCap::enter() const noexcept {

@@ -38,6 +38,7 @@ std::string text_of(const Field& field) {
   const auto* whole = std::get_if<int64_t>(&field.value);
   const double x = whole ? double(*whole) : std::get<double>(field.value);
   if (field.name.ends_with("_s")) return seconds_text(x);
+  if (!std::isfinite(x)) return "-";
   if (field.name.find("_bytes") != std::string::npos) return train::format_bytes(size_t(x));
   return whole ? std::to_string(*whole) : number_text(x);
 }
@@ -133,7 +134,8 @@ std::string describe(const Report& report) {
   if (!report.rows.empty()) s += table.text();
   for (const Row& row : report.rows)
     if (row.drift > kMaxDrift) {
-      s += "drift: peaks beside the row are so much below the run's, or repeats so unequal; the machine was not quiet\n";
+      s +=
+          "drift: peaks beside the row are so much below the run's, or repeats so unequal; the machine was not quiet\n";
       break;
     }
   for (const std::string& note : report.notes) s += note + "\n";

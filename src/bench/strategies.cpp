@@ -230,7 +230,7 @@ Row StrategiesMeter::row(const Contender& c) const {
                  {"batch", bench_.batch},
                  {"images_per_second", double(bench_.batch) / c.median_s()},
                  {"allreduce_exposed_s", quantile(c.exposed_s, 0.5)},
-                 {"peak_bytes", c.peak_bytes},
+                 {"peak_bytes", c.fits ? double(c.peak_bytes) : std::numeric_limits<double>::quiet_NaN()},
                  {"result", std::string(c.fits ? "ok" : "out of memory")}};
   return row;
 }

@@ -54,6 +54,11 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const Config& c) {
 }
 
 std::string sums_advice(const RunSummary& s, const Config& c) {
+  if (c.parallel.strategy == "dp_tp")
+    return fmt::format(
+        "every rank waited for sums, {} of the time and more: parallel.strategy: cftp exchanges no "
+        "activations",
+        percent(s.least_waited_s / s.wall_s));
   return fmt::format("every rank waited for sums of gradients, {} of the time and more; what shortens that: {}",
                      percent(s.least_waited_s / s.wall_s), joined(shorter_sums(s, c)));
 }

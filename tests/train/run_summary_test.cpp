@@ -74,6 +74,8 @@ TEST_CASE("advice: what shortens sums is what is not set yet") {
   CHECK_THAT(only_advice(s, on_16_samples()), !Contains("comm_cores"));
   s.least_waited_s = 13;
   CHECK_THAT(only_advice(s, on_16_samples()), Contains("parallel.comm_cores: 1"));
+  c = on_16_samples(), c.parallel.strategy = "dp_tp";  // these are mostly sums of activations
+  CHECK_THAT(only_advice(s, c), Contains("parallel.strategy: cftp") && !Contains("comm_cores"));
 }
 
 TEST_CASE("advice: a slow rank is named, with its threads if they are fewer") {
