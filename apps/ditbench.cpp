@@ -9,6 +9,7 @@
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
+#include "ditrain/bench/overlap.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/tune.hpp"
 #include "ditrain/io/files.hpp"
@@ -50,7 +51,10 @@ CommandLine make_command_line() {
       "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
-      "          mpirun -np 2 ditbench comm\n");
+      "          mpirun -np 2 ditbench comm\n"
+      "          with --model: whole steps without communication, with it, without overlap (--batch: images of a "
+      "rank;\n"
+      "          --set dist.simulate_link=...), and what watchdog, trace and checksum cost\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
@@ -138,6 +142,12 @@ void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicat
 }
 
 void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (line.has("model")) {
+    bench::OverlapBench overlap{
+        .model = line.get("model"), .precision = dtype_name(precision(line)), .sets = sets_of(line)};
+    if (line.has("batch")) overlap.batch = line.get_int("batch", 1, 1 << 20);
+    return bench::bench_overlap(harness, comm, overlap);
+  }
   bench::CommBench bench;
   if (line.has("kib")) bench.kib = integers("kib", line.get("kib"));
   bench::bench_comm(harness, comm, bench);
@@ -176,7 +186,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
   bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort,
-                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0);
+                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0, &comm);
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
   const bool leader = comm.rank() == 0;
