@@ -9,6 +9,7 @@
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/ops.hpp"
+#include "ditrain/bench/overlap.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
@@ -58,6 +59,9 @@ CommandLine make_command_line() {
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
       "          mpirun -np 2 ditbench comm\n"
+      "          with --model: whole steps without communication, with it, without overlap (--batch: images of a "
+      "rank;\n"
+      "          --set dist.simulate_link=...), and what watchdog, trace and checksum cost\n"
       "  strategies  the same cores as one process whose clusters share everything (cftp), as a process a cluster,\n"
       "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds "
       "a\n"
@@ -149,6 +153,12 @@ void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicat
 }
 
 void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (line.has("model")) {
+    bench::OverlapBench overlap{
+        .model = line.get("model"), .precision = dtype_name(precision(line)), .sets = sets_of(line)};
+    if (line.has("batch")) overlap.batch = line.get_int("batch", 1, 1 << 20);
+    return bench::bench_overlap(harness, comm, overlap);
+  }
   bench::CommBench bench;
   if (line.has("kib")) bench.kib = integers("kib", line.get("kib"));
   bench::bench_comm(harness, comm, bench);
@@ -201,7 +211,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
   bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort,
-                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0);
+                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0, &comm);
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
   const bool leader = comm.rank() == 0;

@@ -18,11 +18,12 @@ namespace {
 constexpr int64_t kStreamGrain = 1024;  // elements: as the element-wise operators are cut
 
 // Every core computes: nothing is set aside.
-train::Placement place(int64_t threads, int64_t clusters) {
+train::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ranks) {
   train::Config wanted;
   wanted.parallel.threads = threads, wanted.parallel.clusters = clusters;
   wanted.parallel.comm_cores = wanted.memory.copy_cores = 0;
-  return train::plan_placement(wanted, *dist::make_null_communicator());
+  const auto alone = dist::make_null_communicator();
+  return train::plan_placement(wanted, ranks ? *ranks : *alone);
 }
 
 double seconds_of(const std::function<void()>& call, int64_t calls) {
@@ -87,8 +88,8 @@ Effort Effort::quick() {
           .cold_arrays = false};
 }
 
-Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters)
-    : effort_(effort), placement_(place(threads, clusters)), team_(placement_.team()), ctx_(team_) {
+Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters, dist::Communicator* ranks)
+    : effort_(effort), placement_(place(threads, clusters, ranks)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
   train::Config config;
   config.kernels.tuned = "off";

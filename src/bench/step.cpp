@@ -17,26 +17,6 @@ namespace {
 
 using train::Phase;
 
-train::Config make_config(const StepBench& bench, int64_t batch) {
-  train::Config config;
-  config.model.name = model_name(bench.model);
-  config.train.global_batch = batch;
-  if (bench.precision != config.train.precision) train::apply_set(config, "train.precision=" + bench.precision);
-  for (const std::string& set : bench.sets) train::apply_set(config, set);
-  nn::apply_name(config.model);
-  train::validate_without_data(config);
-  return config;
-}
-
-dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
-  const RandomKey key(0, Stream::kTest, 0);
-  dataset::Batch b;
-  b.images.resize(size_t(batch * m.in_channels * m.pixels()));
-  key.fill_normal(b.images.data(), int64_t(b.images.size()));
-  for (int64_t i = 0; i < batch; ++i) b.labels.push_back(int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))));
-  return b;
-}
-
 ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before) {
   for (size_t i = 0; i < after.working_s.size(); ++i) after.working_s[i] -= before.working_s[i];
   after.waiting_s -= before.waiting_s;
@@ -112,6 +92,26 @@ class Trainee {
 
 }  // namespace
 
+train::Config step_config(const StepBench& bench, int64_t batch) {
+  train::Config config;
+  config.model.name = model_name(bench.model);
+  config.train.global_batch = batch;
+  if (bench.precision != config.train.precision) train::apply_set(config, "train.precision=" + bench.precision);
+  for (const std::string& set : bench.sets) train::apply_set(config, set);
+  nn::apply_name(config.model);
+  train::validate_without_data(config);
+  return config;
+}
+
+dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
+  const RandomKey key(0, Stream::kTest, 0);
+  dataset::Batch b;
+  b.images.resize(size_t(batch * m.in_channels * m.pixels()));
+  key.fill_normal(b.images.data(), int64_t(b.images.size()));
+  for (int64_t i = 0; i < batch; ++i) b.labels.push_back(int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))));
+  return b;
+}
+
 std::string model_name(const std::string& wanted) {
   for (const ModelShape& shape : kModelShapes)
     if (wanted == shape.name) return "DiT-" + wanted + "/2";
@@ -122,7 +122,7 @@ std::string model_name(const std::string& wanted) {
 }
 
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
-  const train::Config config = make_config(bench, batch);
+  const train::Config config = step_config(bench, batch);
   train::check_memory(train::plan_memory(config, 1), config, 1, 1);
   harness.apply(config);
   Trainee trainee(config, harness.ctx());

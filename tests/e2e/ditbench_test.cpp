@@ -1,6 +1,7 @@
 // ditbench from outside: its help, what it refuses, what it writes.
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "run.hpp"
@@ -35,6 +36,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
   refused({"strategies", "--threads", "1", "--clusters", "2"}, "parallel.clusters");
   refused({"comm"}, "comm needs several ranks; try mpirun -np 2 ditbench comm");
+  refused({"comm", "--model", "S"}, "comm needs several ranks; try mpirun -np 2 ditbench comm --model S");
 }
 
 TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
@@ -55,6 +57,39 @@ TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
           Approx(row.at("sum_bytes").get<double>() * 1e-9 / row.at("median_s").get<double>()));
   }
   CHECK(rows.at(2).at("peers").at("flat").get<double>() > 0);
+}
+
+TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a simulated link or none") {
+  const bool link = GENERATE(true, false);
+  CAPTURE(link);
+  const ScratchFolder scratch;
+  const std::string json = scratch / "rows.json";
+  Args settings = sets({"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8",
+                        "dist.bucket_mib=0.05", "dist.verify_every=50"});
+  if (link) settings = settings + sets({"dist.simulate_link={gbit_s: 1, latency_us: 20000, hosts: 2}"});
+  const Result result = run(mpirun(2, program("ditbench", Args{"comm", "--model", "custom", "--batch", "2", "--threads",
+                                                               "1", "--repeats", "3", "--json", json} +
+                                                              settings)));
+  REQUIRE_EXIT(result, 0);
+  std::map<std::string, nlohmann::json> rows;
+  const auto report = nlohmann::json::parse(read_file(json));
+  for (const auto& row : report.at("rows")) rows[row.at("way")] = row;
+  REQUIRE(rows.size() == (link ? 5 : 6));
+  CHECK(rows.contains("in passing") == !link);
+  for (const char* way : {"engine", "at the end", "guarded"}) {
+    CAPTURE(way);
+    const auto& row = rows.at(way);
+    CHECK(row.at("ranks") == 2);
+    CHECK(row.at("step_ratio").get<double>() > 0);
+    CHECK(row.at("overlap_efficiency").get<double>() ==
+          Approx(1 - row.at("exposed_s").get<double>() / row.at("communication_s").get<double>()));
+  }
+  CHECK(rows.at("none").at("step_ratio") == 1);
+  CHECK(rows.at("guarded").at("guards_share").get<double>() >= rows.at("guarded").at("step_ratio").get<double>() - 1);
+  CHECK_FALSE(rows.at("checksum").contains("step_ratio"));
+  // Three buckets and more, 40 ms each on the link: a step of this model takes a fraction of that.
+  if (link) CHECK(rows.at("engine").at("median_s").get<double>() > 0.12);
+  if (link) CHECK(rows.at("none").at("median_s").get<double>() < 0.12);
 }
 
 TEST_CASE("ditbench: rows go to the table and to JSON") {

@@ -58,9 +58,11 @@ struct Work {
 
 class Harness {
  public:
-  /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto.
+  /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto. With `ranks` (collective
+  /// then) those of a node whose masks overlap share its cores.
   /// Errors:   InputError for more clusters than threads
-  explicit Harness(int64_t threads, const Effort& effort = {}, int64_t clusters = 0);
+  explicit Harness(int64_t threads, const Effort& effort = {}, int64_t clusters = 0,
+                   dist::Communicator* ranks = nullptr);
 
   ops::Context& ctx() { return ctx_; }
   const Effort& effort() const { return effort_; }

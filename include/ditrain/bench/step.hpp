@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
+#include "ditrain/dataset/loader.hpp"
 
 namespace ditrain::bench {
 
@@ -26,6 +27,11 @@ void bench_steps(Harness& harness, const StepBench& bench);
 
 /// The row of one batch size, under another name if one is given.
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name = "");
+
+/// The config of those steps, checked. Errors: as bench_steps, but for memory
+train::Config step_config(const StepBench& bench, int64_t batch);
+/// `batch` samples for the model: standard normal images, uniform labels.
+dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 
 /// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
 std::string model_name(const std::string& wanted);

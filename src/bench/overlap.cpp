@@ -1,0 +1,208 @@
+#include "ditrain/bench/overlap.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/replicas.hpp"
+#include "ditrain/train/trace.hpp"
+#include "ditrain/train/train_step.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+constexpr double kWatchdog_s = 3600;
+constexpr int64_t kVerifyEvery = 100;
+
+double quantile(std::vector<double> x, double q) {
+  std::sort(x.begin(), x.end());
+  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
+}
+
+struct Contender {
+  std::string name;
+  std::function<void()> step;
+  const train::TrainStep* sums = nullptr;    // whose communication that is; nullptr: nobody's
+  std::vector<double> seconds = {};          // of each round
+  std::vector<dist::StepOutcome> told = {};  // the same
+
+  double median_s() const { return quantile(seconds, 0.5); }
+  /// Median over the rounds of our time / theirs.
+  double ratio_to(const Contender& other) const {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / other.seconds[i]);
+    return quantile(ratios, 0.5);
+  }
+  /// What the step that took nearest to the median tells.
+  const dist::StepOutcome& median_outcome() const {
+    const double median = median_s();
+    const auto nearer = [&](double a, double b) { return std::fabs(a - median) < std::fabs(b - median); };
+    return told[size_t(std::min_element(seconds.begin(), seconds.end(), nearer) - seconds.begin())];
+  }
+};
+
+/// Cores that no worker has.
+std::vector<int> free_pus(const train::Placement& p) {
+  std::vector<int> free;
+  if (p.pus.empty()) return free;
+  for (const int pu : p.topology.allowed_pus)
+    if (std::find(p.pus.begin(), p.pus.end(), pu) == p.pus.end()) free.push_back(pu);
+  return free;
+}
+
+/// One model, and several ways to make a step of it.
+class Meter {
+ public:
+  Meter(Harness& harness, dist::Communicator& comm, const OverlapBench& bench)
+      : harness_(harness),
+        comm_(comm),
+        alone_(dist::make_null_communicator()),
+        bench_(bench),
+        config_(config_of(comm.world_size())),
+        alone_config_(config_of(1)),
+        model_(config_.model),
+        memory_(comm, size_t(model_.parameters().arena_size()) * sizeof(float)),
+        batch_(random_batch(config_.model, bench.batch)),
+        none_(alone_config_, model_, *alone_, harness.ctx()),
+        engine_(config_, model_, comm, harness.ctx()),
+        trace_(true, comm.rank()) {
+    harness.apply(config_);
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_),
+                                 memory::system_memory(), &memory_);
+    nn::initialise(model_, 0);
+    copy(model_.parameters().values, model_.parameters().ema);
+    none_.allocate();
+    engine_.allocate(&memory_, free_pus(harness.placement()));
+    harness_.note(engine_.engine()->description());
+    contenders_ = {{"none", [this] { none_.run(batch_, progress_); }},
+                   {"engine", [this] { engine_.run(batch_, progress_); }, &engine_},
+                   {"at the end", [this] { step_at_the_end(); }, &engine_},
+                   {"guarded", [this] { step_guarded(); }, &engine_},
+                   {"checksum", [this] { compare(); }}};
+    if (!config_.dist.simulate_link) add_passing();
+    trace_.watch(engine_.tape());
+    trace_.start(comm);
+    trace_.set_enabled(false);
+  }
+
+  void measure() {
+    for (int64_t round = -1; round < harness_.effort().repeats; ++round)  // the first one pays for page faults
+      for (Contender& c : contenders_) {
+        comm_.barrier();
+        const double start = now_s();
+        c.step();
+        double seconds = now_s() - start;
+        comm_.allreduce_max(&seconds, 1);
+        if (round < 0) continue;
+        c.seconds.push_back(seconds);
+        if (c.sums) c.told.push_back(c.sums->communication());
+      }
+    for (const Contender& c : contenders_) harness_.add(row_of(c));
+  }
+
+ private:
+  /// The config of a world in which every rank has bench.batch images.
+  train::Config config_of(int ranks) const {
+    const StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
+    train::Config config = step_config(step, bench_.batch * ranks);
+    train::validate_for_ranks(config, ranks);
+    train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
+    config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
+    return config;
+  }
+
+  void add_passing() {
+    passing_config_ = config_;
+    passing_config_.dist.engine = false, passing_config_.dist.wire = "f32";
+    passing_ = std::make_unique<train::TrainStep>(passing_config_, model_, comm_, harness_.ctx());
+    passing_->allocate();
+    contenders_.push_back({"in passing", [this] { passing_->run(batch_, progress_); }, passing_.get()});
+  }
+
+  void step_at_the_end() {
+    config_.dist.overlap = false;
+    engine_.run(batch_, progress_);
+    config_.dist.overlap = true;
+  }
+
+  void step_guarded() {
+    const dist::TimeoutScope watchdog(comm_, kWatchdog_s);
+    trace_.set_enabled(true);
+    const double start = now_s();
+    const train::StepResult result = engine_.run(batch_, progress_);
+    trace_.add_step(progress_.step, start, result.spans, engine_.communication().buckets);
+    trace_.set_enabled(false);
+  }
+
+  /// The ranks have drifted apart (none): sums are made and sent as in a run, but they are not held against each other.
+  void compare() {
+    std::vector<dist::Replica> replicas = train::replicas_of(config_, model_.parameters(), harness_.ctx());
+    for (dist::Replica& r : replicas) r.checksum = 0;
+    dist::compare_replicas(comm_, replicas, "bench");
+  }
+
+  const Contender& contender(const std::string& name) const {
+    return *std::find_if(contenders_.begin(), contenders_.end(), [&](const Contender& c) { return c.name == name; });
+  }
+
+  Row row_of(const Contender& c) const {
+    Row row{.name = fmt::format("step {} {}", config_.model.name, c.name), .dtype = config_.train.precision};
+    row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
+    row.share = std::numeric_limits<double>::quiet_NaN();
+    row.details = {{"ranks", int64_t(comm_.world_size())},
+                   {"batch", bench_.batch},
+                   {"way", c.name, false},
+                   {"link_gbit_s", config_.dist.simulate_link ? config_.dist.simulate_link->gbit_s : 0.0, false}};
+    const Contender& against = contender(c.name == "guarded" ? "engine" : "none");
+    if (c.name != "checksum") row.details.push_back({"step_ratio", c.ratio_to(against)});
+    if (c.sums) add_sums(c, row);
+    if (c.name == "guarded") row.details.push_back({"guards_share", guards_share(c)});
+    return row;
+  }
+
+  static void add_sums(const Contender& c, Row& row) {
+    const dist::StepOutcome& told = c.median_outcome();
+    row.details.push_back({"communication_s", told.communication_s});
+    row.details.push_back({"exposed_s", told.exposed_s});
+    row.details.push_back({"overlap_efficiency", 1 - told.exposed_s / told.communication_s});
+  }
+
+  double guards_share(const Contender& guarded) const {
+    const int64_t every = config_.dist.verify_every > 0 ? config_.dist.verify_every : kVerifyEvery;
+    const Contender& engine = contender("engine");
+    return guarded.ratio_to(engine) - 1 + contender("checksum").median_s() / double(every) / engine.median_s();
+  }
+
+  Harness& harness_;
+  dist::Communicator& comm_;
+  std::unique_ptr<dist::Communicator> alone_;
+  const OverlapBench bench_;
+  train::Config config_, alone_config_, passing_config_;
+  nn::Dit model_;
+  dist::NodeMemory memory_;
+  dataset::Batch batch_;
+  train::TrainStep none_, engine_;
+  std::unique_ptr<train::TrainStep> passing_;
+  train::Trace trace_;
+  train::Progress progress_;
+  std::vector<Contender> contenders_;
+};
+
+}  // namespace
+
+void bench_overlap(Harness& harness, dist::Communicator& comm, const OverlapBench& bench) {
+  if (comm.world_size() == 1)
+    throw InputError({.where = "ditbench",
+                      .what = "comm needs several ranks",
+                      .hint = "mpirun -np 2 ditbench comm --model " + bench.model});
+  Meter(harness, comm, bench).measure();
+}
+
+}  // namespace ditrain::bench
