@@ -3,7 +3,7 @@
 # peaks of the same cores, what each optimisation gives and, if asked for, PyTorch. Takes hours on 2 cores; nothing else
 # should run meanwhile. A command that fails is noted in the report, the others still run, and the script exits with 1.
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
-#   PARTS="gemm ops step ladder pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
+#   PARTS="gemm ops step ladder cluster pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
 #   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
 #   MODELS="S B L XL"                      the models of gemm
 #   JSON=DIR                               keeps the JSON of every command
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
 pytorch=${PYTORCH:-}
 out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
-parts=${PARTS:-"gemm ops step ladder${pytorch:+ pytorch}"}
+parts=${PARTS:-"gemm ops step ladder cluster${pytorch:+ pytorch}"}
 models=${MODELS:-"S B L XL"}
 cores=$(nproc)
 failed=0
@@ -20,7 +20,8 @@ failed=0
 refuse() { echo "bench_report: error: $*" >&2; exit 2; }
 [[ -x $bench ]] || refuse "$bench is missing; run ./scripts/build.sh first"
 for part in $parts; do
-  [[ " gemm ops step ladder pytorch " == *" $part "* ]] || refuse "no part called '$part'; gemm, ops, step, ladder or pytorch"
+  [[ " gemm ops step ladder cluster pytorch " == *" $part "* ]] ||
+    refuse "no part called '$part'; gemm, ops, step, ladder, cluster or pytorch"
   [[ $part != pytorch || -n $pytorch ]] || refuse "part pytorch needs PYTORCH=python"
 done
 
@@ -76,6 +77,24 @@ step_part() {
 }
 
 ladder_part() { ditbench ladder; }
+
+# Under mpirun; as root Open MPI wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM set to 1.
+ranks_2() { mpirun -np 2 "$bench" "$@"; }
+ranks_4() { mpirun -np 4 --oversubscribe "$bench" "$@"; }
+
+cluster_part() {
+  local model link="{gbit_s: 10, latency_us: 20, hosts: 2}"
+  for model in S B; do ditbench strategies --model $model --batch 16; done
+  for model in "S --batch 16" "B --batch 8"; do  # one core, then clusters of one core each
+    ditbench step --model $model --threads 1
+    ditbench step --model $model --clusters "$cores"
+  done
+  ditbench step --model B --batch 8 --clusters "$cores" --set parallel.cut=n
+  run "mpirun -np 2 ditbench" ranks_2 comm --kib 1024,131072
+  run "mpirun -np 4 --oversubscribe ditbench" ranks_4 comm --kib 131072
+  run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4
+  run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link"
+}
 
 pytorch_part() {
   compare --model S --batch 16 --precision f32,bf16
