@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "ditrain/base/error.hpp"
@@ -219,7 +220,9 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   std::fflush(stdout);
   if (leader)
     harness.on_row = [](const bench::Row& row) {
-      std::fprintf(stderr, "%s: %.4g s, share %.1f %%\n", row.name.c_str(), row.time.median_s, 100 * row.share);
+      std::fprintf(stderr, "%s: %.4g s", row.name.c_str(), row.time.median_s);
+      if (std::isfinite(row.share)) std::fprintf(stderr, ", share %.1f %%", 100 * row.share);
+      std::fputc('\n', stderr);
     };
   wanted.run(line, harness, comm);
   if (!leader) return kExitDone;
