@@ -112,6 +112,11 @@ class Meter {
   train::Config config_of(int ranks) const {
     const StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     train::Config config = step_config(step, bench_.batch * ranks);
+    if (config.parallel.strategy == "dp_tp")
+      throw InputError({.where = "ditbench",
+                        .what = "comm measures ranks that have a model each",
+                        .got = "parallel.strategy: dp_tp",
+                        .expected = "cftp or dp"});
     train::validate_for_ranks(config, ranks);
     train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
     config.dist.engine = config.dist.overlap = true;  // the ways below differ in these

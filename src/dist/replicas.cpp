@@ -9,12 +9,13 @@
 namespace ditrain::dist {
 namespace {
 
+/// What a rank brings: the number of its part, then checksums.
 using Sums = std::vector<uint64_t>;
 
-std::string bytes_of(const std::vector<Replica>& replicas) {
-  std::string bytes;
-  for (const Replica& r : replicas) bytes.append(reinterpret_cast<const char*>(&r.checksum), sizeof(r.checksum));
-  return bytes;
+std::string bytes_of(const std::vector<Replica>& replicas, int part) {
+  Sums sums = {uint64_t(part)};
+  for (const Replica& r : replicas) sums.push_back(r.checksum);
+  return std::string(reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(uint64_t));
 }
 
 Sums sums_of(const std::string& bytes) {
@@ -23,42 +24,60 @@ Sums sums_of(const std::string& bytes) {
   return sums;
 }
 
-/// What more than half of the ranks have, else what rank 0 has.
-const Sums& measure(const std::vector<Sums>& all) {
+struct Measure {
+  Sums right;
+  size_t first_rank = 0;
+  bool by_majority = false;
+};
+
+/// Of the ranks with that part.
+Measure measure(const std::vector<Sums>& all, uint64_t part) {
   std::map<Sums, size_t> ranks_with;
-  for (const Sums& sums : all)
-    if (2 * ++ranks_with[sums] > all.size()) return sums;
-  return all.front();
+  size_t ranks = 0;
+  Measure m;
+  for (size_t rank = all.size(); rank-- > 0;) {
+    if (all[rank].front() != part) continue;
+    ++ranks, ++ranks_with[all[rank]];
+    m.first_rank = rank;
+  }
+  m.right = all[m.first_rank];
+  for (const auto& [sums, count] : ranks_with)
+    if (2 * count > ranks) m.right = sums, m.by_majority = true;
+  return m;
 }
 
 std::string differing_names(const Sums& sums, const Sums& right, const std::vector<Replica>& names) {
   std::string list;
   for (size_t i = 0; i < names.size(); ++i)
-    if (sums[i] != right[i]) list += (list.empty() ? "" : ", ") + names[i].name;
+    if (sums[i + 1] != right[i + 1]) list += (list.empty() ? "" : ", ") + names[i].name;
   return list;
 }
 
-/// "" if all ranks agree; else "rank 1 (node7): weights; rank 3 ..."
+/// "" if all ranks agree; else "rank 1 (node7): weights, unlike rank 0; rank 3 ..."
 std::string differences(Communicator& communicator, const std::vector<Sums>& all, const std::vector<Replica>& names) {
   constexpr int kMostNamed = 8;
-  const Sums& right = measure(all);
   std::string text;
   int found = 0;
+  std::map<uint64_t, Measure> measures;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == right || ++found > kMostNamed) continue;
+    const uint64_t part = all[rank].front();
+    const auto [it, is_new] = measures.try_emplace(part);
+    if (is_new) it->second = measure(all, part);
+    const Measure& m = it->second;
+    if (all[rank] == m.right || ++found > kMostNamed) continue;
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " (" + communicator.host(int(rank)) +
-            "): " + differing_names(all[rank], right, names);
+            "): " + differing_names(all[rank], m.right, names) + ", unlike " +
+            (m.by_majority ? "most ranks" : "rank " + std::to_string(m.first_rank));
   }
   if (found > kMostNamed) text += "; and " + std::to_string(found - kMostNamed) + " more";
-  if (found > 0) text += all.front() == right ? ". The measure is rank 0" : ". The measure is what most ranks have";
   return text;
 }
 
 }  // namespace
 
-void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when) {
+void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when, int part) {
   std::vector<Sums> all;
-  for (const std::string& bytes : communicator.gather_strings(bytes_of(mine))) all.push_back(sums_of(bytes));
+  for (const std::string& bytes : communicator.gather_strings(bytes_of(mine, part))) all.push_back(sums_of(bytes));
   std::string different = all.empty() ? "" : differences(communicator, all, mine);
   different = broadcast_text(communicator, std::move(different));
   if (different.empty()) return;

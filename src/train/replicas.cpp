@@ -19,10 +19,10 @@ std::vector<dist::Replica> replicas_of(const Config& config, const autograd::Par
   return replicas;
 }
 
-void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step,
+void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx) {
   if (comm.world_size() > 1)
-    dist::compare_replicas(comm, replicas_of(config, parameters, ctx), "after step " + std::to_string(step));
+    dist::compare_replicas(comm, replicas_of(config, parameters, ctx), "after step " + std::to_string(step), part);
 }
 
 }  // namespace ditrain::train

@@ -340,7 +340,8 @@ StepMetrics Run::one_step() {
 void Run::verify() {
   if (config_.dist.verify_every == 0 || verified_step_ == progress_.step) return;
   const PhaseTimer timer(beside_, spans_, Phase::kVerify);
-  verify_replicas(config_, model_.parameters(), progress_.step, groups_.data(), ctx_);
+  const int part = groups_.tensor() ? groups_.tensor()->communicator().rank() : 0;
+  verify_replicas(config_, model_.parameters(), progress_.step, part, comm_, ctx_);
   verified_step_ = progress_.step;
 }
 

@@ -31,7 +31,7 @@ struct OverlapBench {
 ///           communication; guarded: guards_share, what watchdog, trace and a checksum every dist.verify_every steps
 ///           (0: every 100) add to a step, as a share of it
 /// Cores that --threads leaves free are communication's.
-/// Errors:   InputError for a single rank, and as bench_steps
+/// Errors:   InputError for a single rank, for dp_tp, and as bench_steps
 void bench_overlap(Harness& harness, dist::Communicator& comm, const OverlapBench& bench);
 
 }  // namespace ditrain::bench

@@ -14,9 +14,10 @@ namespace ditrain::train {
 std::vector<dist::Replica> replicas_of(const Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx);
 
-/// Compares the replicas of all ranks. Collective; nothing to do for one rank.
+/// Compares the replicas of all ranks; where ranks share one (dp_tp), those of the ranks with the same part of it,
+/// `part`. Collective over all ranks; nothing to do for one.
 /// Errors:   RunError "[replicas] after step N ..." on all ranks, as dist::compare_replicas
-void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step,
+void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx);
 
 }  // namespace ditrain::train
