@@ -36,11 +36,14 @@ Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, boo
   return p;
 }
 
-void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home, memory::Allocator* gradients) {
+void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home, memory::Allocator* gradients,
+                              int64_t state_elements) {
   values = Tensor({arena_size_}, DType::kF32, home);
-  if (purpose == For::kTraining)
-    for (Tensor* arena : {&grads, &exp_avg, &exp_avg_sq, &ema})
-      *arena = Tensor({arena_size_}, DType::kF32, gradients != nullptr && arena == &grads ? *gradients : home);
+  if (purpose == For::kTraining) {
+    grads = Tensor({arena_size_}, DType::kF32, gradients != nullptr ? *gradients : home);
+    for (Tensor* state : {&exp_avg, &exp_avg_sq, &ema})
+      *state = Tensor({state_elements < 0 ? arena_size_ : state_elements}, DType::kF32, home);
+  }
   if (products == DType::kBF16) values_bf16 = Tensor({arena_size_}, DType::kBF16, home);
   for (Parameter& p : parameters_) {
     if (p.trainable && products == DType::kBF16) p.value_bf16 = view(values_bf16, p);

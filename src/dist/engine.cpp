@@ -16,11 +16,12 @@
 namespace ditrain::dist {
 namespace {
 
-/// One sum, as its request and the progress thread see it.
+/// One sum (or gathering), as its request and the progress thread see it.
 struct Sum {
   float* data;
   int64_t n;
   uint32_t sequence;
+  bool gather;
   // Under the engine's mutex:
   bool done = false;
   std::exception_ptr error = {};
@@ -61,7 +62,17 @@ struct Engine::State final : Task {
   std::exception_ptr broken = {};
 
   bool alone() const { return communicator.world_size() == 1; }
-  double wire_bytes(int64_t n) const { return double(n) * double(dtype_bytes(config.wire)); }
+  // A gathering takes half of what a link takes for a sum: nothing comes back.
+  double link_seconds(const Sum& sum) const {
+    if (sum.gather) return 0.5 * config.link->seconds(double(sum.n) * sizeof(float));
+    return config.link->seconds(double(sum.n) * double(dtype_bytes(config.wire)));
+  }
+  std::unique_ptr<Reduction> make_reduction(const Sum& sum) {
+    using Kind = NodeGroup::Kind;
+    if (sum.gather) return group->start(sum.sequence, Kind::kGatherShards, sum.data, sum.n);
+    if (!config.hierarchical) return make_flat_reduction(communicator, sum.data, sum.n);
+    return group->start(sum.sequence, config.shards ? Kind::kSumOfShards : Kind::kSum, sum.data, sum.n);
+  }
 
   Outlook advance() override;
   bool start_next();
@@ -97,12 +108,11 @@ bool Engine::State::start_next() {
   }
   Flight flight{.sum = sum, .reduction = {}, .start_s = now_s(), .delivered_s = 0};
   if (config.link) {
-    link_free_s = std::max(link_free_s, flight.start_s) + config.link->seconds(wire_bytes(sum->n));
+    link_free_s = std::max(link_free_s, flight.start_s) + link_seconds(*sum);
     flight.delivered_s = link_free_s;
   }
   flights.push_back(std::move(flight));  // first: if it cannot be started, fail() has to know of it
-  flights.back().reduction =
-      group ? group->start(sum->sequence, sum->data, sum->n) : make_flat_reduction(communicator, sum->data, sum->n);
+  flights.back().reduction = make_reduction(*sum);
   return true;
 }
 
@@ -187,10 +197,12 @@ Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig
     : state_(std::make_shared<State>(communicator, config)) {
   DITRAIN_CHECK(config.max_in_flight >= 1 && config.max_in_flight <= 2, std::to_string(config.max_in_flight));
   DITRAIN_CHECK(config.hierarchical || config.wire == DType::kF32, "MPI sums f32 only");
+  DITRAIN_CHECK(!config.tree || (config.hierarchical && config.wire == DType::kF32), "a tree of hierarchical f32 sums");
   if (state_->alone()) return;
-  if (config.hierarchical)
-    state_->group =
-        std::make_unique<NodeGroup>(communicator, arena, config.wire, int64_t(arena.part_bytes() / sizeof(float)));
+  if (config.tree) expect_subtrees(communicator);
+  if (config.hierarchical || config.shards)
+    state_->group = std::make_unique<NodeGroup>(communicator, arena, config.wire, config.tree,
+                                                int64_t(arena.part_bytes() / sizeof(float)));
   const platform::BindResult bound = communicator.progress_thread()->bind(config.pus);
   if (!bound) state_->binding_failure = "the communication thread is not bound to its core: " + bound.reason;
   communicator.progress_thread()->add(*state_);
@@ -205,10 +217,17 @@ Engine::~Engine() {
   state_->group.reset();
 }
 
-std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) {
+std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) { return start(data, n, false); }
+
+std::unique_ptr<Request> Engine::start_allgather(float* data, int64_t n) {
+  DITRAIN_CHECK(state_->config.shards, "an engine without shards");
+  return start(data, n, true);
+}
+
+std::unique_ptr<Request> Engine::start(float* data, int64_t n, bool gather) {
   DITRAIN_CHECK(n >= 0, "count " + std::to_string(n));
   if (state_->alone()) return std::make_unique<DoneRequest>();
-  auto sum = std::make_shared<Sum>(Sum{.data = data, .n = n, .sequence = state_->next_sequence++});
+  auto sum = std::make_shared<Sum>(Sum{.data = data, .n = n, .sequence = state_->next_sequence++, .gather = gather});
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.push_back(sum);
@@ -224,12 +243,14 @@ std::string Engine::description() const {
   if (state_->alone()) return "gradients: one rank, nothing to sum";
   const EngineConfig& c = state_->config;
   std::string s = "gradients: summed by the communication thread, ";
-  if (!state_->group)
+  if (!c.hierarchical)
     s += "flat (MPI)";
   else
     s += state_->group->num_parts() > 1 ? "in the memory of the node" : "by messages";
-  if (state_->group && state_->group->leaders().size() > 1)
+  if (c.hierarchical && state_->group->leaders().size() > 1)
     s += ", " + std::to_string(state_->group->leaders().size()) + " ranks exchange " + dtype_name(c.wire) + " slices";
+  if (c.shards) s += ", for ranks that update a shard each";
+  if (c.tree) s += ", as a tree that does not depend on the number of ranks";
   if (c.link) {
     char text[96];
     std::snprintf(text, sizeof(text), ", held back as by a link of %g Gbit/s and %g us between %d hosts",

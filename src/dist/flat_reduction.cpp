@@ -1,7 +1,6 @@
 // A sum over all ranks that the MPI library makes.
 #include <algorithm>
 
-#include "ditrain/kernels/elementwise.hpp"
 #include "reduction.hpp"
 
 namespace ditrain::dist {
@@ -27,12 +26,6 @@ class FlatReduction final : public Reduction {
 };
 
 }  // namespace
-
-double piece_squares(const float* data, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; i += kChunk) sum += kernels::sum_squares(data + i, std::min(kChunk, n - i));
-  return sum;
-}
 
 std::unique_ptr<Reduction> make_flat_reduction(Communicator& communicator, float* data, int64_t n) {
   return std::make_unique<FlatReduction>(communicator, data, n);

@@ -22,35 +22,30 @@ GradientBuckets::GradientBuckets(Engine& engine, float* arena, int64_t n, int64_
 
 GradientBuckets::GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n,
                                  int64_t bucket_elements)
-    : communicator_(communicator), start_(std::move(start)), arena_(arena), n_(n), bucket_elements_(bucket_elements) {
+    : communicator_(communicator), start_(std::move(start)), arena_(arena), grid_{n, bucket_elements} {
   DITRAIN_CHECK(n >= 0 && bucket_elements >= 1,
                 std::to_string(n) + " in buckets of " + std::to_string(bucket_elements));
-  const int64_t buckets = n / bucket_elements + (n % bucket_elements != 0);
-  missing_.resize(size_t(buckets));
-  requests_.resize(size_t(buckets));
+  missing_.resize(size_t(grid_.size()));
+  requests_.resize(size_t(grid_.size()));
   rearm();
 }
 
 int64_t GradientBuckets::num_buckets() const { return int64_t(missing_.size()); }
-int64_t GradientBuckets::bucket_end(int64_t bucket) const { return n_ - bucket * bucket_elements_; }
-int64_t GradientBuckets::bucket_begin(int64_t bucket) const {
-  return std::max<int64_t>(0, bucket_end(bucket) - bucket_elements_);
-}
 
 void GradientBuckets::rearm() {
   exposed_before_s_ = exposed_s_;
   started_ = done_ = handed_out_ = 0;
-  for (int64_t k = 0; k < num_buckets(); ++k) missing_[size_t(k)] = bucket_end(k) - bucket_begin(k);
+  for (int64_t k = 0; k < num_buckets(); ++k) missing_[size_t(k)] = bucket(k).size();
 }
 
 void GradientBuckets::mark_ready(int64_t begin, int64_t end) {
-  DITRAIN_CHECK(0 <= begin && begin <= end && end <= n_,
-                "slice " + std::to_string(begin) + " ... " + std::to_string(end) + " of " + std::to_string(n_));
+  DITRAIN_CHECK(0 <= begin && begin <= end && end <= grid_.n,
+                "slice " + std::to_string(begin) + " ... " + std::to_string(end) + " of " + std::to_string(grid_.n));
   for (int64_t last = end; last > begin;) {
-    const int64_t bucket = (n_ - last) / bucket_elements_;
-    const int64_t first = std::max(begin, bucket_begin(bucket));
-    missing_[size_t(bucket)] -= last - first;
-    DITRAIN_CHECK(missing_[size_t(bucket)] >= 0, "gradients of bucket " + std::to_string(bucket) + " marked twice");
+    const int64_t k = (grid_.n - last) / grid_.bucket_elements;
+    const int64_t first = std::max(begin, bucket(k).begin);
+    missing_[size_t(k)] -= last - first;
+    DITRAIN_CHECK(missing_[size_t(k)] >= 0, "gradients of bucket " + std::to_string(k) + " marked twice");
     last = first;
   }
   start_complete_buckets();
@@ -66,9 +61,8 @@ void GradientBuckets::start_complete_buckets() {
   while (done_ < started_ && (!requests_[size_t(done_)] || requests_[size_t(done_)]->test())) ++done_;
   for (; started_ < num_buckets() && missing_[size_t(started_)] == 0; ++started_) {
     if (communicator_.world_size() == 1) continue;
-    const int64_t begin = bucket_begin(started_);
     communicator_.count_gradients();
-    requests_[size_t(started_)] = start_(arena_ + begin, bucket_end(started_) - begin);
+    requests_[size_t(started_)] = start_(arena_ + bucket(started_).begin, bucket(started_).size());
   }
 }
 
@@ -89,8 +83,7 @@ std::optional<GradientBuckets::Slice> GradientBuckets::finish_next() {
   if (handed_out_ == num_buckets()) return std::nullopt;
   const ScopedTimer timer(&exposed_s_);
   wait_for(handed_out_);
-  const int64_t bucket = handed_out_++;
-  return Slice{bucket_begin(bucket), bucket_end(bucket)};
+  return bucket(handed_out_++);
 }
 
 void GradientBuckets::finish() {

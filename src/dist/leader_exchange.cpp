@@ -1,17 +1,27 @@
-// Reduce-scatter and all-gather by messages: each leader sums its slice in node order and sends the sum to the others.
+// Reduce-scatter and all-gather by messages: each leader sums its slice in node order, or along the tree, and sends the
+// sum to the others.
 #include <algorithm>
 #include <cstring>
 
+#include "ditrain/dist/shards.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "reduction.hpp"
 
 namespace ditrain::dist {
 
+namespace {
+
+// Of two in a row: an exchange may need another one. Those of exchanges that are far apart may be the same.
+int exchange_tag(uint32_t sequence) { return int(2 * (sequence % 4096)); }
+
+}  // namespace
+
 struct LeaderExchange::State {
   Communicator& communicator;
   const std::vector<int>& leaders;
   const DType wire;
+  const bool tree;
   const int tag;  // of the slices; that of the sums is one more
   float* const data;
   const int64_t n;
@@ -50,36 +60,43 @@ struct LeaderExchange::State {
     for_others([&](int node) { send(node, slice(node), tag); });
   }
 
-  /// y = or += elements first ... first + count of my slice as node sent it.
-  void add_sent(int node, int64_t first, int64_t count, float* y, bool add) const {
-    const int64_t at = slice(self).size() * node + first;
-    float widened[kChunk];
-    const auto* f32 = reinterpret_cast<const float*>(inbox.data()) + at;
-    if (rounds()) {
-      kernels::convert(reinterpret_cast<const BFloat16*>(inbox.data()) + at, widened, count);
-      f32 = widened;
+  /// y = elements first ... first + count of my slice as `node` brought it.
+  void load(int node, int64_t first, int64_t count, float* y) const {
+    if (node == self) {
+      std::memcpy(y, data + slice(self).begin + first, size_t(count) * sizeof(float));
+      return;
     }
-    if (add)
-      kernels::add(f32, y, count);
+    const int64_t at = slice(self).size() * node + first;
+    if (rounds())
+      kernels::convert(reinterpret_cast<const BFloat16*>(inbox.data()) + at, y, count);
     else
-      std::memcpy(y, f32, size_t(count) * sizeof(float));
+      std::memcpy(y, reinterpret_cast<const float*>(inbox.data()) + at, size_t(count) * sizeof(float));
+  }
+
+  /// y = the sum of those elements over nodes begin ... end - 1.
+  void sum(int begin, int end, int64_t first, int64_t count, float* y) const {
+    if (end - begin == 1) return load(begin, first, count, y);
+    float more[kChunk];
+    if (tree) {
+      const int middle = begin + (end - begin) / 2;
+      sum(begin, middle, first, count, y);
+      sum(middle, end, first, count, more);
+      return kernels::add(more, y, count);
+    }
+    load(begin, first, count, y);
+    for (int node = begin + 1; node < end; ++node) {
+      load(node, first, count, more);
+      kernels::add(more, y, count);
+    }
   }
 
   void sum_slice() {
     const parallel::Range mine = slice(self);
-    float sum[kChunk];
+    float total[kChunk];
     for (int64_t first = 0; first < mine.size(); first += kChunk) {
       const int64_t count = std::min(kChunk, mine.size() - first);
-      float* own = data + mine.begin + first;
-      for (int node = 0; node < int(leaders.size()); ++node) {
-        if (node != self)
-          add_sent(node, first, count, sum, node > 0);
-        else if (node > 0)
-          kernels::add(own, sum, count);
-        else
-          std::memcpy(sum, own, size_t(count) * sizeof(float));
-      }
-      std::memcpy(own, sum, size_t(count) * sizeof(float));
+      sum(0, int(leaders.size()), first, count, total);
+      std::memcpy(data + mine.begin + first, total, size_t(count) * sizeof(float));
     }
     if (!rounds()) return;
     // The others get the rounded sum: this node has to have the same bits.
@@ -114,12 +131,12 @@ struct LeaderExchange::State {
   }
 };
 
-LeaderExchange::LeaderExchange(Communicator& communicator, const std::vector<int>& leaders, DType wire,
-                               uint32_t sequence, float* data, int64_t n)
-    : state_(new State{.communicator = communicator,
-                       .leaders = leaders,
-                       .wire = wire,
-                       .tag = int(2 * (sequence % 4096)),
+LeaderExchange::LeaderExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n)
+    : state_(new State{.communicator = group.communicator(),
+                       .leaders = group.leaders(),
+                       .wire = group.wire(),
+                       .tree = group.tree(),
+                       .tag = exchange_tag(sequence),
                        .data = data,
                        .n = n,
                        .inbox = {},
@@ -139,6 +156,35 @@ bool LeaderExchange::advance() {
   }
   s.widen_sums();
   return true;
+}
+
+ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n) {
+  Communicator& communicator = group.communicator();
+  const int tag = exchange_tag(sequence);
+  size_t own = 0;
+  while (group.leaders()[own] != communicator.rank()) ++own;
+  for (size_t node = 0; node < group.leaders().size(); ++node) {
+    if (node == own) continue;
+    const int other = group.leaders()[node];
+    for (const int rank : group.led()[node]) {
+      const parallel::Range theirs = shard_of(n, rank, communicator.world_size());
+      if (!theirs.empty())
+        requests_.push_back(
+            communicator.start_receive(data + theirs.begin, size_t(theirs.size()) * sizeof(float), other, tag));
+    }
+    for (const int rank : group.led()[own]) {
+      const parallel::Range ours = shard_of(n, rank, communicator.world_size());
+      if (!ours.empty())
+        requests_.push_back(
+            communicator.start_send(data + ours.begin, size_t(ours.size()) * sizeof(float), other, tag));
+    }
+  }
+}
+
+bool ShardExchange::advance() {
+  bool done = true;
+  for (const auto& request : requests_) done = request->test() && done;
+  return done;
 }
 
 }  // namespace ditrain::dist

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dist/shards.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "reduction.hpp"
@@ -18,9 +19,10 @@ bool passed(uint32_t counter, uint32_t sequence) { return int32_t(counter - sequ
 
 class NodeReduction final : public Reduction {
  public:
-  NodeReduction(NodeGroup& group, uint32_t sequence, float* data, int64_t n)
+  NodeReduction(NodeGroup& group, uint32_t sequence, NodeGroup::Kind kind, float* data, int64_t n)
       : group_(group),
         sequence_(sequence),
+        kind_(kind),
         offset_(n > 0 ? reinterpret_cast<std::byte*>(data) - group.arena().part(group.arena().own_part()) : 0),
         n_(n),
         mine_(parallel::partition(num_pieces(n), group.arena().own_part(), group.num_parts())) {
@@ -44,7 +46,7 @@ class NodeReduction final : public Reduction {
   void step(Outlook& outlook) {
     switch (phase_) {
       case kGather:
-        if (group_.all_passed(&Post::arrived, sequence_)) gather();
+        if (group_.all_passed(&Post::arrived, sequence_)) sums() ? gather() : gather_shard();
         return;
       case kExchange:
         return exchange(outlook);
@@ -56,6 +58,9 @@ class NodeReduction final : public Reduction {
         return;
     }
   }
+
+  bool sums() const { return kind_ != NodeGroup::Kind::kGatherShards; }
+  bool one_node() const { return group_.leaders().size() == 1; }
 
   float* arena(int part, int64_t first) const {
     return reinterpret_cast<float*>(group_.arena().part(part) + offset_) + first;
@@ -73,41 +78,71 @@ class NodeReduction final : public Reduction {
     for (int64_t i = piece * kPiece; i < end; i += kChunk) f(i, std::min(kChunk, end - i));
   }
 
+  /// Into part 0; with a tree, other parts are left with sums of their subtrees.
   void add_parts(int64_t first, int64_t count) const {
-    for (int part = 1; part < group_.num_parts(); ++part) kernels::add(arena(part, first), arena(0, first), count);
+    const int parts = group_.num_parts();
+    if (!group_.tree())
+      for (int part = 1; part < parts; ++part) kernels::add(arena(part, first), arena(0, first), count);
+    else
+      for (int step = 1; step < parts; step *= 2)
+        for (int part = 0; part < parts; part += 2 * step)
+          kernels::add(arena(part + step, first), arena(part, first), count);
   }
-  void copy_to_parts(int64_t first, int64_t count) const {
-    for (int part = 1; part < group_.num_parts(); ++part)
-      std::memcpy(arena(part, first), arena(0, first), size_t(count) * sizeof(float));
+  void copy_part(int from, int to, int64_t first, int64_t count) const {
+    if (from != to) std::memcpy(arena(to, first), arena(from, first), size_t(count) * sizeof(float));
+  }
+  void copy_to_parts(int from, int64_t first, int64_t count) const {
+    for (int part = 0; part < group_.num_parts(); ++part) copy_part(from, part, first, count);
   }
 
   void gather() {
-    const bool one_node = group_.leaders().size() == 1;
     double* squares = group_.squares(sequence_);
     for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
       double sum = 0;
       for_chunks(piece, [&](int64_t first, int64_t count) {
         add_parts(first, count);
-        if (!one_node) return;
+        if (!one_node()) return;
         sum += kernels::sum_squares(arena(0, first), count);
-        copy_to_parts(first, count);
+        // On one node the slices are the shards.
+        if (kind_ == NodeGroup::Kind::kSum)
+          copy_to_parts(0, first, count);
+        else
+          copy_part(0, group_.arena().own_part(), first, count);
       });
       squares[piece] = sum;
     }
-    phase_ = one_node ? kFinish : kExchange;
-    publish(one_node ? &Post::spread : &Post::reduced);
+    enter_next_phase();
+  }
+
+  /// This rank's shard, to all parts of the only node or to the one from which it leaves.
+  void gather_shard() {
+    const Communicator& communicator = group_.communicator();
+    const parallel::Range shard = shard_of(n_, communicator.rank(), communicator.world_size());
+    if (one_node())
+      copy_to_parts(group_.arena().own_part(), shard.begin, shard.size());
+    else
+      copy_part(group_.arena().own_part(), 0, shard.begin, shard.size());
+    enter_next_phase();
+  }
+
+  void enter_next_phase() {
+    phase_ = one_node() ? kFinish : kExchange;
+    publish(one_node() ? &Post::spread : &Post::reduced);
   }
 
   void exchange(Outlook& outlook) {
     if (!group_.leads()) return void(phase_ = kSpread);
-    if (!exchange_) {
+    if (!sum_exchange_ && !shard_exchange_) {
       if (!group_.all_passed(&Post::reduced, sequence_)) return;
-      exchange_ = std::make_unique<LeaderExchange>(group_.communicator(), group_.leaders(), group_.wire(), sequence_,
-                                                   arena(0, 0), n_);
+      if (sums())
+        sum_exchange_ = std::make_unique<LeaderExchange>(group_, sequence_, arena(0, 0), n_);
+      else
+        shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_);
     }
     outlook.poll = true;
-    if (!exchange_->advance()) return;
-    exchange_.reset();
+    if (sums() ? !sum_exchange_->advance() : !shard_exchange_->advance()) return;
+    sum_exchange_.reset();
+    shard_exchange_.reset();
     phase_ = kSpread;
     publish(&Post::exchanged);
   }
@@ -117,8 +152,8 @@ class NodeReduction final : public Reduction {
     for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
       double sum = 0;
       for_chunks(piece, [&](int64_t first, int64_t count) {
-        sum += kernels::sum_squares(arena(0, first), count);
-        copy_to_parts(first, count);
+        if (sums()) sum += kernels::sum_squares(arena(0, first), count);
+        copy_to_parts(0, first, count);
       });
       squares[piece] = sum;
     }
@@ -128,16 +163,18 @@ class NodeReduction final : public Reduction {
 
   void finish() {
     const double* squares = group_.squares(sequence_);
-    for (int64_t piece = 0; piece < num_pieces(n_); ++piece) sum_squares_ += squares[piece];
+    for (int64_t piece = 0; sums() && piece < num_pieces(n_); ++piece) sum_squares_ += squares[piece];
     phase_ = kDone;
   }
 
   NodeGroup& group_;
   const uint32_t sequence_;
+  const NodeGroup::Kind kind_;
   const ptrdiff_t offset_;  // bytes from the start of a part
   const int64_t n_;
   const parallel::Range mine_;  // pieces
-  std::unique_ptr<LeaderExchange> exchange_;
+  std::unique_ptr<LeaderExchange> sum_exchange_;
+  std::unique_ptr<ShardExchange> shard_exchange_;
 };
 
 std::vector<int> first_ranks(const Communicator& communicator, bool every_rank) {
@@ -148,17 +185,30 @@ std::vector<int> first_ranks(const Communicator& communicator, bool every_rank) 
   return leaders;
 }
 
+std::vector<std::vector<int>> ranks_led(const Communicator& communicator, const std::vector<int>& leaders) {
+  const std::vector<int> nodes = communicator.nodes();
+  std::vector<std::vector<int>> led;
+  for (const int leader : leaders) {
+    led.push_back({leader});
+    for (int rank = leader + 1; int(leaders.size()) < communicator.world_size() && rank < int(nodes.size()); ++rank)
+      if (nodes[size_t(rank)] == nodes[size_t(leader)]) led.back().push_back(rank);
+  }
+  return led;
+}
+
 size_t control_bytes(int64_t max_pieces) { return sizeof(Post) + 2 * size_t(max_pieces) * sizeof(double); }
 
 }  // namespace
 
-NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, int64_t max_elements)
+NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, bool tree, int64_t max_elements)
     : communicator_(communicator),
       arena_(arena),
       control_(communicator, control_bytes(num_pieces(max_elements) + 1)),
       wire_(wire),
+      tree_(tree),
       max_pieces_(num_pieces(max_elements) + 1),
-      leaders_(first_ranks(communicator, arena.refused())) {
+      leaders_(first_ranks(communicator, arena.refused())),
+      led_(ranks_led(communicator, leaders_)) {
   // The arena is there already, so this cannot fail for any reason but lack of memory.
   if (control_.num_parts() != arena_.num_parts())
     throw RunError({.where = "dist", .what = "no shared memory for counters", .got = control_.note()});
@@ -185,12 +235,12 @@ void NodeGroup::ring_all() {
     if (i != arena_.own_part()) ring_bell(post(i).bell);
 }
 
-std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, float* data, int64_t n) {
+std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, Kind kind, float* data, int64_t n) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::byte* part = arena_.part(arena_.own_part());
   DITRAIN_CHECK(n == 0 || (bytes >= part && bytes + n * int64_t(sizeof(float)) <= part + arena_.part_bytes()),
                 "gradients outside of the arena");
-  return std::make_unique<NodeReduction>(*this, sequence, data, n);
+  return std::make_unique<NodeReduction>(*this, sequence, kind, data, n);
 }
 
 }  // namespace ditrain::dist

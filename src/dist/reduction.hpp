@@ -8,18 +8,9 @@
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/node_memory.hpp"
+#include "ditrain/dist/sums.hpp"
 
 namespace ditrain::dist {
-
-// Sums of squares are added in pieces of this many elements from the start of the bucket, a piece in chunks.
-inline constexpr int64_t kPiece = 16384;
-// A chunk of the sum and one of another rank stay in a 32 KiB L1 cache together.
-inline constexpr int64_t kChunk = 4096;
-
-inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
-
-/// Sum of squares of n <= kPiece elements in f64, the way all reductions form it.
-double piece_squares(const float* data, int64_t n);
 
 class Reduction {
  public:
@@ -44,14 +35,18 @@ std::unique_ptr<Reduction> make_flat_reduction(Communicator& communicator, float
 /// What hierarchical reductions of one run share.
 class NodeGroup {
  public:
-  /// Collective. max_elements: of one reduction.
-  NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, int64_t max_elements);
+  /// Collective. max_elements: of one reduction. tree: terms are added along the tree of sums.hpp, ranks of a node,
+  /// then nodes, as expect_subtrees() wants them; else one after the other.
+  NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, bool tree, int64_t max_elements);
   ~NodeGroup();
   NodeGroup(const NodeGroup&) = delete;
   NodeGroup& operator=(const NodeGroup&) = delete;
 
-  /// Number `sequence` (0, 1, ...) of the run; `data` lies in this rank's part of the arena.
-  std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n);
+  /// What becomes of n elements: their sums everywhere; their sums, each at least with the rank whose shard_of(n, ...)
+  /// it is in; or from there to all ranks, without a sum.
+  enum class Kind { kSum, kSumOfShards, kGatherShards };
+  /// Number `sequence` (increasing, the same on all ranks) of the run; `data` lies in this rank's part of the arena.
+  std::unique_ptr<Reduction> start(uint32_t sequence, Kind kind, float* data, int64_t n);
 
   /// Tells the others that this rank is in the middle of something, so that they look again.
   void ring_all();
@@ -75,23 +70,27 @@ class NodeGroup {
   int num_parts() const { return arena_.num_parts(); }
   bool leads() const { return arena_.own_part() == 0; }
   const std::vector<int>& leaders() const { return leaders_; }  ///< first ranks of the nodes, in order
+  /// For each leader, whose memory it reaches: its node's ranks, or itself alone.
+  const std::vector<std::vector<int>>& led() const { return led_; }
   DType wire() const { return wire_; }
+  bool tree() const { return tree_; }
 
  private:
   Communicator& communicator_;
   NodeMemory& arena_;
   NodeMemory control_;
   DType wire_;
+  bool tree_;
   int64_t max_pieces_;
   std::vector<int> leaders_;
+  std::vector<std::vector<int>> led_;
 };
 
 /// The exchange of one bucket between the first ranks of the nodes; created by each of them. `sequence` keeps messages
 /// of two exchanges apart.
 class LeaderExchange {
  public:
-  LeaderExchange(Communicator& communicator, const std::vector<int>& leaders, DType wire, uint32_t sequence,
-                 float* data, int64_t n);
+  LeaderExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n);
   ~LeaderExchange();
   /// True once `data` holds the sum over nodes, the same bits on all of them.
   bool advance();
@@ -99,6 +98,17 @@ class LeaderExchange {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// Brings the shards of each node's ranks to the first ranks of all others; `data` has those of its own node.
+class ShardExchange {
+ public:
+  ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n);
+  /// True once `data` is whole.
+  bool advance();
+
+ private:
+  std::vector<std::unique_ptr<Request>> requests_;
 };
 
 }  // namespace ditrain::dist

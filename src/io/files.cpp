@@ -72,6 +72,16 @@ void FileWriter::write(const void* data, size_t bytes) {
   bytes_written_ += bytes;
 }
 
+void FileWriter::extend(uint64_t bytes) {
+  DITRAIN_CHECK(fd_ >= 0, "extend after finish");
+  if (::ftruncate(fd_, static_cast<off_t>(bytes_written_ + bytes)) != 0) {
+    throw RunError({.where = path_,
+                    .what = fmt::format("making room for {} bytes at offset {} failed", bytes, bytes_written_),
+                    .got = reason(errno)});
+  }
+  bytes_written_ += bytes;
+}
+
 void FileWriter::overwrite(uint64_t offset, const void* data, size_t bytes) {
   DITRAIN_CHECK(offset <= bytes_written_ && bytes <= bytes_written_ - offset, "overwrite outside the file");
   write_all(offset, data, bytes);

@@ -10,7 +10,7 @@
 namespace ditrain::optim {
 
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
-                    autograd::ParameterStore& parameters) {
+                    autograd::ParameterStore& parameters, const UpdateSlice& slice) {
   const double k = double(settings.step + 1);
   const kernels::AdamWStep step{.lr = settings.lr,
                                 .beta1 = config.beta1,
@@ -25,11 +25,17 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
       ema(parameters.ema);
   std::optional<Pin<BFloat16>> copy;
   if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
-  ctx.for_range(ops::WorkKind::kOptimizer, parameters.arena_size(), 1024,
+  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, 1024,
                 [&](int64_t begin, int64_t end, const parallel::Worker&) {
-                  kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin,
-                                     copy ? copy->get() + begin : nullptr, end - begin);
+                  const int64_t at = slice.arena.begin + begin, state = slice.state + begin;
+                  kernels::adamw_ema(step, g + at, p + at, m + state, v + state, ema + state,
+                                     copy ? copy->get() + at : nullptr, end - begin);
                 });
+}
+
+void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                    autograd::ParameterStore& parameters) {
+  adamw_ema_step(ctx, config, settings, parameters, {{0, parameters.arena_size()}, 0});
 }
 
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters) {

@@ -1,5 +1,6 @@
 #include "ditrain/train/checkpoint.hpp"
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -66,6 +68,49 @@ void write_moments(const std::string& path, ParameterStore& parameters, PartColl
     tensors.add(p->name + kExpAvgSq, *p, parameters.exp_avg_sq);
   }
   tensors.write(path);
+}
+
+// The states of all ranks, in the order in which all ranks ask for them.
+class WholeStates {
+ public:
+  WholeStates(const ParameterStore& parameters, const WholeState& whole)
+      : states_{&parameters.ema, &parameters.exp_avg, &parameters.exp_avg_sq}, whole_(whole) {}
+  bool collective() const { return bool(whole_); }
+  const Tensor& ema() { return next(0); }
+  const Tensor& exp_avg() { return next(1); }
+  const Tensor& exp_avg_sq() { return next(2); }
+  /// Takes part in all that nobody asked for yet: other ranks count on it.
+  void finish() {
+    while (collective() && asked_ < states_.size()) next(asked_);
+  }
+
+ private:
+  const Tensor& next(size_t i) {
+    DITRAIN_CHECK(i == asked_, "states are asked for in one order");
+    const Tensor& state = *states_[asked_++];
+    return collective() ? whole_(state) : state;
+  }
+  std::array<const Tensor*, 3> states_;
+  const WholeState& whole_;
+  size_t asked_ = 0;
+};
+
+// The same file while one moment of all parameters is whole at a time.
+void write_moments_in_turn(const std::string& path, ParameterStore& parameters, WholeStates& states) {
+  std::vector<io::TensorToWrite> list;
+  std::vector<const Parameter*> trainable;
+  for (const Parameter* p : parameters.state_dict()) {
+    if (!p->trainable) continue;
+    trainable.push_back(p);
+    for (const char* moment : {kExpAvg, kExpAvgSq}) list.push_back({p->name + moment, "F32", p->shape, nullptr});
+  }
+  io::SafetensorsWriter writer(path, std::move(list));
+  const auto write = [&](const char* moment, const Tensor& arena) {
+    for (const Parameter* p : trainable) writer.write(p->name + moment, Pin<float>(parameters.view(arena, *p)));
+  };
+  write(kExpAvg, states.exp_avg());
+  write(kExpAvgSq, states.exp_avg_sq());
+  writer.finish();
 }
 
 // Errors on the way in name the file first.
@@ -129,22 +174,45 @@ json to_json(const CheckpointState& s) {
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            ParameterStore& parameters, const CheckpointConfig& config, TensorGroup* group) {
-  std::optional<PartCollector> of_group;  // first: whatever fails now, the others must not wait
-  if (group != nullptr) of_group.emplace(*group, parameters);
-  PartCollector* collector = of_group ? &*of_group : nullptr;
+namespace {
+
+std::string write_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
+                             ParameterStore& parameters, const CheckpointConfig& config, PartCollector* collector,
+                             WholeStates& states) {
   io::CheckpointWriter writer(checkpoints_dir, state.step);
   write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values, collector);
-  write_weights(writer.folder() + "/ema.safetensors", parameters, parameters.ema, collector);
-  write_moments(writer.folder() + "/optimizer.safetensors", parameters, collector);
+  write_weights(writer.folder() + "/ema.safetensors", parameters, states.ema(), collector);
+  const std::string moments = writer.folder() + "/optimizer.safetensors";
+  states.collective() ? write_moments_in_turn(moments, parameters, states)
+                      : write_moments(moments, parameters, collector);
   io::write_file_atomically(writer.folder() + "/state.json", to_json(state).dump(2) + "\n");
   writer.commit();
   if (config.keep_last > 0) io::prune_checkpoints(checkpoints_dir, config.keep_last, config.keep_every);
   return checkpoints_dir + "/" + io::checkpoint_name(state.step);
 }
 
+}  // namespace
+
+std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
+                            ParameterStore& parameters, const CheckpointConfig& config, TensorGroup* group,
+                            const WholeState& whole) {
+  DITRAIN_CHECK(group == nullptr || !whole, "parts of replicas, or of states");
+  std::optional<PartCollector> of_group;  // first: whatever fails now, the others must not wait
+  if (group != nullptr) of_group.emplace(*group, parameters);
+  WholeStates states(parameters, whole);
+  try {
+    return write_checkpoint(checkpoints_dir, state, parameters, config, of_group ? &*of_group : nullptr, states);
+  } catch (const RunError&) {
+    states.finish();
+    throw;
+  }
+}
+
 void help_save_checkpoint(TensorGroup& group, ParameterStore& parameters) { send_parts(group, parameters); }
+
+void accompany_checkpoint(const ParameterStore& parameters, const WholeState& whole) {
+  WholeStates(parameters, whole).finish();
+}
 
 std::string find_checkpoint(const std::string& path) {
   if (fs::is_regular_file(path + "/state.json")) return path;
@@ -180,14 +248,17 @@ void load_weights(const std::string& file, ParameterStore& parameters, const Ten
   reader.expect_nothing_else();
 }
 
-void load_training_state(const std::string& folder, ParameterStore& parameters) {
+void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep) {
   load_weights(folder + "/model.safetensors", parameters, parameters.values);
-  load_weights(folder + "/ema.safetensors", parameters, parameters.ema);
+  const Tensor& whole = parameters.grads;  // nobody needs them now
+  const auto take = [&](const Tensor& state) { keep ? keep(whole, state) : copy(whole, state); };
+  load_weights(folder + "/ema.safetensors", parameters, whole);
+  take(parameters.ema);
   ExactReader moments(folder + "/optimizer.safetensors");
-  for (const Parameter* p : parameters.state_dict()) {
-    if (!p->trainable) continue;
-    moments.read(p->name + kExpAvg, *p, parameters.view(parameters.exp_avg, *p));
-    moments.read(p->name + kExpAvgSq, *p, parameters.view(parameters.exp_avg_sq, *p));
+  for (const auto& [name, state] : {std::pair{kExpAvg, &parameters.exp_avg}, {kExpAvgSq, &parameters.exp_avg_sq}}) {
+    for (const Parameter* p : parameters.state_dict())
+      if (p->trainable) moments.read(p->name + name, *p, parameters.view(whole, *p));
+    take(*state);
   }
   moments.expect_nothing_else();
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -104,6 +105,21 @@ void check_dist(const Config& c) {
          "dist.allreduce: hierarchical and dist.engine: true", "dist.wire: f32");
   if (c.dist.simulate_link && !c.dist.engine)
     fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");
+  if (c.dist.shard_optimizer && !c.dist.engine)
+    fail("dist.shard_optimizer is a task of the engine", "dist.engine: false", "dist.engine: true");
+}
+
+void check_reproducible(const Config& c) {
+  if (!c.dist.reproducible) return;
+  if (c.dist.allreduce == "flat" || !c.dist.engine || c.dist.wire != "f32")
+    fail(
+        "dist.reproducible needs sums whose order ditrain makes itself, in f32",
+        fmt::format("dist.allreduce: {}, dist.engine: {}, dist.wire: {}", c.dist.allreduce, c.dist.engine, c.dist.wire),
+        "dist.allreduce: hierarchical, dist.engine: true and dist.wire: f32");
+  if (c.train.micro_batch == 0)
+    fail("dist.reproducible adds the gradients of micro-batches, whose size must not follow from the ranks",
+         "train.micro_batch: 0", "an own size that divides the batch of a rank",
+         "train.micro_batch: 1, or what fits the fewest samples a rank will have");
 }
 
 void check_drawn_data(const Config& c) {
@@ -136,6 +152,7 @@ void validate_without_data(const Config& config) {
   check_strategy(config);
   check_kernels(config);
   check_dist(config);
+  check_reproducible(config);
 }
 
 void validate(const Config& config) {
@@ -167,6 +184,9 @@ void validate_for_ranks(const Config& config, int world_size) {
     fail("train.micro_batch does not divide the batch of a rank",
          fmt::format("{} for {} samples a rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
          fmt::format("a divisor of {}, or 0 for all at once", share));
+  if (config.dist.reproducible && !std::has_single_bit(uint64_t(ranks)))
+    fail("dist.reproducible needs a number of ranks that is a power of two", fmt::format("{} ranks", ranks),
+         "1, 2, 4, 8, ... ranks");
 }
 
 }  // namespace ditrain::train

@@ -50,7 +50,7 @@ void write_grid(const std::string& path, const std::vector<float>& images, const
 }  // namespace
 
 void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra) {
-  const eval::WeightsFrom averaged(model.parameters(), model.parameters().ema);
+  const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
   const auto seed = uint64_t(config.train.seed);
   const std::vector<int64_t> labels = eval::make_labels("balanced", n, config.model.num_classes, seed);
@@ -81,7 +81,7 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
 }
 
 void Evaluation::validation(std::map<std::string, double>& extra) {
-  const eval::WeightsFrom averaged(model.parameters(), model.parameters().ema);
+  const eval::WeightsFrom averaged(model.parameters(), ema);
   const eval::ValidationLoss loss = eval::validation_loss(ctx, comm, model, config.diffusion, data,
                                                           config.eval.num_images, uint64_t(config.train.seed));
   extra["val_mse"] = loss.right_label;

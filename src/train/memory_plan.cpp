@@ -9,6 +9,7 @@
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/platform/limits.hpp"
+#include "ditrain/train/leaf_sums.hpp"
 #include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::train {
@@ -31,6 +32,16 @@ size_t sampling_bytes(nn::Dit& model, const Config& config, int world_size) {
   if (batch == 0) return 0;
   nn::DitPass pass(model, batch, Mode::kInference);
   return pass.tape().temporary_bytes();
+}
+
+MemoryItem tree_of_sums(const Config& config, int world_size, int64_t arena_elements) {
+  if (!config.dist.reproducible) return {"tree of sums", "", 0};
+  const int64_t share = config.train.global_batch / replicas(config, world_size);
+  const int64_t leaves = share / micro_batch_of(config, replicas(config, world_size));
+  const LeafSums sums(std::max<int64_t>(1, leaves), arena_elements);
+  return {"tree of sums",
+          fmt::format("dist.reproducible: {} more gradients for {} micro-batches", sums.levels(), leaves),
+          sums.bytes()};
 }
 
 std::vector<MemoryItem> kept_by_node(nn::DitPass& pass) {
@@ -64,6 +75,10 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
+dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements) {
+  return {arena_elements, std::max<int64_t>(1024, int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float)))};
+}
+
 MemoryPlan plan_memory(const Config& config, int world_size) {
   MemoryPlan plan;
   plan.micro_batch = micro_batch_of(config, replicas(config, world_size));
@@ -71,6 +86,10 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, pass_options(config));
   plan.kept = kept_by_node(pass);
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
+  const bool sharded = config.dist.shard_optimizer && world_size > 1;
+  const dist::Shards shards(gradient_buckets(config, model.parameters().arena_size()), 0, world_size);
+  const size_t state = sharded ? size_t(shards.size()) * sizeof(float) : arena;
+  const std::string share = sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
   const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
   const auto samples = size_t(config.train.global_batch / replicas(config, world_size));
@@ -79,8 +98,9 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
                 {"bf16 weights", "read by products", precision_of(config) == DType::kBF16 ? arena / 2 : 0},
                 {"gradients", "", arena},
-                {"AdamW moments", "2 per parameter", 2 * arena},
-                {"EMA", "", arena},
+                {"AdamW moments", "2 per parameter" + (sharded ? ", " + share : ""), 2 * state},
+                {"EMA", share, state},
+                tree_of_sums(config, world_size, model.parameters().arena_size()),
                 {"kept activations", batch + ", train.recompute: " + config.train.recompute, pass.tape().kept_bytes()},
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),

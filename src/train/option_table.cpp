@@ -157,7 +157,9 @@ Rows train_rows() {
       choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
              "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
              "all but the input of a block (1, a third more work)"),
-      choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {}, "what a NaN or infinite loss or gradient does"),
+      choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},
+             "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
+             "while other gradients still travel"),
       integer(DITRAIN_KEY(train.seed), {0}, "of all random numbers"),
       text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
   };
@@ -221,8 +223,15 @@ Rows dist_rows() {
              "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
       choice(DITRAIN_KEY(dist.wire), {"f32", "bf16"}, {},
              "type of gradients between nodes (hierarchical); they are summed in f32"),
-      reserved(boolean(DITRAIN_KEY(dist.shard_optimizer), "each rank keeps a part of the optimiser state")),
-      reserved(boolean(DITRAIN_KEY(dist.reproducible), "sums in an order that does not depend on the ranks")),
+      boolean(
+          DITRAIN_KEY(dist.shard_optimizer),
+          "a rank keeps moments and EMA of its share of the parameters only, updates those and sends them to the "
+          "others: 12 bytes a parameter are divided by the ranks, to the same bits; ranks of a node pass on no more "
+          "than before, between nodes half as much again travels (needs dist.engine)"),
+      boolean(DITRAIN_KEY(dist.reproducible),
+              "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
+              "tree; costs log2(micro-batches of a rank) more gradients in memory, and up to four passes over the "
+              "gradients for each micro-batch"),
       number(DITRAIN_KEY(dist.timeout_s), {0},
              "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},

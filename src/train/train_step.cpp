@@ -1,13 +1,14 @@
 #include "ditrain/train/train_step.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/random.hpp"
-#include "ditrain/optim/optimizer.hpp"
 #include "ditrain/train/cut.hpp"
 #include "ditrain/train/memory_plan.hpp"
 
@@ -25,13 +26,20 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       shape_{config.model.in_channels, config.model.pixels()},
       samples_(config.train.global_batch / comm.world_size()),
       micro_batch_(micro_batch_of(config, comm.world_size())),
+      updates_early_(comm.world_size() > 1 && group == nullptr && config.optimizer.clip_norm == 0 &&
+                     config.train.on_non_finite == "stop"),
       pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().num_clusters()).cut);
+  if (config.dist.shard_optimizer && comm.world_size() > 1)
+    shards_.emplace(gradient_buckets(config, model.parameters().arena_size()), comm.rank(), comm.world_size());
+  if (config.dist.reproducible)
+    leaf_sums_ = std::make_unique<LeafSums>(samples_ / micro_batch_, model.parameters().arena_size());
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
     const autograd::ArenaSlice slice = node.parameter_slice();
+    if (leaf_sums_) leaf_sums_->add(ctx_, leaf_, model_.parameters().grads, slice);
     if (mark_buckets_) buckets_->mark_ready(slice.begin, slice.end);
   });
 }
@@ -39,19 +47,29 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
 void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
   pass_.allocate();
   noise_ = Tensor(pass_.image().shape());
-  const int64_t bucket = int64_t(config_.dist.bucket_mib * 0x1p20 / sizeof(float));
+  if (leaf_sums_) leaf_sums_->allocate();
   grads_ = std::make_unique<Pin<float>>(model_.parameters().grads);
-  const int64_t n = model_.parameters().arena_size(), elements = std::max<int64_t>(1024, bucket);
+  const dist::BucketGrid grid = gradient_buckets(config_, model_.parameters().arena_size());
   if (gradient_memory == nullptr || !config_.dist.engine) {
-    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), n, elements);
+    DITRAIN_CHECK(!shards_ || comm_.world_size() == 1, "shards without an engine");
+    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), grid.n, grid.bucket_elements);
     return;
   }
   const dist::EngineConfig engine{.hierarchical = config_.dist.allreduce == "hierarchical",
                                   .wire = config_.dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
+                                  .shards = shards_.has_value(),
+                                  .tree = config_.dist.reproducible,
                                   .link = config_.dist.simulate_link,
                                   .pus = comm_pus};
   engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
-  buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), n, elements);
+  buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), grid.n, grid.bucket_elements);
+  if (shards_) sharded_ = std::make_unique<ShardedUpdate>(*shards_, *engine_, model_.parameters(), ctx_);
+}
+
+int64_t TrainStep::state_elements() const { return shards_ ? shards_->size() : model_.parameters().arena_size(); }
+const Tensor& TrainStep::whole(const Tensor& state) { return sharded_ ? sharded_->whole(state) : state; }
+void TrainStep::keep(const Tensor& whole, const Tensor& state) {
+  sharded_ ? sharded_->keep(whole, state) : copy(whole, state);
 }
 
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
@@ -110,8 +128,22 @@ void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResul
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
   mark_buckets_ = micro.last && config_.dist.overlap;
+  const bool overwrite = micro.first || leaf_sums_;
   timed(Phase::kBackward, result,
-        [&] { pass_.backward(ctx_, micro.first ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd); });
+        [&] { pass_.backward(ctx_, overwrite ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd); });
+}
+
+void TrainStep::run_micro_batches(const dataset::Batch& batch, int64_t step, StepResult& result) {
+  leaf_ = 0;
+  leaf_losses_.clear();
+  for (int64_t first = 0; first < samples_; first += micro_batch_, ++leaf_) {
+    run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
+                     comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
+                    step, result);
+    if (!leaf_sums_) continue;
+    leaf_losses_.insert(leaf_losses_.end(), {result.loss, result.mse, result.vb});
+    result.loss = result.mse = result.vb = 0;
+  }
 }
 
 // Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
@@ -125,15 +157,15 @@ std::string TrainStep::first_non_finite() {
   return ops::find_non_finite(ctx_, pass_.out()) >= 0 ? "model output" : "loss";
 }
 
-// In the order of the backward pass: what goes bad spoils all that comes after it.
+// In the order of the backward pass, which is that of the arena from its end: what goes bad spoils all that comes after
+// it. A rank may have the sums of its shards only.
 std::string TrainStep::first_bad_gradient() {
-  const auto& nodes = pass_.tape().nodes();
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    const std::vector<autograd::Parameter*>& parameters = (*node)->parameters();
-    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
-      if (ops::find_non_finite(ctx_, (*p)->grad) >= 0) return (*p)->name;
-  }
-  return "";
+  double begin = -1;
+  for (const autograd::Parameter* p : model_.parameters().state_dict())
+    if (p->trainable && double(p->slice.begin) > begin && ops::find_non_finite(ctx_, p->grad) >= 0)
+      begin = double(p->slice.begin);
+  comm_.allreduce_max(&begin, 1);
+  return begin < 0 ? "" : model_.parameters().at(int64_t(begin)).name;
 }
 
 // The name that the lowest rank with one has; all ranks get it.
@@ -148,8 +180,103 @@ std::string TrainStep::agree_on_name(const std::string& mine) {
   return name;
 }
 
+optim::StepSettings TrainStep::next_update(const Progress& progress) const {
+  const int64_t k = progress.optimizer_step;
+  return {.step = k,
+          .lr = optim::learning_rate(config_.optimizer, k, config_.train.steps),
+          .ema_decay = optim::ema_decay(config_.ema, k)};
+}
+
+void TrainStep::update_bucket(int64_t k, const optim::StepSettings& update) {
+  if (sharded_) return sharded_->update(k, config_.optimizer, update);
+  const parallel::Range bucket = buckets_->bucket(k);
+  optim::adamw_ema_step(ctx_, config_.optimizer, update, model_.parameters(),
+                        {{bucket.begin, bucket.end}, bucket.begin});
+}
+
+// Returns when all gradients are summed; where updates are early, the weights of a bucket change as soon as it is here.
+void TrainStep::collect_gradients(const optim::StepSettings& update, StepResult& result) {
+  const auto next_arrived = [&] {
+    const PhaseTimer waiting(result.seconds, result.spans, Phase::kAllreduceExposed);
+    return buckets_->finish_next().has_value();
+  };
+  for (int64_t k = 0; next_arrived(); ++k) {
+    if (!updates_early_) continue;
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
+    update_bucket(k, update);
+  }
+  buckets_->finish();
+  result.allreduce_hidden_s = buckets_->last_step().hidden_s();
+}
+
+void TrainStep::update_all(const optim::StepSettings& update, StepResult& result) {
+  {
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
+    if (!sharded_) return optim::adamw_ema_step(ctx_, config_.optimizer, update, model_.parameters());
+    for (int64_t k = 0; k < buckets_->num_buckets(); ++k) update_bucket(k, update);
+  }
+  collect_weights(result);
+}
+
+// Those that other ranks have updated.
+void TrainStep::collect_weights(StepResult& result) {
+  if (!sharded_) return;
+  const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
+  sharded_->finish();
+}
+
+void TrainStep::sum_losses(StepResult& result) {
+  constexpr int kLosses = 3;
+  const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
+  double sums[kLosses] = {result.loss, result.mse, result.vb};
+  if (!leaf_sums_) {
+    comm_.allreduce_sum(sums, kLosses);
+  } else {
+    const auto add = [&sums](const std::vector<double>& terms) {
+      for (int i = 0; i < kLosses; ++i)
+        sums[i] = dist::tree_sum(terms.data() + i, int64_t(terms.size()) / kLosses, kLosses);
+    };
+    add(leaf_losses_);
+    if (const std::vector<double> of_ranks = comm_.gather(sums, kLosses); !of_ranks.empty()) add(of_ranks);
+    comm_.broadcast(sums, sizeof sums, 0);
+  }
+  result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
+}
+
+// What the engine computes on several ranks, for one.
+double TrainStep::squares_by_buckets() {
+  double total = 0;
+  for (int64_t k = 0; k < buckets_->num_buckets(); ++k) {
+    const dist::GradientBuckets::Slice bucket = buckets_->bucket(k);
+    std::vector<double> pieces(size_t(dist::num_pieces(bucket.end - bucket.begin)));
+    ctx_.for_range(int64_t(pieces.size()), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const int64_t first = bucket.begin + piece * dist::kPiece;
+        pieces[size_t(piece)] = dist::piece_squares(grads_->get() + first, std::min(dist::kPiece, bucket.end - first));
+      }
+    });
+    total += std::accumulate(pieces.begin(), pieces.end(), 0.0);
+  }
+  return total;
+}
+
+double TrainStep::gradient_norm() {
+  if (group_) return group_->gradient_norm(ctx_, model_.parameters());
+  std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
+  if (!squares && leaf_sums_) squares = squares_by_buckets();
+  return squares ? std::sqrt(*squares) : optim::gradient_norm(ctx_, model_.parameters());
+}
+
+std::string TrainStep::name_of_non_finite() {
+  std::string name = agree_on_name(bad_activation_);
+  if (!name.empty()) return name;
+  name = first_bad_gradient();
+  return name.empty() ? "gradient norm (overflow)" : "gradient " + name;
+}
+
 StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   DITRAIN_CHECK(int64_t(batch.labels.size()) == samples_, "batch of another size");
+  DITRAIN_CHECK(!weights_are_spoilt_, "a step after one that was to be the last");
   StepResult result;
   autograd::ParameterStore& parameters = model_.parameters();
   bad_activation_.clear();
@@ -157,42 +284,27 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress) {
   if (parameters.values_bf16.defined() && !copy_is_fresh_)
     ops::to_bf16(ctx_, parameters.values, parameters.values_bf16);
   copy_is_fresh_ = true;
-  for (int64_t first = 0; first < samples_; first += micro_batch_)
-    run_micro_batch({batch.images.data() + first * shape_.elements(), batch.labels.data() + first,
-                     comm_.rank() * samples_ + first, first == 0, first + micro_batch_ == samples_},
-                    progress.step, result);
+  run_micro_batches(batch, progress.step, result);
+  optim::StepSettings update = next_update(progress);
+  result.lr = update.lr;
+  if (!config_.dist.overlap) buckets_->start_all();
+  collect_gradients(update, result);
+  if (updates_early_) collect_weights(result);
+  sum_losses(result);
   {
-    const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
-    if (!config_.dist.overlap) buckets_->start_all();
-    buckets_->finish();
-    double sums[3] = {result.loss, result.mse, result.vb};
-    comm_.allreduce_sum(sums, 3);
-    result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
-    result.allreduce_hidden_s = buckets_->last_step().hidden_s();
+    const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
+    result.grad_norm = gradient_norm();
   }
-  const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
-  // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
-  const std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
-  result.grad_norm = group_    ? group_->gradient_norm(ctx_, parameters)
-                     : squares ? std::sqrt(*squares)
-                               : optim::gradient_norm(ctx_, parameters);
-  result.lr = optim::learning_rate(config_.optimizer, progress.optimizer_step, config_.train.steps);
   ++progress.step;
+  // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    result.non_finite = agree_on_name(bad_activation_);
-    if (result.non_finite.empty()) {
-      const std::string gradient = first_bad_gradient();
-      result.non_finite = gradient.empty() ? "gradient norm (overflow)" : "gradient " + gradient;
-    }
+    result.non_finite = name_of_non_finite();
+    weights_are_spoilt_ = updates_early_;
     ++progress.skipped_steps;
     return result;
   }
-  optim::adamw_ema_step(ctx_, config_.optimizer,
-                        {.step = progress.optimizer_step,
-                         .lr = result.lr,
-                         .ema_decay = optim::ema_decay(config_.ema, progress.optimizer_step),
-                         .grad_scale = optim::clip_factor(result.grad_norm, config_.optimizer.clip_norm)},
-                        parameters);
+  update.grad_scale = optim::clip_factor(result.grad_norm, config_.optimizer.clip_norm);
+  if (!updates_early_) update_all(update, result);
   ++progress.optimizer_step;
   return result;
 }

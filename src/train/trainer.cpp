@@ -250,7 +250,7 @@ void Run::choose_kernels() {
 void Run::load_or_initialise() {
   autograd::ParameterStore& parameters = model_.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_), memory::system_memory(),
-                      gradient_memory_.get());
+                      gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
   const std::string refusal =
       spread_over_clusters(placement_, {p.values, p.grads, p.exp_avg, p.exp_avg_sq, p.ema, p.values_bf16});
@@ -271,12 +271,13 @@ void Run::initialise_weights() {
                  parameters.values);
     log::info("weights: {}", from);
   }
-  copy(parameters.values, parameters.ema);
+  step_.keep(parameters.values, parameters.ema);
 }
 
 void Run::load_checkpoint() {
   const CheckpointState state = read_checkpoint_state(resumed_);
-  load_training_state(resumed_, model_.parameters());
+  load_training_state(resumed_, model_.parameters(),
+                      [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); });
   progress_ = {state.step, state.optimizer_step, state.skipped_steps};
   checkpoint_step_ = state.step;
   if (state.isa != kernels::chosen_isa())
@@ -354,10 +355,13 @@ uint64_t Run::agree_on_requests(double mfu) {
 
 void Run::checkpoint(bool must_succeed) {
   if (checkpoint_step_ == progress_.step) return;
+  DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
   verify();
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 writes
   const PhaseTimer timer(beside_, spans_, Phase::kCheckpoint);
   std::string problem;
+  WholeState whole;
+  if (step_.is_sharded()) whole = [this](const Tensor& state) -> const Tensor& { return step_.whole(state); };
   if (leader()) try {
       const CheckpointState state{.step = progress_.step,
                                   .optimizer_step = progress_.optimizer_step,
@@ -368,12 +372,14 @@ void Run::checkpoint(bool must_succeed) {
                                   .version = kVersion,
                                   .config_yaml = to_yaml(config_)};
       log::info("checkpoint: {}", save_checkpoint(folder_->checkpoints(), state, model_.parameters(),
-                                                  config_.checkpoint, groups_.tensor()));
+                                                  config_.checkpoint, groups_.tensor(), whole));
     } catch (const RunError& e) {
       problem = e.what();
     }
   else if (groups_.tensor() && groups_.data().rank() == 0)
     help_save_checkpoint(*groups_.tensor(), model_.parameters());
+  else
+    accompany_checkpoint(model_.parameters(), whole);
   const bool failed = comm_.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!failed) checkpoint_step_ = progress_.step;
   if (failed && must_succeed)
@@ -388,7 +394,7 @@ void Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
   if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return;
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
-  Evaluation evaluation{config_, model_, *data_, comm_, ctx_};
+  Evaluation evaluation{config_, model_, *data_, comm_, ctx_, step_.whole(model_.parameters().ema)};
   if (due(config_.sample.every_steps)) {
     const PhaseTimer timer(m.seconds, spans_, Phase::kSample);
     evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",

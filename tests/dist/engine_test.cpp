@@ -42,6 +42,14 @@ std::vector<float> promised_sum(int ranks, int ranks_per_node, int64_t n) {
   return sum;
 }
 
+/// The sum along the tree over ranks first ... first + count - 1.
+std::vector<float> tree_of_ranks(int first, int count, int64_t n) {
+  if (count == 1) return gradients_of(first, n);
+  std::vector<float> sum = tree_of_ranks(first, count / 2, n);
+  add_to(sum, tree_of_ranks(first + count / 2, count / 2, n));
+  return sum;
+}
+
 double sum_squares(const std::vector<float>& x) {
   double sum = 0;
   for (const float v : x) sum += double(v) * double(v);
@@ -92,6 +100,73 @@ TEST_CASE("hierarchical sums are those of the promised order, bit for bit, on ev
           REQUIRE(*got.outcome.sum_squares == Approx(sum_squares(expected)).epsilon(1e-12));
         }
       }
+    }
+}
+
+TEST_CASE("sums along the tree are the same bits wherever the ranks are") {
+  for (const int ranks : {1, 2, 4, 8})
+    for (int ranks_per_node = 1; ranks_per_node <= ranks; ranks_per_node *= 2)
+      for (const int64_t n : {1, 16385, 70001}) {
+        CAPTURE(ranks, ranks_per_node, n);
+        ThreadWorld world{.ranks = ranks, .ranks_per_node = ranks_per_node};
+        const std::vector<float> expected = tree_of_ranks(0, ranks, n);
+        if (n > 1 && ranks >= 4) CHECK(expected != promised_sum(ranks, ranks, n));  // the order matters
+        const std::vector<Stepped> all = step(world, {.tree = true}, n, 20000, 2);
+        for (const Stepped& got : all) {
+          REQUIRE(got.sum == expected);
+          REQUIRE(got.outcome.sum_squares == all[0].outcome.sum_squares);
+        }
+      }
+}
+
+TEST_CASE("a tree is for sums that ditrain makes in f32, of ranks that are its subtrees") {
+  ThreadWorld world{.ranks = 4, .ranks_per_node = 3};
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, 400);
+    const auto make = [&](const EngineConfig& config) { Engine(comm, arena, config); };
+    found.expect(throws<LogicFault>([&] { make({.hierarchical = false, .tree = true}); }), "flat");
+    found.expect(throws<LogicFault>([&] { make({.wire = DType::kBF16, .tree = true}); }), "bf16");
+    found.expect(throws<InputError>([&] { make({.tree = true}); }), "3 + 1 ranks");
+    Engine whole(comm, arena, {});
+    found.expect(throws<LogicFault>([&] { whole.start_allgather(own_floats(arena), 10); }), "gathering without shards");
+  });
+  CHECK(found.failed() == std::set<std::string>{});
+}
+
+TEST_CASE("with shards every rank has the sums of its own, and what it puts there goes to all") {
+  const int64_t n = 170001, bucket = 60000;
+  for (const bool hierarchical : {true, false})
+    for (const auto& [ranks, ranks_per_node] : {std::pair{1, 1}, {2, 2}, {3, 3}, {4, 2}, {3, 2}, {3, 1}}) {
+      CAPTURE(hierarchical, ranks, ranks_per_node);
+      ThreadWorld world{.ranks = ranks, .ranks_per_node = ranks_per_node};
+      const std::vector<float> expected = promised_sum(ranks, hierarchical ? ranks_per_node : 1, n);
+      Findings found;
+      run_ranks(world, [&](ThreadCommunicator& comm) {
+        NodeMemory memory(comm, n * sizeof(float));
+        Engine engine(comm, memory, {.hierarchical = hierarchical, .shards = true});
+        float* arena = own_floats(memory);
+        GradientBuckets buckets(engine, arena, n, bucket);
+        const Shards shards({n, bucket}, comm.rank(), comm.world_size());
+        for (int step = 0; step < 2; ++step) {
+          const std::vector<float> mine = gradients_of(comm.rank(), n);
+          std::copy(mine.begin(), mine.end(), arena);
+          buckets.start_all();
+          std::vector<std::unique_ptr<Request>> gathers;
+          for (int64_t k = 0; buckets.finish_next(); ++k) {
+            const auto own = shards.parts()[size_t(k)].arena;
+            found.expect(std::equal(arena + own.begin, arena + own.end, expected.begin() + own.begin), "own sums");
+            for (int64_t i = own.begin; i < own.end; ++i) arena[i] = float(i);
+            gathers.push_back(engine.start_allgather(arena + buckets.bucket(k).begin, buckets.bucket(k).size()));
+          }
+          for (const auto& gather : gathers) gather->wait();
+          buckets.finish();
+          if (ranks > 1)
+            found.expect(*buckets.last_step().sum_squares == Approx(sum_squares(expected)).epsilon(1e-12), "squares");
+          for (int64_t i = 0; i < n; ++i) found.expect(arena[i] == float(i), "all of what ranks put there");
+        }
+      });
+      CHECK(found.failed() == std::set<std::string>{});
     }
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -124,10 +125,47 @@ void check_engine(Communicator& comm, const EngineConfig& config) {
   }
 }
 
+/// Every rank finds the sums in its shards, puts something else there, and gets that of all.
+void check_shards(Communicator& comm, const EngineConfig& config) {
+  constexpr int64_t kElements = 170001;
+  NodeMemory memory(comm, kElements * sizeof(float));
+  auto* arena = reinterpret_cast<float*>(memory.part(memory.own_part()));
+  Engine engine(comm, memory, config);
+  GradientBuckets buckets(engine, arena, kElements, 70000);
+  const Shards shards({kElements, 70000}, comm.rank(), comm.world_size());
+  std::vector<float> sum(kElements);
+  for (int rank = 0; rank < comm.world_size(); ++rank) {
+    const std::vector<float> part = gradients_of(rank, kElements);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  const std::vector<float> mine = gradients_of(comm.rank(), kElements);
+  std::copy(mine.begin(), mine.end(), arena);
+  buckets.start_all();
+  std::vector<std::unique_ptr<Request>> gathers;
+  bool right = true;
+  for (int64_t k = 0; buckets.finish_next(); ++k) {
+    const auto own = shards.parts()[size_t(k)].arena;
+    for (int64_t i = own.begin; i < own.end; ++i) {
+      right = right && std::fabs(arena[i] - sum[size_t(i)]) < 1e-5;
+      arena[i] = float(i);
+    }
+    gathers.push_back(engine.start_allgather(arena + buckets.bucket(k).begin, buckets.bucket(k).size()));
+  }
+  for (const auto& gather : gathers) gather->wait();
+  buckets.finish();
+  expect(right, engine.description() + ": sums of the own shards", comm);
+  for (int64_t i = 0; i < kElements; ++i) right = right && arena[i] == float(i);
+  expect(right, engine.description() + ": shards of all ranks", comm);
+  comm.barrier();
+}
+
 void check_engines(Communicator& comm) {
+  check_shards(comm, {.shards = true});
+  check_shards(comm, {.hierarchical = false, .shards = true});
   check_engine(comm, {.hierarchical = false});
   check_engine(comm, {});
   check_engine(comm, {.wire = DType::kBF16});
+  if (std::has_single_bit(unsigned(comm.world_size()))) check_engine(comm, {.tree = true});
   check_engine(comm, {.link = LinkModel{.gbit_s = 1, .latency_us = 50, .hosts = 2}, .pus = {0}});
 }
 

@@ -61,3 +61,24 @@ TEST_CASE("threads: 1, 2 and 3 threads give the same weights, bit for bit") {
     CHECK(same_file(scratch / threads + "/samples/step_00000008.png", scratch / "1" + "/samples/step_00000008.png"));
   }
 }
+
+TEST_CASE("ranks: with dist.reproducible 1, 2 and 4 ranks give the same weights, bit for bit") {
+  const int64_t micro = GENERATE(1, 2);
+  CAPTURE(micro);
+  const ScratchFolder scratch;
+  const Args more = sets({"dist.reproducible=true", "train.micro_batch=" + std::to_string(micro),
+                          "optimizer.clip_norm=0.05", "dist.bucket_mib=0.05"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "1", 6, more)), 0);
+  const auto want = read_metrics(scratch / "1");
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const std::string out = scratch / std::to_string(ranks);
+    REQUIRE_EXIT(run(mpirun(ranks, tiny_ditrain(out, 6, more))), 0);
+    CHECK(different_files(checkpoint_of(out, 6), checkpoint_of(scratch / "1", 6)).empty());
+    const auto got = read_metrics(out);
+    for (const char* key : {"loss", "mse", "vb", "grad_norm"}) CHECK(column(got, key) == column(want, key));
+  }
+  const Result three = run(mpirun(3, tiny_ditrain(scratch / "3", 6, more + sets({"train.global_batch=12"}))));
+  REQUIRE_EXIT(three, 2);
+  CHECK_THAT(three.err, Catch::Contains("power of two"));
+}

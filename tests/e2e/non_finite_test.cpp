@@ -53,10 +53,12 @@ std::vector<int64_t> steps_left_out(const std::string& out) {
 
 TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the weights from before") {
   const int ranks = GENERATE(1, 2);
-  CAPTURE(ranks);
+  const std::string clip = GENERATE("1", "0");  // 0: two ranks have updated weights when they see it
+  CAPTURE(ranks, clip);
   const ScratchFolder scratch;
   const std::string out = scratch / "run";
-  const Args command = tiny_ditrain(out, 20, poisoned(scratch) + sets({"checkpoint.every_steps=1"}));
+  const Args command =
+      tiny_ditrain(out, 20, poisoned(scratch) + sets({"checkpoint.every_steps=1", "optimizer.clip_norm=" + clip}));
   const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
   REQUIRE_EXIT(result, 1);
   const auto metrics = read_metrics(out);

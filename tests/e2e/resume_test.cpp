@@ -1,6 +1,7 @@
 // A run that was interrupted and resumed ends with the same bits as one that was not.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <sstream>
 
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -159,4 +160,33 @@ TEST_CASE("resume: samples and validation change nothing in the training") {
   require_same_run(scratch / "watched", scratch / "bare", 6);
   for (const char* name : {"step_00000002.png", "step_00000004.png", "step_00000006.png"})
     REQUIRE(fs::is_regular_file(scratch / "watched/samples/" + name));
+}
+
+TEST_CASE("resume: a sharded optimiser on 2, 1 and 3 ranks leaves what a whole one leaves, bit for bit") {
+  const ScratchFolder scratch;
+  const Args more = sets({"train.global_batch=6", "sample.every_steps=4", "sample.num_images=4", "sample.steps=2",
+                          "eval.every_steps=4", "eval.num_images=8", "checkpoint.keep_last=0"});
+  const auto run_to = [&](const std::string& name, int64_t steps, int ranks, bool sharded) {
+    CAPTURE(name, steps, ranks);
+    const Args which = sets({sharded ? "dist.shard_optimizer=true" : "dist.shard_optimizer=false"});
+    REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / name, steps, more + which + Args{"--resume", "auto"}))), 0);
+  };
+  // The last one goes from sharded to whole and back.
+  const std::map<std::string, std::vector<bool>> runs = {
+      {"whole", {false, false, false}}, {"sharded", {true, true, true}}, {"mixed", {true, false, true}}};
+  for (const auto& [name, sharded] : runs) {
+    run_to(name, 4, 2, sharded[0]);
+    run_to(name, 8, 1, sharded[1]);
+    run_to(name, 12, 3, sharded[2]);
+  }
+  for (const char* name : {"sharded", "mixed"}) {
+    CAPTURE(name);
+    for (const int64_t step : {4, 8, 12})
+      CHECK(different_files(checkpoint_of(scratch / name, step), checkpoint_of(scratch / "whole", step)).empty());
+    for (const char* picture : {"step_00000004.png", "step_00000012.png"})
+      CHECK(same_file(scratch / name + "/samples/" + picture, scratch / "whole" + "/samples/" + picture));
+    require_same_numbers(read_metrics(scratch / name), read_metrics(scratch / "whole"));
+    CHECK(read_metrics(scratch / name)[3].at("val_mse") == read_metrics(scratch / "whole")[3].at("val_mse"));
+  }
+  CHECK_THAT(read_file(scratch / "sharded/log.txt"), Contains("ranks that update a shard each"));
 }

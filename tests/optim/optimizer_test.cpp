@@ -1,5 +1,6 @@
 #include "ditrain/optim/optimizer.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -59,6 +60,37 @@ TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
     }
     CHECK(to_vector(store.values) == values);
     CHECK(to_vector(store.ema) == ema);
+  }
+}
+
+TEST_CASE("updates of slices, with states packed elsewhere, are the update of all, bit for bit") {
+  constexpr int64_t kCut = 3331;
+  const optim::Config c{.lr = 0.1, .weight_decay = 0.01};
+  const optim::StepSettings settings{.step = 2, .lr = 0.1, .ema_decay = 0.9, .grad_scale = 0.5};
+  std::vector<float> values, ema;
+  for (const bool sliced : {false, true}) {
+    autograd::ParameterStore store;
+    store.add("a", {301, 17}, 0);
+    store.allocate(autograd::ParameterStore::For::kTraining);
+    const int64_t n = store.arena_size();
+    copy(random_tensor({n}, 1), store.values);
+    copy(random_tensor({n}, 2), store.grads);
+    parallel::Team team({.num_workers = 2});
+    ops::Context ctx(team);
+    for (int i = 0; i < 2; ++i) {
+      if (!sliced) {
+        optim::adamw_ema_step(ctx, c, settings, store);
+        continue;
+      }
+      // The states of the second slice lie first.
+      optim::adamw_ema_step(ctx, c, settings, store, {{kCut, n}, 0});
+      optim::adamw_ema_step(ctx, c, settings, store, {{0, kCut}, n - kCut});
+    }
+    std::vector<float> states = to_vector(store.ema);
+    if (sliced) std::rotate(states.begin(), states.begin() + (n - kCut), states.end());
+    if (!sliced) values = to_vector(store.values), ema = states;
+    CHECK(to_vector(store.values) == values);
+    CHECK(states == ema);
   }
 }
 

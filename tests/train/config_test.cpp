@@ -249,14 +249,40 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
         "[config] a.yaml:2: memory.fast_gib: 4 is not available in this version; expected 0");
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
-  for (const char* set :
-       {"memory.fast_gib=4", "memory.automem=on", "dist.shard_optimizer=true", "dist.reproducible=true"}) {
+  for (const char* set : {"memory.fast_gib=4", "memory.automem=on"}) {
     INFO(set);
     CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
   }
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
   CHECK(parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
+}
+
+TEST_CASE("dist.reproducible needs a size of micro-batches, our own sums and 2^n ranks") {
+  const auto refused = [](const std::string& dist, const std::string& train = "micro_batch: 2, global_batch: 12") {
+    const Config config = parse_config("dist: {reproducible: true" + dist + "}\ntrain: {" + train + "}\n", "a.yaml");
+    return message_of([&] { validate_without_data(config); });
+  };
+  CHECK(refused("") == "no error");
+  for (const char* other : {", allreduce: flat", ", engine: false", ", wire: bf16"})
+    CHECK(refused(other).find("dist.reproducible needs sums whose order ditrain makes itself") != std::string::npos);
+  CHECK(refused("", "micro_batch: 0").find("must not follow from the ranks; got train.micro_batch: 0") !=
+        std::string::npos);
+  const Config config = parse_config("dist: {reproducible: true}\ntrain: {micro_batch: 2, global_batch: 12}", "a.yaml");
+  CHECK_NOTHROW(validate_for_ranks(config, 1));
+  CHECK_NOTHROW(validate_for_ranks(config, 2));
+  CHECK(message_of([&] { validate_for_ranks(config, 3); }).find("got 3 ranks, expected 1, 2, 4, 8") !=
+        std::string::npos);
+}
+
+TEST_CASE("dist.shard_optimizer needs the engine") {
+  const auto refused = [](const std::string& text) {
+    return message_of([&] { validate_without_data(parse_config(text, "a.yaml")); });
+  };
+  CHECK(refused("dist: {shard_optimizer: true}") == "no error");
+  CHECK(refused("dist: {shard_optimizer: true, allreduce: flat}") == "no error");
+  CHECK(refused("dist: {shard_optimizer: true, engine: false}").find("dist.shard_optimizer is a task of the engine") !=
+        std::string::npos);
 }
 
 TEST_CASE("dist.simulate_link is off or a map") {

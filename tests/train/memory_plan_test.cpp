@@ -127,3 +127,28 @@ TEST_CASE("ranks that share a replica have their parts of it in the plan, and al
   CHECK(bytes(two_groups, "data queue") == bytes(whole, "data queue") / 2);
   CHECK(bytes(two_groups, "gradients") == bytes(shared, "gradients"));
 }
+
+TEST_CASE("reproducible sums take a gradient for each level of the tree that waits") {
+  Config config = config_of("selective", 1);
+  const size_t gradients = item(plan_memory(config, 1), "gradients").bytes;
+  CHECK(item(plan_memory(config, 1), "tree of sums").bytes == 0);
+  config.dist.reproducible = true;
+  for (const auto& [ranks, levels] : {std::pair{1, 3}, {2, 2}, {4, 1}, {8, 0}}) {
+    const MemoryPlan plan = plan_memory(config, ranks);
+    CHECK(item(plan, "tree of sums").bytes == size_t(levels) * gradients);
+    CHECK((describe(plan).find("tree of sums") != std::string::npos) == (levels > 0));
+  }
+}
+
+TEST_CASE("sharded states are divided by the ranks") {
+  Config config = config_of("selective", 1);
+  const MemoryPlan whole = plan_memory(config, 4);
+  config.dist.shard_optimizer = true;
+  const MemoryPlan sharded = plan_memory(config, 4), one_rank = plan_memory(config, 1);
+  for (const char* name : {"AdamW moments", "EMA"}) {
+    CHECK(double(item(sharded, name).bytes) == Approx(double(item(whole, name).bytes) / 4).epsilon(0.01));
+    CHECK(item(sharded, name).note.find("shards of 4 ranks") != std::string::npos);
+    CHECK(item(one_rank, name).bytes == item(whole, name).bytes);
+  }
+  CHECK(item(sharded, "weights").bytes == item(whole, "weights").bytes);
+}

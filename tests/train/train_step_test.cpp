@@ -4,31 +4,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "ditrain/train/memory_plan.hpp"
-#include "support/random_tensor.hpp"
+#include "small_run.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 using namespace ditrain::train;
 
 namespace {
-
-Config small_config() {
-  Config c;
-  c.model.name = "custom";
-  c.model.input_height = c.model.input_width = 8, c.model.in_channels = 3, c.model.patch_size = 2;
-  c.model.hidden_size = 32, c.model.depth = 3, c.model.num_heads = 4, c.model.num_classes = 5;
-  c.train.global_batch = 4;
-  return c;
-}
-
-dataset::Batch random_batch(const Config& c) {
-  const Tensor images = random_tensor({c.train.global_batch, c.model.in_channels * c.model.pixels()}, 3);
-  dataset::Batch batch;
-  batch.images = to_vector(images);
-  for (int64_t i = 0; i < c.train.global_batch; ++i) batch.labels.push_back(i % c.model.num_classes);
-  return batch;
-}
 
 struct Rig {
   explicit Rig(const Config& c, int workers = 1)

@@ -46,9 +46,10 @@ class ParameterStore {
   enum class For { kInference, kTraining };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
   /// adds values_bf16, which the products of a bf16 training pass read; the optimiser keeps it in step with `values`.
-  /// `gradients`: where those live instead (memory that ranks share); it must outlive the store.
+  /// `gradients`: where those live instead (memory that ranks share); it must outlive the store. `state_elements` 0 or
+  /// more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
   void allocate(For purpose, DType products = DType::kF32, memory::Allocator& home = memory::system_memory(),
-                memory::Allocator* gradients = nullptr);
+                memory::Allocator* gradients = nullptr, int64_t state_elements = -1);
   /// Bytes that `allocate` will take.
   size_t bytes(For purpose, DType products = DType::kF32) const;
 
@@ -61,8 +62,9 @@ class ParameterStore {
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
-  Tensor values, grads, exp_avg, exp_avg_sq, ema;  ///< the arenas, [arena_size]
-  Tensor values_bf16;                              ///< values rounded to bf16; undefined unless asked for
+  Tensor values, grads;             ///< the arenas, [arena_size]
+  Tensor exp_avg, exp_avg_sq, ema;  ///< the same, or [state_elements]
+  Tensor values_bf16;               ///< values rounded to bf16; undefined unless asked for
 
  private:
   std::deque<Parameter> parameters_;

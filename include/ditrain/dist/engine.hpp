@@ -8,6 +8,9 @@
 //                 over the wire, in f32 or rounded to bf16 with f32 sums); the result is spread over the arenas of the
 //                 node. On one node the two passes are one: a chunk is summed, squared and copied while it is in cache.
 //
+// A node's terms, and then the nodes', are added one after the other, or along a tree (sums.hpp): then 1, 2, 4, ...
+// ranks with the subtrees of one tree as their terms get the same bits.
+//
 // The sum of squares of the result falls out of that pass. Its parts (of constant length) are added in one order, so
 // that all ranks get the same bits for any number of ranks a node.
 #pragma once
@@ -27,6 +30,8 @@ namespace ditrain::dist {
 struct EngineConfig {
   bool hierarchical = true;
   DType wire = DType::kF32;            ///< between nodes (hierarchical only): f32 or bf16
+  bool shards = false;                 ///< sums need be right in a rank's shard_of(n) only; start_allgather() is there
+  bool tree = false;                   ///< sums along the tree of sums.hpp (hierarchical, f32)
   std::optional<LinkModel> link = {};  ///< sums follow each other on it
   std::vector<int> pus = {};           ///< cores of the progress thread alone; empty: it shares those of the process
   int max_in_flight = 2;
@@ -37,7 +42,7 @@ struct EngineConfig {
 class Engine {
  public:
   /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the
-  /// engine.
+  /// engine. Errors: InputError for a tree of ranks that are placed otherwise, see expect_subtrees()
   Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -47,12 +52,20 @@ class Engine {
   /// The request has an outcome(), unless there is one rank only.
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
 
+  /// With config.shards: data[i] becomes what the rank has whose shard_of(n) holds i, for i < n: a part of the arena,
+  /// however sums are made, and never rounded. Started in one order with the sums.
+  /// Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank sends its node's
+  ///           shards to every other one, (nodes-1)/nodes of the data in for each node, after a sum that was made whole
+  ///           there (3 instead of 2 (n-1)/n of the data together).
+  std::unique_ptr<Request> start_allgather(float* data, int64_t n);
+
   Communicator& communicator() const;
   std::string description() const;             ///< one line for the log
   const std::string& binding_failure() const;  ///< why the thread is not on its cores; "": it is, or has none
 
  private:
   struct State;
+  std::unique_ptr<Request> start(float* data, int64_t n, bool gather);
   std::shared_ptr<State> state_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/engine.hpp"
+#include "ditrain/dist/shards.hpp"
 
 namespace ditrain::dist {
 
@@ -23,8 +24,8 @@ struct StepOutcome {
 
 /// Buckets of one gradient arena. A step: mark_ready(...) for every slice, or start_all(); then finish().
 /// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale)
-/// Order:   bucket k holds elements n-(k+1)*bucket_elements ... n-k*bucket_elements (the last one may be shorter);
-///          buckets start in the order 0, 1, ... on every rank, whatever the order of mark_ready calls
+/// Order:   buckets are those of BucketGrid and start in the order 0, 1, ... on every rank, whatever the order of
+///          mark_ready calls
 /// Threads: one thread calls it
 /// Errors:  throws LogicFault for slices out of range or marked twice, and for finish() before all was marked;
 ///          RunError naming ranks if a bucket is not there after the communicator's timeout
@@ -34,9 +35,7 @@ class GradientBuckets {
   GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements);
   GradientBuckets(Engine& engine, float* arena, int64_t n, int64_t bucket_elements);
 
-  struct Slice {
-    int64_t begin = 0, end = 0;
-  };
+  using Slice = parallel::Range;
 
   /// The gradients begin <= i < end are final on this rank. Starts every bucket that is complete now.
   void mark_ready(int64_t begin, int64_t end);
@@ -49,6 +48,7 @@ class GradientBuckets {
   void finish();
 
   int64_t num_buckets() const;
+  Slice bucket(int64_t k) const { return grid_[k]; }
   /// Seconds spent waiting since the last reset(): communication that backward did not hide.
   double exposed_s() const { return exposed_s_; }
   void reset() { exposed_s_ = exposed_before_s_ = 0; }
@@ -58,8 +58,6 @@ class GradientBuckets {
  private:
   using Start = std::function<std::unique_ptr<Request>(float*, int64_t)>;
   GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n, int64_t bucket_elements);
-  int64_t bucket_begin(int64_t bucket) const;
-  int64_t bucket_end(int64_t bucket) const;
   void start_complete_buckets();
   void check_all_started() const;
   void wait_for(int64_t bucket);
@@ -69,7 +67,7 @@ class GradientBuckets {
   Communicator& communicator_;
   Start start_;
   float* arena_;
-  int64_t n_, bucket_elements_;
+  BucketGrid grid_;
   std::vector<int64_t> missing_;  // of each bucket: elements that are not final yet
   std::vector<std::unique_ptr<Request>> requests_;
   int64_t started_ = 0, done_ = 0;  // buckets 0 ... started_-1 are under way or done, 0 ... done_-1 are done

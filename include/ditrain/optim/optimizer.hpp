@@ -13,9 +13,19 @@ struct StepSettings {
   double grad_scale = 1;  ///< clipping
 };
 
-/// One update of values, moments and EMA from the gradients.
+/// What an update changes: elements of the arenas of values and gradients, and where their moments and EMA begin in the
+/// arenas of those (at the same place, unless this rank keeps a part of them only).
+struct UpdateSlice {
+  autograd::ArenaSlice arena;
+  int64_t state = 0;
+};
+
+/// One update of values, moments and EMA from the gradients, of a slice or of all parameters. Slices that together are
+/// all give the same bits as one update of all.
 /// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep
-/// Threads:  cuts the arena by elements
+/// Threads:  cuts the slice by elements
+void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                    autograd::ParameterStore& parameters, const UpdateSlice& slice);
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 

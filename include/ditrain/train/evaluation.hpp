@@ -10,13 +10,14 @@
 
 namespace ditrain::train {
 
-/// Collective; the EMA weights are used. Results are added to `extra`, which goes into metrics.jsonl.
+/// Collective. Results are added to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
   const Config& config;
   nn::Dit& model;
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
+  const Tensor& ema;  ///< the weights that are used, a whole arena
 
   /// Draws sample.num_images images, classes in turn, and writes a grid PNG (rank 0; `path` is ignored elsewhere).
   /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class.

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/dist/shards.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/train/config.hpp"
 
@@ -26,6 +27,9 @@ nn::PassOptions pass_options(const Config& config);  ///< of a training pass
 /// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch, which so many
 /// replicas divide.
 int64_t micro_batch_of(const Config& config, int replicas);
+
+/// The buckets in which gradients travel, dist.bucket_mib each; at least 1024 elements.
+dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements);
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
 /// of them.

@@ -1,6 +1,7 @@
 // One training step of one rank: noise, forward, loss, backward, all-reduce, clipping, AdamW and EMA.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ditrain/dataset/loader.hpp"
@@ -8,9 +9,12 @@
 #include "ditrain/diffusion/schedule.hpp"
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/nn/dit.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "ditrain/train/config.hpp"
+#include "ditrain/train/leaf_sums.hpp"
 #include "ditrain/train/metrics.hpp"
 #include "ditrain/train/rank_groups.hpp"
+#include "ditrain/train/sharded_update.hpp"
 
 namespace ditrain::train {
 
@@ -40,12 +44,30 @@ class TrainStep {
   /// comm_pus: cores of communication alone; none: it shares those of the workers.
   void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {});
 
+  /// Elements of each moment and of the EMA that this rank keeps: what the store must be allocated with. All, or with
+  /// dist.shard_optimizer those of its shards.
+  int64_t state_elements() const;
+  bool is_sharded() const { return shards_.has_value(); }
+  /// Collective: a moment or the EMA of the store, whole. With shards it lies in the gradient arena: valid until the
+  /// next call or step.
+  const Tensor& whole(const Tensor& state);
+  /// Takes what this rank keeps of a whole arena into `state`, a moment or the EMA of the store.
+  void keep(const Tensor& whole, const Tensor& state);
+
   /// Step number progress.step (from 0) on this rank's samples of the global batch.
   /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
   ///           noise as kernels::fill_normal makes it (last bits by instruction set); the gradient is
-  ///           that of the mean loss over the global batch, summed over micro-batches and ranks
-  /// A step with a loss or gradient that is not finite changes no weights on any rank and is named in the result.
+  ///           that of the mean loss over the global batch, summed over micro-batches and ranks; with
+  ///           dist.reproducible along one binary tree over all micro-batches of all ranks, loss and norm too
+  /// With several ranks, optimizer.clip_norm 0 and train.on_non_finite stop, the weights of a bucket of gradients are
+  /// updated when it has arrived, to the same bits; else all of them when the last one has, with its norm.
+  /// A step with a loss or gradient that is not finite is named in the result. It changes no weights on any rank,
+  /// except where buckets are updated one by one: see weights_are_spoilt().
   StepResult run(const dataset::Batch& batch, Progress& progress);
+
+  /// The last step found something that is not finite when a part of the weights was updated already: nothing of them
+  /// is to be kept, and there is no further step.
+  bool weights_are_spoilt() const { return weights_are_spoilt_; }
 
   autograd::Tape& tape() { return pass_.tape(); }
   const dist::Engine* engine() const { return engine_.get(); }  ///< nullptr: sums are made in passing
@@ -62,7 +84,17 @@ class TrainStep {
   template <class F>
   void timed(Phase phase, StepResult& result, F f);
   void run_micro_batch(const MicroBatch& micro, int64_t step, StepResult& result);
+  void run_micro_batches(const dataset::Batch& batch, int64_t step, StepResult& result);
   void compute_loss(const MicroBatch& micro, StepResult& result);
+  optim::StepSettings next_update(const Progress& progress) const;
+  void collect_gradients(const optim::StepSettings& update, StepResult& result);
+  void update_bucket(int64_t k, const optim::StepSettings& update);
+  void update_all(const optim::StepSettings& update, StepResult& result);
+  void collect_weights(StepResult& result);
+  void sum_losses(StepResult& result);
+  double squares_by_buckets();
+  double gradient_norm();
+  std::string name_of_non_finite();
   std::string first_non_finite();
   std::string first_bad_gradient();
   std::string agree_on_name(const std::string& mine);
@@ -76,6 +108,7 @@ class TrainStep {
   diffusion::Rules rules_;
   diffusion::Shape shape_;
   int64_t samples_, micro_batch_;  // of this rank
+  const bool updates_early_;       // of a bucket when it has arrived
   nn::DitPass pass_;
   Tensor noise_;
   std::vector<int64_t> t_;
@@ -83,9 +116,14 @@ class TrainStep {
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::Engine> engine_;
   std::unique_ptr<dist::GradientBuckets> buckets_;
+  std::optional<dist::Shards> shards_;  // of dist.shard_optimizer, on several ranks
+  std::unique_ptr<ShardedUpdate> sharded_;
+  std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible
+  std::vector<double> leaf_losses_;      // of it: loss, mse and vb of each micro-batch
+  int64_t leaf_ = 0;                     // number of the micro-batch
   std::string bad_activation_;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one
-  bool mark_buckets_ = false;
+  bool mark_buckets_ = false, weights_are_spoilt_ = false;
 };
 
 }  // namespace ditrain::train

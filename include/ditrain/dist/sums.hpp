@@ -1,0 +1,44 @@
+// Orders in which sums are formed: constants of the source, so that whoever forms a sum gets the same bits.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ditrain/dist/communicator.hpp"
+
+namespace ditrain::dist {
+
+// Sums of squares of a bucket are added in pieces of this many elements from its start, a piece in chunks.
+inline constexpr int64_t kPiece = 16384;
+// A chunk of the sum and one of another rank stay in a 32 KiB L1 cache together.
+inline constexpr int64_t kChunk = 4096;
+
+inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
+
+/// Sum of squares of n <= kPiece elements in f64, the way all reductions form it.
+double piece_squares(const float* data, int64_t n);
+
+/// The binary tree of a reproducible sum: the sum of n terms is that of the first n/2 (rounded down) plus that of the
+/// rest. Cut into 2^k equal parts, each part's sum is a subtree, and the parts' sums are added as a tree again: it does
+/// not show who has formed which part.
+/// Here for terms that come one after the other: term i is added to some of the sums that wait, the youngest first;
+/// the result then waits in its turn, unless it is the total.
+class SumTree {
+ public:
+  explicit SumTree(int64_t terms);  ///< >= 1
+  int64_t terms() const { return int64_t(merges_.size()); }
+  int merges(int64_t term) const { return merges_[size_t(term)]; }    ///< waiting sums that this one joins
+  int waiting(int64_t term) const { return waiting_[size_t(term)]; }  ///< sums that wait when it comes
+  int most_waiting() const;                                           ///< log2(terms), rounded up
+
+ private:
+  std::vector<int> merges_, waiting_;
+};
+
+/// The sum of terms[0], terms[stride], ... (n >= 1 of them) along that tree.
+double tree_sum(const double* terms, int64_t n, int64_t stride = 1);
+
+/// Checks that sums over the ranks of each node, then over nodes, follow the tree over all ranks.
+/// Errors:   InputError unless the ranks are 2^n, and each node has as many neighbours, 2^k
+void expect_subtrees(const Communicator& communicator);
+
+}  // namespace ditrain::dist

@@ -1,0 +1,51 @@
+// The optimiser of a run whose ranks keep a part of its state each (dist.shard_optimizer): moments and EMA of its
+// shards, nothing of the others. A rank updates the weights of its shards; the gradient arena, whose sums are used up
+// by then, carries the new weights to all.
+//
+//   bucket of gradients summed -> update(k): own shard of the weights -> gradient arena -> all ranks -> finish():
+//   weights
+//
+// Whoever needs a whole arena of the state (checkpoints, samples) gets it in the gradient arena, too: no further
+// memory. What lies there between parameters stays 0, as it is in all arenas.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ditrain/dist/engine.hpp"
+#include "ditrain/dist/shards.hpp"
+#include "ditrain/optim/optimizer.hpp"
+
+namespace ditrain::train {
+
+class ShardedUpdate {
+ public:
+  /// The store has its gradients in the engine's arena, and `shards` elements of each moment and of the EMA.
+  ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, autograd::ParameterStore& parameters,
+                ops::Context& ctx)
+      : shards_(shards), engine_(engine), parameters_(parameters), ctx_(ctx), grads_(parameters.grads) {}
+
+  /// Bucket k is summed: updates this rank's shard of it, and starts to send it to all. In one order on all ranks.
+  void update(int64_t k, const optim::Config& config, const optim::StepSettings& settings);
+  /// Returns when the weights (and their bf16 copy) of all buckets so updated are here.
+  /// Errors: RunError naming ranks if they are not, after the communicator's timeout
+  void finish();
+
+  /// Collective: a moment or the EMA of all ranks, whole. It lies in the gradient arena: valid until the next call or
+  /// step.
+  const Tensor& whole(const Tensor& state);
+  /// Takes this rank's shards of a whole arena into `state`.
+  void keep(const Tensor& whole, const Tensor& state);
+
+ private:
+  void send(int64_t k);
+  void wait(int64_t k, const char* what);
+
+  const dist::Shards& shards_;
+  dist::Engine& engine_;
+  autograd::ParameterStore& parameters_;
+  ops::Context& ctx_;
+  Pin<float> grads_;
+  std::vector<std::unique_ptr<dist::Request>> requests_;  // by bucket
+};
+
+}  // namespace ditrain::train

@@ -1,0 +1,33 @@
+#include "ditrain/train/leaf_sums.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "ditrain/kernels/elementwise.hpp"
+
+namespace ditrain::train {
+
+void LeafSums::allocate() {
+  for (int level = 0; level < levels(); ++level) waiting_.emplace_back(Shape{elements_});
+}
+
+void LeafSums::add(ops::Context& ctx, int64_t leaf, const Tensor& grads, const autograd::ArenaSlice& slice) {
+  const int before = tree_.waiting(leaf), after = before - tree_.merges(leaf);
+  const bool waits = leaf + 1 < tree_.terms();
+  if (before == after && !waits) return;
+  const Pin<float> g(grads);
+  std::vector<std::unique_ptr<Pin<float>>> sums;  // those that take part
+  for (int level = after; level < std::max(before, after + 1); ++level)
+    sums.push_back(std::make_unique<Pin<float>>(waiting_[size_t(level)]));
+  ctx.for_range(slice.end - slice.begin, dist::kChunk, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t i = slice.begin + begin; i < slice.begin + end; i += dist::kChunk) {
+      const int64_t count = std::min(dist::kChunk, slice.begin + end - i);
+      for (int level = before - 1; level >= after; --level)
+        kernels::add(*sums[size_t(level - after)] + i, g + i, count);
+      if (waits) std::memcpy(*sums[0] + i, g + i, size_t(count) * sizeof(float));
+    }
+  });
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,77 @@
+#include "ditrain/train/sharded_update.hpp"
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+
+namespace ditrain::train {
+namespace {
+
+void copy_elements(ops::Context& ctx, const float* from, float* to, int64_t n) {
+  ctx.for_range(n, 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
+  });
+}
+
+}  // namespace
+
+void ShardedUpdate::send(int64_t k) {
+  const parallel::Range bucket = shards_.grid()[k];
+  requests_.resize(size_t(shards_.grid().size()));
+  engine_.communicator().count_gradients();
+  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size());
+}
+
+void ShardedUpdate::wait(int64_t k, const char* what) {
+  dist::Communicator& communicator = engine_.communicator();
+  if (!requests_[size_t(k)]->wait_for(communicator.timeout_s()))
+    communicator.give_up(std::string("bucket ") + std::to_string(k + 1) + " of " +
+                         std::to_string(shards_.grid().size()) + " of the " + what);
+  requests_[size_t(k)].reset();
+}
+
+void ShardedUpdate::update(int64_t k, const optim::Config& config, const optim::StepSettings& settings) {
+  const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
+  optim::adamw_ema_step(ctx_, config, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
+  const Pin<float> values(parameters_.values);
+  copy_elements(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
+  send(k);
+}
+
+void ShardedUpdate::finish() {
+  const Pin<float> values(parameters_.values);
+  std::optional<Pin<BFloat16>> copy;
+  if (parameters_.values_bf16.defined()) copy.emplace(parameters_.values_bf16);
+  for (int64_t k = 0; k < shards_.grid().size(); ++k) {
+    wait(k, "new weights");
+    const parallel::Range bucket = shards_.grid()[k];
+    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), 1024,
+                   [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                     const int64_t at = bucket.begin + begin;
+                     std::memcpy(values + at, grads_ + at, size_t(end - begin) * sizeof(float));
+                     if (copy) kernels::convert(grads_ + at, *copy + at, end - begin);
+                   });
+  }
+}
+
+const Tensor& ShardedUpdate::whole(const Tensor& state) {
+  const Pin<float> own(state);
+  for (int64_t k = 0; k < shards_.grid().size(); ++k) {
+    const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
+    copy_elements(ctx_, own + mine.state, grads_ + mine.arena.begin, mine.arena.size());
+    send(k);
+  }
+  for (int64_t k = 0; k < shards_.grid().size(); ++k) wait(k, "optimiser's state");
+  return parameters_.grads;
+}
+
+void ShardedUpdate::keep(const Tensor& whole, const Tensor& state) {
+  const Pin<float> from(whole), own(state);
+  for (const dist::Shards::Part& mine : shards_.parts())
+    copy_elements(ctx_, from + mine.arena.begin, own + mine.state, mine.arena.size());
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,40 @@
+#include "ditrain/dist/shards.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/dist/sums.hpp"
+
+using namespace ditrain::dist;
+
+TEST_CASE("buckets cover the arena from its end") {
+  const BucketGrid grid{10, 4};
+  REQUIRE(grid.size() == 3);
+  CHECK((grid[0].begin == 6 && grid[0].end == 10));
+  CHECK((grid[2].begin == 0 && grid[2].end == 2));
+  CHECK(BucketGrid{0, 4}.size() == 0);
+  CHECK(BucketGrid{8, 4}.size() == 2);
+}
+
+TEST_CASE("shards of all ranks are the arena, once, in whole pieces, packed without holes") {
+  for (const int ranks : {1, 2, 3, 7})
+    for (const int64_t n : {int64_t{0}, int64_t{1}, 3 * kPiece, 10 * kPiece + 5})
+      for (const int64_t bucket : {kPiece, 4 * kPiece + 11, 100 * kPiece}) {
+        CAPTURE(ranks, n, bucket);
+        std::vector<int> owners(size_t(n), 0);
+        const Shards first({n, bucket}, 0, ranks);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Shards shards({n, bucket}, rank, ranks);
+          int64_t packed = 0;
+          for (const Shards::Part& part : shards.parts()) {
+            CHECK(part.state == packed);
+            packed += part.arena.size();
+            for (int64_t i = part.arena.begin; i < part.arena.end; ++i) ++owners[size_t(i)];
+          }
+          CHECK(shards.size() == packed);
+          CHECK(shards.size() <= first.size());
+          CHECK(int64_t(shards.parts().size()) == shards.grid().size());
+        }
+        CHECK(owners == std::vector<int>(size_t(n), 1));
+      }
+  CHECK(shard_of(3 * kPiece + 1, 1, 2) == ditrain::parallel::Range{2 * kPiece, 3 * kPiece + 1});
+}

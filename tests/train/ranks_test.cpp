@@ -1,0 +1,158 @@
+// Training steps of several ranks: when weights are updated, and what a bad step leaves.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "small_run.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+namespace {
+
+/// Several buckets a step.
+train::Config ranks_config() {
+  train::Config c = small_config();
+  c.dist.bucket_mib = 0.03;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("weights that are updated bucket by bucket have the bits of those updated at the end") {
+  train::Config early = ranks_config();
+  early.train.precision = GENERATE("f32", "bf16");
+  early.dist.allreduce = GENERATE("flat", "hierarchical");
+  train::Config late = early, in_passing = early;
+  late.train.on_non_finite = "skip";
+  in_passing.dist.engine = false;
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks, early.dist.allreduce, early.train.precision);
+    const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, late, 3);
+    const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, early, 3);
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      CHECK(got[rank].difference(want[rank]) == "");
+      CHECK(got[rank].values == got[0].values);
+      CHECK(got[rank].copy_is_right);
+    }
+    const auto passing = train_on({.ranks = ranks, .ranks_per_node = ranks}, in_passing, 3);
+    if (ranks == 2) CHECK(passing[0].values == want[0].values);  // two terms have one sum
+    CHECK(want[0].losses[0] != want[0].losses[2]);
+  }
+}
+
+TEST_CASE("a bad step spoils weights only where they are updated early, on all ranks, and says so") {
+  train::Config config = ranks_config();
+  const auto poison = [](int rank, dataset::Batch& batch) {
+    if (rank == 1) batch.images[5] = std::numeric_limits<float>::infinity();
+  };
+  nn::Dit model(config.model);
+  const std::vector<float> start = to_vector(random_weights(model));
+  SECTION("early: the end of the run") {
+    for (const RankOutcome& rank : train_on({.ranks = 2, .ranks_per_node = 2}, config, 1, poison)) {
+      CHECK(rank.spoilt);
+      CHECK(rank.non_finite == "input image");
+      CHECK(rank.values != start);
+    }
+    CHECK_THROWS_AS(train_on({.ranks = 2, .ranks_per_node = 2}, config, 2, poison), LogicFault);
+  }
+  SECTION("late") {
+    config.train.on_non_finite = GENERATE("skip", "stop");
+    config.optimizer.clip_norm = config.train.on_non_finite == "stop" ? 1 : 0;
+    for (const RankOutcome& rank : train_on({.ranks = 2, .ranks_per_node = 2}, config, 2, poison)) {
+      CHECK_FALSE(rank.spoilt);
+      CHECK(rank.non_finite == "input image");
+      CHECK(rank.values == start);
+    }
+  }
+  SECTION("one rank never updates early") {
+    const auto own = [](int, dataset::Batch& batch) { batch.images[5] = std::numeric_limits<float>::infinity(); };
+    for (const RankOutcome& rank : train_on({.ranks = 1, .ranks_per_node = 1}, config, 1, own)) {
+      CHECK_FALSE(rank.spoilt);
+      CHECK(rank.values == start);
+    }
+  }
+}
+
+TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give the same bits") {
+  train::Config config = ranks_config();
+  config.dist.reproducible = true;
+  config.train.global_batch = 8;
+  config.train.micro_batch = GENERATE(1, 2);
+  config.train.precision = GENERATE("f32", "bf16");
+  config.optimizer.clip_norm = GENERATE(0.0, 0.05);
+  CAPTURE(config.train.micro_batch, config.train.precision, config.optimizer.clip_norm);
+  const RankOutcome want = train_on({.ranks = 1, .ranks_per_node = 1}, config, 3)[0];
+  CHECK(want.losses[0] != want.losses[2]);
+  for (const auto& [ranks, ranks_per_node] : {std::pair{2, 2}, {2, 1}, {4, 4}, {4, 2}, {4, 1}}) {
+    CAPTURE(ranks, ranks_per_node);
+    for (const RankOutcome& got : train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, config, 3))
+      CHECK(got.difference(want) == "");
+  }
+  config.dist.reproducible = false;
+  // One leaf a rank is added in the order of one rank. Else the bits are not the same by themselves.
+  if (config.train.micro_batch == 1)
+    CHECK(train_on({.ranks = 4, .ranks_per_node = 4}, config, 3)[0].values !=
+          train_on({.ranks = 1, .ranks_per_node = 1}, config, 3)[0].values);
+}
+
+TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and one leaf a rank") {
+  train::Config config = ranks_config();
+  config.dist.reproducible = true;
+  config.train.global_batch = 6;
+  config.train.micro_batch = 1;
+  const RankOutcome six = train_on({.ranks = 1, .ranks_per_node = 1}, config, 2)[0];
+  CHECK(train_on({.ranks = 2, .ranks_per_node = 2}, config, 2)[1].difference(six) == "");
+  config.train.global_batch = 4;
+  const RankOutcome four = train_on({.ranks = 1, .ranks_per_node = 1}, config, 2)[0];
+  CHECK(train_on({.ranks = 4, .ranks_per_node = 4}, config, 2)[3].difference(four) == "");
+}
+
+TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a part of their memory") {
+  train::Config config = ranks_config();
+  config.dist.bucket_mib = 0.2;  // several pieces each
+  config.model.hidden_size = 64;
+  config.train.global_batch = 12;
+  config.optimizer.clip_norm = GENERATE(0.0, 0.05);
+  config.dist.allreduce = GENERATE("hierarchical", "flat");
+  config.train.precision = GENERATE("f32", "bf16");
+  CAPTURE(config.optimizer.clip_norm, config.dist.allreduce, config.train.precision);
+  train::Config sharded = config;
+  sharded.dist.shard_optimizer = true;
+  for (const auto& [ranks, ranks_per_node] : {std::pair{1, 1}, {2, 1}, {3, 3}, {3, 2}}) {
+    CAPTURE(ranks, ranks_per_node);
+    const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, config, 2);
+    const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, sharded, 2);
+    int64_t elements = 0;
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      CHECK(got[rank].difference(want[rank]) == "");
+      CHECK(got[rank].copy_is_right);
+      if (ranks > 1) CHECK(got[rank].state_elements < want[rank].state_elements);
+      elements += got[rank].state_elements;
+    }
+    CHECK(elements == want[0].state_elements);
+    CHECK(want[0].states[0] != want[0].values);
+  }
+}
+
+TEST_CASE("dist.shard_optimizer with dist.reproducible, and after steps that are left out") {
+  train::Config config = ranks_config();
+  config.dist.bucket_mib = 0.2;
+  config.train.global_batch = 8, config.train.micro_batch = 2;
+  config.dist.reproducible = true;
+  const RankOutcome want = train_on({.ranks = 1, .ranks_per_node = 1}, config, 2)[0];
+  config.dist.shard_optimizer = true;
+  for (const int ranks_per_node : {1, 2, 4})
+    for (const RankOutcome& got : train_on({.ranks = 4, .ranks_per_node = ranks_per_node}, config, 2))
+      CHECK(got.difference(want) == "");
+  const auto overflow = [](int rank, dataset::Batch& batch) {
+    if (rank == 3) batch.images[7] = 3e38f;
+  };
+  config.train.on_non_finite = GENERATE("skip", "stop");
+  const auto bad = train_on({.ranks = 4, .ranks_per_node = 4}, config, 1, overflow);
+  for (const RankOutcome& rank : bad) {
+    CHECK_FALSE(rank.non_finite.empty());
+    CHECK(rank.non_finite == bad[0].non_finite);
+    CHECK(rank.spoilt == (config.train.on_non_finite == "stop"));
+  }
+}

@@ -1,0 +1,104 @@
+// A model that is quick everywhere, and runs of it on ranks that are threads of this process.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/thread_world.hpp"
+#include "ditrain/dist/node_memory.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "support/random_tensor.hpp"
+
+namespace ditrain::test {
+
+inline train::Config small_config() {
+  train::Config c;
+  c.model.name = "custom";
+  c.model.input_height = c.model.input_width = 8, c.model.in_channels = 3, c.model.patch_size = 2;
+  c.model.hidden_size = 32, c.model.depth = 3, c.model.num_heads = 4, c.model.num_classes = 5;
+  c.train.global_batch = 4;
+  return c;
+}
+
+/// `count` samples of the global batch from number `first` on.
+inline dataset::Batch random_batch(const train::Config& c, int64_t first, int64_t count) {
+  const int64_t elements = c.model.in_channels * c.model.pixels();
+  const std::vector<float> all = to_vector(random_tensor({c.train.global_batch, elements}, 3));
+  dataset::Batch batch;
+  batch.images.assign(all.begin() + first * elements, all.begin() + (first + count) * elements);
+  for (int64_t i = first; i < first + count; ++i) batch.labels.push_back(i % c.model.num_classes);
+  return batch;
+}
+inline dataset::Batch random_batch(const train::Config& c) { return random_batch(c, 0, c.train.global_batch); }
+
+/// A whole arena of weights; 0 between parameters, as everywhere.
+inline Tensor random_weights(nn::Dit& model) {
+  Tensor arena({model.parameters().arena_size()});
+  for (const autograd::Parameter* p : model.parameters().state_dict())
+    if (p->trainable) copy(random_tensor(p->shape, 5, 0.1f), model.parameters().view(arena, *p));
+  return arena;
+}
+
+/// What a rank has after some steps.
+struct RankOutcome {
+  std::vector<double> losses, norms;
+  std::vector<float> values;
+  std::vector<std::vector<float>> states;  ///< EMA and moments, whole
+  int64_t state_elements = 0;              ///< of each, of this rank
+  bool copy_is_right = true;               ///< in bf16: that of the weights
+  std::string non_finite;                  ///< of the last step
+  bool spoilt = false;
+  /// In which of its numbers it differs from the other; "": the same bits.
+  std::string difference(const RankOutcome& o) const {
+    return std::string(losses == o.losses ? "" : "losses ") + (norms == o.norms ? "" : "norms ") +
+           (values == o.values ? "" : "weights ") + (states == o.states ? "" : "states ");
+  }
+};
+
+/// y is x rounded to bf16.
+inline bool is_rounded(const Tensor& x, const Tensor& y) {
+  const Tensor rounded(x.shape(), DType::kBF16), a(x.shape()), b(x.shape());
+  copy(x, rounded);
+  copy(rounded, a), copy(y, b);
+  return to_vector(a) == to_vector(b);
+}
+
+/// All ranks of the world make `steps` steps on their shares of one batch; `change` may spoil what a rank gets.
+inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const train::Config& config, int steps,
+                                         const std::function<void(int rank, dataset::Batch&)>& change = {}) {
+  std::vector<RankOutcome> outcomes(static_cast<size_t>(world.ranks));
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    nn::Dit model(config.model);
+    autograd::ParameterStore& parameters = model.parameters();
+    dist::NodeMemory gradients(comm, size_t(parameters.arena_size()) * sizeof(float));
+    parallel::Team team({.num_workers = 1 + comm.rank() % 2});
+    ops::Context ctx(team);
+    train::TrainStep step(config, model, comm, ctx);
+    parameters.allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config), memory::system_memory(),
+                        &gradients, step.state_elements());
+    copy(random_weights(model), parameters.values);
+    step.allocate(&gradients);
+    step.keep(parameters.values, parameters.ema);
+    const int64_t share = config.train.global_batch / comm.world_size();
+    dataset::Batch batch = random_batch(config, comm.rank() * share, share);
+    if (change) change(comm.rank(), batch);
+    RankOutcome& o = outcomes[size_t(comm.rank())];
+    train::Progress progress;
+    for (int i = 0; i < steps; ++i) {
+      const train::StepResult result = step.run(batch, progress);
+      o.losses.push_back(result.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
+    }
+    o.values = to_vector(parameters.values);
+    if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
+    o.state_elements = parameters.exp_avg.size();
+    for (const Tensor* state : {&parameters.ema, &parameters.exp_avg, &parameters.exp_avg_sq})
+      o.states.push_back(to_vector(step.whole(*state)));
+    o.spoilt = step.weights_are_spoilt();
+    comm.barrier();  // nobody takes its memory away while others still use it
+  });
+  return outcomes;
+}
+
+}  // namespace ditrain::test
