@@ -165,6 +165,7 @@ std::string TrainStep::first_bad_gradient() {
     if (p->trainable && double(p->slice.begin) > begin && ops::find_non_finite(ctx_, p->grad) >= 0)
       begin = double(p->slice.begin);
   comm_.allreduce_max(&begin, 1);
+  if (group_) group_->communicator().allreduce_max(&begin, 1);  // its stores have one layout
   return begin < 0 ? "" : model_.parameters().at(int64_t(begin)).name;
 }
 
