@@ -52,10 +52,11 @@ pid_t parent_of(const std::string& stat) {
 
 std::multimap<pid_t, pid_t> children_of_all() {
   std::multimap<pid_t, pid_t> children;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
+  std::error_code ignored;
+  for (fs::directory_iterator entry("/proc", ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
     if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream in(entry.path() / "stat");
+    std::ifstream in(entry->path() / "stat");
     std::string stat;
     if (std::getline(in, stat)) children.emplace(parent_of(stat), pid_t(std::stol(name)));
   }
@@ -77,7 +78,11 @@ Child::Child(const std::vector<std::string>& command, const Options& options) {
 bool Child::wait(bool block) {
   int status = 0;
   if (ended_) return true;
-  if (waitpid(pid_, &status, block ? 0 : WNOHANG) != pid_) return false;
+  pid_t got = 0;
+  do got = waitpid(pid_, &status, block ? 0 : WNOHANG);
+  while (got < 0 && errno == EINTR);
+  if (got < 0) return ended_ = true;  // nobody knows its end: signals of children are ignored
+  if (got != pid_) return false;
   exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return ended_ = true;
 }

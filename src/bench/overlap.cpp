@@ -117,6 +117,11 @@ class Meter {
                         .what = "comm measures ranks that have a model each",
                         .got = "parallel.strategy: dp_tp",
                         .expected = "cftp or dp"});
+    if (config.dist.shard_optimizer || config.dist.reproducible)
+      throw InputError({.where = "ditbench",
+                        .what = "comm compares sums with and without an engine",
+                        .got = config.dist.shard_optimizer ? "dist.shard_optimizer: true" : "dist.reproducible: true",
+                        .expected = "false: it needs the engine"});
     train::validate_for_ranks(config, ranks);
     train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
     config.dist.engine = config.dist.overlap = true;  // the ways below differ in these

@@ -21,6 +21,7 @@
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
+#include "ditrain/train/rank_groups.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -97,6 +98,7 @@ class StrategiesMeter {
   void measure();
 
  private:
+  std::vector<Contender> contenders() const { return {{"cftp", 1}, {"dp", clusters_}, {"dp_tp", clusters_}}; }
   std::string config_file(const Contender& c);
   std::vector<std::string> command(const Contender& c, const std::string& out);
   void run(Contender& c, int64_t steps, bool for_memory);
@@ -140,7 +142,11 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
     throw InputError({.where = "ditbench",
                       .what = "strategies starts ranks, and there is no mpirun in $PATH",
                       .hint = "the package openmpi-bin"});
-  config_file({"cftp"});                                                  // a bad key before anything runs
+  if (threads_ % clusters_ != 0)
+    throw InputError({.where = "ditbench",
+                      .what = "threads that do not divide over the clusters: ranks would get fewer",
+                      .got = fmt::format("{} and {}", threads_, clusters_)});
+  for (const Contender& c : contenders()) config_file(c);  // what cannot run is refused before anything does
   platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
   platform::install_signal_flags();
 }
@@ -160,6 +166,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
   for (const std::string& set : bench_.sets) train::apply_set(config, set);
   nn::apply_name(config.model);
   train::validate(config);
+  train::validate_for_ranks(train::with_tensor_ranks(config, c.ranks), c.ranks);
   const std::string path = folder_.path() + "/" + c.strategy + ".yaml";
   std::ofstream(path) << train::to_yaml(config);
   return path;
@@ -246,7 +253,7 @@ void StrategiesMeter::compare(const Contender& ours, const Contender& theirs) {
 }
 
 void StrategiesMeter::measure() {
-  std::vector<Contender> contenders = {{"cftp", 1}, {"dp", clusters_}, {"dp_tp", clusters_}};
+  std::vector<Contender> contenders = this->contenders();
   for (Contender& c : contenders) run(c, kMemorySteps, true);
   for (int64_t repeat = 0; repeat < harness_.effort().repeats; ++repeat)
     for (Contender& c : contenders)

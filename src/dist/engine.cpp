@@ -90,6 +90,7 @@ Outlook Engine::State::advance() {
     land(outlook);
   } catch (...) {
     fail(std::current_exception());
+    outlook.progressed = true;  // what is queued already has to hear of it, too
   }
   return outlook;
 }

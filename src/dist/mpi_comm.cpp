@@ -43,7 +43,6 @@ class MpiCommunicator final : public Communicator {
         gradients_(session_, control_.get()),
         max_count_(parent.max_count_) {
     find_own_rank();
-    set_timeout(parent.timeout_s());
     std::vector<std::pair<int, int>> places;  // node and its part, which in the parent is one number
     for (const double rank : gather_to_all(parent.rank_)) {
       places.emplace_back(parent.nodes_[size_t(rank)], 0);
@@ -52,6 +51,7 @@ class MpiCommunicator final : public Communicator {
     }
     number_nodes(places);
     watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
+    set_timeout(parent.timeout_s());  // last: a timeout asks the watch
   }
 
   int rank() const override { return rank_; }

@@ -187,10 +187,11 @@ std::vector<int> first_ranks(const Communicator& communicator, bool every_rank) 
 
 std::vector<std::vector<int>> ranks_led(const Communicator& communicator, const std::vector<int>& leaders) {
   const std::vector<int> nodes = communicator.nodes();
+  const bool every_rank = int(leaders.size()) == communicator.world_size();
   std::vector<std::vector<int>> led;
   for (const int leader : leaders) {
     led.push_back({leader});
-    for (int rank = leader + 1; int(leaders.size()) < communicator.world_size() && rank < int(nodes.size()); ++rank)
+    for (int rank = leader + 1; !every_rank && rank < int(nodes.size()); ++rank)
       if (nodes[size_t(rank)] == nodes[size_t(leader)]) led.back().push_back(rank);
   }
   return led;

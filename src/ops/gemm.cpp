@@ -22,6 +22,7 @@ constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
 constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
 constexpr int64_t kGangRows = 24;       // with fewer rows a worker would wait for b from the L3 cache
 constexpr int64_t kGangB = 1 << 16;     // elements of b: to pack fewer takes no longer than to meet
+constexpr int64_t kFewSteps = 64;       // up to so many the kernels read operands where they lie, if they can
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
 
 struct Grid {
@@ -29,7 +30,7 @@ struct Grid {
   bool gang = false;          // workers of the same columns pack b together
 };
 
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k) {
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, bool may_gang) {
   Grid best;
   double best_cost = 1e300;
   for (int rows = 1; rows <= workers; ++rows) {
@@ -37,7 +38,7 @@ Grid grid_of(int workers, int64_t m, int64_t n, int64_t k) {
     const int columns = workers / rows;
     const int64_t mm = std::max(kRowGrain, (m + rows - 1) / rows),
                   nn = std::max(kColumnGrain, (n + columns - 1) / columns);
-    const bool gang = rows > 1 && mm >= kGangRows && nn * k >= kGangB;
+    const bool gang = may_gang && rows > 1 && mm >= kGangRows && nn * k >= kGangB;
     const double cost = double(mm * nn) + kPackCost * (double(mm) + double(nn) / (gang ? rows : 1));
     if (cost < best_cost) best_cost = cost, best = {rows, columns, gang};
   }
@@ -83,9 +84,10 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     const bool clusters = ctx.cuts_columns() || whole.m >= kRowsOfCluster * w.num_clusters;
     if (by_columns) columns = share_of_cluster(w, whole.n, kColumnGrain);
     if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, kRowGrain);
-    Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k);
-    if (!clusters && w.num_clusters > 1) grid.gang = false;
-    Part part = part_of(grid, rows.size(), columns.size(), clusters ? w.worker_in_cluster : w.worker);
+    const bool may_gang = (clusters || w.num_clusters == 1) && whole.k > kFewSteps;
+    const Grid grid =
+        grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k, may_gang);
+    const Part part = part_of(grid, rows.size(), columns.size(), clusters ? w.worker_in_cluster : w.worker);
     const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
                                             columns.begin + part.columns.begin, part.columns.size());
     f(mine, part, grid, w);
@@ -108,10 +110,10 @@ void own_gemm(Context& ctx, const GemmArgs& whole) {
                        .most_cols = part.most_cols,
                        .meet = [](const void* who) { (*static_cast<const decltype(meet)*>(who))(); },
                        .who = &meet};
+    if (ctx.is_in_a_row()) meet();  // others may still read what the last gang packed, and the memory may move
     const size_t bytes = kernels::gemm_shared_bytes(mine, gang);
     auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, kSharedSlot, bytes * size_t(grid.columns)));
     gang.shared = shared + bytes * size_t(part.column);
-    if (ctx.is_in_a_row()) meet();  // others may still read what the last gang packed there
     kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, gang)), gang);
   });
 }

@@ -12,18 +12,20 @@
 namespace ditrain::train {
 namespace {
 
-constexpr char kEndOfField = '\x1f';  // in no path and no config
-
 std::string packed(const std::vector<std::string>& fields) {
   std::string text;
-  for (const std::string& field : fields) text += field + kEndOfField;
+  for (const std::string& field : fields) text += std::to_string(field.size()) + ':' + field;
   return text;
 }
 
 std::vector<std::string> unpacked(const std::string& text) {
   std::vector<std::string> fields;
-  std::istringstream in(text);
-  for (std::string field; std::getline(in, field, kEndOfField);) fields.push_back(field);
+  for (size_t at = 0; at < text.size();) {
+    size_t digits = 0;
+    const size_t size = std::stoul(text.substr(at), &digits);
+    fields.push_back(text.substr(at + digits + 1, size));
+    at += digits + 1 + size;
+  }
   return fields;
 }
 

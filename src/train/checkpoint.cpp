@@ -81,18 +81,23 @@ class WholeStates {
   const Tensor& exp_avg_sq() { return next(2); }
   /// Takes part in all that nobody asked for yet: other ranks count on it.
   void finish() {
-    while (collective() && asked_ < states_.size()) next(asked_);
+    while (collective() && !broken_ && asked_ < states_.size()) next(asked_);
   }
 
  private:
   const Tensor& next(size_t i) {
     DITRAIN_CHECK(i == asked_, "states are asked for in one order");
     const Tensor& state = *states_[asked_++];
-    return collective() ? whole_(state) : state;
+    if (!collective()) return state;
+    broken_ = true;  // if it throws, the ranks cannot be brought together again
+    const Tensor& whole = whole_(state);
+    broken_ = false;
+    return whole;
   }
   std::array<const Tensor*, 3> states_;
   const WholeState& whole_;
   size_t asked_ = 0;
+  bool broken_ = false;
 };
 
 // The same file while one moment of all parameters is whole at a time.
@@ -201,8 +206,12 @@ std::string save_checkpoint(const std::string& checkpoints_dir, const Checkpoint
   if (group != nullptr) of_group.emplace(*group, parameters);
   WholeStates states(parameters, whole);
   try {
-    return write_checkpoint(checkpoints_dir, state, parameters, config, of_group ? &*of_group : nullptr, states);
+    const std::string folder =
+        write_checkpoint(checkpoints_dir, state, parameters, config, of_group ? &*of_group : nullptr, states);
+    if (of_group) of_group->finish();
+    return folder;
   } catch (const RunError&) {
+    if (of_group) of_group->finish();
     states.finish();
     throw;
   }

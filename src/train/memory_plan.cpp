@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "ditrain/base/error.hpp"
@@ -159,12 +160,15 @@ std::string what_fits_recomputing(Config config, int world_size, int local_size,
 std::string what_fits(const Config& config, int world_size, int local_size) {
   std::string s;
   const int64_t micro = micro_batch_of(config, replicas(config, world_size));
-  const int64_t smaller = fitting_micro_batch(config, world_size, local_size, micro - 1);
+  // Reproducible sums are of micro-batches as they are.
+  const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
   if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
   s += what_fits_recomputing(config, world_size, local_size, smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
-    const bool divides = world % tensor_ranks(config) == 0 && config.train.global_batch % replicas(config, world) == 0;
+    const bool divides = world % tensor_ranks(config) == 0 &&
+                         config.train.global_batch % replicas(config, world) == 0 &&
+                         (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
     const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
     if (fewer == 0) continue;
     s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);

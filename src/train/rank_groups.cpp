@@ -1,5 +1,7 @@
 #include "ditrain/train/rank_groups.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -69,6 +71,15 @@ RankGroups::RankGroups(const Config& config, dist::Communicator& world) : world_
   const int place = place_on_nodes(world);
   data_ = world.split(place % size, place);
   tensor_ = std::make_unique<TensorGroup>(world.split(place / size, place));
+  // Sums go node by node: only where the ranks of a group lie alike do they get the same bits.
+  std::string nodes;
+  for (const int node : data_->nodes()) nodes += std::to_string(node) + " ";
+  const bool differ = dist::broadcast_text(tensor_->communicator(), nodes) != nodes;
+  if (world.allreduce_or(differ ? 1 : 0) != 0)
+    throw InputError({.where = "config",
+                      .what = "ranks that share a replica lie differently on the nodes",
+                      .got = fmt::format("parallel.tensor_ranks: {}", size),
+                      .expected = "a divisor of the ranks of every node, and as many on each"});
 }
 
 nn::TensorParallel RankGroups::tensor_parallel() const {

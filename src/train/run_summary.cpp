@@ -43,9 +43,10 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const Config& c) {
   if (!c.dist.overlap) ways.push_back("dist.overlap: true");
   if (!c.dist.engine) ways.push_back("dist.engine: true");
   if (c.dist.allreduce == "flat") ways.push_back("dist.allreduce: hierarchical");
-  if (c.dist.allreduce == "hierarchical" && c.dist.engine && s.nodes > 1 && c.dist.wire == "f32")
+  if (c.dist.allreduce == "hierarchical" && c.dist.engine && s.nodes > 1 && c.dist.wire == "f32" &&
+      !c.dist.reproducible)
     ways.push_back("dist.wire: bf16 (half the bytes between nodes, gradients rounded)");
-  if (c.train.micro_batch > 0 && c.train.micro_batch < samples)
+  if (c.train.micro_batch > 0 && c.train.micro_batch < samples && !c.dist.reproducible)
     ways.push_back("a larger train.micro_batch (sums hide behind the backward pass of the last one only)");
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");

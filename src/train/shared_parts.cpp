@@ -25,7 +25,7 @@ PartCollector::PartCollector(TensorGroup& group, ParameterStore& parameters) : g
   for_shared(parameters, [&](const Parameter& p, const Tensor& arena) { items_.push_back({&p, arena}); });
 }
 
-PartCollector::~PartCollector() {
+void PartCollector::finish() {
   for (size_t i = 0; i < items_.size(); ++i)
     if (!items_[i].received) receive(items_[i], int(i));
 }

@@ -8,17 +8,18 @@
 namespace ditrain::train {
 
 /// On the first rank of a group: puts the full tensors together, one at a time, from what the others send. Each tensor
-/// of `values`, `ema` and the moments that ranks share is received once: in full(), or at the end by the destructor, so
-/// that the others get on if the file cannot be written.
+/// of `values`, `ema` and the moments that ranks share is received once: in full(), or by finish(), so that the others
+/// get on if the file cannot be written.
 class PartCollector {
  public:
   PartCollector(TensorGroup& group, autograd::ParameterStore& parameters);
-  ~PartCollector();
   PartCollector(const PartCollector&) = delete;
   PartCollector& operator=(const PartCollector&) = delete;
 
   /// The full tensor of a shared parameter, of the arena that `arena` is; valid until the next call.
   const float* full(const autograd::Parameter& p, const Tensor& arena);
+  /// Receives what is left.
+  void finish();
 
  private:
   struct Item {

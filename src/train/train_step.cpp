@@ -51,7 +51,7 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
   grads_ = std::make_unique<Pin<float>>(model_.parameters().grads);
   const dist::BucketGrid grid = gradient_buckets(config_, model_.parameters().arena_size());
   if (gradient_memory == nullptr || !config_.dist.engine) {
-    DITRAIN_CHECK(!shards_ || comm_.world_size() == 1, "shards without an engine");
+    DITRAIN_CHECK(!shards_, "shards without an engine");
     buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), grid.n, grid.bucket_elements);
     return;
   }
@@ -158,7 +158,7 @@ std::string TrainStep::first_non_finite() {
 }
 
 // In the order of the backward pass, which is that of the arena from its end: what goes bad spoils all that comes after
-// it. A rank may have the sums of its shards only.
+// it. A rank may have the sums of its shards only, or the weights that came of them: those of a bad gradient are bad.
 std::string TrainStep::first_bad_gradient() {
   double begin = -1;
   for (const autograd::Parameter* p : model_.parameters().state_dict())
@@ -174,11 +174,7 @@ std::string TrainStep::agree_on_name(const std::string& mine) {
   std::string name;
   for (const std::string& s : comm_.gather_strings(mine))
     if (name.empty()) name = s;
-  uint64_t size = name.size();
-  comm_.broadcast(&size, sizeof size, 0);
-  name.resize(size);
-  comm_.broadcast(name.data(), size, 0);
-  return name;
+  return dist::broadcast_text(comm_, name);
 }
 
 optim::StepSettings TrainStep::next_update(const Progress& progress) const {

@@ -27,9 +27,14 @@ struct ThreadWorld {
   std::vector<std::string> texts = {};
   int arrived = 0, round = 0;
   std::vector<std::string> result = {};
-  std::map<std::tuple<int, int, int>, std::deque<std::string>> mail = {};  // from, to, tag
-  std::map<int, std::vector<std::vector<float>>> sums = {};                // by number: what ranks brought
-  std::set<int> under_way = {};  // sums of rank 0 that it has not seen the end of
+  // From, to, tag: messages in the order of the sends, which receives take in the order of their starts, as MPI's do.
+  struct Mail {
+    std::deque<std::string> messages = {};
+    size_t receives = 0;
+  };
+  std::map<std::tuple<int, int, int>, Mail> mail = {};
+  std::map<int, std::vector<std::vector<float>>> sums = {};  // by number: what ranks brought
+  std::set<int> under_way = {};                              // sums of rank 0 that it has not seen the end of
   size_t most_under_way = 0;
   std::map<int, ditrain::dist::Arrivals> told = {};
 };
@@ -70,17 +75,18 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
   }
   std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag) override {
     const std::lock_guard lock(world_.mutex);
-    world_.mail[{rank_, to, tag}].emplace_back(static_cast<const char*>(data), bytes);
+    world_.mail[{rank_, to, tag}].messages.emplace_back(static_cast<const char*>(data), bytes);
     return std::make_unique<Poll>([] { return true; });
   }
   std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag) override {
-    return std::make_unique<Poll>([=, this] {
+    const std::lock_guard lock(world_.mutex);
+    ThreadWorld::Mail& mail = world_.mail[{from, rank_, tag}];
+    return std::make_unique<Poll>([=, this, &mail, number = mail.receives++] {
       const std::lock_guard lock(world_.mutex);
-      auto& box = world_.mail[{from, rank_, tag}];
-      if (box.empty()) return false;
-      DITRAIN_CHECK(box.front().size() == bytes, "a message of another size");
-      std::memcpy(data, box.front().data(), bytes);
-      box.pop_front();
+      if (number >= mail.messages.size()) return false;
+      DITRAIN_CHECK(mail.messages[number].size() == bytes, "a message of another size");
+      std::memcpy(data, mail.messages[number].data(), bytes);
+      mail.messages[number].clear();
       return true;
     });
   }

@@ -200,6 +200,25 @@ TEST_CASE("gradients of weights in a row, without a meeting between them, have t
   }
 }
 
+TEST_CASE("products in a row that pack together may grow: nobody loses what it still reads") {
+  const Layer small{2, 141, 260, 300, DType::kF32}, large{2, 141, 700, 300, DType::kF32};
+  const auto gradients = [&](int workers) {
+    Rig rig(workers);
+    const Tensor first = result({small.N, small.K}, DType::kF32), second = result({large.N, large.K}, DType::kF32);
+    rig.ctx.in_a_row([&](ops::Context& each) {
+      ops::linear_backward_weight(each, small.x, small.dy, first, Tensor(), /*accumulate=*/false);
+      ops::linear_backward_weight(each, large.x, large.dy, second, Tensor(), /*accumulate=*/false);
+    });
+    return std::pair(as_f32(first), as_f32(second));
+  };
+  const auto want = gradients(1);
+  for (int i = 0; i < 20; ++i) {
+    const auto got = gradients(4);
+    CHECK(kernels::same_bits(got.first, want.first));
+    CHECK(kernels::same_bits(got.second, want.second));
+  }
+}
+
 TEST_CASE("products in passes: in f32 the bits of fused ones, in bf16 those values but for roundings") {
   for (const Layer& p : layers(DType::kF32)) check_same_bits(p, Rig(2, made_by(By::kOwn, false)).run(p), Rig(2).run(p));
   // The sum, the bias on top of it and the epilogue on top of that are each rounded.

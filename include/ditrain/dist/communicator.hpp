@@ -156,10 +156,10 @@ struct MpiConfig {
 /// MPI lives in the progress thread: under MPI_THREAD_MULTIPLE other threads call it too, under less all calls go
 /// there. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other
 /// ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the
-/// job. Errors: throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the
-/// launcher
-///         says that there are several ranks and MPI that there is one: they are of different MPI libraries. InputError
-///         for one of several tasks of srun that it told no ranks.
+/// job.
+/// Errors:  throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
+///          says that there are several ranks and MPI that there is one: they are of different MPI libraries.
+///          InputError for one of several tasks of srun that it told no ranks.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist

@@ -38,11 +38,12 @@ struct EngineConfig {
 };
 
 /// One rank: nothing runs and nothing is started, a sum is what it was.
-/// Threads: start_allreduce_sum and its requests are used by one thread.
+/// Threads: start_allreduce_sum, start_allgather and their requests are used by one thread.
 class Engine {
  public:
   /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the
-  /// engine. Errors: InputError for a tree of ranks that are placed otherwise, see expect_subtrees()
+  /// engine.
+  /// Errors:   InputError for a tree of ranks that are placed otherwise, see expect_subtrees()
   Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config);
   ~Engine();
   Engine(const Engine&) = delete;

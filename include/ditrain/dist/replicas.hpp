@@ -18,8 +18,8 @@ struct Replica {
 
 /// Compares the checksums of all ranks that have the same `part` of a model (all of it, unless ranks share one), and
 /// bring the same names in the same order. Collective over all ranks. The measure is what more than half of those ranks
-/// have, else what the first of them has. `when`    for the message: "after step 100" Errors:   RunError "[replicas]
-/// ...", the same on all ranks, naming ranks that differ, their hosts, and in what
+/// have, else what the first of them has; `when` is for the message: "after step 100".
+/// Errors:   RunError "[replicas] ...", the same on all ranks, naming ranks that differ, their hosts, and in what
 void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when,
                       int part = 0);
 

@@ -80,7 +80,7 @@ struct Gang {
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, gang), 64-byte aligned. c aliases nothing; c is f32
 ///         if it is accumulated
 /// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to 64 steps of transposed a and
-///         plain b in f32 (a rank-B update) pack nothing
+///         plain b in f32 (a rank-B update) pack nothing; a gang always packs
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);
