@@ -11,6 +11,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/engine.hpp"
+#include "quantile.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -20,11 +21,6 @@ struct Contender {
   std::function<void()> sum;
   std::vector<double> seconds = {};
 };
-
-double quantile(std::vector<double> x, double q) {
-  std::sort(x.begin(), x.end());
-  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
-}
 
 std::string size_text(int64_t kib) {
   return kib >= 1024 ? fmt::format("{} MiB", kib / 1024) : fmt::format("{} KiB", kib);

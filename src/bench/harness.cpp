@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/train/kernel_settings.hpp"
+#include "quantile.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -61,11 +62,6 @@ void take_turns(std::vector<Contender>& contenders, const Effort& effort, bool o
       c.seconds.push_back(seconds_of(c.call, c.calls));
       if (c.rival) pause(effort.settle_s);
     }
-}
-
-double quantile(std::vector<double> x, double q) {
-  std::sort(x.begin(), x.end());
-  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
 }
 
 double median_ratio(const std::vector<double>& theirs, const std::vector<double>& ours) {

@@ -14,17 +14,13 @@
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "quantile.hpp"
 
 namespace ditrain::bench {
 namespace {
 
 constexpr double kWatchdog_s = 3600;
 constexpr int64_t kVerifyEvery = 100;
-
-double quantile(std::vector<double> x, double q) {
-  std::sort(x.begin(), x.end());
-  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
-}
 
 struct Contender {
   std::string name;

@@ -22,6 +22,7 @@
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/rank_groups.hpp"
+#include "quantile.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -73,12 +74,6 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
                      j.at("seconds").at("allreduce_exposed").get<double>()});
   }
   return steps;
-}
-
-double quantile(std::vector<double> x, double q) {
-  if (x.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::sort(x.begin(), x.end());
-  return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
 }
 
 /// One of the three, and what its runs gave so far.

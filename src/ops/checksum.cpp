@@ -1,5 +1,6 @@
 #include "ditrain/ops/checksum.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>

@@ -74,8 +74,8 @@ parallel::Range share_of_cluster(const parallel::Worker& w, int64_t n, int64_t g
           parallel::partition(n, last, w.num_workers, grain).end};
 }
 
-// f(part, grid, worker, product) on every worker: its part of c, empty ones included. Where columns go to clusters,
-// gradients of weights go by rows.
+// f(product, part, grid, worker) on every worker: the product that makes its part of c, empty ones included. Where
+// columns go to clusters, gradients of weights go by rows.
 template <class F>
 void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
   const bool by_columns = ctx.cuts_columns() && whole.trans_a == kernels::Trans::kNo;

@@ -44,7 +44,7 @@ TEST_CASE("long: 1,000 steps with our products follow those with the reference's
   const double step = largest_relative_difference(smoothed_loss(scratch / "own", 1), smoothed_loss(scratch / "ref", 1));
   WARN("loss " << ref.front() << " -> " << ref.back() << "; ours within " << 100 * apart << " %, single steps within "
                << 100 * step << " %");
-  CHECK(ref.back() < 0.5 * ref.front());
+  CHECK(ref.back() < 0.5 * smoothed_loss(scratch / "ref", 1).front());  // it has learnt something
   CHECK(apart > 0);
   CHECK(apart < 1e-3);
 }

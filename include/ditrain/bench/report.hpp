@@ -26,9 +26,8 @@ struct Row {
   Timing time = {};
   double gflops = 0;  ///< 0: a row that memory limits
   double gb_s = 0;    ///< bytes that the row has to move / median_s; 0: a row that arithmetic limits
-  double limit =
-      0;  ///< GFLOP/s of the higher of the peak loops before and after; GB/s of the loop with the same streams
-  double share = 0;  ///< of that limit; NaN where nothing limits
+  double limit = 0;   ///< GFLOP/s of the highest peak loop so far; GB/s of the loop with the same streams
+  double share = 0;   ///< of that limit; NaN where nothing limits
   /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's highest
   /// (limiting loops: how much the first and the last differ), and 1 - min / median of the repeats.
   double drift = 0;

@@ -25,9 +25,9 @@ struct StrategiesBench {
 ///           in the runs for memory), result: "ok", or "out of memory" where ditrain's plan or the system said so; such
 ///           a row has no times
 /// Peers     of cftp: dp, dp_tp = our images/s / theirs; notes say it with the memory beside it
-/// Errors:   InputError for more clusters than threads, without ditrain beside this program or mpirun in $PATH, and
-///           under mpirun; RunError, with the end of what it said, for a run that fails in another way; RunError after
-///           Ctrl-C
+/// Errors:   InputError for more clusters than threads, for threads, samples, heads or MLP columns that do not divide
+///           over the clusters, without ditrain beside this program or mpirun in $PATH, and under mpirun; RunError,
+///           with the end of what it said, for a run that fails in another way; RunError after Ctrl-C
 void bench_strategies(Harness& harness, const StrategiesBench& bench);
 
 }  // namespace ditrain::bench
