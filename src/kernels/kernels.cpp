@@ -32,17 +32,23 @@ void skip_rows(Normalise& x, int64_t rows) {
 }
 void skip_columns(Normalise& x, int64_t cols) { x.shift = advance(x.shift, cols), x.scale = advance(x.scale, cols); }
 
+/// An operand from array row `rows` or column `cols` on.
+void skip(const void*& p, DType type, int64_t stride, Normalise& norm, Patches& patches, int64_t rows, int64_t cols) {
+  patches.first_row += rows, patches.first_column += cols;
+  if (patches.size == 0) p = advance(p, type, rows * stride + cols);
+  skip_rows(norm, rows);
+  skip_columns(norm, cols);
+}
+
 }  // namespace
 
 GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_t n) {
   GemmArgs g = whole;
   g.m = m, g.n = n;
   const bool a_rows = whole.trans_a == Trans::kNo, b_rows = whole.trans_b == Trans::kYes;  // array rows are cut
-  g.a = advance(g.a, g.a_type, a_rows ? i * g.lda : i);
-  g.b = advance(g.b, g.b_type, b_rows ? j * g.ldb : j);
+  skip(g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, a_rows ? i : 0, a_rows ? 0 : i);
+  skip(g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, b_rows ? j : 0, b_rows ? 0 : j);
   g.c = advance(g.c, g.c_type, i * g.ldc + j);
-  a_rows ? skip_rows(g.normalise_a, i) : skip_columns(g.normalise_a, i);
-  b_rows ? skip_rows(g.normalise_b, j) : skip_columns(g.normalise_b, j);
   g.bias = advance(g.bias, j);
   g.a_row_sums = j == 0 && g.a_row_sums != nullptr ? g.a_row_sums + i : nullptr;
   Epilogue& e = g.epilogue;

@@ -19,10 +19,18 @@ void set_element(void* p, DType type, int64_t i, double value) {
     static_cast<BFloat16*>(p)[i] = to_bf16(static_cast<float>(value));
 }
 
+// Where row r, column j of an operand that are patches lies.
+int64_t pixel_of(const Patches& x, int64_t r, int64_t j) {
+  const int64_t P = x.size, gw = x.width / P, patches = x.height / P * gw;
+  r += x.first_row, j += x.first_column;
+  const int64_t y = r % patches / gw * P + j / P % P, column = r % gw * P + j % P;
+  return ((r / patches * x.channels + j / (P * P)) * x.height + y) * x.width + column;
+}
+
 // Row r, column j of an operand's array, normalised and rounded as the product takes it.
-double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, const Normalise& norm, int64_t r,
-               int64_t j) {
-  double x = double(element(p, type, r * stride + j));
+double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, const Normalise& norm,
+               const Patches& patches, int64_t r, int64_t j) {
+  double x = double(element(p, type, patches.size > 0 ? pixel_of(patches, r, j) : r * stride + j));
   if (norm.mean != nullptr) {
     const int64_t at = (norm.first_row + r) / norm.rows_per_sample * norm.cond_stride + j;
     x = (x - double(norm.mean[r])) * double(norm.rstd[r]) * (1 + double(norm.scale[at])) + double(norm.shift[at]);
@@ -30,12 +38,12 @@ double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, con
   return g.arithmetic == DType::kF32 ? x : double(to_f32(to_bf16(static_cast<float>(x))));
 }
 double a_at(const GemmArgs& g, int64_t i, int64_t p) {
-  return g.trans_a == Trans::kYes ? operand(g, g.a, g.a_type, g.lda, g.normalise_a, p, i)
-                                  : operand(g, g.a, g.a_type, g.lda, g.normalise_a, i, p);
+  return g.trans_a == Trans::kYes ? operand(g, g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, p, i)
+                                  : operand(g, g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, i, p);
 }
 double b_at(const GemmArgs& g, int64_t p, int64_t j) {
-  return g.trans_b == Trans::kYes ? operand(g, g.b, g.b_type, g.ldb, g.normalise_b, j, p)
-                                  : operand(g, g.b, g.b_type, g.ldb, g.normalise_b, p, j);
+  return g.trans_b == Trans::kYes ? operand(g, g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, j, p)
+                                  : operand(g, g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, p, j);
 }
 
 void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {

@@ -9,24 +9,23 @@ namespace ditrain::nn {
 PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights,
                        const TokenStream& stream)
     : Node("x_embedder", {weights.proj.w, weights.proj.b}), patch_(c.patch_size), weights_(weights), stream_(stream) {
-  const int64_t B = stream.batch, columns = c.in_channels * c.patch_size * c.patch_size;
-  image = tape.temporary("image", {B, c.in_channels, c.input_height, c.input_width});
-  patches_ = tape.keep(*this, "patches", {B, c.tokens(), columns});
+  image = tape.keep(*this, "image", {stream.batch, c.in_channels, c.input_height, c.input_width});
 }
 
 void PatchEmbed::want_input_gradient(autograd::Tape& tape) {
   dimage = tape.temporary("dimage", image->shape);
-  dpatches_ = tape.temporary("dpatches", patches_->shape);
+  dpatches_ = tape.temporary("dpatches", {image->shape[0], image->shape[2] / patch_ * (image->shape[3] / patch_),
+                                          image->shape[1] * patch_ * patch_});
 }
 
 void PatchEmbed::forward(ops::Context& ctx) {
-  ops::patchify(ctx, image->tensor, patch_, patches_->tensor);
-  weights_.proj.forward(ctx, patches_->tensor, x_BTC_->tensor);
+  weights_.proj.forward(ctx, ops::LinearInput::patches(image->tensor, patch_), x_BTC_->tensor);
   ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
 }
 
 void PatchEmbed::backward(ops::Context& ctx, Gradients gradients) {
-  weights_.proj.backward_weight(ctx, patches_->tensor, stream_.dx_BTC->tensor, gradients);
+  weights_.proj.backward_weight(ctx, ops::LinearInput::patches(image->tensor, patch_), stream_.dx_BTC->tensor,
+                                gradients);
   if (dimage == nullptr) return;
   weights_.proj.backward_data(ctx, stream_.dx_BTC->tensor, dpatches_->tensor);
   ops::patchify_inverse(ctx, dpatches_->tensor, patch_, dimage->tensor);

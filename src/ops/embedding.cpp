@@ -49,7 +49,7 @@ void timestep_embedding(const std::vector<double>& t, const Tensor& y) {
 
 namespace {
 
-enum class PatchOrder { kChannelFirst, kChannelLast };  // columns (c, i, j) of patchify, (i, j, c) of unpatchify
+enum class PatchOrder { kChannelFirst, kChannelLast };  // columns (c, i, j) of patches, (i, j, c) of unpatchify
 
 // Calls move(pixel of the image, element of the tokens) for every element, cut over tokens.
 template <class Move>
@@ -78,9 +78,6 @@ constexpr auto kToImage = [](float& pixel, float& token) { pixel = token; };
 
 }  // namespace
 
-void patchify(Context& ctx, const Tensor& x, int64_t patch, const Tensor& rows) {
-  for_patches(ctx, "patchify", x, rows, patch, PatchOrder::kChannelFirst, kToTokens);
-}
 void patchify_inverse(Context& ctx, const Tensor& rows, int64_t patch, const Tensor& x) {
   for_patches(ctx, "patchify_inverse", x, rows, patch, PatchOrder::kChannelFirst, kToImage);
 }

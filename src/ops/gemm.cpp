@@ -1,6 +1,7 @@
 #include "ditrain/ops/gemm.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
@@ -157,6 +158,33 @@ void normalise_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType a
   x = out, type = arithmetic, norm = {};
 }
 
+// The same for patches.
+void gather_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
+                  int64_t& stride, kernels::Patches& patches) {
+  if (patches.size == 0) return;
+  const int64_t P = patches.size, C = patches.channels, H = patches.height, W = patches.width;
+  DITRAIN_CHECK(type == DType::kF32 && cols == C * P * P && patches.first_column == 0, "patches are whole and f32");
+  const auto* images = static_cast<const float*>(x);
+  void* out = ctx.workspace(slot, size_t(rows * cols) * dtype_bytes(arithmetic));
+  with_type(arithmetic, [&](auto t) {
+    auto* y = static_cast<decltype(t)*>(out);
+    ctx.for_range(rows * C, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t token = patches.first_row + item / C, image = token / (H / P * (W / P)), c = item % C;
+        const int64_t gy = token / (W / P) % (H / P), gx = token % (W / P);
+        for (int64_t i = 0; i < P; ++i) {
+          const float* from = images + ((image * C + c) * H + gy * P + i) * W + gx * P;
+          if constexpr (std::is_same_v<decltype(t), float>)
+            std::copy_n(from, P, y + (item * P + i) * P);
+          else
+            kernels::convert(from, y + (item * P + i) * P, P);
+        }
+      }
+    });
+  });
+  x = out, type = arithmetic, stride = cols, patches = {};
+}
+
 // The same for an f32 operand of a bf16 product beside a bf16 one: other libraries take both as bf16.
 void round_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
                  int64_t& stride) {
@@ -231,6 +259,8 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
   const bool a_rows = g.trans_a == kernels::Trans::kNo, b_rows = g.trans_b == kernels::Trans::kYes;
   normalise_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
   normalise_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.normalise_b);
+  gather_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.patches_a);
+  gather_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.patches_b);
   if (ctx.products.by == Products::By::kPeer) {
     round_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda);
     round_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb);

@@ -30,11 +30,12 @@ void expect_f32_or_bf16(const char* op, const Tensor& t) {
 struct Sizes {
   int64_t m, n, k;
 };
-Sizes sizes(const char* op, const Tensor& x, const Tensor& w, const Tensor& y) {
+Sizes sizes(const char* op, const LinearInput& input, const Tensor& w, const Tensor& y) {
+  const Tensor& x = input.x;
   for (const Tensor* t : {&x, &w, &y}) expect_f32_or_bf16(op, *t);
   const int64_t n = w.dim(0), k = n ? w.size() / n : 0;
   const int64_t m = k ? x.size() / k : 0;
-  if (x.size() != m * k || x.shape().back() != k || y.size() != m * n || y.shape().back() != n)
+  if (x.size() != m * k || (input.patch == 0 && x.shape().back() != k) || y.size() != m * n || y.shape().back() != n)
     throw ShapeError({.where = op,
                       .what = "shapes do not fit the weight " + to_string(w.shape()),
                       .got = to_string(x.shape()) + " and " + to_string(y.shape())});
@@ -84,6 +85,20 @@ struct PinnedNorm {
   Pin<float> mean, rstd, shift, scale;
   kernels::Normalise args;
 };
+
+kernels::Patches checked_patches(const char* op, const LinearInput& input, int64_t k) {
+  if (input.patch == 0) return {};
+  expect_dtype(op, "images", input.x, DType::kF32);
+  const Shape& s = input.x.shape();
+  const int64_t P = input.patch;
+  if (s.size() != 4 || P < 1 || s[2] % P != 0 || s[3] % P != 0 || s[1] * P * P != k)
+    throw ShapeError({.where = op,
+                      .what = "images for patches of " + std::to_string(P) + " x " + std::to_string(P) + " and " +
+                              std::to_string(k) + " inputs",
+                      .got = to_string(s),
+                      .expected = "[B, C, H, W]"});
+  return {.size = P, .channels = s[1], .height = s[2], .width = s[3]};
+}
 
 // The operands of an epilogue, held in place.
 class PinnedOutput {
@@ -187,12 +202,13 @@ LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor
 void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const Tensor& b, const Tensor& y,
                     const LinearOutput& output) {
   constexpr const char* kOp = "linear_forward";
-  const Sizes s = sizes(kOp, x.x, w, y);
+  const Sizes s = sizes(kOp, x, w, y);
   const Pin<void> px(x.x), pw(w), py(y);
   const PinnedBias pb(kOp, "b", b, s.n);
   const PinnedOutput out(kOp, output, y);
   GemmArgs args = forward_args(s, x.x, px, w, pw, pb.get(), y, py);
   args.epilogue = out.args;
+  args.patches_a = checked_patches(kOp, x, s.k);
   if (!x.norm) return gemm(ctx, args);
   const PinnedNorm norm(kOp, x);
   args.normalise_a = norm.args;
@@ -243,7 +259,7 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
 void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
                             bool accumulate) {
   constexpr const char* kOp = "linear_backward_weight";
-  const Sizes s = sizes(kOp, x.x, dw, dy);
+  const Sizes s = sizes(kOp, x, dw, dy);
   expect_dtype(kOp, "dw", dw, DType::kF32);
   const Pin<void> px(x.x), pdy(dy);
   const Pin<float> pdw(dw);
@@ -263,6 +279,7 @@ void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy
                 .b_type = x.x.dtype(),
                 .arithmetic = arithmetic_of(x.x, dy),
                 .a_row_sums = pdb.get()};
+  args.patches_b = checked_patches(kOp, x, s.k);
   if (!x.norm) return gemm(ctx, args);
   const PinnedNorm norm(kOp, x);
   args.normalise_b = norm.args;

@@ -96,11 +96,11 @@ void verify_patch_embed(Verification& v) {
   const Shape out{image[0], tokens, weight[0]}, rows_shape{image[0], tokens, patch_values}, bias{weight[0]};
   const Tensor x = v.tensor("patch_embed.x", image), w = v.tensor("patch_embed.w", weight);
   const Tensor b = v.tensor("patch_embed.b", bias), dy = v.tensor("patch_embed.dy", out);
-  const Tensor rows(rows_shape), drows(rows_shape), y(out), dx(image), dw(weight), db(bias);
-  ops::patchify(v.ctx(), x, P, rows);
-  ops::linear_forward(v.ctx(), rows, w, b, y);
+  const Tensor drows(rows_shape), y(out), dx(image), dw(weight), db(bias);
+  const ops::LinearInput patches = ops::LinearInput::patches(x, P);
+  ops::linear_forward(v.ctx(), patches, w, b, y);
   ops::linear_backward_data(v.ctx(), dy, w, drows);
-  ops::linear_backward_weight(v.ctx(), rows, dy, dw, db);
+  ops::linear_backward_weight(v.ctx(), patches, dy, dw, db);
   ops::patchify_inverse(v.ctx(), drows, P, dx);
   v.check_both("patch_embed.y", y, kTight);
   v.check_both("patch_embed.dx", dx, kTight);

@@ -309,6 +309,91 @@ TEST_CASE("a row of a product has the same bits alone and among 4,096") {
   }
 }
 
+namespace {
+
+struct Images {
+  int64_t number, channels, height, width, patch;
+  int64_t rows() const { return number * (height / patch) * (width / patch); }
+  int64_t cols() const { return channels * patch * patch; }
+  int64_t size() const { return number * channels * height * width; }
+  Patches patches() const { return {patch, channels, height, width}; }
+  /// The array that they stand for.
+  std::vector<float> gathered(const std::vector<float>& pixels) const {
+    std::vector<float> x;
+    for (int64_t s = 0; s < number; ++s)
+      for (int64_t gy = 0; gy < height; gy += patch)
+        for (int64_t gx = 0; gx < width; gx += patch)
+          for (int64_t c = 0; c < channels; ++c)
+            for (int64_t y = gy; y < gy + patch; ++y)
+              for (int64_t column = gx; column < gx + patch; ++column)
+                x.push_back(pixels[size_t(((s * channels + c) * height + y) * width + column)]);
+    return x;
+  }
+};
+
+/// A product with patches as a or b, and the same one with the array.
+struct PatchProduct {
+  PatchProduct(const Images& images, bool as_a, bool transposed, DType arithmetic)
+      : pixels(random_values(images.size(), 1)), array(images.gathered(pixels)) {
+    const int64_t rows = images.rows(), cols = images.cols(), others = 37;
+    const int64_t outer = transposed ? cols : rows, inner = transposed ? rows : cols;  // rows of op(patches); its steps
+    other = random_values(inner * others, 2);
+    // What has the steps as its rows or columns, whichever is not transposed.
+    of_array =
+        as_a
+            ? GemmArgs{.m = outer,
+                       .n = others,
+                       .k = inner,
+                       .a = array.data(),
+                       .lda = cols,
+                       .b = other.data(),
+                       .ldb = others}
+            : GemmArgs{
+                  .m = others, .n = outer, .k = inner, .a = other.data(), .lda = inner, .b = array.data(), .ldb = cols};
+    (as_a ? of_array.trans_a : of_array.trans_b) = transposed == as_a ? Trans::kYes : Trans::kNo;
+    of_array.arithmetic = arithmetic;
+    of_patches = of_array;
+    (as_a ? of_patches.a : of_patches.b) = pixels.data();
+    (as_a ? of_patches.patches_a : of_patches.patches_b) = images.patches();
+    (as_a ? of_patches.lda : of_patches.ldb) = 0;
+    for (GemmArgs* g : {&of_array, &of_patches}) g->ldc = g->n;
+  }
+  std::vector<float> pixels, array, other;
+  GemmArgs of_array, of_patches;
+};
+
+}  // namespace
+
+TEST_CASE("gemm gathers patches of images while packing: the bits of the product with them as an array") {
+  for (const Images& images : {Images{1, 1, 1, 1, 1}, Images{2, 3, 4, 8, 2}, Images{3, 13, 12, 8, 4},
+                               Images{2, 4, 16, 16, 8}, Images{5, 4, 32, 16, 2}})
+    for (const bool as_a : {true, false})
+      for (const bool transposed : {true, false})
+        for (const DType arithmetic : kTypes) {
+          CAPTURE(images.rows(), images.cols(), as_a, transposed, dtype_name(arithmetic));
+          PatchProduct p(images, as_a, transposed, arithmetic);
+          const auto size = size_t(p.of_array.m * p.of_array.n);
+          std::vector<float> slow(size), want(size), got(size), cut(size);
+          p.of_patches.c = slow.data();
+          ref::gemm(p.of_patches);
+          for (const KernelTable* table : usable_tables()) {
+            INFO(table->name);
+            p.of_array.c = want.data();
+            run(*table, p.of_array);
+            p.of_patches.c = got.data();
+            run(*table, p.of_patches);
+            CHECK(same_bits(got, want));
+            CHECK(difference(got, slow, 4 * tolerance(p.of_array.k, 1.7)) == "");
+            p.of_patches.c = cut.data();
+            const int64_t m = p.of_patches.m, n = p.of_patches.n;
+            for (int64_t i = 0; i < m; i += 5)
+              for (int64_t j = 0; j < n; j += 19)
+                run(*table, block_of(p.of_patches, i, std::min<int64_t>(5, m - i), j, std::min<int64_t>(19, n - j)));
+            CHECK(same_bits(cut, want));
+          }
+        }
+}
+
 TEST_CASE("cache blocks follow the caches and stay within bounds") {
   const size_t step = size_t(kSumChunk) * 4;
   CHECK(derived_gemm_blocking(step * 168 * 5 / 2, 3 * step * 1000).rows == 168);

@@ -298,6 +298,46 @@ TEST_CASE("a library that wants both operands as bf16 gets them, whatever they a
   check_close(p, mixed(theirs.ctx), mixed(ours.ctx), 0);
 }
 
+TEST_CASE("a layer on patches of images is one on their pixels as tokens, by whoever makes the products") {
+  constexpr int64_t B = 3, C = 4, H = 8, W = 12, P = 2, T = H / P * (W / P), K = C * P * P, N = 70;
+  const Tensor images = uniform({B, C, H, W}, 1), b = uniform({N}, 3), dy = uniform({B, T, N}, 4);
+  std::vector<float> pixels = to_vector(images), values;
+  for (int64_t token = 0; token < B * T; ++token)
+    for (int64_t k = 0; k < K; ++k) {
+      const int64_t y = token % T / (W / P) * P + k / P % P, x = token % (W / P) * P + k % P;
+      values.push_back(pixels[size_t(((token / T * C + k / (P * P)) * H + y) * W + x)]);
+    }
+  const Tensor tokens = from_values({B, T, K}, values);
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const Tensor w = uniform({N, C, P, P}, 2, type);
+    const auto results = [&](const LinearInput& x) {
+      const Tensor y({B, T, N}), dw({N, C, P, P}), db({N});
+      ops::linear_forward(ctx, x, w, b, y);
+      ops::linear_backward_weight(ctx, x, dy, dw, db, false);
+      return Results{{"y", to_vector(y)}, {"dw", to_vector(dw)}, {"db", to_vector(db)}};
+    };
+    for (const auto by : {ops::Products::By::kOwn, ops::Products::By::kReference})
+      for (const bool fuse : {true, false}) {
+        CAPTURE(dtype_name(type), int(by), fuse);
+        ctx.products.by = by, ctx.products.fuse = fuse;
+        CHECK(results(LinearInput::patches(images, P)) == results(tokens));
+      }
+  }
+  const Tensor w = uniform({N, C, P, P}, 2), y({B, T, N});
+  ctx.products = {};
+  const auto refused = [&](const Tensor& x, int64_t patch) {
+    CHECK_THROWS_AS(ops::linear_forward(ctx, LinearInput::patches(x, patch), w, b, y), ShapeError);
+  };
+  refused(images, 4);
+  refused(images, 3);
+  refused(images, -2);
+  refused(tokens, P);
+  refused(uniform({B, H, C, W}, 1), P);
+  refused(uniform({B, C, H, W}, 1, DType::kBF16), P);
+}
+
 TEST_CASE("bf16 layers are f32 layers on the rounded values, and round their results once") {
   for (const Layer& p : layers(DType::kBF16)) {
     Layer rounded(p.B, p.T, p.K, p.N, DType::kF32);

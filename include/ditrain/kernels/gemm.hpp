@@ -19,6 +19,15 @@ struct Normalise {
   int64_t rows_per_sample = 1, first_row = 0;
 };
 
+/// Images [S, C, H, W] (f32) as an operand's array, gathered while it is packed: array row r is patch first_row + r of
+/// gh x gw = (H / P) x (W / P) an image, row by row; its columns (c, i, j) are those of a convolution weight [n, C, P,
+/// P] from first_column on.
+struct Patches {
+  int64_t size = 0;  ///< P; 0: the operand is an array as it is
+  int64_t channels = 0, height = 0, width = 0;
+  int64_t first_row = 0, first_column = 0;
+};
+
 /// What is done with a finished element t = (accumulate ? c : 0) + sums + bias; c is rounded to its type first.
 enum class EpilogueKind {
   kNone,          ///< c = t
@@ -56,6 +65,7 @@ struct GemmArgs {
   DType a_type = DType::kF32, b_type = DType::kF32, c_type = DType::kF32;
   DType arithmetic = DType::kF32;
   Normalise normalise_a = {}, normalise_b = {};
+  Patches patches_a = {}, patches_b = {};  ///< not with a normalisation; lda, ldb are not used then
   Epilogue epilogue = {};
   float* a_row_sums = nullptr;  ///< [m] += sum over k of op(a) as the product takes it (n > 0); null: not wanted
 };

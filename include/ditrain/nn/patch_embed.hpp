@@ -26,7 +26,7 @@ class PatchEmbed final : public autograd::Node {
   int64_t patch_;
   PatchEmbedWeights weights_;
   TokenStream stream_;
-  ActivationRef patches_, dpatches_, x_BTC_;
+  ActivationRef dpatches_, x_BTC_;
 };
 
 /// The reference's get_2d_sincos_pos_embed: [gh gw, width]; the first half of a row encodes the column of the token,

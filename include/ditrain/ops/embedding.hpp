@@ -14,10 +14,9 @@ void embedding_backward(Context& ctx, const std::vector<int64_t>& idx, const Ten
 /// Types:    computed in f64, rounded once. Source: timestep_embedding of the reference, which computes in f32
 void timestep_embedding(const std::vector<double>& t, const Tensor& y);
 
-/// Math:     column (c, i, j) of row (b, gy, gx) is x[b, c, gy P + i, gx P + j]
+/// Math:     x[b, c, gy P + i, gx P + j] = column (c, i, j) of row (b, gy, gx): the inverse, and the gradient, of what
+///           LinearInput::patches gathers
 /// Shapes:   x [B, C, H, W]; rows [B, T, C P P], columns in the order of a convolution weight [D, C, P, P]
-void patchify(Context& ctx, const Tensor& x, int64_t patch, const Tensor& rows);
-/// The inverse map: x is overwritten with the rows' values (also the gradient of patchify).
 void patchify_inverse(Context& ctx, const Tensor& rows, int64_t patch, const Tensor& x);
 
 /// Math:     image[b, c, gy P + i, gx P + j] = tokens[b, gy gw + gx, (i P + j) C + c]   (the reference's unpatchify)

@@ -10,12 +10,21 @@
 
 namespace ditrain::ops {
 
-/// The input of a linear layer: x as it is, or modulate(LayerNorm(x)) computed on the way into the product.
+/// The input of a linear layer: x as it is, modulate(LayerNorm(x)) computed on the way into the product, or patches of
+/// images gathered on it.
 struct LinearInput {
   LinearInput(Tensor plain) : x(std::move(plain)) {}  // NOLINT: a tensor is an input
   LinearInput(Tensor raw, NormTerms terms) : x(std::move(raw)), norm(std::move(terms)) {}
-  Tensor x;                       ///< [..., K]; normalised: [B, T, K] f32
+  /// Token (b, gy, gx) has the pixels images[b, c, gy P + i, gx P + j] as its K = C P P values (c, i, j), in the order
+  /// of a convolution weight [N, C, P, P]; P = `patch` divides H and W.
+  static LinearInput patches(Tensor images, int64_t patch) {
+    LinearInput input(std::move(images));
+    input.patch = patch;
+    return input;
+  }
+  Tensor x;                       ///< [..., K]; normalised: [B, T, K] f32; of patches: images [B, C, H, W] f32
   std::optional<NormTerms> norm;  ///< from layer_norm_statistics
+  int64_t patch = 0;              ///< 0: no patches
 };
 
 /// What is done with the result y of a product before it leaves the cache.
