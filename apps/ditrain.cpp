@@ -7,6 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/train/command_line.hpp"
+#include "ditrain/train/dry_run.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
 #include "ditrain/train/program.hpp"

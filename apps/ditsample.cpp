@@ -19,6 +19,7 @@
 #include "ditrain/io/tiff.hpp"
 #include "ditrain/train/command_line.hpp"
 #include "ditrain/train/export.hpp"
+#include "ditrain/train/inputs.hpp"
 #include "ditrain/train/placement.hpp"
 #include "ditrain/train/program.hpp"
 
@@ -268,8 +269,7 @@ double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const Config&
 std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const Config& c) {
   if (job.nearest == 0) return nullptr;
   if (c.model.num_classes == 0) refuse("--nearest compares classes", "a model without classes", "a model with classes");
-  const dataset::SampleShape shape{c.model.in_channels, c.model.input_height, c.model.input_width};
-  return dataset::open_dataset(c.data, shape, c.model.num_classes, uint64_t(c.train.seed));
+  return train::open_data(c);
 }
 
 int run(int argc, char** argv, dist::Communicator& comm) {

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <mutex>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 
@@ -71,6 +72,10 @@ void close_file() {
 
 void set_quiet(bool quiet) { state().quiet = quiet; }
 void info_line(const std::string& line) { print(stdout, "", line, spdlog::level::info); }
+void info_lines(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) info_line(line);
+}
 void warn_line(const std::string& line) { print(stderr, "warning: ", line, spdlog::level::warn); }
 void error_line(const std::string& line) { print(stderr, "", line, spdlog::level::err); }
 

@@ -32,9 +32,10 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 }
 
 // Between fork and exec: system calls only, for other threads may have held locks.
-[[noreturn]] void become(char* const* command, char* const* environment, const Child::Options& options) {
+[[noreturn]] void become(char* const* command, char* const* environment, const Child::Options& options, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(126);  // it died before that
   const int null = open("/dev/null", O_RDONLY), out = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (null < 0 || out < 0 || (options.cap != nullptr && !options.cap->enter())) _exit(126);
   dup2(null, STDIN_FILENO), dup2(out, STDOUT_FILENO), dup2(out, STDERR_FILENO);
@@ -69,10 +70,11 @@ Child::Child(const std::vector<std::string>& command, const Options& options) {
   std::vector<std::string> environment = options.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   const auto command_pointers = pointers(command), environment_pointers = pointers(environment);
+  const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ < 0)
     throw RunError({.where = "ditbench", .what = "cannot start " + command[0] + ": " + std::strerror(errno)});
-  if (pid_ == 0) become(command_pointers.data(), environment_pointers.data(), options);
+  if (pid_ == 0) become(command_pointers.data(), environment_pointers.data(), options, parent);
 }
 
 bool Child::wait(bool block) {

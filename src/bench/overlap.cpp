@@ -120,7 +120,9 @@ class Meter {
                         .expected = "false: it needs the engine"});
     train::validate_for_ranks(config, ranks);
     train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
-    config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
+    config.dist.engine = config.dist.overlap = true;  // the ways below differ in these,
+    if (!config.dist.simulate_link)
+      config.dist.adaln = "reduce";  // not in what travels: sums in passing gather nothing
     return config;
   }
 

@@ -9,14 +9,18 @@ namespace {
 constexpr int kPings = 32;  // the first ones wake the other side up
 constexpr int kPing = 0, kAnswer = 1;
 
+void await_ping(Communicator& communicator, const std::unique_ptr<Request>& request) {
+  communicator.await(*request, "a comparison of clocks");
+}
+
 ClockOffset ping(Communicator& communicator, int rank, const std::function<double()>& clock) {
   ClockOffset best{.error_s = std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kPings; ++i) {
     double answer = 0;
     const std::unique_ptr<Request> receive = communicator.start_receive(&answer, sizeof(answer), rank, kAnswer);
     const double sent = clock();
-    communicator.start_send(&sent, sizeof(sent), rank, kPing)->wait();
-    receive->wait();
+    await_ping(communicator, communicator.start_send(&sent, sizeof(sent), rank, kPing));
+    await_ping(communicator, receive);
     const double received = clock(), error = (received - sent) / 2;
     if (error < best.error_s) best = {answer - (sent + received) / 2, error};
   }
@@ -26,9 +30,9 @@ ClockOffset ping(Communicator& communicator, int rank, const std::function<doubl
 void answer_pings(Communicator& communicator, const std::function<double()>& clock) {
   for (int i = 0; i < kPings; ++i) {
     double sent = 0;
-    communicator.start_receive(&sent, sizeof(sent), 0, kPing)->wait();
+    await_ping(communicator, communicator.start_receive(&sent, sizeof(sent), 0, kPing));
     const double answer = clock();
-    communicator.start_send(&answer, sizeof(answer), 0, kAnswer)->wait();
+    await_ping(communicator, communicator.start_send(&answer, sizeof(answer), 0, kAnswer));
   }
 }
 

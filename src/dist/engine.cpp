@@ -21,7 +21,7 @@ struct Sum {
   float* data;
   int64_t n;
   uint32_t sequence;
-  bool gather;
+  int64_t gather_grain;  // 0: a sum
   // Under the engine's mutex:
   bool done = false;
   std::exception_ptr error = {};
@@ -56,7 +56,7 @@ struct Engine::State final : Task {
   std::deque<std::shared_ptr<Sum>> queue;
 
   // Only of the progress thread:
-  std::unique_ptr<NodeGroup> group;  // if hierarchical
+  std::unique_ptr<NodeGroup> group;  // if hierarchical, or if there is something to gather
   std::deque<Flight> flights;
   double link_free_s = 0;
   std::exception_ptr broken = {};
@@ -64,14 +64,13 @@ struct Engine::State final : Task {
   bool alone() const { return communicator.world_size() == 1; }
   // A gathering takes half of what a link takes for a sum: nothing comes back.
   double link_seconds(const Sum& sum) const {
-    if (sum.gather) return 0.5 * config.link->seconds(double(sum.n) * sizeof(float));
+    if (sum.gather_grain > 0) return 0.5 * config.link->seconds(double(sum.n) * sizeof(float));
     return config.link->seconds(double(sum.n) * double(dtype_bytes(config.wire)));
   }
   std::unique_ptr<Reduction> make_reduction(const Sum& sum) {
-    using Kind = NodeGroup::Kind;
-    if (sum.gather) return group->start(sum.sequence, Kind::kGatherShards, sum.data, sum.n);
+    if (sum.gather_grain > 0) return group->start_gather(sum.sequence, sum.data, sum.n, sum.gather_grain);
     if (!config.hierarchical) return make_flat_reduction(communicator, sum.data, sum.n);
-    return group->start(sum.sequence, config.shards ? Kind::kSumOfShards : Kind::kSum, sum.data, sum.n);
+    return group->start_sum(sum.sequence, sum.data, sum.n, config.shards);
   }
 
   Outlook advance() override;
@@ -201,7 +200,7 @@ Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig
   DITRAIN_CHECK(!config.tree || (config.hierarchical && config.wire == DType::kF32), "a tree of hierarchical f32 sums");
   if (state_->alone()) return;
   if (config.tree) expect_subtrees(communicator);
-  if (config.hierarchical || config.shards)
+  if (config.hierarchical || config.shards || config.gathers)
     state_->group = std::make_unique<NodeGroup>(communicator, arena, config.wire, config.tree,
                                                 int64_t(arena.part_bytes() / sizeof(float)));
   const platform::BindResult bound = communicator.progress_thread()->bind(config.pus);
@@ -218,17 +217,18 @@ Engine::~Engine() {
   state_->group.reset();
 }
 
-std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) { return start(data, n, false); }
+std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) { return start(data, n, 0); }
 
-std::unique_ptr<Request> Engine::start_allgather(float* data, int64_t n) {
-  DITRAIN_CHECK(state_->config.shards, "an engine without shards");
-  return start(data, n, true);
+std::unique_ptr<Request> Engine::start_allgather(float* data, int64_t n, int64_t grain) {
+  DITRAIN_CHECK(grain >= 1 && (state_->config.shards || state_->config.gathers), "an engine that gathers nothing");
+  return start(data, n, grain);
 }
 
-std::unique_ptr<Request> Engine::start(float* data, int64_t n, bool gather) {
+std::unique_ptr<Request> Engine::start(float* data, int64_t n, int64_t gather_grain) {
   DITRAIN_CHECK(n >= 0, "count " + std::to_string(n));
   if (state_->alone()) return std::make_unique<DoneRequest>();
-  auto sum = std::make_shared<Sum>(Sum{.data = data, .n = n, .sequence = state_->next_sequence++, .gather = gather});
+  auto sum = std::make_shared<Sum>(
+      Sum{.data = data, .n = n, .sequence = state_->next_sequence++, .gather_grain = gather_grain});
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.push_back(sum);

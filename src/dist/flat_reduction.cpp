@@ -1,6 +1,7 @@
 // A sum over all ranks that the MPI library makes.
 #include <algorithm>
 
+#include "ditrain/kernels/elementwise.hpp"
 #include "reduction.hpp"
 
 namespace ditrain::dist {
@@ -14,7 +15,7 @@ class FlatReduction final : public Reduction {
   Outlook advance(const Reduction*) override {
     if (done()) return {};
     if (!request_->test()) return {.poll = true};
-    for (int64_t i = 0; i < n_; i += kPiece) sum_squares_ += piece_squares(data_ + i, std::min(kPiece, n_ - i));
+    for (int64_t i = 0; i < n_; i += kPiece) sum_squares_ += kernels::sum_squares(data_ + i, std::min(kPiece, n_ - i));
     phase_ = kDone;
     return {.progressed = true};
   }

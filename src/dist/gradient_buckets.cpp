@@ -8,41 +8,41 @@
 
 namespace ditrain::dist {
 
-GradientBuckets::GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements)
-    : GradientBuckets(
-          communicator,
-          [&communicator](float* data, int64_t count) { return communicator.start_allreduce_sum(data, count); }, arena,
-          n, bucket_elements) {}
+GradientBuckets::GradientBuckets(Communicator& communicator, float* arena, BucketGrid grid)
+    : GradientBuckets(communicator, nullptr, arena, std::move(grid)) {}
 
-GradientBuckets::GradientBuckets(Engine& engine, float* arena, int64_t n, int64_t bucket_elements)
-    : GradientBuckets(
-          engine.communicator(),
-          [&engine](float* data, int64_t count) { return engine.start_allreduce_sum(data, count); }, arena, n,
-          bucket_elements) {}
+GradientBuckets::GradientBuckets(Engine& engine, float* arena, BucketGrid grid)
+    : GradientBuckets(engine.communicator(), &engine, arena, std::move(grid)) {}
 
-GradientBuckets::GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n,
-                                 int64_t bucket_elements)
-    : communicator_(communicator), start_(std::move(start)), arena_(arena), grid_{n, bucket_elements} {
-  DITRAIN_CHECK(n >= 0 && bucket_elements >= 1,
-                std::to_string(n) + " in buckets of " + std::to_string(bucket_elements));
+GradientBuckets::GradientBuckets(Communicator& communicator, Engine* engine, float* arena, BucketGrid grid)
+    : communicator_(communicator), engine_(engine), arena_(arena), grid_(std::move(grid)) {
+  gathered_.resize(size_t(grid_.size()));
   missing_.resize(size_t(grid_.size()));
   requests_.resize(size_t(grid_.size()));
   rearm();
 }
 
+void GradientBuckets::gather_instead(int64_t k, int64_t elements) {
+  DITRAIN_CHECK(engine_ != nullptr && started_ == 0 && 0 < elements && elements <= bucket(k).size() &&
+                    elements % communicator_.world_size() == 0,
+                std::to_string(elements) + " elements of bucket " + std::to_string(k) + " of " +
+                    std::to_string(communicator_.world_size()) + " ranks");
+  gathered_[size_t(k)] = elements;
+}
+
 int64_t GradientBuckets::num_buckets() const { return int64_t(missing_.size()); }
 
 void GradientBuckets::rearm() {
-  exposed_before_s_ = exposed_s_;
+  exposed_s_ = 0;
   started_ = done_ = handed_out_ = 0;
   for (int64_t k = 0; k < num_buckets(); ++k) missing_[size_t(k)] = bucket(k).size();
 }
 
 void GradientBuckets::mark_ready(int64_t begin, int64_t end) {
-  DITRAIN_CHECK(0 <= begin && begin <= end && end <= grid_.n,
-                "slice " + std::to_string(begin) + " ... " + std::to_string(end) + " of " + std::to_string(grid_.n));
+  DITRAIN_CHECK(0 <= begin && begin <= end && end <= grid_.n(),
+                "slice " + std::to_string(begin) + " ... " + std::to_string(end) + " of " + std::to_string(grid_.n()));
   for (int64_t last = end; last > begin;) {
-    const int64_t k = (grid_.n - last) / grid_.bucket_elements;
+    const int64_t k = grid_.holding(last - 1);
     const int64_t first = std::max(begin, bucket(k).begin);
     missing_[size_t(k)] -= last - first;
     DITRAIN_CHECK(missing_[size_t(k)] >= 0, "gradients of bucket " + std::to_string(k) + " marked twice");
@@ -62,8 +62,16 @@ void GradientBuckets::start_complete_buckets() {
   for (; started_ < num_buckets() && missing_[size_t(started_)] == 0; ++started_) {
     if (communicator_.world_size() == 1) continue;
     communicator_.count_gradients();
-    requests_[size_t(started_)] = start_(arena_ + bucket(started_).begin, bucket(started_).size());
+    requests_[size_t(started_)] = start(started_);
   }
+}
+
+std::unique_ptr<Request> GradientBuckets::start(int64_t k) {
+  float* data = arena_ + bucket(k).begin;
+  if (const int64_t elements = gathered_[size_t(k)]; elements > 0)
+    return engine_->start_allgather(data, elements, elements / communicator_.world_size());
+  return engine_ ? engine_->start_allreduce_sum(data, bucket(k).size())
+                 : communicator_.start_allreduce_sum(data, bucket(k).size());
 }
 
 void GradientBuckets::check_all_started() const {
@@ -73,9 +81,9 @@ void GradientBuckets::check_all_started() const {
 
 void GradientBuckets::wait_for(int64_t bucket) {
   Request* request = requests_[size_t(bucket)].get();
-  if (!request || request->wait_for(communicator_.timeout_s())) return;
-  communicator_.give_up("the sum of gradient bucket " + std::to_string(bucket + 1) + " of " +
-                        std::to_string(num_buckets()));
+  if (request == nullptr) return;
+  communicator_.await(*request,
+                      "gradient bucket " + std::to_string(bucket + 1) + " of " + std::to_string(num_buckets()));
 }
 
 std::optional<GradientBuckets::Slice> GradientBuckets::finish_next() {
@@ -95,7 +103,7 @@ void GradientBuckets::finish() {
 }
 
 StepOutcome GradientBuckets::outcome() const {
-  StepOutcome step{.sum_squares = 0.0, .exposed_s = exposed_s_ - exposed_before_s_};
+  StepOutcome step{.sum_squares = 0.0, .exposed_s = exposed_s_};
   double last_end_s = 0;
   for (const std::unique_ptr<Request>& request : requests_) {
     const std::optional<ReductionOutcome> bucket = request ? request->outcome() : std::nullopt;

@@ -76,7 +76,7 @@ struct LeaderExchange::State {
   /// y = the sum of those elements over nodes begin ... end - 1.
   void sum(int begin, int end, int64_t first, int64_t count, float* y) const {
     if (end - begin == 1) return load(begin, first, count, y);
-    float more[kChunk];
+    float more[kPiece];
     if (tree) {
       const int middle = begin + (end - begin) / 2;
       sum(begin, middle, first, count, y);
@@ -92,9 +92,9 @@ struct LeaderExchange::State {
 
   void sum_slice() {
     const parallel::Range mine = slice(self);
-    float total[kChunk];
-    for (int64_t first = 0; first < mine.size(); first += kChunk) {
-      const int64_t count = std::min(kChunk, mine.size() - first);
+    float total[kPiece];
+    for (int64_t first = 0; first < mine.size(); first += kPiece) {
+      const int64_t count = std::min(kPiece, mine.size() - first);
       sum(0, int(leaders.size()), first, count, total);
       std::memcpy(data + mine.begin + first, total, size_t(count) * sizeof(float));
     }
@@ -158,7 +158,7 @@ bool LeaderExchange::advance() {
   return true;
 }
 
-ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n) {
+ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, int64_t grain) {
   Communicator& communicator = group.communicator();
   const int tag = exchange_tag(sequence);
   size_t own = 0;
@@ -167,13 +167,13 @@ ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* d
     if (node == own) continue;
     const int other = group.leaders()[node];
     for (const int rank : group.led()[node]) {
-      const parallel::Range theirs = shard_of(n, rank, communicator.world_size());
+      const parallel::Range theirs = shard_of(n, rank, communicator.world_size(), grain);
       if (!theirs.empty())
         requests_.push_back(
             communicator.start_receive(data + theirs.begin, size_t(theirs.size()) * sizeof(float), other, tag));
     }
     for (const int rank : group.led()[own]) {
-      const parallel::Range ours = shard_of(n, rank, communicator.world_size());
+      const parallel::Range ours = shard_of(n, rank, communicator.world_size(), grain);
       if (!ours.empty())
         requests_.push_back(
             communicator.start_send(data + ours.begin, size_t(ours.size()) * sizeof(float), other, tag));

@@ -62,6 +62,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<int> nodes() const override { return nodes_; }
   std::string host(int rank) const override { return hosts_[size_t(rank)].name; }
   int rank_in_run(int rank) const override { return ranks_in_run_.empty() ? rank : ranks_in_run_[size_t(rank)]; }
+  bool is_part_of_run() const override { return !ranks_in_run_.empty(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     DITRAIN_CHECK(color >= 0, "color " + std::to_string(color));
     return std::make_unique<MpiCommunicator>(*this, color, key);
@@ -169,7 +170,7 @@ class MpiCommunicator final : public Communicator {
   void control(int64_t n, const char* call, F f) {
     count_control();
     const std::unique_ptr<MpiRequest> request = start(n, call, f);
-    if (!request->wait_for(timeout_s())) give_up(call);
+    await(*request, call);
   }
 
   void allreduce(double* data, int64_t n, MPI_Op op) {

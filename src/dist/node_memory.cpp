@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,19 +25,33 @@ struct Descriptor {
   }
 };
 
-/// How other processes of the node open what the leader made.
+/// How other processes of the node open what the leader made, and what they find there: elsewhere, in a container with
+/// processes of its own, the same path may lead to another file.
 struct Address {
-  int64_t pid = 0, fd = -1;
+  int64_t pid = 0, fd = -1, device = 0, inode = 0;
 };
+
+bool leads_to(const Address& a, int fd) {
+  struct stat found;
+  return fstat(fd, &found) == 0 && int64_t(found.st_dev) == a.device && int64_t(found.st_ino) == a.inode;
+}
+
+Address address_of(int fd) {
+  struct stat made;
+  if (fd < 0 || fstat(fd, &made) != 0) return {};
+  return {getpid(), fd, int64_t(made.st_dev), int64_t(made.st_ino)};
+}
 
 /// The addresses of all ranks, on all ranks.
 std::vector<Address> exchange(Communicator& communicator, const Address& own) {
-  const double values[2] = {double(own.pid), double(own.fd)};
-  std::vector<double> all = communicator.gather(values, 2);
-  all.resize(2 * size_t(communicator.world_size()));
+  constexpr int64_t kNumbers = 4;
+  const double values[kNumbers] = {double(own.pid), double(own.fd), double(own.device), double(own.inode)};
+  std::vector<double> all = communicator.gather(values, kNumbers);
+  all.resize(kNumbers * size_t(communicator.world_size()));
   communicator.broadcast(all.data(), all.size() * sizeof(double), 0);
   std::vector<Address> addresses;
-  for (size_t i = 0; i < all.size(); i += 2) addresses.push_back({int64_t(all[i]), int64_t(all[i + 1])});
+  for (const double* a = all.data(); a != all.data() + all.size(); a += kNumbers)
+    addresses.push_back({int64_t(a[0]), int64_t(a[1]), int64_t(a[2]), int64_t(a[3])});
   return addresses;
 }
 
@@ -57,13 +72,13 @@ std::string create(Descriptor& file, size_t bytes) {
 
 }  // namespace
 
-NodeMemory::NodeMemory(Communicator& communicator, size_t bytes) : bytes_(bytes) {
+NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share) : bytes_(bytes) {
   DITRAIN_CHECK(bytes > 0, "no bytes");
   // Huge pages may serve parts that begin at their borders.
   const size_t page = bytes >= platform::kHugePageBytes ? platform::kHugePageBytes : size_t(sysconf(_SC_PAGESIZE));
   stride_ = (bytes + page - 1) / page * page;
   const bool anybody_shares = communicator.num_nodes() < communicator.world_size();  // attach() is collective
-  const std::string problem = anybody_shares ? attach(communicator) : "";
+  const std::string problem = !anybody_shares ? "" : may_share ? attach(communicator) : "not wanted";
   // All or none: a run with ranks of both kinds would sum in two ways.
   refused_ = communicator.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!refused_ && base_ != nullptr) return;
@@ -81,13 +96,16 @@ std::string NodeMemory::attach(Communicator& communicator) {
   Descriptor file;
   std::string problem;
   if (communicator.rank() == leader) problem = create(file, all);
-  const std::vector<Address> addresses = exchange(communicator, {getpid(), problem.empty() ? file.fd : -1});
+  const std::vector<Address> addresses = exchange(communicator, address_of(problem.empty() ? file.fd : -1));
   const Address& theirs = addresses[size_t(leader)];
   if (problem.empty() && theirs.fd < 0) problem = "the first rank of the node could not make it";
   if (problem.empty() && communicator.rank() != leader) {
     const std::string path = "/proc/" + std::to_string(theirs.pid) + "/fd/" + std::to_string(theirs.fd);
     file.fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (file.fd < 0) problem = why(path);
+    if (file.fd < 0)
+      problem = why(path);
+    else if (!leads_to(theirs, file.fd))
+      problem = path + " is another file here";
   }
   void* mapped = MAP_FAILED;
   if (problem.empty()) {

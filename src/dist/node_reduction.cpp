@@ -19,10 +19,12 @@ bool passed(uint32_t counter, uint32_t sequence) { return int32_t(counter - sequ
 
 class NodeReduction final : public Reduction {
  public:
-  NodeReduction(NodeGroup& group, uint32_t sequence, NodeGroup::Kind kind, float* data, int64_t n)
+  /// gather_grain 0: a sum.
+  NodeReduction(NodeGroup& group, uint32_t sequence, float* data, int64_t n, bool only_shards, int64_t gather_grain)
       : group_(group),
         sequence_(sequence),
-        kind_(kind),
+        only_shards_(only_shards),
+        gather_grain_(gather_grain),
         offset_(n > 0 ? reinterpret_cast<std::byte*>(data) - group.arena().part(group.arena().own_part()) : 0),
         n_(n),
         mine_(parallel::partition(num_pieces(n), group.arena().own_part(), group.num_parts())) {
@@ -59,7 +61,7 @@ class NodeReduction final : public Reduction {
     }
   }
 
-  bool sums() const { return kind_ != NodeGroup::Kind::kGatherShards; }
+  bool sums() const { return gather_grain_ == 0; }
   bool one_node() const { return group_.leaders().size() == 1; }
 
   float* arena(int part, int64_t first) const {
@@ -69,13 +71,6 @@ class NodeReduction final : public Reduction {
   void publish(std::atomic<uint32_t> Post::*counter) {
     (group_.own_post().*counter).store(sequence_ + 1);
     group_.ring_all();
-  }
-
-  /// f(first element, elements) for the chunks of a piece.
-  template <class F>
-  void for_chunks(int64_t piece, F f) const {
-    const int64_t end = std::min(n_, (piece + 1) * kPiece);
-    for (int64_t i = piece * kPiece; i < end; i += kChunk) f(i, std::min(kChunk, end - i));
   }
 
   /// Into part 0; with a tree, other parts are left with sums of their subtrees.
@@ -98,18 +93,15 @@ class NodeReduction final : public Reduction {
   void gather() {
     double* squares = group_.squares(sequence_);
     for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
-      double sum = 0;
-      for_chunks(piece, [&](int64_t first, int64_t count) {
-        add_parts(first, count);
-        if (!one_node()) return;
-        sum += kernels::sum_squares(arena(0, first), count);
-        // On one node the slices are the shards.
-        if (kind_ == NodeGroup::Kind::kSum)
-          copy_to_parts(0, first, count);
-        else
-          copy_part(0, group_.arena().own_part(), first, count);
-      });
-      squares[piece] = sum;
+      const int64_t first = piece * kPiece, count = std::min(kPiece, n_ - first);
+      add_parts(first, count);
+      if (!one_node()) continue;
+      squares[piece] = kernels::sum_squares(arena(0, first), count);
+      // On one node the slices are the shards.
+      if (only_shards_)
+        copy_part(0, group_.arena().own_part(), first, count);
+      else
+        copy_to_parts(0, first, count);
     }
     enter_next_phase();
   }
@@ -117,7 +109,7 @@ class NodeReduction final : public Reduction {
   /// This rank's shard, to all parts of the only node or to the one from which it leaves.
   void gather_shard() {
     const Communicator& communicator = group_.communicator();
-    const parallel::Range shard = shard_of(n_, communicator.rank(), communicator.world_size());
+    const parallel::Range shard = shard_of(n_, communicator.rank(), communicator.world_size(), gather_grain_);
     if (one_node())
       copy_to_parts(group_.arena().own_part(), shard.begin, shard.size());
     else
@@ -137,7 +129,7 @@ class NodeReduction final : public Reduction {
       if (sums())
         sum_exchange_ = std::make_unique<LeaderExchange>(group_, sequence_, arena(0, 0), n_);
       else
-        shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_);
+        shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_, gather_grain_);
     }
     outlook.poll = true;
     if (sums() ? !sum_exchange_->advance() : !shard_exchange_->advance()) return;
@@ -150,12 +142,9 @@ class NodeReduction final : public Reduction {
   void spread() {
     double* squares = group_.squares(sequence_);
     for (int64_t piece = mine_.begin; piece < mine_.end; ++piece) {
-      double sum = 0;
-      for_chunks(piece, [&](int64_t first, int64_t count) {
-        if (sums()) sum += kernels::sum_squares(arena(0, first), count);
-        copy_to_parts(0, first, count);
-      });
-      squares[piece] = sum;
+      const int64_t first = piece * kPiece, count = std::min(kPiece, n_ - first);
+      if (sums()) squares[piece] = kernels::sum_squares(arena(0, first), count);
+      copy_to_parts(0, first, count);
     }
     phase_ = kFinish;
     publish(&Post::spread);
@@ -169,7 +158,8 @@ class NodeReduction final : public Reduction {
 
   NodeGroup& group_;
   const uint32_t sequence_;
-  const NodeGroup::Kind kind_;
+  const bool only_shards_;
+  const int64_t gather_grain_;
   const ptrdiff_t offset_;  // bytes from the start of a part
   const int64_t n_;
   const parallel::Range mine_;  // pieces
@@ -204,7 +194,7 @@ size_t control_bytes(int64_t max_pieces) { return sizeof(Post) + 2 * size_t(max_
 NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, bool tree, int64_t max_elements)
     : communicator_(communicator),
       arena_(arena),
-      control_(communicator, control_bytes(num_pieces(max_elements) + 1)),
+      control_(communicator, control_bytes(num_pieces(max_elements) + 1), /*may_share=*/!arena.refused()),
       wire_(wire),
       tree_(tree),
       max_pieces_(num_pieces(max_elements) + 1),
@@ -236,12 +226,20 @@ void NodeGroup::ring_all() {
     if (i != arena_.own_part()) ring_bell(post(i).bell);
 }
 
-std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, Kind kind, float* data, int64_t n) {
+std::unique_ptr<Reduction> NodeGroup::start_sum(uint32_t sequence, float* data, int64_t n, bool only_shards) {
+  return start(sequence, data, n, only_shards, 0);
+}
+std::unique_ptr<Reduction> NodeGroup::start_gather(uint32_t sequence, float* data, int64_t n, int64_t grain) {
+  return start(sequence, data, n, false, grain);
+}
+
+std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, float* data, int64_t n, bool only_shards,
+                                            int64_t gather_grain) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::byte* part = arena_.part(arena_.own_part());
   DITRAIN_CHECK(n == 0 || (bytes >= part && bytes + n * int64_t(sizeof(float)) <= part + arena_.part_bytes()),
                 "gradients outside of the arena");
-  return std::make_unique<NodeReduction>(*this, sequence, kind, data, n);
+  return std::make_unique<NodeReduction>(*this, sequence, data, n, only_shards, gather_grain);
 }
 
 }  // namespace ditrain::dist

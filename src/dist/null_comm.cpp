@@ -81,6 +81,10 @@ std::unique_ptr<Request> Communicator::start_receive(void*, size_t, int from, in
   throw LogicFault({.where = "dist", .what = "there is no rank " + std::to_string(from) + " to receive from"});
 }
 
+void Communicator::await(Request& request, const std::string& what) {
+  if (!request.wait_for(timeout_s())) give_up(what);
+}
+
 void Communicator::give_up(const std::string& what) {
   const double waited_s = timeout_s();
   const Arrivals own = arrivals();
@@ -96,7 +100,7 @@ void Communicator::give_up(const std::string& what) {
       add(late, rank);
   }
   std::string got;
-  if (!late.empty()) got = "not arrived: rank " + late;
+  if (!late.empty()) got = "not arrived: rank " + late + (is_part_of_run() ? ", or a rank that it waits for" : "");
   if (!silent.empty()) got += (got.empty() ? "" : "; ") + std::string("no answer at all: rank ") + silent;
   if (got.empty()) got = "all ranks arrived: the network or one of them is slow";
   char seconds[32];

@@ -42,11 +42,11 @@ class NodeGroup {
   NodeGroup(const NodeGroup&) = delete;
   NodeGroup& operator=(const NodeGroup&) = delete;
 
-  /// What becomes of n elements: their sums everywhere; their sums, each at least with the rank whose shard_of(n, ...)
-  /// it is in; or from there to all ranks, without a sum.
-  enum class Kind { kSum, kSumOfShards, kGatherShards };
-  /// Number `sequence` (increasing, the same on all ranks) of the run; `data` lies in this rank's part of the arena.
-  std::unique_ptr<Reduction> start(uint32_t sequence, Kind kind, float* data, int64_t n);
+  /// Number `sequence` (increasing, the same on all ranks) of the run; `data`, n elements, lies in this rank's part of
+  /// the arena. Their sums come to all ranks, or (only_shards) each at least to the rank whose shard_of(n) it is in.
+  std::unique_ptr<Reduction> start_sum(uint32_t sequence, float* data, int64_t n, bool only_shards);
+  /// Without a sum, from the rank whose shard_of(n) of this grain it is in to all ranks.
+  std::unique_ptr<Reduction> start_gather(uint32_t sequence, float* data, int64_t n, int64_t grain);
 
   /// Tells the others that this rank is in the middle of something, so that they look again.
   void ring_all();
@@ -76,6 +76,8 @@ class NodeGroup {
   bool tree() const { return tree_; }
 
  private:
+  std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n, bool only_shards, int64_t gather_grain);
+
   Communicator& communicator_;
   NodeMemory& arena_;
   NodeMemory control_;
@@ -100,10 +102,11 @@ class LeaderExchange {
   std::unique_ptr<State> state_;
 };
 
-/// Brings the shards of each node's ranks to the first ranks of all others; `data` has those of its own node.
+/// Brings the shards (of this grain) of each node's ranks to the first ranks of all others; `data` has those of its own
+/// node.
 class ShardExchange {
  public:
-  ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n);
+  ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, int64_t grain);
   /// True once `data` is whole.
   bool advance();
 

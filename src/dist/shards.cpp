@@ -1,14 +1,44 @@
 #include "ditrain/dist/shards.hpp"
 
-#include "ditrain/dist/sums.hpp"
+#include <algorithm>
+#include <string>
+
+#include "ditrain/base/error.hpp"
 
 namespace ditrain::dist {
 
-parallel::Range shard_of(int64_t n, int rank, int ranks) { return parallel::partition(n, rank, ranks, kPiece); }
+BucketGrid::BucketGrid(int64_t n, int64_t bucket_elements, std::vector<parallel::Range> whole) : n_(n) {
+  DITRAIN_CHECK(n >= 0 && bucket_elements >= 1,
+                std::to_string(n) + " in buckets of " + std::to_string(bucket_elements));
+  std::sort(whole.begin(), whole.end(), [](const auto& a, const auto& b) { return a.begin > b.begin; });
+  int64_t end = n;
+  const auto cut_down_to = [&](int64_t begin) {
+    for (; end > begin; end = buckets_.back().begin) buckets_.push_back({std::max(begin, end - bucket_elements), end});
+    whole_.resize(buckets_.size(), false);
+  };
+  for (const parallel::Range& slice : whole) {
+    DITRAIN_CHECK(slice.begin >= 0 && !slice.empty() && slice.end <= end, "slices of a bucket each overlap");
+    cut_down_to(slice.end);
+    buckets_.push_back(slice);
+    whole_.push_back(true);
+    end = slice.begin;
+  }
+  cut_down_to(0);
+}
+
+int64_t BucketGrid::holding(int64_t element) const {
+  return std::partition_point(buckets_.begin(), buckets_.end(),
+                              [&](const parallel::Range& bucket) { return bucket.begin > element; }) -
+         buckets_.begin();
+}
+
+parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain) {
+  return parallel::partition(n, rank, ranks, grain);
+}
 
 Shards::Shards(const BucketGrid& grid, int rank, int ranks) : grid_(grid) {
   for (int64_t k = 0; k < grid.size(); ++k) {
-    const parallel::Range bucket = grid[k], mine = shard_of(bucket.size(), rank, ranks);
+    const parallel::Range bucket = grid[k], mine = shard_of(bucket.size(), rank, ranks, grid.shard_grain(k));
     parts_.push_back({{bucket.begin + mine.begin, bucket.begin + mine.end}, size_});
     size_ += mine.size();
   }

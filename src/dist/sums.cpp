@@ -5,15 +5,8 @@
 #include <string>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/kernels/elementwise.hpp"
 
 namespace ditrain::dist {
-
-double piece_squares(const float* data, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; i += kChunk) sum += kernels::sum_squares(data + i, std::min(kChunk, n - i));
-  return sum;
-}
 
 namespace {
 

@@ -69,7 +69,7 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
   ctx.in_a_row([&](ops::Context& each) {
     weights_.proj.backward_weight(each, attn_->tensor, dproj_->tensor, gradients);
     weights_.qkv.backward_weight(each, qkv_input(all), dqkv_->tensor, gradients);
-    weights_.adaLN.backward_weight(each, stream_.cond_BC->tensor, dmod_->tensor, gradients);
+    weights_.adaLN.backward_weight_of_samples(each, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
     weights_.adaLN.add_backward_data(each, dmod_->tensor, stream_.dcond_BC->tensor);
   });
 }

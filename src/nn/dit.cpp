@@ -129,6 +129,7 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
     stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
   }
+  stream_.factors = options.adaLN_factors;
   stream_.tensor = model.tensor_parallel();
   if (!stream_.tensor.alone() && options.precision == DType::kBF16)
     stream_.partial_BTC = tape_.temporary("partial", BTC);

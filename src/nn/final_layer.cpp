@@ -45,7 +45,7 @@ void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor,
                                     {modulations_.of_final_layer(), 1}, dh_BTC_->tensor, dx, {dmod_->tensor, 0},
                                     {dmod_->tensor, 1});
-  weights_.adaLN.backward_weight(ctx, stream_.cond_BC->tensor, dmod_->tensor, gradients);
+  weights_.adaLN.backward_weight_of_samples(ctx, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
 }
 

@@ -10,6 +10,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/train/adaln_factors.hpp"
 #include "ditrain/train/config.hpp"
 #include "ditrain/train/rank_groups.hpp"
 
@@ -107,6 +108,20 @@ void check_dist(const Config& c) {
     fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");
   if (c.dist.shard_optimizer && !c.dist.engine)
     fail("dist.shard_optimizer is a task of the engine", "dist.engine: false", "dist.engine: true");
+  if (c.dist.adaln != "factors") return;
+  if (!c.dist.engine || c.dist.reproducible || !products_are_equal_on_all_ranks(c))
+    fail(
+        "dist.adaln: factors are gathered by the engine, multiplied to the same bits on all ranks, and not added as "
+        "dist.reproducible adds",
+        fmt::format("dist.engine: {}, kernels.gemm: {}, dist.reproducible: {}", c.dist.engine, c.kernels.gemm,
+                    c.dist.reproducible),
+        "dist.engine: true, kernels.gemm: own or ref, dist.reproducible: false", "dist.adaln: auto");
+  // The final layer's [2C, C] has the least room.
+  const int64_t most = 2 * c.model.hidden_size / 3;
+  if (c.train.global_batch > most)
+    fail("dist.adaln: factors of so many samples are larger than the gradients",
+         fmt::format("train.global_batch: {} with width {}", c.train.global_batch, c.model.hidden_size),
+         fmt::format("at most {}", most), "dist.adaln: auto");
 }
 
 void check_reproducible(const Config& c) {

@@ -20,9 +20,9 @@ void LeafSums::add(ops::Context& ctx, int64_t leaf, const Tensor& grads, const a
   std::vector<std::unique_ptr<Pin<float>>> sums;  // those that take part
   for (int level = after; level < std::max(before, after + 1); ++level)
     sums.push_back(std::make_unique<Pin<float>>(waiting_[size_t(level)]));
-  ctx.for_range(slice.end - slice.begin, dist::kChunk, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t i = slice.begin + begin; i < slice.begin + end; i += dist::kChunk) {
-      const int64_t count = std::min(dist::kChunk, slice.begin + end - i);
+  ctx.for_range(slice.end - slice.begin, dist::kPiece, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t i = slice.begin + begin; i < slice.begin + end; i += dist::kPiece) {
+      const int64_t count = std::min(dist::kPiece, slice.begin + end - i);
       for (int level = before - 1; level >= after; --level)
         kernels::add(*sums[size_t(level - after)] + i, g + i, count);
       if (waits) std::memcpy(*sums[0] + i, g + i, size_t(count) * sizeof(float));

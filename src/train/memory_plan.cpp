@@ -67,8 +67,10 @@ size_t MemoryPlan::total() const {
 
 DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
 
-nn::PassOptions pass_options(const Config& config) {
-  return {.recompute = nn::recompute_named(config.train.recompute), .precision = precision_of(config)};
+nn::PassOptions pass_options(const Config& config, const AdalnFactors* factors) {
+  return {.recompute = nn::recompute_named(config.train.recompute),
+          .precision = precision_of(config),
+          .adaLN_factors = factors != nullptr ? &factors->rows() : nullptr};
 }
 
 int64_t micro_batch_of(const Config& config, int replicas) {
@@ -76,8 +78,9 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
-dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements) {
-  return {arena_elements, std::max<int64_t>(1024, int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float)))};
+dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements, const AdalnFactors& factors) {
+  return {arena_elements, std::max<int64_t>(1024, int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float))),
+          factors.slices()};
 }
 
 MemoryPlan plan_memory(const Config& config, int world_size) {
@@ -88,7 +91,8 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
   plan.kept = kept_by_node(pass);
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const bool sharded = config.dist.shard_optimizer && world_size > 1;
-  const dist::Shards shards(gradient_buckets(config, model.parameters().arena_size()), 0, world_size);
+  const AdalnFactors factors(config, model.parameters(), replicas(config, world_size));
+  const dist::Shards shards(gradient_buckets(config, model.parameters().arena_size(), factors), 0, world_size);
   const size_t state = sharded ? size_t(shards.size()) * sizeof(float) : arena;
   const std::string share = sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
@@ -106,6 +110,7 @@ MemoryPlan plan_memory(const Config& config, int world_size) {
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
+                {"adaLN factors", "of one layer, multiplied", factors.scratch_bytes()},
                 {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
                 {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};

@@ -53,8 +53,7 @@ void TensorGroup::sum(float* data, int64_t n) {
   const ScopedTimer timer(&summing_s_);
   communicator_->count_gradients();
   const auto request = communicator_->start_allreduce_sum(data, n);
-  if (!request->wait_for(communicator_->timeout_s()))
-    communicator_->give_up("a sum over the ranks that share a replica");
+  communicator_->await(*request, "a sum over the ranks that share a replica");
 }
 
 double TensorGroup::gradient_norm(ops::Context& ctx, autograd::ParameterStore& parameters) const {

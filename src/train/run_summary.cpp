@@ -50,7 +50,8 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const Config& c) {
     ways.push_back("a larger train.micro_batch (sums hide behind the backward pass of the last one only)");
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");
-  ways.push_back("a larger train.global_batch (the sums stay as large as they are)");
+  if (c.dist.adaln == "reduce") ways.push_back("dist.adaln: auto");
+  ways.push_back("a larger train.global_batch (work grows, what travels hardly does)");
   return ways;
 }
 

@@ -22,14 +22,12 @@ void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
   requests_.resize(size_t(shards_.grid().size()));
   engine_.communicator().count_gradients();
-  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size());
+  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().shard_grain(k));
 }
 
 void ShardedUpdate::wait(int64_t k, const char* what) {
-  dist::Communicator& communicator = engine_.communicator();
-  if (!requests_[size_t(k)]->wait_for(communicator.timeout_s()))
-    communicator.give_up(std::string("bucket ") + std::to_string(k + 1) + " of " +
-                         std::to_string(shards_.grid().size()) + " of the " + what);
+  engine_.communicator().await(*requests_[size_t(k)], std::string("bucket ") + std::to_string(k + 1) + " of " +
+                                                          std::to_string(shards_.grid().size()) + " of the " + what);
   requests_[size_t(k)].reset();
 }
 

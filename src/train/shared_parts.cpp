@@ -38,7 +38,9 @@ void PartCollector::receive(Item& item, int tag) {
   p.part.put(Pin<float>(parameters_.view(item.arena, p)), full_.data());
   autograd::Part part = p.part;
   for (int rank = 1; rank < group_.communicator().world_size(); ++rank) {
-    group_.communicator().start_receive(part_.data(), part_.size() * sizeof(float), rank, tag)->wait();
+    dist::Communicator& communicator = group_.communicator();
+    const auto request = communicator.start_receive(part_.data(), part_.size() * sizeof(float), rank, tag);
+    communicator.await(*request, p.name + " of the checkpoint");
     part.begin += p.part.end - p.part.begin, part.end += p.part.end - p.part.begin;
     part.put(part_.data(), full_.data());
   }
@@ -63,7 +65,7 @@ void send_parts(TensorGroup& group, ParameterStore& parameters) {
     const int tag = int(requests.size());
     requests.push_back(group.communicator().start_send(pins.back()->get(), size_t(p.size()) * sizeof(float), 0, tag));
   });
-  for (const auto& request : requests) request->wait();
+  for (const auto& request : requests) group.communicator().await(*request, "this rank's part of the checkpoint");
 }
 
 }  // namespace ditrain::train

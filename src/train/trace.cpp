@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/version.hpp"
@@ -42,10 +42,11 @@ ordered_json meta_event(const char* name, int pid, int tid, const ordered_json& 
 
 void Trace::start(dist::Communicator& comm) {
   if (!enabled_) return;
-  const dist::ClockOffset clock = dist::measure_clock_offset(comm);
-  double zero_of_rank_0 = now_s();
+  const dist::ClockOffset clock = dist::measure_clock_offset(comm, clock_);
+  double zero_of_rank_0 = clock_();
   comm.broadcast(&zero_of_rank_0, sizeof(zero_of_rank_0), 0);
   zero_s_ = zero_of_rank_0 + clock.offset_s;
+  clock_offset_s_ = clock.offset_s;
   clock_error_s_ = clock.error_s;
   comm.allreduce_max(&clock_error_s_, 1);
 }
@@ -74,7 +75,7 @@ void Trace::add_phases(const std::vector<PhaseSpan>& spans) {
 void Trace::add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
                      const std::vector<dist::ReductionOutcome>& sums) {
   if (!enabled_) return;
-  add("step " + std::to_string(step), "step", start_s, now_s());
+  add("step " + std::to_string(step), "step", start_s, clock_());
   add_phases(phases);
   int64_t bucket = 0;
   for (const dist::ReductionOutcome& sum : sums) {
@@ -89,11 +90,11 @@ void Trace::watch(autograd::Tape& tape) {
   if (!enabled_) return;
   using autograd::HookPoint;
   for (HookPoint point : {HookPoint::kPreForward, HookPoint::kPreBackward})
-    tape.add_hook(point, [this](const autograd::Node&) { node_start_s_ = now_s(); });
+    tape.add_hook(point, [this](const autograd::Node&) { node_start_s_ = clock_(); });
   tape.add_hook(HookPoint::kPostForward,
-                [this](const autograd::Node& node) { add(node.name(), "forward", node_start_s_, now_s()); });
+                [this](const autograd::Node& node) { add(node.name(), "forward", node_start_s_, clock_()); });
   tape.add_hook(HookPoint::kPostBackward,
-                [this](const autograd::Node& node) { add(node.name(), "backward", node_start_s_, now_s()); });
+                [this](const autograd::Node& node) { add(node.name(), "backward", node_start_s_, clock_()); });
 }
 
 /// Names of the process and of its lanes, in the order in which viewers show them.
@@ -115,6 +116,9 @@ void Trace::write(const std::string& path, dist::Communicator& comm) const {
   const std::string mine = lanes(comm.host(rank_)) + events_;
   const std::string kept = cut(mine, kMaxBytes / size_t(comm.world_size()));
   const auto lines = [](const std::string& text) { return double(std::count(text.begin(), text.end(), '\n')); };
+  const double offset_s = dist::measure_clock_offset(comm, clock_).offset_s;
+  double drift_s = std::abs(offset_s - clock_offset_s_);
+  comm.allreduce_max(&drift_s, 1);
   double left_out = double(left_out_) + lines(mine) - lines(kept);
   comm.allreduce_sum(&left_out, 1);
   std::string all;
@@ -127,6 +131,7 @@ void Trace::write(const std::string& path, dist::Communicator& comm) const {
       {"clock",
        "microseconds of rank 0's clock since the trace began; clocks of other nodes were aligned by pings then"},
       {"largest_clock_error_us", clock_error_s_ * 1e6},
+      {"largest_clock_drift_us", drift_s * 1e6},
       {"events_left_out", int64_t(left_out)}};
   if (!all.empty()) all.resize(all.size() - 2);
   io::write_file_atomically(

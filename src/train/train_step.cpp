@@ -7,6 +7,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/random.hpp"
 #include "ditrain/train/cut.hpp"
@@ -28,12 +29,14 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       micro_batch_(micro_batch_of(config, comm.world_size())),
       updates_early_(comm.world_size() > 1 && group == nullptr && config.optimizer.clip_norm == 0 &&
                      config.train.on_non_finite == "stop"),
-      pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config)),
+      factors_(config, model.parameters(), comm.world_size()),
+      pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config, &factors_)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().num_clusters()).cut);
   if (config.dist.shard_optimizer && comm.world_size() > 1)
-    shards_.emplace(gradient_buckets(config, model.parameters().arena_size()), comm.rank(), comm.world_size());
+    shards_.emplace(gradient_buckets(config, model.parameters().arena_size(), factors_), comm.rank(),
+                    comm.world_size());
   if (config.dist.reproducible)
     leaf_sums_ = std::make_unique<LeafSums>(samples_ / micro_batch_, model.parameters().arena_size());
   // A node's gradients are final after its backward in the last micro-batch: its buckets may leave.
@@ -49,20 +52,23 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
   noise_ = Tensor(pass_.image().shape());
   if (leaf_sums_) leaf_sums_->allocate();
   grads_ = std::make_unique<Pin<float>>(model_.parameters().grads);
-  const dist::BucketGrid grid = gradient_buckets(config_, model_.parameters().arena_size());
+  const dist::BucketGrid grid = gradient_buckets(config_, model_.parameters().arena_size(), factors_);
   if (gradient_memory == nullptr || !config_.dist.engine) {
-    DITRAIN_CHECK(!shards_, "shards without an engine");
-    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), grid.n, grid.bucket_elements);
+    DITRAIN_CHECK(!shards_ && factors_.slices().empty(), "shards or factors without an engine");
+    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), grid);
     return;
   }
   const dist::EngineConfig engine{.hierarchical = config_.dist.allreduce == "hierarchical",
                                   .wire = config_.dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
                                   .shards = shards_.has_value(),
+                                  .gathers = !factors_.slices().empty(),
                                   .tree = config_.dist.reproducible,
                                   .link = config_.dist.simulate_link,
                                   .pus = comm_pus};
   engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
-  buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), grid.n, grid.bucket_elements);
+  buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), grid);
+  factors_.allocate();
+  factors_.declare(*buckets_);
   if (shards_) sharded_ = std::make_unique<ShardedUpdate>(*shards_, *engine_, model_.parameters(), ctx_);
 }
 
@@ -128,6 +134,7 @@ void TrainStep::run_micro_batch(const MicroBatch& micro, int64_t step, StepResul
   }
   if (!std::isfinite(result.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
   mark_buckets_ = micro.last && config_.dist.overlap;
+  factors_.start_at(micro.first_sample);
   const bool overwrite = micro.first || leaf_sums_;
   timed(Phase::kBackward, result,
         [&] { pass_.backward(ctx_, overwrite ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd); });
@@ -191,13 +198,21 @@ void TrainStep::update_bucket(int64_t k, const optim::StepSettings& update) {
                         {{bucket.begin, bucket.end}, bucket.begin});
 }
 
-// Returns when all gradients are summed; where updates are early, the weights of a bucket change as soon as it is here.
+// Returns when all gradients are those of the global batch; where updates are early, the weights of a bucket change as
+// soon as it is here.
 void TrainStep::collect_gradients(const optim::StepSettings& update, StepResult& result) {
+  factor_squares_ = 0;
   const auto next_arrived = [&] {
     const PhaseTimer waiting(result.seconds, result.spans, Phase::kAllreduceExposed);
-    return buckets_->finish_next().has_value();
+    return buckets_->finish_next();
   };
-  for (int64_t k = 0; next_arrived(); ++k) {
+  int64_t k = 0;
+  for (auto bucket = next_arrived(); bucket; bucket = next_arrived(), ++k) {
+    if (factors_.hold(*bucket)) {
+      const PhaseTimer timer(result.seconds, result.spans, Phase::kBackward);
+      factors_.multiply(ctx_, *bucket);
+      factor_squares_ += squares_of(*bucket);
+    }
     if (!updates_early_) continue;
     const PhaseTimer timer(result.seconds, result.spans, Phase::kOptimizer);
     update_bucket(k, update);
@@ -240,28 +255,26 @@ void TrainStep::sum_losses(StepResult& result) {
   result.loss = sums[0], result.mse = sums[1], result.vb = sums[2];
 }
 
-// What the engine computes on several ranks, for one.
-double TrainStep::squares_by_buckets() {
-  double total = 0;
-  for (int64_t k = 0; k < buckets_->num_buckets(); ++k) {
-    const dist::GradientBuckets::Slice bucket = buckets_->bucket(k);
-    std::vector<double> pieces(size_t(dist::num_pieces(bucket.end - bucket.begin)));
-    ctx_.for_range(int64_t(pieces.size()), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = bucket.begin + piece * dist::kPiece;
-        pieces[size_t(piece)] = dist::piece_squares(grads_->get() + first, std::min(dist::kPiece, bucket.end - first));
-      }
-    });
-    total += std::accumulate(pieces.begin(), pieces.end(), 0.0);
-  }
-  return total;
+// Sum of squares of gradients, as the engine makes it of what it sums.
+double TrainStep::squares_of(const parallel::Range& slice) {
+  std::vector<double> pieces(size_t(dist::num_pieces(slice.size())));
+  ctx_.for_range(int64_t(pieces.size()), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t first = slice.begin + piece * dist::kPiece;
+      pieces[size_t(piece)] = kernels::sum_squares(grads_->get() + first, std::min(dist::kPiece, slice.end - first));
+    }
+  });
+  return std::accumulate(pieces.begin(), pieces.end(), 0.0);
 }
 
 double TrainStep::gradient_norm() {
   if (group_) return group_->gradient_norm(ctx_, model_.parameters());
   std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
-  if (!squares && leaf_sums_) squares = squares_by_buckets();
-  return squares ? std::sqrt(*squares) : optim::gradient_norm(ctx_, model_.parameters());
+  if (!squares && leaf_sums_) {                                       // one rank: what the engine computes on several
+    squares = 0.0;
+    for (int64_t k = 0; k < buckets_->num_buckets(); ++k) *squares += squares_of(buckets_->bucket(k));
+  }
+  return squares ? std::sqrt(*squares + factor_squares_) : optim::gradient_norm(ctx_, model_.parameters());
 }
 
 std::string TrainStep::name_of_non_finite() {

@@ -24,6 +24,7 @@
 #include "ditrain/train/checkpoint.hpp"
 #include "ditrain/train/cut.hpp"
 #include "ditrain/train/evaluation.hpp"
+#include "ditrain/train/inputs.hpp"
 #include "ditrain/train/kernel_settings.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/option_table.hpp"
@@ -44,23 +45,6 @@ namespace fs = std::filesystem;
 // One more request that ranks agree on, beside those of signals: a step beat the measured peak, so it was too low.
 constexpr uint64_t kPeakTooLow = uint64_t{1} << 32;
 constexpr double kMaxMfu = 1.02;
-
-void log_lines(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) log::info_line(line);
-}
-
-dataset::SampleShape sample_shape(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
-
-std::string describe_model(const Config& config) {
-  const nn::DitConfig& m = config.model;
-  nn::Dit model(m);
-  return fmt::format(
-      "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
-      "{:.2f} GFLOP an image and training step\n",
-      m.name, m.depth, m.hidden_size, m.num_heads, m.patch_size, m.in_channels, m.input_height, m.input_width,
-      m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m));
-}
 
 // What the run starts from: a checkpoint folder, or "" for nothing.
 std::string resume_from(const TrainOptions& options) {
@@ -168,8 +152,7 @@ void Run::open() {
         std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
     if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
   }
-  data_ = dataset::open_dataset(config_.data, sample_shape(config_.model), config_.model.num_classes,
-                                uint64_t(config_.train.seed));
+  data_ = open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
     if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
     resumed_ = resume_from(options_);
@@ -221,9 +204,9 @@ void Run::start_report() {
       products_ + "\n" +
       "cut: " + plan_cut(config_, micro_batch_of(config_, groups_.data().world_size()), placement_.clusters).why + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
-  log_lines(machine);
-  log_lines(describe_model(config_));
-  log_lines(describe(plan_memory(config_, comm_.world_size())));
+  log::info_lines(machine);
+  log::info_lines(describe_model(config_));
+  log::info_lines(describe(plan_memory(config_, comm_.world_size())));
   log::info("data: {}", data_->describe());
   check_fallbacks();
   topology_ = machine + notes_;
@@ -258,6 +241,7 @@ void Run::load_or_initialise() {
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
   if (step_.engine()) {
     log::info("{}", step_.engine()->description());
+    log::info_lines(step_.factors().describe());
     if (!step_.engine()->binding_failure().empty()) log::warn_line(step_.engine()->binding_failure());
   }
   resumed_.empty() ? initialise_weights() : load_checkpoint();
@@ -459,14 +443,14 @@ int Run::train_loop() {
 void Run::finish() {
   total_.add(beside_);
   const double wall = now_s() - loop_start_s_;
-  log_lines(phase_table(total_, wall, comm_));
+  log::info_lines(phase_table(total_, wall, comm_));
   const RunSummary summary = summarise({.total = total_,
                                         .wall_s = wall,
                                         .steps = progress_.step - first_step_,
                                         .threads = placement_.threads,
                                         .comm_shares_cores = comm_.world_size() > 1 && placement_.comm_pus.empty()},
                                        comm_);
-  log_lines(load_line(summary));
+  log::info_lines(load_line(summary));
   if (step_.engine()) {
     const double in_group = groups_.tensor() ? groups_.tensor()->summing_s() : 0;
     double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed] - in_group};
@@ -540,57 +524,6 @@ int run_training(const Config& wanted, const TrainOptions& options, dist::Commun
   check_agreement(comm, start_facts(config, options));
   Run run(config, options, comm);
   return run.run();
-}
-
-namespace {
-
-platform::Topology allowed_part(const platform::Topology& machine) {
-  return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
-}
-
-// Of so many that nobody started.
-int ranks_per_node(const Config& config, int ranks) {
-  return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
-}
-
-// Of the ranks that run, or of those that somebody asks about or that another machine would run.
-std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
-  const platform::Topology machine = platform::probe_machine();
-  if (ranks > 0 || !machine.is_this_machine) {
-    const int supposed = ranks > 0 ? ranks : comm.world_size();
-    const platform::Topology allowed = allowed_part(machine);
-    return describe(suppose_ranks(config, allowed, supposed), allowed, supposed);
-  }
-  const Placement placement = plan_placement(config, comm);
-  std::string text = describe(placement, comm);
-  for (const std::string& note : placement.notes) text += "note: " + note + "\n";
-  return text;
-}
-
-}  // namespace
-
-void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
-  validate(wanted);
-  const int world = ranks > 0 ? ranks : comm.world_size();
-  const Config config =
-      ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
-  validate_for_ranks(config, world);
-  const std::string placement = describe_placement(config, ranks, comm);
-  const auto data = dataset::open_dataset(config.data, sample_shape(config.model), config.model.num_classes,
-                                          uint64_t(config.train.seed));
-  log_lines(placement);
-  log_lines(describe_model(config));
-  log::info("data: {}", data->describe());
-  const int shares = replicas(config, world);
-  if (shares < world) log::info("{} rank(s) share a replica and its samples", tensor_ranks(config));
-  log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
-            config.train.global_batch / shares, micro_batch_of(config, shares), config.train.steps,
-            double(config.train.steps * config.train.global_batch) / double(data->size()));
-  const MemoryPlan plan = plan_memory(config, world);
-  log_lines(describe(plan));
-  const size_t limit = platform::memory_limit().bytes;
-  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.total());
-  check_memory(plan, config, world, ranks > 0 ? 1 : comm.local_size());
 }
 
 }  // namespace ditrain::train

@@ -69,7 +69,7 @@ std::vector<Stepped> step(ThreadWorld& world, const EngineConfig& config, int64_
   run_ranks(world, [&](ThreadCommunicator& comm) {
     NodeMemory arena(comm, size_t(std::max<int64_t>(n, 1)) * sizeof(float));
     Engine engine(comm, arena, config);
-    GradientBuckets buckets(engine, own_floats(arena), n, bucket);
+    GradientBuckets buckets(engine, own_floats(arena), {n, bucket});
     for (int i = 0; i < steps; ++i) {
       const std::vector<float> mine = gradients_of(comm.rank(), n);
       std::copy(mine.begin(), mine.end(), own_floats(arena));
@@ -129,9 +129,54 @@ TEST_CASE("a tree is for sums that ditrain makes in f32, of ranks that are its s
     found.expect(throws<LogicFault>([&] { make({.wire = DType::kBF16, .tree = true}); }), "bf16");
     found.expect(throws<InputError>([&] { make({.tree = true}); }), "3 + 1 ranks");
     Engine whole(comm, arena, {});
-    found.expect(throws<LogicFault>([&] { whole.start_allgather(own_floats(arena), 10); }), "gathering without shards");
+    found.expect(throws<LogicFault>([&] { whole.start_allgather(own_floats(arena), 10); }), "nothing to gather");
   });
   CHECK(found.failed() == std::set<std::string>{});
+}
+
+TEST_CASE("a bucket that is gathered brings every rank the parts of all, in the order of ranks, beside sums") {
+  constexpr int64_t kPart = 30011, kRest = 1000;  // no whole pieces
+  for (const bool hierarchical : {true, false})
+    for (const DType wire : {DType::kF32, DType::kBF16})
+      for (const auto& [ranks, ranks_per_node] : {std::pair{1, 1}, {2, 2}, {3, 3}, {4, 2}, {3, 2}, {3, 1}}) {
+        if (!hierarchical && wire == DType::kBF16) continue;
+        CAPTURE(hierarchical, ranks, ranks_per_node, dtype_name(wire));
+        ThreadWorld world{.ranks = ranks, .ranks_per_node = ranks_per_node};
+        const int64_t gathered = kPart * ranks, n = 5000 + gathered + kRest + 7000;
+        Findings found;
+        run_ranks(world, [&](ThreadCommunicator& comm) {
+          NodeMemory memory(comm, size_t(n) * sizeof(float));
+          Engine engine(comm, memory, {.hierarchical = hierarchical, .wire = wire, .gathers = true});
+          float* arena = own_floats(memory);
+          GradientBuckets buckets(engine, arena, {n, 4000, {{5000, 5000 + gathered + kRest}}});
+          found.expect(buckets.num_buckets() == 5, "2 buckets, the gathered one, 2 more");
+          buckets.gather_instead(2, gathered);
+          found.expect(throws<LogicFault>([&] { buckets.gather_instead(2, gathered + kRest + 1); }), "too many");
+          if (ranks > 1)
+            found.expect(throws<LogicFault>([&] { buckets.gather_instead(2, gathered - 1); }), "unequal parts");
+          for (int step = 0; step < 2; ++step) {
+            std::fill_n(arena, n, float(comm.rank() + 1));
+            const std::vector<float> mine = gradients_of(10 * step + comm.rank(), kPart);
+            std::copy(mine.begin(), mine.end(), arena + 5000 + comm.rank() * kPart);
+            buckets.start_all();
+            buckets.finish();
+            const float sum = float(ranks * (ranks + 1)) / 2;
+            for (int64_t i = 0; i < n; ++i) {
+              const bool summed = i < 5000 || i >= n - 7000, rest = i >= 5000 + gathered && !summed;
+              if (summed) found.expect(arena[i] == sum, "sums");
+              if (rest) found.expect(arena[i] == float(comm.rank() + 1), "what lies behind the parts stays");
+            }
+            for (int rank = 0; rank < ranks; ++rank) {
+              const std::vector<float> theirs = gradients_of(10 * step + rank, kPart);
+              found.expect(std::equal(theirs.begin(), theirs.end(), arena + 5000 + rank * kPart), "parts of all");
+            }
+            if (ranks > 1)
+              found.expect(*buckets.last_step().sum_squares == Approx(12000.0 * sum * sum), "squares of the sums only");
+          }
+          comm.barrier();
+        });
+        CHECK(found.failed() == std::set<std::string>{});
+      }
 }
 
 TEST_CASE("with shards every rank has the sums of its own, and what it puts there goes to all") {
@@ -146,7 +191,7 @@ TEST_CASE("with shards every rank has the sums of its own, and what it puts ther
         NodeMemory memory(comm, n * sizeof(float));
         Engine engine(comm, memory, {.hierarchical = hierarchical, .shards = true});
         float* arena = own_floats(memory);
-        GradientBuckets buckets(engine, arena, n, bucket);
+        GradientBuckets buckets(engine, arena, {n, bucket});
         const Shards shards({n, bucket}, comm.rank(), comm.world_size());
         for (int step = 0; step < 2; ++step) {
           const std::vector<float> mine = gradients_of(comm.rank(), n);
@@ -192,7 +237,7 @@ TEST_CASE("a gradient that is not finite shows in the sum of squares of all rank
     run_ranks(world, [&](ThreadCommunicator& comm) {
       NodeMemory arena(comm, 40000 * sizeof(float));
       Engine engine(comm, arena, {});
-      GradientBuckets buckets(engine, own_floats(arena), 40000, 10000);
+      GradientBuckets buckets(engine, own_floats(arena), {40000, 10000});
       if (comm.rank() == 1) own_floats(arena)[777] = bad;
       buckets.start_all();
       buckets.finish();
@@ -234,7 +279,7 @@ TEST_CASE("at most two sums are under way") {
     run_ranks(world, [&](ThreadCommunicator& comm) {
       NodeMemory arena(comm, 50000 * sizeof(float));
       Engine engine(comm, arena, {.hierarchical = false, .max_in_flight = limit});
-      GradientBuckets buckets(engine, own_floats(arena), 50000, 3000);
+      GradientBuckets buckets(engine, own_floats(arena), {50000, 3000});
       // No sum ends before rank 1 brings its part: rank 0 starts as many as it may.
       for (const double end = now_s() + 30; comm.rank() == 1 && most() < limit && now_s() < end;)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -272,7 +317,7 @@ TEST_CASE("what backward hides is not exposed") {
   run_ranks(world, [&](ThreadCommunicator& comm) {
     NodeMemory arena(comm, 20000 * sizeof(float));
     Engine engine(comm, arena, {.link = LinkModel{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2}});  // 50 ms a bucket
-    GradientBuckets buckets(engine, own_floats(arena), 20000, 5000);
+    GradientBuckets buckets(engine, own_floats(arena), {20000, 5000});
     buckets.mark_ready(10000, 20000);
     std::this_thread::sleep_for(std::chrono::milliseconds(150));  // backward goes on; two buckets arrive
     buckets.mark_ready(0, 10000);
@@ -297,7 +342,7 @@ TEST_CASE("a rank that does not come ends the wait with its name") {
   run_ranks(world, [&](ThreadCommunicator& comm) {
     NodeMemory arena(comm, 20000 * sizeof(float));
     Engine engine(comm, arena, {});
-    GradientBuckets buckets(engine, own_floats(arena), 20000, 5000);
+    GradientBuckets buckets(engine, own_floats(arena), {20000, 5000});
     if (comm.rank() != 2) buckets.start_all();
     comm.barrier();
     comm.tell_arrivals();
@@ -355,7 +400,7 @@ TEST_CASE("one rank: no thread, no sums, no outcome") {
   Engine engine(*comm, arena, {});
   CHECK(comm->progress_thread() == nullptr);
   own_floats(arena)[3] = 5;
-  GradientBuckets buckets(engine, own_floats(arena), 100, 30);
+  GradientBuckets buckets(engine, own_floats(arena), {100, 30});
   buckets.start_all();
   buckets.finish();
   CHECK(own_floats(arena)[3] == 5);
@@ -403,7 +448,8 @@ TEST_CASE("parts of a node's memory are seen by all of its ranks, and by no othe
 }
 
 TEST_CASE("where memory cannot be shared, all ranks get their own and sums go by messages") {
-  const FileSizeLimit limit(1000);  // holds for memfd too
+  // Holds for memfd too; counters alone would fit.
+  const FileSizeLimit limit(100000);
   ThreadWorld world{.ranks = 3, .ranks_per_node = 3};
   Findings found;
   run_ranks(world, [&](ThreadCommunicator& comm) {

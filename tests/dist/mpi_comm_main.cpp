@@ -88,7 +88,7 @@ void check_unwaited_request(Communicator& comm) {
 void check_buckets(Communicator& comm) {
   constexpr int64_t kElements = 70001;
   std::vector<float> arena = gradients_of(comm.rank(), kElements);
-  GradientBuckets buckets(comm, arena.data(), kElements, 9000);
+  GradientBuckets buckets(comm, arena.data(), {kElements, 9000});
   for (int64_t end = kElements; end > 0; end -= 1234) buckets.mark_ready(std::max<int64_t>(0, end - 1234), end);
   comm.barrier();  // other calls may come between: they travel on their own communicator
   buckets.finish();
@@ -103,7 +103,7 @@ void check_engine(Communicator& comm, const EngineConfig& config) {
   NodeMemory memory(comm, kElements * sizeof(float));
   auto* arena = reinterpret_cast<float*>(memory.part(memory.own_part()));
   Engine engine(comm, memory, config);
-  GradientBuckets buckets(engine, arena, kElements, 30000);
+  GradientBuckets buckets(engine, arena, {kElements, 30000});
   const std::string what = engine.description();
   for (int step = 0; step < 2; ++step) {
     const std::vector<float> mine = gradients_of(comm.rank(), kElements);
@@ -125,13 +125,31 @@ void check_engine(Communicator& comm, const EngineConfig& config) {
   }
 }
 
+/// Parts of any size, one of each rank, come to all.
+void check_gather(Communicator& comm, const EngineConfig& config) {
+  constexpr int64_t kPart = 30011;
+  NodeMemory memory(comm, size_t(kPart * comm.world_size()) * sizeof(float));
+  auto* arena = reinterpret_cast<float*>(memory.part(memory.own_part()));
+  Engine engine(comm, memory, config);
+  const std::vector<float> mine = gradients_of(comm.rank(), kPart);
+  std::copy(mine.begin(), mine.end(), arena + comm.rank() * kPart);
+  engine.start_allgather(arena, kPart * comm.world_size(), kPart)->wait();
+  bool right = true;
+  for (int rank = 0; rank < comm.world_size(); ++rank) {
+    const std::vector<float> theirs = gradients_of(rank, kPart);
+    right = right && std::equal(theirs.begin(), theirs.end(), arena + rank * kPart);
+  }
+  expect(right, engine.description() + ": parts of all ranks", comm);
+  comm.barrier();
+}
+
 /// Every rank finds the sums in its shards, puts something else there, and gets that of all.
 void check_shards(Communicator& comm, const EngineConfig& config) {
   constexpr int64_t kElements = 170001;
   NodeMemory memory(comm, kElements * sizeof(float));
   auto* arena = reinterpret_cast<float*>(memory.part(memory.own_part()));
   Engine engine(comm, memory, config);
-  GradientBuckets buckets(engine, arena, kElements, 70000);
+  GradientBuckets buckets(engine, arena, {kElements, 70000});
   const Shards shards({kElements, 70000}, comm.rank(), comm.world_size());
   std::vector<float> sum(kElements);
   for (int rank = 0; rank < comm.world_size(); ++rank) {
@@ -160,6 +178,8 @@ void check_shards(Communicator& comm, const EngineConfig& config) {
 }
 
 void check_engines(Communicator& comm) {
+  check_gather(comm, {.gathers = true});
+  check_gather(comm, {.hierarchical = false, .gathers = true});
   check_shards(comm, {.shards = true});
   check_shards(comm, {.hierarchical = false, .shards = true});
   check_engine(comm, {.hierarchical = false});
@@ -291,7 +311,7 @@ void check_messages(Communicator& comm) {
 [[noreturn]] void wait_for_who_does_not_come(Communicator& comm, bool stopped) {
   NodeMemory memory(comm, 40000 * sizeof(float));
   Engine engine(comm, memory, {});
-  GradientBuckets buckets(engine, reinterpret_cast<float*>(memory.part(memory.own_part())), 40000, 10000);
+  GradientBuckets buckets(engine, reinterpret_cast<float*>(memory.part(memory.own_part())), {40000, 10000});
   const int last = comm.world_size() - 1;
   comm.barrier();
   if (comm.rank() == last && stopped) raise(SIGSTOP);

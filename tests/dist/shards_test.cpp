@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/dist/sums.hpp"
 
 using namespace ditrain::dist;
@@ -13,6 +14,22 @@ TEST_CASE("buckets cover the arena from its end") {
   CHECK((grid[2].begin == 0 && grid[2].end == 2));
   CHECK(BucketGrid{0, 4}.size() == 0);
   CHECK(BucketGrid{8, 4}.size() == 2);
+}
+
+TEST_CASE("slices that are a bucket each are never cut, and others end at them") {
+  using Range = ditrain::parallel::Range;
+  const BucketGrid grid{30, 4, {{0, 7}, {21, 30}, {10, 12}}};
+  std::vector<Range> buckets;
+  for (int64_t k = 0; k < grid.size(); ++k) buckets.push_back(grid[k]);
+  CHECK(buckets == std::vector<Range>{{21, 30}, {17, 21}, {13, 17}, {12, 13}, {10, 12}, {7, 10}, {0, 7}});
+  for (int64_t i = 0; i < 30; ++i) {
+    const Range& bucket = grid[grid.holding(i)];
+    CHECK((bucket.begin <= i && i < bucket.end));
+  }
+  using Whole = std::vector<Range>;
+  CHECK_THROWS_AS((BucketGrid{30, 4, Whole{{0, 7}, {6, 9}}}), ditrain::LogicFault);
+  CHECK_THROWS_AS((BucketGrid{30, 4, Whole{{29, 31}}}), ditrain::LogicFault);
+  CHECK_THROWS_AS((BucketGrid{30, 4, Whole{{5, 5}}}), ditrain::LogicFault);
 }
 
 TEST_CASE("shards of all ranks are the arena, once, in whole pieces, packed without holes") {

@@ -9,9 +9,9 @@ using Catch::Contains;
 
 namespace {
 
-// Several buckets a step.
+// Several buckets a step, all of them sums.
 Args two_ranks(const std::string& out, const std::vector<std::string>& settings, const Args& more = {}) {
-  return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02"}) + sets(settings) + more));
+  return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02", "dist.adaln=reduce"}) + sets(settings) + more));
 }
 
 }  // namespace
@@ -32,6 +32,8 @@ TEST_CASE("communication: two ranks learn the same, whoever sums their gradients
   same_as("hierarchical", {"dist.allreduce=hierarchical"}, 1e-12);
   same_as("flat", {"dist.allreduce=flat"}, 1e-12);
   same_as("at_the_end", {"dist.overlap=false"}, 1e-12);
+  same_as("factors", {"dist.adaln=factors"}, 1e-5);
+  CHECK(read_metrics(scratch / "factors").back().at("grad_norm") != expected.back().at("grad_norm"));
 }
 
 TEST_CASE("communication: a simulated link takes its time, the log tells how much was hidden") {

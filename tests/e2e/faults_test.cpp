@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <sstream>
 
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -59,6 +60,18 @@ Args two_programs(const Args& first, const Args& second) {
   return Args{DITRAIN_MPIRUN, "--oversubscribe"} + first + Args{":"} + second;
 }
 
+// Kills rank 1 as soon as `going`; what became of the job, which must end soon.
+Result kill_rank_1(Process& process, const std::string& out, const std::function<bool()>& going) {
+  REQUIRE(wait_until([&] { return going() || !process.running(); }));
+  const pid_t rank_1 = process_of_rank(1, out);
+  REQUIRE(rank_1 > 0);
+  REQUIRE(kill(rank_1, SIGKILL) == 0);
+  const double start = ditrain::now_s();
+  const Result result = process.wait();
+  CHECK(ditrain::now_s() - start < 30);
+  return result;
+}
+
 void require_refused(const Args& command, const std::string& out, const std::vector<std::string>& texts) {
   const Result result = run(command);
   REQUIRE_EXIT(result, 2);
@@ -108,14 +121,8 @@ TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from t
   const ScratchFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"checkpoint.every_steps=5"}))));
-  REQUIRE(wait_until([&] { return checkpoints(out).size() > 1 || !process.running(); }));
-  const pid_t rank_1 = process_of_rank(1, out);
-  REQUIRE(rank_1 > 0);
-  REQUIRE(kill(rank_1, SIGKILL) == 0);
-  const double start = ditrain::now_s();
-  const Result result = process.wait();
+  const Result result = kill_rank_1(process, out, [&] { return checkpoints(out).size() > 1; });
   INFO(result.text());
-  CHECK(ditrain::now_s() - start < 30);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != 75);
   CHECK_THAT(result.err, Contains("process rank 1") && Contains("signal 9"));  // mpirun says so; nobody says more
@@ -132,14 +139,8 @@ TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog o
   const ScratchFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=4"})), {"--enable-recovery"}));
-  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
-  const pid_t rank_1 = process_of_rank(1, out);
-  REQUIRE(rank_1 > 0);
-  REQUIRE(kill(rank_1, SIGKILL) == 0);
-  const double start = ditrain::now_s();
-  const Result result = process.wait();
+  const Result result = kill_rank_1(process, out, [&] { return read_metrics(out).size() > 3; });
   INFO(result.text());
-  CHECK(ditrain::now_s() - start < 30);
   CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));  // mpirun returns 0 then
 }
 

@@ -26,6 +26,7 @@ TEST_CASE("weights that are updated bucket by bucket have the bits of those upda
   train::Config late = early, in_passing = early;
   late.train.on_non_finite = "skip";
   in_passing.dist.engine = false;
+  if (GENERATE(true, false)) early.dist.adaln = late.dist.adaln = "reduce";
   for (const int ranks : {1, 2, 4}) {
     CAPTURE(ranks, early.dist.allreduce, early.train.precision);
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, late, 3);
@@ -36,9 +37,75 @@ TEST_CASE("weights that are updated bucket by bucket have the bits of those upda
       CHECK(got[rank].copy_is_right);
     }
     const auto passing = train_on({.ranks = ranks, .ranks_per_node = ranks}, in_passing, 3);
-    if (ranks == 2) CHECK(passing[0].values == want[0].values);  // two terms have one sum
+    if (ranks == 2 && early.dist.adaln == "reduce")
+      CHECK(passing[0].values == want[0].values);  // two terms have one sum
     CHECK(want[0].losses[0] != want[0].losses[2]);
   }
+}
+
+TEST_CASE(
+    "dist.adaln: factors of all ranks make the gradients that sums of matrices make, the same bits on all ranks") {
+  train::Config reduce = ranks_config();
+  reduce.train.global_batch = 12;
+  reduce.train.micro_batch = GENERATE(0, 1);
+  reduce.train.precision = GENERATE("f32", "bf16");
+  reduce.optimizer.clip_norm = GENERATE(0.0, 0.05);
+  reduce.dist.allreduce = GENERATE("hierarchical", "flat");
+  CAPTURE(reduce.train.micro_batch, reduce.train.precision, reduce.optimizer.clip_norm, reduce.dist.allreduce);
+  reduce.dist.adaln = "reduce";
+  train::Config factors = reduce, sharded = reduce;
+  factors.dist.adaln = "factors";
+  sharded.dist.adaln = "auto", sharded.dist.shard_optimizer = true;
+  for (const auto& [r, per_node] : {std::pair{1, 1}, {2, 2}, {2, 1}, {3, 2}, {4, 4}}) {
+    const int ranks = r, ranks_per_node = per_node;
+    CAPTURE(ranks, ranks_per_node);
+    const auto run = [&](const train::Config& config) {
+      return train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, config, 2);
+    };
+    const auto want = run(reduce), got = run(factors), of_shards = run(sharded);
+    const std::vector<float>&a = want[0].states[1], &b = got[0].states[1];  // the first moment: gradients
+    float largest = 0, difference = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      largest = std::max(largest, std::fabs(a[i])), difference = std::max(difference, std::fabs(a[i] - b[i]));
+    CHECK(largest > 1e-4f);
+    // The second step starts from weights whose last bits differ, which bf16 rounds to others now and then.
+    CHECK(difference <= largest * (reduce.train.precision == "f32" ? 1e-5f : 1e-2f));
+    CHECK((difference == 0) == (ranks == 1));  // one rank has nothing to gather; more add in another order
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      CHECK(got[rank].difference(got[0]) == "");
+      CHECK(of_shards[rank].difference(got[0]) == "");
+      CHECK(got[rank].norms[0] == Approx(want[rank].norms[0]).epsilon(1e-5));
+      CHECK(got[rank].losses[1] == Approx(want[rank].losses[1]).epsilon(1e-4));
+      CHECK(got[rank].copy_is_right);
+    }
+  }
+}
+
+TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer bytes") {
+  train::Config config = small_config();  // width 32: blocks have 192 x 32, the final layer 64 x 32
+  nn::Dit model(config.model);
+  const auto layers = [&](int64_t global_batch, int replicas) {
+    config.train.global_batch = global_batch;
+    return train::AdalnFactors(config, model.parameters(), replicas).slices().size();
+  };
+  CHECK(layers(21, 2) == 4);  // 21 (64 + 32) <= 64 32
+  CHECK(layers(22, 2) == 3);
+  CHECK(layers(27, 2) == 3);  // 27 (192 + 32) <= 192 32
+  CHECK(layers(28, 2) == 0);
+  CHECK(layers(4, 1) == 0);
+  const train::AdalnFactors some(config, model.parameters(), 1);
+  CHECK(some.describe() == "");
+  config.train.global_batch = 16;
+  // (2 - 1) / 2 of 16 x (3 x 224 + 96) and twice that of 3 x (192 x 32 + 192) + 64 x 32 + 64 elements.
+  CHECK(train::AdalnFactors(config, model.parameters(), 2).describe() ==
+        "adaLN gradients of 4 layers: 16 samples' factors are gathered, a step brings a rank 24.0 KiB instead of 82.5 "
+        "KiB");
+  config.dist.reproducible = true;
+  CHECK(layers(4, 2) == 0);
+  config.dist.reproducible = false, config.dist.engine = false;
+  CHECK(layers(4, 2) == 0);
+  config.dist.engine = true, config.dist.adaln = "reduce";
+  CHECK(layers(4, 2) == 0);
 }
 
 TEST_CASE("a bad step spoils weights only where they are updated early, on all ranks, and says so") {

@@ -28,14 +28,14 @@ class SilentRanks final : public dist::Communicator {
   std::vector<std::string> gather_strings(const std::string& text, int) override { return {text, ""}; }
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
-  int num_nodes() const override { return ranks_; }
+  int num_nodes() const override { return 1; }
   std::string description() const override { return "silent ranks"; }
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_sum(double*, int64_t) override {}
-  void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }
+  void allreduce_max(double*, int64_t) override {}
   void allreduce_min(double*, int64_t) override { throw std::logic_error("unused"); }
   uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
-  void broadcast(void*, size_t, int) override { throw std::logic_error("unused"); }
+  void broadcast(void*, size_t, int) override {}
   void barrier() override { throw std::logic_error("unused"); }
   std::vector<double> gather(const double*, int64_t, int) override { throw std::logic_error("unused"); }
 
@@ -68,14 +68,16 @@ std::string written(const train::Trace& trace, int ranks) {
   return path.text();
 }
 
-/// What `ranks` ranks, two a node, write of what each says.
-nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, int)>& say) {
+/// What `ranks` ranks, two a node, write of what each says; the clock of rank r gains r drift_s meanwhile.
+nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, int)>& say, double drift_s = 0) {
   const TracePath path;
   ThreadWorld world{.ranks = ranks, .ranks_per_node = 2};
   run_ranks(world, [&](ThreadCommunicator& comm) {
-    train::Trace trace(true, comm.rank());
+    double gained_s = 0;  // by this rank's clock
+    train::Trace trace(true, comm.rank(), [&gained_s] { return now_s() + gained_s; });
     trace.start(comm);
     say(trace, comm.rank());
+    gained_s = comm.rank() * drift_s;
     trace.write(path.get(), comm);
   });
   return nlohmann::json::parse(path.text());
@@ -110,6 +112,7 @@ TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one cl
   });
   CHECK(trace.at("otherData").at("ranks") == 3);
   CHECK(trace.at("otherData").at("nodes") == 2);
+  CHECK(trace.at("otherData").at("largest_clock_drift_us") < 2e4);
   const double error_us = trace.at("otherData").at("largest_clock_error_us");
   CHECK((error_us > 0 && error_us < 1e6));
   std::map<std::pair<int, int>, std::string> lanes;
@@ -137,4 +140,11 @@ TEST_CASE("a trace that nobody asked for does nothing") {
   trace.add("one", "c", 0, 1);
   trace.write("/nowhere/at/all", comm);
   CHECK_FALSE(trace.enabled());
+}
+
+TEST_CASE("a trace tells how far the clocks of other nodes have drifted") {
+  const auto trace = world_trace(
+      4, [](train::Trace&, int) {}, 0.25);
+  // Rank 2 leads the other node.
+  CHECK(trace.at("otherData").at("largest_clock_drift_us").get<double>() == Approx(0.5e6).margin(2e4));
 }

@@ -13,6 +13,7 @@ void close_file();
 void set_quiet(bool quiet);  ///< nothing to stdout (the file still gets it)
 
 void info_line(const std::string& line);
+void info_lines(const std::string& text);  ///< info_line() of each of its lines
 void warn_line(const std::string& line);
 void error_line(const std::string& line);
 /// A line that replaces itself on a terminal ("\r..."); elsewhere it is a plain info line.

@@ -66,6 +66,7 @@ class Communicator {
   virtual std::string host(int rank) const;
   /// The number of a rank among all ranks of the run, for messages.
   virtual int rank_in_run(int rank) const { return rank; }
+  virtual bool is_part_of_run() const { return false; }  ///< made by split()
 
   /// Collective: the ranks that give the same color (0 or more) get a communicator of their own, numbered by key, equal
   /// keys by rank. It shares the progress thread, and its functions need no common order with those of this one; the
@@ -104,7 +105,10 @@ class Communicator {
   void count_gradients() { ++gradients_; }
   Arrivals arrivals() const { return {control_, gradients_, true}; }
 
-  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks where they are and names those that lag or are silent.
+  /// Returns when the request is done. Errors: RunError after the timeout, see give_up()
+  void await(Request& request, const std::string& what);
+  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator where they are and names those
+  /// that lag or are silent. Of a part of the run, one that lags may itself wait for a rank elsewhere.
   /// Errors: throws RunError, always
   [[noreturn]] void give_up(const std::string& what);
 

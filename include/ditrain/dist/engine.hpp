@@ -24,13 +24,15 @@
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/dist/node_memory.hpp"
+#include "ditrain/dist/sums.hpp"
 
 namespace ditrain::dist {
 
 struct EngineConfig {
   bool hierarchical = true;
   DType wire = DType::kF32;            ///< between nodes (hierarchical only): f32 or bf16
-  bool shards = false;                 ///< sums need be right in a rank's shard_of(n) only; start_allgather() is there
+  bool shards = false;                 ///< sums need be right in a rank's shard_of(n) only; gathers too
+  bool gathers = false;                ///< start_allgather() is there
   bool tree = false;                   ///< sums along the tree of sums.hpp (hierarchical, f32)
   std::optional<LinkModel> link = {};  ///< sums follow each other on it
   std::vector<int> pus = {};           ///< cores of the progress thread alone; empty: it shares those of the process
@@ -53,12 +55,13 @@ class Engine {
   /// The request has an outcome(), unless there is one rank only.
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
 
-  /// With config.shards: data[i] becomes what the rank has whose shard_of(n) holds i, for i < n: a part of the arena,
-  /// however sums are made, and never rounded. Started in one order with the sums.
-  /// Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank sends its node's
+  /// With config.gathers: data[i] becomes what the rank has whose shard_of(n) of this grain holds i, for i < n: a part
+  /// of the arena, however sums are made, and never rounded. Started in one order with the sums. The outcome's
+  /// sum_squares is 0. Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank
+  /// sends its node's
   ///           shards to every other one, (nodes-1)/nodes of the data in for each node, after a sum that was made whole
   ///           there (3 instead of 2 (n-1)/n of the data together).
-  std::unique_ptr<Request> start_allgather(float* data, int64_t n);
+  std::unique_ptr<Request> start_allgather(float* data, int64_t n, int64_t grain = kPiece);
 
   Communicator& communicator() const;
   std::string description() const;             ///< one line for the log
@@ -66,7 +69,7 @@ class Engine {
 
  private:
   struct State;
-  std::unique_ptr<Request> start(float* data, int64_t n, bool gather);
+  std::unique_ptr<Request> start(float* data, int64_t n, int64_t gather_grain);
   std::shared_ptr<State> state_;
 };
 

@@ -2,7 +2,6 @@
 // gradients become final, so buckets are plain slices counted from its end: no copies, no lists of tensors.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,7 +14,7 @@ namespace ditrain::dist {
 
 /// What the buckets of the last finished step tell.
 struct StepOutcome {
-  std::optional<double> sum_squares;  ///< of all summed gradients; nothing if they were summed without an engine
+  std::optional<double> sum_squares;  ///< of all summed buckets; nothing if they were summed without an engine
   double communication_s = 0;         ///< with at least one bucket under way, waiting for slower ranks included
   double exposed_s = 0;               ///< of which somebody waited in finish_next() or finish()
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
@@ -23,7 +22,8 @@ struct StepOutcome {
 };
 
 /// Buckets of one gradient arena. A step: mark_ready(...) for every slice, or start_all(); then finish().
-/// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale)
+/// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale). Of a bucket of
+///          gather_instead() ranks get each other's parts and make its gradients themselves.
 /// Order:   buckets are those of BucketGrid and start in the order 0, 1, ... on every rank, whatever the order of
 ///          mark_ready calls
 /// Threads: one thread calls it
@@ -31,48 +31,49 @@ struct StepOutcome {
 ///          RunError naming ranks if a bucket is not there after the communicator's timeout
 class GradientBuckets {
  public:
-  /// The communicator (or the engine) and the arena (n values) must outlive the buckets. bucket_elements >= 1.
-  GradientBuckets(Communicator& communicator, float* arena, int64_t n, int64_t bucket_elements);
-  GradientBuckets(Engine& engine, float* arena, int64_t n, int64_t bucket_elements);
+  /// The communicator (or the engine) and the arena (grid.n() values) must outlive the buckets.
+  GradientBuckets(Communicator& communicator, float* arena, BucketGrid grid);
+  GradientBuckets(Engine& engine, float* arena, BucketGrid grid);
 
   using Slice = parallel::Range;
 
+  /// From the next step on: the first `elements` of bucket k, a multiple of the world size, are equal parts in order of
+  /// rank of which every rank has its own when it is marked, and all when it is finished. Needs an engine.
+  void gather_instead(int64_t k, int64_t elements);
   /// The gradients begin <= i < end are final on this rank. Starts every bucket that is complete now.
   void mark_ready(int64_t begin, int64_t end);
   /// All gradients that were not marked yet are final.
   void start_all();
-  /// Returns once the next bucket is summed, which one may use then; nothing when there is none left. Only after all
-  /// was marked.
+  /// Returns once the next bucket is summed (or gathered), which one may use then; nothing when there is none left.
+  /// Only after all was marked.
   std::optional<Slice> finish_next();
-  /// Returns when every bucket is summed; the next step may begin then.
+  /// Returns when every bucket is; the next step may begin then.
   void finish();
 
   int64_t num_buckets() const;
   Slice bucket(int64_t k) const { return grid_[k]; }
-  /// Seconds spent waiting since the last reset(): communication that backward did not hide.
-  double exposed_s() const { return exposed_s_; }
-  void reset() { exposed_s_ = exposed_before_s_ = 0; }
   /// Of the step that finish() ended last.
   const StepOutcome& last_step() const { return last_step_; }
 
  private:
-  using Start = std::function<std::unique_ptr<Request>(float*, int64_t)>;
-  GradientBuckets(Communicator& communicator, Start start, float* arena, int64_t n, int64_t bucket_elements);
+  GradientBuckets(Communicator& communicator, Engine* engine, float* arena, BucketGrid grid);
   void start_complete_buckets();
+  std::unique_ptr<Request> start(int64_t k);
   void check_all_started() const;
   void wait_for(int64_t bucket);
   StepOutcome outcome() const;
   void rearm();
 
   Communicator& communicator_;
-  Start start_;
+  Engine* engine_;  // may be none
   float* arena_;
   BucketGrid grid_;
-  std::vector<int64_t> missing_;  // of each bucket: elements that are not final yet
+  std::vector<int64_t> gathered_;  // of each bucket: elements that are gathered; 0: all are summed
+  std::vector<int64_t> missing_;   // of each bucket: elements that are not final yet
   std::vector<std::unique_ptr<Request>> requests_;
   int64_t started_ = 0, done_ = 0;  // buckets 0 ... started_-1 are under way or done, 0 ... done_-1 are done
   int64_t handed_out_ = 0;          // by finish_next()
-  double exposed_s_ = 0, exposed_before_s_ = 0;
+  double exposed_s_ = 0;            // of this step
   StepOutcome last_step_;
 };
 

@@ -14,9 +14,9 @@ namespace ditrain::dist {
 /// As an allocator it hands out this rank's part, once: tensors can live in it.
 class NodeMemory final : public memory::Allocator {
  public:
-  /// Collective; the same `bytes` (> 0, of each part) on all ranks. Parts are zero and begin at whole pages.
+  /// Collective; the same arguments on all ranks. bytes: of each part, > 0. Parts are zero and begin at whole pages.
   /// Errors: throws RunError if there is no memory at all
-  NodeMemory(Communicator& communicator, size_t bytes);
+  NodeMemory(Communicator& communicator, size_t bytes, bool may_share = true);
   ~NodeMemory() override;
 
   std::string name() const override { return shared() ? "node window" : "system"; }

@@ -3,23 +3,34 @@
 #include <cstdint>
 #include <vector>
 
+#include "ditrain/dist/sums.hpp"
 #include "ditrain/parallel/partition.hpp"
 
 namespace ditrain::dist {
 
-/// An arena of n elements cut into buckets from its end: bucket k holds elements n - (k+1) bucket_elements ...
-/// n - k bucket_elements; the last one may be shorter.
-struct BucketGrid {
-  int64_t n = 0, bucket_elements = 1;  ///< >= 0, >= 1
-  int64_t size() const { return n / bucket_elements + (n % bucket_elements != 0); }
-  parallel::Range operator[](int64_t k) const {
-    const int64_t end = n - k * bucket_elements;
-    return {end > bucket_elements ? end - bucket_elements : 0, end};
-  }
+/// An arena of n elements cut into buckets from its end: each of `whole` is one, what lies between them is cut from its
+/// end into buckets of bucket_elements, the last one of it shorter.
+class BucketGrid {
+ public:
+  /// n >= 0, bucket_elements >= 1; `whole` in any order, without overlaps.
+  BucketGrid(int64_t n, int64_t bucket_elements, std::vector<parallel::Range> whole = {});
+  int64_t n() const { return n_; }
+  int64_t size() const { return int64_t(buckets_.size()); }
+  const parallel::Range& operator[](int64_t k) const { return buckets_[size_t(k)]; }
+  int64_t holding(int64_t element) const;  ///< the number of the bucket with this element of the arena
+  /// Of the shards of bucket k: whole pieces of sums.hpp, or less of a bucket that is not summed but one of `whole`.
+  int64_t shard_grain(int64_t k) const { return whole_[size_t(k)] ? kWholeGrain : kPiece; }
+
+ private:
+  static constexpr int64_t kWholeGrain = 64;
+  int64_t n_;
+  std::vector<parallel::Range> buckets_;
+  std::vector<bool> whole_;
 };
 
-/// A rank's part of the first n elements of anything: whole pieces of sums.hpp, the parts of lower ranks before it.
-parallel::Range shard_of(int64_t n, int rank, int ranks);
+/// A rank's part of the first n elements of anything: whole multiples of `grain` (those of sums.hpp), the parts of
+/// lower ranks before it.
+parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain = kPiece);
 
 /// The parts of one rank, one of every bucket, and where they lie in arenas that hold nothing else.
 class Shards {

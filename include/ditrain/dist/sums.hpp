@@ -7,15 +7,11 @@
 
 namespace ditrain::dist {
 
-// Sums of squares of a bucket are added in pieces of this many elements from its start, a piece in chunks.
-inline constexpr int64_t kPiece = 16384;
-// A chunk of the sum and one of another rank stay in a 32 KiB L1 cache together.
-inline constexpr int64_t kChunk = 4096;
+// Sums are made in pieces of this many elements from the start of a bucket, and their squares added piece by piece. One
+// of the sum and one of another rank stay in a 32 KiB L1 cache together.
+inline constexpr int64_t kPiece = 4096;
 
 inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
-
-/// Sum of squares of n <= kPiece elements in f64, the way all reductions form it.
-double piece_squares(const float* data, int64_t n);
 
 /// The binary tree of a reproducible sum: the sum of n terms is that of the first n/2 (rounded down) plus that of the
 /// rest. Cut into 2^k equal parts, each part's sum is a subtree, and the parts' sums are added as a tree again: it does

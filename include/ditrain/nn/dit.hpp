@@ -54,6 +54,8 @@ struct PassOptions {
   /// kBF16: products in bf16 with f32 sums, activations between them kept as bf16; needs ParameterStore::values_bf16.
   /// The residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
   DType precision = DType::kF32;
+  /// What becomes of adaLN's weight gradients; must outlive the pass, which reads it in each backward. Null: gradients.
+  const FactorRows* adaLN_factors = nullptr;
 };
 
 /// A tape of the model for one batch size: what a training step or a sampler replays.

@@ -58,6 +58,7 @@ struct DistConfig {
   bool engine = true;                      ///< a thread of its own makes the sums
   std::string allreduce = "hierarchical";  ///< flat | hierarchical (in the memory of a node, then between nodes)
   std::string wire = "f32";                ///< f32 | bf16: what travels between nodes
+  std::string adaln = "auto";              ///< auto | reduce | factors: what ranks exchange of adaLN's gradients
   bool shard_optimizer = false;            ///< moments and EMA are divided over the ranks
   bool reproducible = false;               ///< bits do not depend on the number of ranks
   double timeout_s = 0;                    ///< a step that waits longer for another rank ends the run; 0: never

@@ -5,6 +5,7 @@
 
 #include "ditrain/dist/shards.hpp"
 #include "ditrain/nn/dit.hpp"
+#include "ditrain/train/adaln_factors.hpp"
 #include "ditrain/train/config.hpp"
 
 namespace ditrain::train {
@@ -21,15 +22,16 @@ struct MemoryPlan {
   size_t total() const;
 };
 
-DType precision_of(const Config& config);            ///< train.precision
-nn::PassOptions pass_options(const Config& config);  ///< of a training pass
+DType precision_of(const Config& config);  ///< train.precision
+/// Of a training pass; factors, if given, must outlive it.
+nn::PassOptions pass_options(const Config& config, const AdalnFactors* factors = nullptr);
 
 /// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch, which so many
 /// replicas divide.
 int64_t micro_batch_of(const Config& config, int replicas);
 
-/// The buckets in which gradients travel, dist.bucket_mib each; at least 1024 elements.
-dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements);
+/// The buckets in which gradients travel: those of the factors, and dist.bucket_mib each; at least 1024 elements.
+dist::BucketGrid gradient_buckets(const Config& config, int64_t arena_elements, const AdalnFactors& factors);
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
 /// of them.

@@ -1,12 +1,15 @@
 // A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process a rank, one lane for
 // what it computes, two for the sums of gradients (two may be under way). Clocks of other nodes are aligned to that of
-// rank 0 once, at the start; the head of the file says to within how much.
+// rank 0 once, at the start; the head of the file says to within how much, and how far they had drifted at the end.
 #pragma once
 #include <array>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ditrain/autograd/tape.hpp"
+#include "ditrain/base/clock.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/train/metrics.hpp"
 
@@ -17,8 +20,9 @@ inline constexpr size_t kNumLanes = 3;
 
 class Trace {
  public:
-  /// Not enabled: every call is a no-op.
-  Trace(bool enabled, int rank) : enabled_(enabled), rank_(rank) {}
+  /// Not enabled: every call is a no-op. `clock` is that of this rank: seconds.
+  Trace(bool enabled, int rank, std::function<double()> clock = now_s)
+      : enabled_(enabled), rank_(rank), clock_(std::move(clock)) {}
 
   bool enabled() const { return enabled_; }
   /// Times are told from here. Collective; call it before the first add().
@@ -43,7 +47,9 @@ class Trace {
 
   bool enabled_;
   int rank_;
-  double zero_s_ = 0, clock_error_s_ = 0;  // where 0 is on this rank's clock, and how well that is known
+  std::function<double()> clock_;
+  double zero_s_ = 0;                              // where 0 is on this rank's clock
+  double clock_offset_s_ = 0, clock_error_s_ = 0;  // of it from rank 0's at the start, and how well that is known
   double node_start_s_ = 0, first_lane_free_s_ = 0;
   size_t num_events_ = 0, left_out_ = 0;
   std::array<bool, kNumLanes> lane_used_{};

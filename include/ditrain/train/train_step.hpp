@@ -10,6 +10,7 @@
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/optim/optimizer.hpp"
+#include "ditrain/train/adaln_factors.hpp"
 #include "ditrain/train/config.hpp"
 #include "ditrain/train/leaf_sums.hpp"
 #include "ditrain/train/metrics.hpp"
@@ -70,6 +71,7 @@ class TrainStep {
   bool weights_are_spoilt() const { return weights_are_spoilt_; }
 
   autograd::Tape& tape() { return pass_.tape(); }
+  const AdalnFactors& factors() const { return factors_; }
   const dist::Engine* engine() const { return engine_.get(); }  ///< nullptr: sums are made in passing
   const dist::StepOutcome& communication() const { return buckets_->last_step(); }
 
@@ -92,7 +94,7 @@ class TrainStep {
   void update_all(const optim::StepSettings& update, StepResult& result);
   void collect_weights(StepResult& result);
   void sum_losses(StepResult& result);
-  double squares_by_buckets();
+  double squares_of(const parallel::Range& slice);
   double gradient_norm();
   std::string name_of_non_finite();
   std::string first_non_finite();
@@ -109,6 +111,7 @@ class TrainStep {
   diffusion::Shape shape_;
   int64_t samples_, micro_batch_;  // of this rank
   const bool updates_early_;       // of a bucket when it has arrived
+  AdalnFactors factors_;
   nn::DitPass pass_;
   Tensor noise_;
   std::vector<int64_t> t_;
@@ -119,6 +122,7 @@ class TrainStep {
   std::optional<dist::Shards> shards_;  // of dist.shard_optimizer, on several ranks
   std::unique_ptr<ShardedUpdate> sharded_;
   std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible
+  double factor_squares_ = 0;            // of the gradients made of factors
   std::vector<double> leaf_losses_;      // of it: loss, mse and vb of each micro-batch
   int64_t leaf_ = 0;                     // number of the micro-batch
   std::string bad_activation_;

@@ -24,8 +24,4 @@ struct TrainOptions {
 ///           last checkpoint that cannot be written
 int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm);
 
-/// Prints what a run on `ranks` ranks (0: the ranks of `comm`) would look like: placement, model, memory, steps.
-/// Errors:   as run_training, as far as they can be seen without starting
-void print_dry_run(const Config& config, int ranks, dist::Communicator& comm);
-
 }  // namespace ditrain::train

@@ -1,0 +1,68 @@
+#include "ditrain/train/dry_run.hpp"
+
+#include <fmt/format.h>
+
+#include "ditrain/base/log.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/train/inputs.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/placement.hpp"
+#include "ditrain/train/rank_groups.hpp"
+
+namespace ditrain::train {
+
+namespace {
+
+platform::Topology allowed_part(const platform::Topology& machine) {
+  return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
+}
+
+// Of so many that nobody started.
+int ranks_per_node(const Config& config, int ranks) {
+  return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
+}
+
+// Of the ranks that run, or of those that somebody asks about or that another machine would run.
+std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
+  const platform::Topology machine = platform::probe_machine();
+  if (ranks > 0 || !machine.is_this_machine) {
+    const int supposed = ranks > 0 ? ranks : comm.world_size();
+    const platform::Topology allowed = allowed_part(machine);
+    return describe(suppose_ranks(config, allowed, supposed), allowed, supposed);
+  }
+  const Placement placement = plan_placement(config, comm);
+  std::string text = describe(placement, comm);
+  for (const std::string& note : placement.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+}  // namespace
+
+void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
+  validate(wanted);
+  const int world = ranks > 0 ? ranks : comm.world_size();
+  const Config config =
+      ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
+  validate_for_ranks(config, world);
+  const std::string placement = describe_placement(config, ranks, comm);
+  const auto data = open_data(config);
+  log::info_lines(placement);
+  log::info_lines(describe_model(config));
+  log::info("data: {}", data->describe());
+  const int shares = replicas(config, world);
+  if (shares < world) log::info("{} rank(s) share a replica and its samples", tensor_ranks(config));
+  log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
+            config.train.global_batch / shares, micro_batch_of(config, shares), config.train.steps,
+            double(config.train.steps * config.train.global_batch) / double(data->size()));
+  nn::Dit model(config.model, {.size = tensor_ranks(config)});
+  log::info_lines(AdalnFactors(config, model.parameters(), shares).describe());
+  const MemoryPlan plan = plan_memory(config, world);
+  log::info_lines(describe(plan));
+  const size_t limit = platform::memory_limit().bytes;
+  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.total());
+  check_memory(plan, config, world, ranks > 0 ? 1 : comm.local_size());
+}
+
+}  // namespace ditrain::train
