@@ -59,12 +59,30 @@ void Tape::call_hooks(HookPoint point, const Node& node) const {
 }
 
 void Tape::forward(ops::Context& ctx) {
-  for (const auto& node : nodes_) {
-    call_hooks(HookPoint::kPreForward, *node);
-    node->forward(ctx);
-    for (const ActivationRef& a : node->recomputed_) a->written_by = node.get();
-    call_hooks(HookPoint::kPostForward, *node);
-  }
+  for (size_t next = 0; next < nodes_.size();) next = forward_stretch(next, ctx);
+}
+
+// Of one node, or of all neighbours with the same samples; returns the node behind.
+size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
+  const int64_t samples = nodes_[first]->samples();
+  size_t end = first + 1;
+  while (samples > 0 && end < nodes_.size() && nodes_[end]->samples() == samples) ++end;
+  const auto run = [&](bool leads, const auto& compute) {
+    for (size_t i = first; i < end; ++i) {
+      if (leads) call_hooks(HookPoint::kPreForward, *nodes_[i]);
+      compute(*nodes_[i]);
+      if (leads) call_hooks(HookPoint::kPostForward, *nodes_[i]);
+    }
+  };
+  if (samples == 0)
+    run(true, [&](Node& node) { node.forward(ctx); });
+  else
+    ctx.over_samples(samples, [&](ops::Context& part, const parallel::Range& some) {
+      run(part.leads(), [&](Node& node) { node.forward_of(part, some); });
+    });
+  for (size_t i = first; i < end; ++i)
+    for (const ActivationRef& a : nodes_[i]->recomputed_) a->written_by = nodes_[i].get();
+  return end;
 }
 
 // The last node that used a shared tensor in forward finds its own contents there.

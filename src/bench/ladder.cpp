@@ -110,7 +110,8 @@ void bench_ladder(Harness& harness, const LadderBench& bench) {
   if (bench.modules) add_table4(harness, bench);
   harness.note(
       "paper, Figure 9, XL/2 on its node: 5.5x by its GEMM, 6.3x with asynchronous communication, 6.6x with "
-      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN");
+      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN. What asynchronous "
+      "communication gives here: mpirun -np 2 ditbench comm --model M, `engine` beside `at the end`");
   harness.note(
       "paper, Table 3, s a step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
       "147.18 16.14 13.18; L/2 636.08 91.72 64.86 14.52 9.92; B/2 181.66 41.42 19.82 5.83 3.97; S/2 47.90 "

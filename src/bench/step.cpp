@@ -66,8 +66,8 @@ class Trainee {
             {"optimizer_s", s.work[WorkKind::kOptimizer]},
             {"waiting_s", s.work.waiting_s},
             {"other_s", s.seconds - accounted},
-            {"team_barriers_a_block", a_block(meetings_.of_team), false},
-            {"cluster_barriers_a_block", a_block(meetings_.of_cluster), false}};
+            {"team_barriers_a_block", a_block(meetings_.of_team)},
+            {"cluster_barriers_a_block", a_block(meetings_.of_cluster)}};
   }
   int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / config_.train.global_batch; }
 

@@ -51,10 +51,6 @@ void AttentionHalf::compute(ops::Context& ctx, const Samples& s) const {
                                ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
 }
 
-void AttentionHalf::forward(ops::Context& ctx) {
-  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) { compute(part, s); });
-}
-
 void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
   ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
     const Tensor dx = of(stream_.dx_BTC, s), dproj = of(dproj_, s), dattn = of(dattn_, s), dqkv = of(dqkv_, s);

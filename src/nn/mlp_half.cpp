@@ -40,11 +40,9 @@ void MlpHalf::compute(ops::Context& ctx, const Samples& s, const ops::LinearOutp
   weights_.fc2.forward_summed(ctx, stream_, of(gelu_BTF_, s), of(fc2_, s), after_fc2);
 }
 
-void MlpHalf::forward(ops::Context& ctx) {
-  ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
-    const ops::Chunk gate = first_half_.modulation(kGateMlp, s);
-    compute(part, s, ops::then_gate_residual(of(first_half_.x_mid_BTC, s), gate, of(x_out_BTC_, s)));
-  });
+void MlpHalf::forward_of(ops::Context& ctx, const Samples& s) {
+  const ops::Chunk gate = first_half_.modulation(kGateMlp, s);
+  compute(ctx, s, ops::then_gate_residual(of(first_half_.x_mid_BTC, s), gate, of(x_out_BTC_, s)));
 }
 
 void MlpHalf::recompute(ops::Context& ctx) {

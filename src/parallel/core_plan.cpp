@@ -187,6 +187,16 @@ void check_clusters(int clusters, int threads) {
                       .hint = "parallel.clusters: auto"});
 }
 
+/// Where none was wanted, or a core that was set aside is missing in one, clusters may differ.
+void note_unequal(const CoreRequest& r, int aside, CorePlan& plan) {
+  const auto [least, most] = std::minmax_element(plan.cluster_sizes.begin(), plan.cluster_sizes.end());
+  if (r.clusters < 2 || *most - *least <= (aside > 0 ? 1 : 0)) return;
+  plan.notes.push_back(
+      fmt::format("parallel.clusters: {} does not divide {} worker(s): clusters have {} to {}, the "
+                  "smaller ones rule; another number, or auto",
+                  r.clusters, plan.num_workers(), *least, *most));
+}
+
 /// More workers than cores: nobody is bound, and a cluster is a number of threads.
 CorePlan unbound(const CoreRequest& r, int threads, int cores_of_mask) {
   CorePlan plan;
@@ -195,6 +205,7 @@ CorePlan unbound(const CoreRequest& r, int threads, int cores_of_mask) {
   plan.clusters_from = r.clusters > 0 ? "parallel.clusters" : "workers are not bound";
   plan.notes.push_back(fmt::format("{} threads of {} rank(s) share {} core(s): workers are not pinned and slower",
                                    r.ranks_on_mask * threads, r.ranks_on_mask, cores_of_mask));
+  note_unequal(r, 0, plan);
   return plan;
 }
 
@@ -253,6 +264,7 @@ CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
   if (request.clusters > int(cores.size())) cores = single_threads(cores);
   place_workers(request.clusters > 0 ? wanted_clusters(cores, request.clusters, plan) : automatic_clusters(cores, plan),
                 counts.threads, topology, plan);
+  note_unequal(request, counts.comm + counts.copy, plan);
   return plan;
 }
 

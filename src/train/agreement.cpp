@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/commit.hpp"
+#include "ditrain/io/crc32.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/version.hpp"
 
@@ -53,6 +55,19 @@ std::vector<std::string> difference(const std::vector<Fact>& mine, const std::ve
   return {};
 }
 
+/// Of the file that this process runs: the same version may have been built in several ways.
+std::string program_file() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  std::vector<char> block(size_t{1} << 20);
+  uint32_t crc = 0;
+  int64_t bytes = 0;
+  while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0) {
+    crc = io::crc32(crc, block.data(), size_t(file.gcount()));
+    bytes += file.gcount();
+  }
+  return fmt::format("{} bytes with checksum {:08x}", bytes, crc);
+}
+
 }  // namespace
 
 void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
@@ -78,6 +93,7 @@ std::vector<Fact> start_facts(const Config& config, const TrainOptions& options)
       fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
                   options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
   return {{"program version", "ditrain " + build, "one build for all nodes"},
+          {"program file", program_file(), "one build for all nodes"},
           {"instruction set", kernels::chosen_isa(),
            "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and weights "
            "would drift apart"},

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <sstream>
 
@@ -144,7 +145,7 @@ TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog o
   CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));  // mpirun returns 0 then
 }
 
-TEST_CASE("ranks of another config, instruction set or command line are refused before anything is written") {
+TEST_CASE("ranks of another build, config, instruction set or command line are refused before anything is written") {
   const ScratchFolder scratch;
   const std::string out = scratch / "run";
   const Args plain = Args{"-np", "1"} + tiny_ditrain(out, 2);
@@ -154,6 +155,11 @@ TEST_CASE("ranks of another config, instruction set or command line are refused 
   refused(Args{"-np", "1"} + tiny_ditrain(out, 2, sets({"train.global_batch=16"})),
           {"[ranks] rank 1 (", "does not have the config of rank 0 (", "global_batch: 16", "global_batch: 8"});
   refused(Args{"-np", "1"} + tiny_ditrain(out, 2, {"--trace"}), {"the command line of rank 0", "--trace"});
+  Args another_build = tiny_ditrain(out, 2);
+  fs::copy_file(another_build.front(), scratch / "ditrain");
+  another_build.front() = scratch / "ditrain";
+  std::ofstream(another_build.front(), std::ios::app) << '\n';
+  refused(Args{"-np", "1"} + another_build, {"does not have the program file of rank 0 (", "bytes with checksum"});
   refused(rank_with_environment("DITRAIN_ISA=baseline", tiny_ditrain(out, 2)),
           {"the instruction set of rank 0", "got baseline", "mpirun -x DITRAIN_ISA"});
 }

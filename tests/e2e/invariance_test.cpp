@@ -13,7 +13,7 @@ constexpr int64_t kSteps = 20;
 std::vector<double> losses(const std::string& out) { return column(read_metrics(out), "loss"); }
 }  // namespace
 
-TEST_CASE("ranks: 1, 2 and 4 ranks have the same losses with the same global batch") {
+TEST_CASE("ranks: 1, 2, 3 and 4 ranks have the same losses with the same global batch") {
   const ScratchFolder scratch;
   const std::string one = scratch / "1", two = scratch / "2", four = scratch / "4";
   REQUIRE_EXIT(run(tiny_ditrain(one, kSteps)), 0);
@@ -22,6 +22,10 @@ TEST_CASE("ranks: 1, 2 and 4 ranks have the same losses with the same global bat
   CHECK(largest_relative_difference(losses(two), losses(one)) < kTolerance);
   REQUIRE_EXIT(run(mpirun(4, tiny_ditrain(four, kSteps))), 0);
   CHECK(largest_relative_difference(losses(four), losses(one)) < kTolerance);
+  const Args dozen = sets({"train.global_batch=12"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "dozen", kSteps, dozen)), 0);
+  REQUIRE_EXIT(run(mpirun(3, tiny_ditrain(scratch / "3", kSteps, dozen))), 0);
+  CHECK(largest_relative_difference(losses(scratch / "3"), losses(scratch / "dozen")) < kTolerance);
   // The comparison can fail: another seed is far outside.
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "seed", kSteps, sets({"train.seed=1"}))), 0);
   CHECK(largest_relative_difference(losses(scratch / "seed"), losses(one)) > 100 * kTolerance);

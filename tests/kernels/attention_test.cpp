@@ -230,7 +230,7 @@ void check_bf16(const KernelTable& table, int64_t t, int64_t d, int64_t heads) {
 
 TEST_CASE("attention of bf16 tensors stays within its roundings") {
   for (const KernelTable* table : usable_tables()) {
-    for (int64_t t : {1, 2, 15, 33, 64, 256, 301})
+    for (int64_t t : {1, 2, 15, 33, 64, 256, 301, 571})
       for (int64_t d : {8, 17, 64, 72}) check_bf16(*table, t, d, t % 2 + 1);
   }
 }

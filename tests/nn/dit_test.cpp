@@ -187,7 +187,7 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
   }
 }
 
-TEST_CASE("clusters that have their own samples meet at the ends of half-layers only") {
+TEST_CASE("clusters that have their own samples go through all blocks before they meet") {
   const auto meetings = [](const Crew& crew) {
     Rig rig(small(8, 12), 4, crew);
     rig.pass.forward(rig.ctx);
@@ -198,8 +198,8 @@ TEST_CASE("clusters that have their own samples meet at the ends of half-layers 
   const auto columns = meetings(Crew(4, 2, ops::Cut::kN)), samples = meetings(Crew(4, 2, ops::Cut::kSamples));
   const int64_t depth = small(8, 12).depth;
   CHECK(columns.second == 0);
-  CHECK(samples.second == 7 * depth);                 // four jobs of an attention half, three of an MLP half
-  CHECK(columns.first - samples.first == 5 * depth);  // seven jobs are two
+  CHECK(samples.second == 7 * depth);                     // four jobs of an attention half, three of an MLP half
+  CHECK(columns.first - samples.first == 7 * depth - 1);  // all jobs of all blocks are one
   CHECK(meetings(Crew(2, 2, ops::Cut::kSamples)).second == 0);
 }
 

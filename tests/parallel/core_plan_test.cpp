@@ -226,10 +226,13 @@ TEST_CASE("a number of clusters: domains or caches if it fits, else runs of core
   CHECK(plan(2).notes.empty());
   CHECK(plan(16).notes.empty());
   CHECK(plan(3).cluster_sizes == Sizes{22, 21, 21});
-  CHECK(plan(3).notes.empty());  // fewer clusters than domains must span some
+  REQUIRE(plan(3).notes.size() == 1);  // fewer clusters than domains must span some: no note of that
+  CHECK_THAT(plan(3).notes[0],
+             Catch::Contains("parallel.clusters: 3 does not divide 64 worker(s)") && Catch::Contains("have 21 to 22"));
+  CHECK(plan(4, 1).notes.empty());
   const CorePlan five = plan(5);
   CHECK(five.cluster_sizes == Sizes{13, 13, 13, 13, 12});
-  REQUIRE(five.notes.size() == 3);
+  REQUIRE(five.notes.size() == 4);
   CHECK_THAT(five.notes[0], Catch::Contains("cluster 1 spans 2 NUMA domains"));
 }
 
@@ -238,7 +241,8 @@ TEST_CASE("more threads than cores: not bound, clusters are numbers of threads")
   const CorePlan plan = plan_cores(t, {.threads = 5, .clusters = 2});
   CHECK(plan.workers.empty());
   CHECK(plan.cluster_sizes == Sizes{3, 2});
-  REQUIRE(plan.notes.size() == 1);
+  REQUIRE(plan.notes.size() == 2);
+  CHECK_THAT(plan.notes[1], Catch::Contains("parallel.clusters: 2 does not divide 5 worker(s)"));
   CHECK_THAT(plan.notes[0], Catch::Contains("5 threads of 1 rank(s) share 2 core(s): workers are not pinned"));
   CHECK(plan.team().pus.empty());
   const CorePlan crowded = plan_cores(t, {.budget = 1, .ranks_on_mask = 3, .rank_on_mask = 2});

@@ -52,7 +52,13 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  virtual void forward(ops::Context& ctx) = 0;
+  /// Unless overridden: of all samples.
+  virtual void forward(ops::Context& ctx) { forward_of(ctx, {0, samples()}); }
+  /// More than 0: so many samples of the batch need nothing of each other, and forward_of() computes some of them.
+  /// Neighbouring nodes that say so run as one: clusters of the team that have samples each go through all of them
+  /// without meeting.
+  virtual int64_t samples() const { return 0; }
+  virtual void forward_of(ops::Context&, const parallel::Range&) {}
   /// Writes all that the node declared with kRecompute again, to the same bits, from what is kept. Called before
   /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
   /// before, and may call forward of the nodes before it.
@@ -73,7 +79,8 @@ class Node {
   std::vector<ActivationRef> kept_, recomputed_;
 };
 
-/// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook.
+/// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook. Where
+/// clusters go through forward on their own, its hooks are called by the first one, the others may be elsewhere.
 enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward };
 using Hook = std::function<void(const Node&)>;
 
@@ -111,6 +118,7 @@ class Tape {
 
  private:
   void call_hooks(HookPoint point, const Node& node) const;
+  size_t forward_stretch(size_t first, ops::Context& ctx);
   void recompute(Node& node, ops::Context& ctx) const;
 
   Mode mode_;

@@ -24,7 +24,8 @@ class AttentionHalf final : public autograd::Node {
  public:
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
                 const TokenStream& stream, const Modulations& modulations);
-  void forward(ops::Context& ctx) override;
+  int64_t samples() const override { return stream_.batch; }
+  void forward_of(ops::Context& ctx, const Samples& s) override { compute(ctx, s); }
   void backward(ops::Context& ctx, Gradients gradients) override;
 
   /// x + attn(...) of some samples, into x_mid.
@@ -55,7 +56,8 @@ class MlpHalf final : public autograd::Node {
   MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
-  void forward(ops::Context& ctx) override;
+  int64_t samples() const override { return stream_.batch; }
+  void forward_of(ops::Context& ctx, const Samples& s) override;
   /// In Recompute::kBlock also the attention half, of which nothing but the input is left.
   void recompute(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;

@@ -151,6 +151,8 @@ class Context {
     if (mine_ || products.by != Products::By::kOwn || !products.fuse) return f(*this);
     run_as_workers([&](const parallel::Worker& w) { f(*shared_->in_a_row[size_t(w.worker)]); });
   }
+  /// Of the contexts in which f runs at the same time, this is the first worker's.
+  bool leads() const { return !mine_ || mine_->worker == 0; }
   /// Whether jobs follow each other without a meeting.
   bool is_in_a_row() const { return in_a_row_; }
 

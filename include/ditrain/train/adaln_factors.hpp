@@ -5,7 +5,8 @@
 //
 //   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> multiply()
 //
-// See FactorRows in nn/layers.hpp for the place.
+// See FactorRows in nn/layers.hpp for the place. The squares of such a gradient, which sums bring along, take a pass of
+// their own over it when it has just been made.
 #pragma once
 #include <string>
 #include <vector>
