@@ -58,6 +58,9 @@ void Tape::call_hooks(HookPoint point, const Node& node) const {
     for (const Hook& hook : it->second) hook(node);
 }
 
+void Node::forward(ops::Context&) { DITRAIN_CHECK(false, name() + " computes nothing"); }
+void Node::forward_of(ops::Context&, const parallel::Range&) { DITRAIN_CHECK(false, name() + " takes no samples"); }
+
 void Tape::forward(ops::Context& ctx) {
   for (size_t next = 0; next < nodes_.size();) next = forward_stretch(next, ctx);
 }

@@ -120,15 +120,15 @@ class Meter {
                         .expected = "false: it needs the engine"});
     train::validate_for_ranks(config, ranks);
     train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
-    config.dist.engine = config.dist.overlap = true;  // the ways below differ in these,
-    if (!config.dist.simulate_link)
-      config.dist.adaln = "reduce";  // not in what travels: sums in passing gather nothing
+    config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
     return config;
   }
 
   void add_passing() {
     passing_config_ = config_;
     passing_config_.dist.engine = false, passing_config_.dist.wire = "f32";
+    passing_config_.dist.adaln = "reduce";
+    harness_.note("in passing: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
     passing_ = std::make_unique<train::TrainStep>(passing_config_, model_, comm_, harness_.ctx());
     passing_->allocate();
     contenders_.push_back({"in passing", [this] { passing_->run(batch_, progress_); }, passing_.get()});

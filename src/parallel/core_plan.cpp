@@ -191,10 +191,11 @@ void check_clusters(int clusters, int threads) {
 void note_unequal(const CoreRequest& r, int aside, CorePlan& plan) {
   const auto [least, most] = std::minmax_element(plan.cluster_sizes.begin(), plan.cluster_sizes.end());
   if (r.clusters < 2 || *most - *least <= (aside > 0 ? 1 : 0)) return;
-  plan.notes.push_back(
-      fmt::format("parallel.clusters: {} does not divide {} worker(s): clusters have {} to {}, the "
-                  "smaller ones rule; another number, or auto",
-                  r.clusters, plan.num_workers(), *least, *most));
+  const bool divides = plan.num_workers() % r.clusters == 0;
+  plan.notes.push_back(fmt::format(
+      "parallel.clusters: {} {} {} worker(s): clusters have {} to {}, the smaller ones rule; {}", r.clusters,
+      divides ? "follows unequal parts of the machine in" : "does not divide", plan.num_workers(), *least, *most,
+      divides ? "an affinity mask of equal parts of them" : "another number, or auto"));
 }
 
 /// More workers than cores: nobody is bound, and a cluster is a number of threads.

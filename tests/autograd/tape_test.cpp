@@ -1,7 +1,9 @@
 // The tape: order of nodes and hooks, what is kept and what is shared, in training and in inference.
 #include "ditrain/autograd/tape.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "ditrain/base/error.hpp"
 
@@ -65,6 +67,54 @@ TEST_CASE("hooks run at the borders of each node, in the order in which they wer
   tape.backward(rig.ctx);
   CHECK(rig.calls == Calls{"pre-backward b", "backward b", "post-backward b",  //
                            "pre-backward a", "backward a", "post-backward a"});
+}
+
+TEST_CASE("neighbours whose samples need nothing of each other are one job for clusters that have samples each") {
+  struct Sampled final : Node {
+    Sampled(Tape&, const std::string& name, int64_t batch) : Node(name, {}), batch_(batch), met(size_t(batch)) {}
+    int64_t samples() const override { return batch_; }
+    void forward_of(ops::Context&, const parallel::Range& s) override {
+      for (int64_t i = s.begin; i < s.end; ++i) met[size_t(i)] = std::this_thread::get_id();
+    }
+    void backward(ops::Context&, Gradients) override {}
+    int64_t batch_;
+    std::vector<std::thread::id> met;
+  };
+  Rig rig;
+  parallel::Team team({.num_workers = 2, .num_clusters = 2});
+  ops::Context ctx(team);
+  Tape tape(Mode::kTraining);
+  const auto& a = tape.record<Sampled>("a", 4);
+  const auto& b = tape.record<Sampled>("b", 4);
+  tape.record<Recorder>("c", rig.calls);
+  const auto& d = tape.record<Sampled>("d", 6);
+  const auto& e = tape.record<Sampled>("e", 4);
+  tape.add_hook(HookPoint::kPreForward, [&](const Node& node) { rig.calls.push_back("pre " + node.name()); });
+  tape.add_hook(HookPoint::kPostForward, [&](const Node& node) { rig.calls.push_back("post " + node.name()); });
+  const int64_t before = ctx.meetings().of_team;
+  tape.forward(ctx);
+  CHECK(ctx.meetings().of_team - before == 3);  // a and b; d; e
+  CHECK(rig.calls == Calls{"pre a", "post a", "pre b", "post b", "pre c", "forward c", "post c", "pre d", "post d",
+                           "pre e", "post e"});
+  for (const Sampled* node : {&a, &b, &d, &e}) {
+    const auto half = node->met.begin() + node->batch_ / 2;
+    CHECK(std::count(node->met.begin(), half, node->met.front()) == node->batch_ / 2);
+    CHECK(std::count(half, node->met.end(), node->met.back()) == node->batch_ / 2);
+    CHECK(node->met.front() != node->met.back());
+  }
+}
+
+TEST_CASE("a node that neither computes a batch nor takes samples is a fault") {
+  struct Nothing final : Node {
+    Nothing(Tape&, int64_t batch) : Node("nothing", {}), batch_(batch) {}
+    int64_t samples() const override { return batch_; }
+    void backward(ops::Context&, Gradients) override {}
+    int64_t batch_;
+  };
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  tape.record<Nothing>(GENERATE(0, 4));
+  CHECK_THROWS_AS(tape.forward(rig.ctx), LogicFault);
 }
 
 TEST_CASE("what is not kept is written again within the borders of backward, unless it is still there") {

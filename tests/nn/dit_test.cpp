@@ -247,9 +247,9 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
-  for (int workers : {1, 2, 3})
+  for (const Crew& crew : {Crew(1), Crew(2), Crew(3), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples)})
     for (const std::string& name : nn::recompute_names()) {
-      Rig rig(config, 3, workers, Mode::kTraining, nn::recompute_named(name), precision);
+      Rig rig(config, 4, crew, Mode::kTraining, nn::recompute_named(name), precision);
       const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
         rig.pass.forward(rig.ctx);
@@ -258,7 +258,8 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
         const std::vector<std::vector<float>> got{out, to_vector(rig.model.parameters().grads),
                                                   to_vector(rig.pass.dimage())};
         if (expected.empty()) expected = got;
-        INFO(dtype_name(precision) << ", " << name << ", " << workers << " workers, pass " << pass);
+        INFO(dtype_name(precision) << ", " << name << ", " << crew.workers << " workers in " << crew.clusters
+                                   << " clusters, pass " << pass);
         CHECK(got == expected);
       }
     }
@@ -291,7 +292,10 @@ TEST_CASE("recompute modes have names") {
 }
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
-  Rig training(small()), inference(small(), 2, 1, Mode::kInference);
+  const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples));
+  nn::DitConfig config = small();
+  config.depth = 4;
+  Rig training(config, 4), inference(config, 4, crew, Mode::kInference);
   training.pass.forward(training.ctx);
   inference.pass.forward(inference.ctx);
   CHECK(to_vector(training.pass.out()) == to_vector(inference.pass.out()));

@@ -236,6 +236,16 @@ TEST_CASE("a number of clusters: domains or caches if it fits, else runs of core
   CHECK_THAT(five.notes[0], Catch::Contains("cluster 1 spans 2 NUMA domains"));
 }
 
+TEST_CASE("wanted clusters that follow unequal parts of the machine are noted as such") {
+  Topology t = synthetic_machine(platform::kLx2);
+  std::vector<int> pus;
+  for (int pu = 30; pu < 42; ++pu) pus.push_back(pu);  // 8 cores of a NUMA domain, 4 of the next
+  const CorePlan plan = plan_cores(with_mask(t, pus), {.budget = 12, .clusters = 2, .comm_cores = 0, .copy_cores = 0});
+  CHECK(plan.cluster_sizes == Sizes{8, 4});
+  REQUIRE(plan.notes.size() == 1);
+  CHECK_THAT(plan.notes[0], Catch::Contains("parallel.clusters: 2 follows unequal parts of the machine"));
+}
+
 TEST_CASE("more threads than cores: not bound, clusters are numbers of threads") {
   const Topology t = synthetic_machine(platform::kLaptop);
   const CorePlan plan = plan_cores(t, {.threads = 5, .clusters = 2});

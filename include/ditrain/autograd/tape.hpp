@@ -52,13 +52,13 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// Unless overridden: of all samples.
-  virtual void forward(ops::Context& ctx) { forward_of(ctx, {0, samples()}); }
-  /// More than 0: so many samples of the batch need nothing of each other, and forward_of() computes some of them.
-  /// Neighbouring nodes that say so run as one: clusters of the team that have samples each go through all of them
-  /// without meeting.
+  /// A node computes all of its batch at once, or, with samples() > 0, some samples at a time: those need nothing of
+  /// each other then, and all that nodes share (temporaries, activations of inference) has the samples as its first
+  /// dimension. Neighbouring nodes with equal samples() run as one: clusters of the team that have samples each go
+  /// through all of them without meeting.
   virtual int64_t samples() const { return 0; }
-  virtual void forward_of(ops::Context&, const parallel::Range&) {}
+  virtual void forward(ops::Context& ctx);                                        ///< if samples() is 0
+  virtual void forward_of(ops::Context& ctx, const parallel::Range& of_samples);  ///< else
   /// Writes all that the node declared with kRecompute again, to the same bits, from what is kept. Called before
   /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
   /// before, and may call forward of the nodes before it.
@@ -80,7 +80,8 @@ class Node {
 };
 
 /// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook. Where
-/// clusters go through forward on their own, its hooks are called by the first one, the others may be elsewhere.
+/// clusters go through forward on their own, its hooks are called by the first worker inside the job, where no op may
+/// be called and only the samples of its cluster are written.
 enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward };
 using Hook = std::function<void(const Node&)>;
 

@@ -6,7 +6,7 @@
 //                 the arenas of all, in rank order; the first ranks of the nodes then exchange slices (everybody gets
 //                 1/nodes of the bucket from everybody, adds in node order, sends the sum back: 2 (n-1)/n of the bucket
 //                 over the wire, in f32 or rounded to bf16 with f32 sums); the result is spread over the arenas of the
-//                 node. On one node the two passes are one: a chunk is summed, squared and copied while it is in cache.
+//                 node. On one node the two passes are one: a piece is summed, squared and copied while it is in cache.
 //
 // A node's terms, and then the nodes', are added one after the other, or along a tree (sums.hpp): then 1, 2, 4, ...
 // ranks with the subtrees of one tree as their terms get the same bits.
@@ -56,11 +56,10 @@ class Engine {
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
 
   /// With config.gathers: data[i] becomes what the rank has whose shard_of(n) of this grain holds i, for i < n: a part
-  /// of the arena, however sums are made, and never rounded. Started in one order with the sums. The outcome's
-  /// sum_squares is 0. Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank
-  /// sends its node's
-  ///           shards to every other one, (nodes-1)/nodes of the data in for each node, after a sum that was made whole
-  ///           there (3 instead of 2 (n-1)/n of the data together).
+  /// of the arena, however sums are made, and never rounded. Started in one order with the sums. sum_squares is 0.
+  /// Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank sends its node's
+  ///           shards to every other one, (nodes-1)/nodes of the data in for each node (after a sum that was made whole
+  ///           there 3 instead of 2 (n-1)/n of the data together).
   std::unique_ptr<Request> start_allgather(float* data, int64_t n, int64_t grain = kPiece);
 
   Communicator& communicator() const;

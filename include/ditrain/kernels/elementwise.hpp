@@ -1,8 +1,8 @@
 // Element-wise work, norms and reductions on raw pointers; one thread's share. Arithmetic is f32; activations may be
 // f32 or bf16 (rounded to nearest even when stored), the residual stream, conditioning and sums are f32. Sums run in an
 // order fixed by the shape alone. Subnormal numbers are computed with as they are, nothing is flushed to zero, in all
-// kernels (but see convert() and bf16 products). `cols` is contiguous; a matrix has the row stride that is given or
-// `cols`.
+// kernels (but see GELU, SiLU, convert() and bf16 products). `cols` is contiguous; a matrix has the row stride that is
+// given or `cols`.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -36,7 +36,7 @@ class Trace {
                 const std::vector<dist::ReductionOutcome>& sums);
   /// Off: what happens is not recorded until it is on again.
   void set_enabled(bool enabled) { enabled_ = enabled; }
-  /// Records forward and backward of every node.
+  /// Records forward and backward of every node; of nodes that clusters go through on their own the first one's.
   void watch(autograd::Tape& tape);
   /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB. Errors:
   /// RunError if the file cannot be written
