@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds with sanitizers and runs the tests of threads and of ranks: memory errors and undefined behaviour (asan-ubsan),
-# races (tsan). About three quarters of an hour on two cores.
+# races (tsan). Hours on two cores: the kernels alone take long to compile.
 #   scripts/test_sanitizers.sh [asan-ubsan] [tsan]       default: both
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -61,7 +61,7 @@ class Node {
   virtual void forward_of(ops::Context& ctx, const parallel::Range& of_samples);  ///< else
   /// Writes all that the node declared with kRecompute again, to the same bits, from what is kept. Called before
   /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
-  /// before, and may call forward of the nodes before it.
+  /// before, and may compute again what a node before it writes.
   virtual void recompute(ops::Context&) {}
   /// Writes or adds to the gradients of its parameters and turns the gradient of its output into that of its input.
   virtual void backward(ops::Context& ctx, Gradients gradients) = 0;

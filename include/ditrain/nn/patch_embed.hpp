@@ -18,7 +18,7 @@ class PatchEmbed final : public autograd::Node {
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
-  ActivationRef image;   ///< input [B, in, H, W], written by the caller
+  ActivationRef image;   ///< input [B, in, H, W], written by the caller, read by forward and by backward
   ActivationRef dimage;  ///< its gradient, written by backward if `want_input_gradient` was called
   void want_input_gradient(autograd::Tape& tape);
 

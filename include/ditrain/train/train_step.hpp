@@ -122,9 +122,9 @@ class TrainStep {
   std::optional<dist::Shards> shards_;  // of dist.shard_optimizer, on several ranks
   std::unique_ptr<ShardedUpdate> sharded_;
   std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible
-  double factor_squares_ = 0;            // of the gradients made of factors
   std::vector<double> leaf_losses_;      // of it: loss, mse and vb of each micro-batch
   int64_t leaf_ = 0;                     // number of the micro-batch
+  double factor_squares_ = 0;            // of the gradients made of factors
   std::string bad_activation_;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one
   bool mark_buckets_ = false, weights_are_spoilt_ = false;
