@@ -1,7 +1,5 @@
 // Folders and files that the tests of this module make and remove.
 #pragma once
-#include <unistd.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,28 +9,16 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "io/temporary_folder.hpp"
 
 namespace ditrain::dataset {
 
-/// A folder of its own, removed at the end of the scope.
-class ScratchFolder {
+/// A folder for data.
+class ScratchFolder : public TemporaryFolder {
  public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ditrain_dataset_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ec;
-    std::filesystem::remove_all(path_, ec);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::string& path() const { return path_; }
   /// The path of `name` inside; its folder is made.
   std::string at(const std::string& name) const {
-    const std::filesystem::path full = std::filesystem::path(path_) / name;
+    const std::filesystem::path full = std::filesystem::path(path()) / name;
     std::filesystem::create_directories(full.parent_path());
     return full.string();
   }
@@ -43,9 +29,6 @@ class ScratchFolder {
   void write_grey(const std::string& name, uint8_t value, int64_t height = 8, int64_t width = 8) const {
     io::write_png(at(name), {width, height, 3, std::vector<uint8_t>(size_t(height * width * 3), value)});
   }
-
- private:
-  std::string path_;
 };
 
 struct Sample {

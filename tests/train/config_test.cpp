@@ -1,15 +1,13 @@
 // Configs: what is read, what is refused and with which words, and that text made from a config gives it back.
 #include "ditrain/train/config.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 
 #include "config_support.hpp"
+#include "io/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::train;
@@ -51,18 +49,6 @@ std::string other_value(const Option& option, const Config& base) {
   }
   return "";
 }
-
-struct TempFolder {
-  TempFolder() : path(fs::temp_directory_path() / ("ditrain_config_test_" + std::to_string(::getpid()))) {
-    fs::create_directories(path);
-  }
-  ~TempFolder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-    return (path / name).string();
-  }
-  fs::path path;
-};
 
 }  // namespace
 
@@ -464,16 +450,20 @@ TEST_CASE("an unset data path tells the line to set") {
 }
 
 TEST_CASE("config files are found, read and capped") {
-  const TempFolder folder;
-  const std::string path = folder.write("good.yaml", "train: {steps: 41}\n");
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, const std::string& text) {
+    put_file(folder / name, text);
+    return folder / name;
+  };
+  const std::string path = write("good.yaml", "train: {steps: 41}\n");
   CHECK(load_config(path, {"train.seed=5"}).train.steps == 41);
   CHECK(load_config(path, {"train.seed=5"}).train.seed == 5);
-  const std::string bad = folder.write("bad.yaml", "train:\n  stepss: 41\n");
+  const std::string bad = write("bad.yaml", "train:\n  stepss: 41\n");
   CHECK(message_of([&] { load_config(bad); }).find("[config] " + bad + ":2: unknown key train.stepss") == 0);
-  const std::string big = folder.write("big.yaml", std::string((1 << 20) + 1, '#'));
+  const std::string big = write("big.yaml", std::string((1 << 20) + 1, '#'));
   CHECK(message_of([&] { load_config(big); }).find("[" + big + "] the file is too large; expected at most 1048576") !=
         std::string::npos);
-  CHECK(message_of([&] { load_config(folder.path.string()); }).find("is a folder") != std::string::npos);
+  CHECK(message_of([&] { load_config(folder.path()); }).find("is a folder") != std::string::npos);
   const std::string missing = message_of([] { load_config("no_such.yaml"); });
   CHECK(missing.find("[config] no such config file; got no_such.yaml, expected one of: no_such.yaml, ") == 0);
   CHECK(missing.find("share/ditrain/configs/no_such.yaml") != std::string::npos);
