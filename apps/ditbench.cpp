@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
@@ -31,13 +32,15 @@ CommandLine make_command_line() {
   return CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
-        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, strategies S)"},
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
+        "strategies S)"},
        {"batch", "N,...",
-        "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, strategies 16)"},
+        "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, clusters, strategies "
+        "16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
-        "thread clusters (default: one a NUMA domain, inside a single one an L3 cache; strategies, if that is one: one "
-        "a thread)"},
+        "thread clusters (default: one a NUMA domain, inside a single one an L3 cache; clusters, strategies, if that "
+        "is one: one a thread)"},
        {"precision", "P", "f32 or bf16", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
@@ -55,6 +58,8 @@ CommandLine make_command_line() {
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
+      "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
+      "          barriers\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
       "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
@@ -129,6 +134,13 @@ void run_step(const CommandLine& line, bench::Harness& harness, dist::Communicat
   bench::bench_steps(harness, step);
 }
 
+void run_clusters(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  bench::ClustersBench clusters{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  if (line.has("model")) clusters.model = line.get("model");
+  if (line.has("batch")) clusters.batch = line.get_int("batch", 1, 1 << 20);
+  bench::bench_clusters(harness, clusters);
+}
+
 void run_ladder(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::LadderBench ladder{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) ladder.models = {line.get("model")};
@@ -178,13 +190,9 @@ struct Bench {
   const char* name;
   void (*run)(const CommandLine&, bench::Harness&, dist::Communicator&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm},
-                              {"ops", run_ops},
-                              {"step", run_step},
-                              {"ladder", run_ladder},
-                              {"tune", run_tune},
-                              {"comm", run_comm},
-                              {"strategies", run_strategies}};
+constexpr Bench kBenches[] = {
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies}};
 
 const Bench& wanted_bench(const CommandLine& line) {
   std::vector<std::string> names;

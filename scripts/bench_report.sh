@@ -85,11 +85,8 @@ ranks_4() { mpirun -np 4 --oversubscribe "$bench" "$@"; }
 cluster_part() {
   local model link="{gbit_s: 10, latency_us: 20, hosts: 2}"
   for model in S B; do ditbench strategies --model $model --batch 16 --repeats 3; done
-  for model in "S --batch 16" "B --batch 8"; do  # one core, then clusters of one core each
-    ditbench step --model $model --threads 1
-    ditbench step --model $model --clusters "$cores"
-  done
-  ditbench step --model B --batch 8 --clusters "$cores" --set parallel.cut=n
+  ditbench clusters --model S --batch 16
+  ditbench clusters --model B --batch 8
   ditbench step --model B --batch 8 --set train.micro_batch=2
   ditbench step --model B --batch 8 --set train.micro_batch=2 --set dist.reproducible=true
   run "mpirun -np 2 ditbench" ranks_2 comm --kib 1024,131072

@@ -64,12 +64,6 @@ void take_turns(std::vector<Contender>& contenders, const Effort& effort, bool o
     }
 }
 
-double median_ratio(const std::vector<double>& theirs, const std::vector<double>& ours) {
-  std::vector<double> ratio;
-  for (size_t i = 0; i < ours.size(); ++i) ratio.push_back(theirs[i] / ours[i]);
-  return quantile(ratio, 0.5);
-}
-
 double difference(double before, double after) { return std::fabs(before - after) / std::max(before, after); }
 
 }  // namespace

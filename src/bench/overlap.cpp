@@ -31,11 +31,7 @@ struct Contender {
 
   double median_s() const { return quantile(seconds, 0.5); }
   /// Median over the rounds of our time / theirs.
-  double ratio_to(const Contender& other) const {
-    std::vector<double> ratios;
-    for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / other.seconds[i]);
-    return quantile(ratios, 0.5);
-  }
+  double ratio_to(const Contender& other) const { return median_ratio(seconds, other.seconds); }
   /// What the step that took nearest to the median tells.
   const dist::StepOutcome& median_outcome() const {
     const double median = median_s();

@@ -14,4 +14,11 @@ inline double quantile(std::vector<double> x, double q) {
   return x[std::min(x.size() - 1, size_t(q * double(x.size())))];
 }
 
+/// Median over the rounds of a / b.
+inline double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) ratios.push_back(a[i] / b[i]);
+  return quantile(ratios, 0.5);
+}
+
 }  // namespace ditrain::bench

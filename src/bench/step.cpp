@@ -69,7 +69,10 @@ class Trainee {
             {"team_barriers_a_block", a_block(meetings_.of_team)},
             {"cluster_barriers_a_block", a_block(meetings_.of_cluster)}};
   }
-  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / config_.train.global_batch; }
+  int64_t kept_bytes_per_image() {
+    const int64_t at_once = config_.train.micro_batch > 0 ? config_.train.micro_batch : config_.train.global_batch;
+    return int64_t(step_.tape().kept_bytes()) / at_once;
+  }
 
  private:
   double a_block(int64_t of_step) const { return double(of_step) / double(config_.model.depth); }

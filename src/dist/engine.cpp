@@ -84,7 +84,8 @@ struct Engine::State final : Task {
 Outlook Engine::State::advance() {
   Outlook outlook;
   try {
-    while (int(flights.size()) < config.max_in_flight && start_next()) outlook.progressed = true;
+    while ((broken || int(flights.size()) < config.max_in_flight) && start_next()) outlook.progressed = true;
+    if (broken) return outlook;
     for (size_t i = 0; i < flights.size(); ++i) advance_flight(i, outlook);
     land(outlook);
   } catch (...) {
@@ -143,11 +144,11 @@ void Engine::State::finish(const std::shared_ptr<Sum>& sum, const ReductionOutco
   some_done.notify_all();
 }
 
-/// The error reaches whoever waits for a sum, now or later.
+/// The error reaches whoever waits for a sum, now or later. What is under way stays as it is: it cannot be taken back
+/// without waiting for ranks that may be gone.
 void Engine::State::fail(std::exception_ptr error) {
   broken = std::move(error);
   for (const Flight& flight : flights) finish(flight.sum, {}, broken);
-  flights.clear();
 }
 
 namespace {
@@ -194,7 +195,7 @@ class EngineRequest final : public Request {
 };
 
 Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config)
-    : state_(std::make_shared<State>(communicator, config)) {
+    : state_(std::make_shared<State>(communicator, config)), exceptions_(std::uncaught_exceptions()) {
   DITRAIN_CHECK(config.max_in_flight >= 1 && config.max_in_flight <= 2, std::to_string(config.max_in_flight));
   DITRAIN_CHECK(config.hierarchical || config.wire == DType::kF32, "MPI sums f32 only");
   DITRAIN_CHECK(!config.tree || (config.hierarchical && config.wire == DType::kF32), "a tree of hierarchical f32 sums");
@@ -210,7 +211,8 @@ Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig
 
 Engine::~Engine() {
   if (state_->alone()) return;
-  state_->communicator.progress_thread()->remove(*state_);
+  ProgressThread& thread = *state_->communicator.progress_thread();
+  std::uncaught_exceptions() > exceptions_ ? thread.halt() : thread.remove(*state_);
   // Here, not when the last request goes: in this thread one can tell whether an exception unwinds the stack, and what
   // is under way must not be waited for then.
   state_->flights.clear();

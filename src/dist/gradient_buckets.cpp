@@ -102,16 +102,20 @@ void GradientBuckets::finish() {
   rearm();
 }
 
+void StepOutcome::add(const ReductionOutcome& bucket) {
+  double last_end_s = 0;
+  for (const ReductionOutcome& b : buckets) last_end_s = std::max(last_end_s, b.end_s);
+  communication_s += std::max(0.0, bucket.end_s - std::max(bucket.start_s, last_end_s));
+  buckets.push_back(bucket);
+}
+
 StepOutcome GradientBuckets::outcome() const {
   StepOutcome step{.sum_squares = 0.0, .exposed_s = exposed_s_};
-  double last_end_s = 0;
   for (const std::unique_ptr<Request>& request : requests_) {
     const std::optional<ReductionOutcome> bucket = request ? request->outcome() : std::nullopt;
     if (!bucket) return {.sum_squares = std::nullopt, .communication_s = step.exposed_s, .exposed_s = step.exposed_s};
     *step.sum_squares += bucket->sum_squares;
-    step.communication_s += std::max(0.0, bucket->end_s - std::max(bucket->start_s, last_end_s));
-    last_end_s = std::max(last_end_s, bucket->end_s);
-    step.buckets.push_back(*bucket);
+    step.add(*bucket);
   }
   if (requests_.empty()) step.sum_squares.reset();
   return step;

@@ -25,7 +25,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
       ema(parameters.ema);
   std::optional<Pin<BFloat16>> copy;
   if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
-  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, 1024,
+  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, kGrain,
                 [&](int64_t begin, int64_t end, const parallel::Worker&) {
                   const int64_t at = slice.arena.begin + begin, state = slice.state + begin;
                   kernels::adamw_ema(step, g + at, p + at, m + state, v + state, ema + state,

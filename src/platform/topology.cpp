@@ -179,6 +179,7 @@ Topology probe_machine() {
   out.l1d_bytes = cache_bytes(t, HWLOC_OBJ_L1CACHE);
   out.l2_bytes = cache_bytes(t, HWLOC_OBJ_L2CACHE);
   out.l3_bytes = cache_bytes(t, HWLOC_OBJ_L3CACHE);
+  out.l2_caches = std::max(0, hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_L2CACHE));
   out.l3_caches = std::max(0, hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_L3CACHE));
   read_units(t, out);
   out.numa_domains = int(out.domains.size());

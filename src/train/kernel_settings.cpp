@@ -91,8 +91,10 @@ void set_products(const Config& config, const std::vector<int>& pus, ops::Contex
 }  // namespace
 
 kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
-  const int cores_per_l3 = std::max(1, t.cores / std::max(1, t.l3_caches));
-  return kernels::derived_gemm_blocking(t.l2_bytes, t.l3_bytes / size_t(cores_per_l3));
+  const auto share = [&](size_t bytes, int caches) {  // of one core
+    return bytes / size_t(std::max(1, t.cores / std::max(1, caches)));
+  };
+  return kernels::derived_gemm_blocking(share(t.l2_bytes, t.l2_caches), share(t.l3_bytes, t.l3_caches));
 }
 
 std::string default_tuning_path() {

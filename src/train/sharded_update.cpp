@@ -3,7 +3,9 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 
@@ -11,7 +13,7 @@ namespace ditrain::train {
 namespace {
 
 void copy_elements(ops::Context& ctx, const float* from, float* to, int64_t n) {
-  ctx.for_range(n, 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+  ctx.for_range(n, optim::kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
   });
 }
@@ -25,10 +27,10 @@ void ShardedUpdate::send(int64_t k) {
   requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().shard_grain(k));
 }
 
-void ShardedUpdate::wait(int64_t k, const char* what) {
+std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char* what) {
   engine_.communicator().await(*requests_[size_t(k)], std::string("bucket ") + std::to_string(k + 1) + " of " +
                                                           std::to_string(shards_.grid().size()) + " of the " + what);
-  requests_[size_t(k)].reset();
+  return std::exchange(requests_[size_t(k)], nullptr)->outcome();
 }
 
 void ShardedUpdate::update(int64_t k, const optim::Config& config, const optim::StepSettings& settings) {
@@ -39,14 +41,16 @@ void ShardedUpdate::update(int64_t k, const optim::Config& config, const optim::
   send(k);
 }
 
-void ShardedUpdate::finish() {
+void ShardedUpdate::finish(dist::StepOutcome& step) {
   const Pin<float> values(parameters_.values);
   std::optional<Pin<BFloat16>> copy;
   if (parameters_.values_bf16.defined()) copy.emplace(parameters_.values_bf16);
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
-    wait(k, "new weights");
+    const double start = now_s();
+    if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
+    step.exposed_s += now_s() - start;
     const parallel::Range bucket = shards_.grid()[k];
-    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), 1024,
+    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), optim::kGrain,
                    [&](int64_t begin, int64_t end, const parallel::Worker&) {
                      const int64_t at = bucket.begin + begin;
                      std::memcpy(values + at, grads_ + at, size_t(end - begin) * sizeof(float));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "ditrain/base/clock.hpp"
@@ -74,8 +75,18 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
 
 int64_t TrainStep::state_elements() const { return shards_ ? shards_->size() : model_.parameters().arena_size(); }
 const Tensor& TrainStep::whole(const Tensor& state) { return sharded_ ? sharded_->whole(state) : state; }
+
+// Cut as the optimiser cuts its passes: the worker that writes a page first has it in its own domain.
 void TrainStep::keep(const Tensor& whole, const Tensor& state) {
-  sharded_ ? sharded_->keep(whole, state) : copy(whole, state);
+  if (sharded_) return sharded_->keep(whole, state);
+  const Pin<float> from(whole), to(state);
+  const auto copy = [&](const parallel::Range& slice) {
+    ctx_.for_range(slice.size(), optim::kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      std::memcpy(to + slice.begin + begin, from + slice.begin + begin, size_t(end - begin) * sizeof(float));
+    });
+  };
+  if (!updates_early_) return copy({0, whole.size()});
+  for (int64_t k = 0; k < buckets_->num_buckets(); ++k) copy(buckets_->bucket(k));
 }
 
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
@@ -218,7 +229,8 @@ void TrainStep::collect_gradients(const optim::StepSettings& update, StepResult&
     update_bucket(k, update);
   }
   buckets_->finish();
-  result.allreduce_hidden_s = buckets_->last_step().hidden_s();
+  communication_ = buckets_->last_step();
+  result.allreduce_hidden_s = communication_.hidden_s();
 }
 
 void TrainStep::update_all(const optim::StepSettings& update, StepResult& result) {
@@ -234,7 +246,8 @@ void TrainStep::update_all(const optim::StepSettings& update, StepResult& result
 void TrainStep::collect_weights(StepResult& result) {
   if (!sharded_) return;
   const PhaseTimer timer(result.seconds, result.spans, Phase::kAllreduceExposed);
-  sharded_->finish();
+  sharded_->finish(communication_);
+  result.allreduce_hidden_s = communication_.hidden_s();
 }
 
 void TrainStep::sum_losses(StepResult& result) {
@@ -269,8 +282,8 @@ double TrainStep::squares_of(const parallel::Range& slice) {
 
 double TrainStep::gradient_norm() {
   if (group_) return group_->gradient_norm(ctx_, model_.parameters());
-  std::optional<double> squares = buckets_->last_step().sum_squares;  // a by-product of the sums
-  if (!squares && leaf_sums_) {                                       // one rank: what the engine computes on several
+  std::optional<double> squares = communication_.sum_squares;  // a by-product of the sums
+  if (!squares && leaf_sums_) {                                // one rank: what the engine computes on several
     squares = 0.0;
     for (int64_t k = 0; k < buckets_->num_buckets(); ++k) *squares += squares_of(buckets_->bucket(k));
   }

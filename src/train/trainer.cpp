@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -93,6 +94,7 @@ class Run {
  private:
   bool leader() const { return comm_.rank() == 0; }
   void open();
+  std::string choose_cut();
   void start_report();
   void check_fallbacks();
   void check_same_start();
@@ -198,11 +200,19 @@ void Run::check_fallbacks() {
         {.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + (leader() ? notes_ : mine)});
 }
 
+std::string Run::choose_cut() {
+  std::set<int> nodes;
+  for (const platform::Domain& domain : placement_.plan.domain_of) nodes.insert(domain.bulk_node);
+  const DomainBandwidth bandwidth = nodes.size() > 1 ? measure_domains(ctx_) : DomainBandwidth{};
+  const int64_t samples = micro_batch_of(config_, groups_.data().world_size());
+  const CutPlan plan = plan_cut(config_, samples, placement_.clusters, bandwidth);
+  ctx_.set_cut(plan.cut);
+  return plan.why;
+}
+
 void Run::start_report() {
-  const std::string machine =
-      describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" + kernels::dispatch_report() +
-      products_ + "\n" +
-      "cut: " + plan_cut(config_, micro_batch_of(config_, groups_.data().world_size()), placement_.clusters).why + "\n";
+  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
+                              kernels::dispatch_report() + products_ + "\n" + "cut: " + choose_cut() + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log::info_lines(machine);
   log::info_lines(describe_model(config_));
@@ -235,8 +245,7 @@ void Run::load_or_initialise() {
   parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_), memory::system_memory(),
                       gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
-  const std::string refusal =
-      spread_over_clusters(placement_, {p.values, p.grads, p.exp_avg, p.exp_avg_sq, p.ema, p.values_bf16});
+  const std::string refusal = spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
   if (!refusal.empty()) log::warn_line(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
   if (step_.engine()) {

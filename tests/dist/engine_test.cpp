@@ -392,6 +392,23 @@ TEST_CASE("an error of the library reaches who waits") {
   for (const int times : caught) CHECK(times >= 2);  // the second one and the third
 }
 
+TEST_CASE("after an error nothing waits for a sum whose other ranks are gone") {
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2, .failing_sum = 1};
+  Findings found;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, 64);
+    if (comm.rank() == 1) return;
+    std::vector<float> x(20);
+    Engine engine(comm, arena, {.hierarchical = false});
+    const auto waits = engine.start_allreduce_sum(x.data(), 10), fails = engine.start_allreduce_sum(x.data() + 10, 10);
+    found.expect(throws<RunError>([&] { fails->wait(); }), "the one that cannot be started");
+    found.expect(throws<RunError>([&] { waits->wait(); }), "the one that is under way");
+    found.expect(throws<RunError>([&] { engine.start_allreduce_sum(x.data(), 10)->wait(); }), "one started later");
+    found.expect(world.dropped == 0, "what is under way stays");
+  });
+  CHECK(found.failed() == std::set<std::string>{});
+}
+
 TEST_CASE("one rank: no thread, no sums, no outcome") {
   const auto comm = make_null_communicator();
   NodeMemory arena(*comm, 100 * sizeof(float));

@@ -1,5 +1,6 @@
 // Ranks that are threads of this process: the engine under test, without MPI, where sanitizers see everything.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -37,6 +38,7 @@ struct ThreadWorld {
   std::set<int> under_way = {};                              // sums of rank 0 that it has not seen the end of
   size_t most_under_way = 0;
   std::map<int, ditrain::dist::Arrivals> told = {};
+  std::atomic<int> dropped = 0;  // requests destroyed before they were done: MPI's would wait
 };
 
 class ThreadCommunicator final : public ditrain::dist::Communicator {
@@ -71,17 +73,17 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
     parts[size_t(rank_)].push_back(1);  // it is there, even if n is 0
     if (rank_ == 0) world_.under_way.insert(number);
     world_.most_under_way = std::max(world_.most_under_way, world_.under_way.size());
-    return std::make_unique<Poll>([=, this] { return sum_is_there(number, data, n); });
+    return std::make_unique<Poll>(world_, [=, this] { return sum_is_there(number, data, n); });
   }
   std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag) override {
     const std::lock_guard lock(world_.mutex);
     world_.mail[{rank_, to, tag}].messages.emplace_back(static_cast<const char*>(data), bytes);
-    return std::make_unique<Poll>([] { return true; });
+    return std::make_unique<Poll>(world_, [] { return true; });
   }
   std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag) override {
     const std::lock_guard lock(world_.mutex);
     ThreadWorld::Mail& mail = world_.mail[{from, rank_, tag}];
-    return std::make_unique<Poll>([=, this, &mail, number = mail.receives++] {
+    return std::make_unique<Poll>(world_, [=, this, &mail, number = mail.receives++] {
       const std::lock_guard lock(world_.mutex);
       if (number >= mail.messages.size()) return false;
       DITRAIN_CHECK(mail.messages[number].size() == bytes, "a message of another size");
@@ -132,7 +134,8 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
  private:
   class Poll final : public Request {
    public:
-    explicit Poll(std::function<bool()> look) : look_(std::move(look)) {}
+    Poll(ThreadWorld& world, std::function<bool()> look) : world_(world), look_(std::move(look)) {}
+    ~Poll() override { world_.dropped += done_ ? 0 : 1; }
     bool test() override { return done_ = done_ || look_(); }
     bool wait_for(double seconds) override {
       const double end = ditrain::now_s() + seconds;
@@ -142,6 +145,7 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
     }
 
    private:
+    ThreadWorld& world_;
     std::function<bool()> look_;
     bool done_ = false;
   };

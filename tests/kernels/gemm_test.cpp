@@ -99,6 +99,7 @@ TEST_CASE("gemm equals the reference across blocks of rows, columns and sum chun
       check({5, 40, kSumChunk, ta, tb, true, true, 1}, *table);
       check({5, 40, kSumChunk + 1, ta, tb, false, true, 0}, *table);
       check({5, 40, 2 * kSumChunk + 1, ta, tb, true, false, 3}, *table);
+      check({5, 40, 1024, ta, tb, true, true, 0}, *table);  // rows of b that fall into one set of the L1 cache
       check({30, 40, 2 * kSumChunk + 1, ta, tb, true, true, 0}, *table);
       check({169, 70, 30, ta, tb, false, true, 0}, *table);
       check({350, 1153, 9, ta, tb, true, true, 0}, *table);

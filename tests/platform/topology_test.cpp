@@ -117,7 +117,8 @@ TEST_CASE("the description names what was found") {
 TEST_CASE("dies, caches and domains of a node as the paper's") {
   const Topology t = synthetic_machine(kLx2);
   CHECK(!t.is_this_machine);
-  CHECK((t.packages == 2 && t.dies == 4 && t.numa_domains == 16 && t.cores == 608 && t.l3_caches == 0));
+  CHECK((t.packages == 2 && t.dies == 4 && t.numa_domains == 16 && t.cores == 608 && t.l2_caches == 16 &&
+         t.l3_caches == 0));
   REQUIRE(t.units.size() == 608);
   const Pu& pu = t.units[5 * 38 + 7];
   CHECK((pu.core == 5 * 38 + 7 && pu.l2 == 5 && pu.l3 == -1 && pu.domain == 5 && pu.die == 1 && pu.package == 0));

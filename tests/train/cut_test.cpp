@@ -25,11 +25,30 @@ TEST_CASE("auto cuts what clusters would read less of") {
   CHECK(plan_cut(b, 8, 1).why == "one cluster: nothing is cut over clusters");
   // 12 C^2 = 7.08 M weights against 7 M C = 11.01 M inputs of 2,048 rows, one of them twice
   CHECK(plan_cut(b, 8, 2).cut == Cut::kSamples);
-  CHECK_THAT(plan_cut(b, 8, 2).why, Contains("25.2 M values so, 29.1 M the other way"));
+  CHECK_THAT(plan_cut(b, 8, 2).why, Contains("each reads 12.6 M values so, 14.5 M the other way"));
   CHECK(plan_cut(xl, 4, 2).cut == Cut::kN);
   CHECK(plan_cut(xl, 8, 2).cut == Cut::kSamples);
   CHECK(plan_cut(b, 7, 2).cut == Cut::kN);
   CHECK_THAT(plan_cut(b, 7, 2).why, Contains("7 samples do not divide"));
+}
+
+TEST_CASE("auto weighs what lies in other domains by their bandwidth") {
+  const Config xl = model("DiT-XL/2");
+  // W = 15.93 M weights, I = 12.39 M inputs: n reads fewer values, but more of them from the other domain
+  CHECK(plan_cut(xl, 6, 2).cut == Cut::kN);
+  CHECK(plan_cut(xl, 6, 2, {.own = 40, .other = 40}).cut == Cut::kN);
+  CHECK(plan_cut(xl, 6, 2, {.own = 40, .other = 16}).cut == Cut::kSamples);
+  CHECK_THAT(plan_cut(xl, 6, 2, {.own = 40, .other = 16}).why,
+             Contains("40 GB/s from its own memory, 16 from others'"));
+  CHECK(plan_cut(xl, 2, 2, {.own = 40, .other = 16}).cut == Cut::kN);
+}
+
+TEST_CASE("bandwidths of domains are measured where there are clusters") {
+  parallel::Team one({.num_workers = 2}), two({.num_workers = 2, .num_clusters = 2});
+  ops::Context together(one), apart(two);
+  CHECK(measure_domains(together).own == 0);
+  const DomainBandwidth b = measure_domains(apart);
+  CHECK((b.own > 0.05 && b.other > 0.05));
 }
 
 TEST_CASE("a cut that is asked for is made, or refused") {

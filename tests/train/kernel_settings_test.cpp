@@ -60,7 +60,7 @@ Tuning tuning_of_here(int64_t rows, int64_t cols) {
 /// The line for reports of a run with these settings.
 std::string applied(const Config& config, ops::Context& ctx) {
   platform::Topology topology;
-  topology.l2_bytes = 3 << 20, topology.l3_bytes = 60 << 20, topology.l3_caches = 1;
+  topology.l2_bytes = 3 << 20, topology.l2_caches = 1, topology.l3_bytes = 60 << 20, topology.l3_caches = 1;
   return apply_kernel_settings(config, topology, {}, ctx);
 }
 std::string applied(const std::string& tuned) {
@@ -105,6 +105,17 @@ TEST_CASE("the default tuning file: DITRAIN_TUNING, then XDG_CONFIG_HOME, then H
   const Environment no_home("HOME", nullptr);
   CHECK(default_tuning_path().empty());
   CHECK_THAT(applied("auto"), Contains(kDerived + " (no folder for a tuning file)"));
+}
+
+TEST_CASE("derived blocks take a core's share of the caches that cores have in common") {
+  platform::Topology own;
+  own.cores = 8, own.l2_bytes = 1 << 20, own.l2_caches = 8, own.l3_bytes = 32 << 20, own.l3_caches = 1;
+  platform::Topology common = own;
+  common.l2_caches = 1, common.l2_bytes = 8 << 20;
+  CHECK(derived_blocking(own).rows == derived_blocking(common).rows);
+  CHECK(derived_blocking(own).cols == derived_blocking(common).cols);
+  common.l2_bytes = 16 << 20;
+  CHECK(derived_blocking(common).rows > derived_blocking(own).rows);
 }
 
 TEST_CASE("without a tuning file the blocks follow the caches, and the report says so") {

@@ -70,6 +70,7 @@ class Engine {
   struct State;
   std::unique_ptr<Request> start(float* data, int64_t n, int64_t gather_grain);
   std::shared_ptr<State> state_;
+  const int exceptions_;
 };
 
 }  // namespace ditrain::dist

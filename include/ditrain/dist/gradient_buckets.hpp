@@ -19,6 +19,7 @@ struct StepOutcome {
   double exposed_s = 0;               ///< of which somebody waited in finish_next() or finish()
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
   double hidden_s() const { return communication_s > exposed_s ? communication_s - exposed_s : 0; }
+  void add(const ReductionOutcome& bucket);  ///< one more bucket, started after the others
 };
 
 /// Buckets of one gradient arena. A step: mark_ready(...) for every slice, or start_all(); then finish().

@@ -49,7 +49,7 @@ class ProgressThread {
   void add(Task& task);
   /// When it returns, advance() is not running and will not be called again.
   void remove(Task& task);
-  /// Removes all tasks: communication has failed, and nothing must touch its buffers any more.
+  /// Removes all tasks: the run has failed, and nothing must touch the buffers of what is under way any more.
   void halt();
 
   /// Wakes the thread.

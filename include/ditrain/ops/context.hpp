@@ -157,6 +157,7 @@ class Context {
   bool is_in_a_row() const { return in_a_row_; }
 
   void set_cut(Cut cut) { shared_->cut = cut; }
+  Cut cut() const { return shared_->cut; }
   /// Whether columns and heads go to clusters before they go to workers.
   bool cuts_columns() const { return (!mine_ || in_a_row_) && shared_->cut == Cut::kN; }
 

@@ -6,6 +6,8 @@
 
 namespace ditrain::optim {
 
+constexpr int64_t kGrain = 1024;  ///< elements: workers cut a slice at its multiples
+
 struct StepSettings {
   int64_t step = 0;       ///< 0 is the first update
   double lr = 0;          ///< of this update, see learning_rate()

@@ -55,7 +55,7 @@ struct Topology {
   size_t l1d_bytes = 0;              ///< one L1 data cache; 0 where unknown
   size_t l2_bytes = 0;               ///< one L2 cache; 0 where unknown
   size_t l3_bytes = 0;               ///< one L3 cache; 0 where unknown or absent
-  int l3_caches = 0;                 ///< of the whole machine
+  int l2_caches = 0, l3_caches = 0;  ///< of the whole machine
 };
 
 /// Reads the topology and allows all of it.

@@ -12,11 +12,22 @@ struct CutPlan {
   std::string why;  ///< one line for the start report
 };
 
-/// For parallel.cut: auto, the cut that moves fewer bytes between clusters: of a block of width C on M = B T rows, c
-/// clusters that take samples each read all 12 C^2 weights, clusters that take columns each read all 7 M C inputs of
-/// products and 1 / c of the weights; samples only where every cluster gets as many. Either way 1 / c of what all read
-/// is a cluster's own and lies in its domain, the rest in others: the bandwidths of domains are common factors.
+/// Bytes a second [GB/s] that a cluster reads from memory of its own domain and of another one's; 0: not measured, as
+/// fast.
+struct DomainBandwidth {
+  double own = 0, other = 0;
+};
+/// Read loops of the first cluster over 64 MiB that it wrote itself and over as many that the last one wrote. Nothing
+/// is measured if the team has one cluster.
+DomainBandwidth measure_domains(ops::Context& ctx);
+
+/// For parallel.cut: auto, the cut with which a cluster waits less for memory in a block's forward pass. Of a block of
+/// width C on M = B T rows, each of c clusters reads, with
+///   samples   all W = 12 C^2 weights and 1 / c of the I = 7 M C inputs of products, which it wrote itself; only where
+///             every cluster gets as many samples
+///   n         1 / c of the weights, and all inputs
+/// Weights, and inputs that others wrote too, lie in all domains: 1 / c of them in its own.
 /// Errors:   InputError for samples that do not divide
-CutPlan plan_cut(const Config& config, int64_t micro_batch, int clusters);
+CutPlan plan_cut(const Config& config, int64_t micro_batch, int clusters, const DomainBandwidth& bandwidth = {});
 
 }  // namespace ditrain::train

@@ -51,8 +51,9 @@ SupposedRanks suppose_ranks(const Config& config, const platform::Topology& mach
 std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
 
 /// Spreads the pages of tensors that every cluster reads over the NUMA nodes of all clusters; nothing to do if they are
-/// one. Undefined tensors are left out. Call it before the tensors are written, or pages move. Returns why the system
-/// refused; "" if it did not.
+/// one. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors
+/// are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if it did
+/// not.
 std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors);
 
 }  // namespace ditrain::train

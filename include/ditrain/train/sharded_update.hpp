@@ -9,9 +9,11 @@
 // memory. What lies there between parameters stays 0, as it is in all arenas.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ditrain/dist/engine.hpp"
+#include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/dist/shards.hpp"
 #include "ditrain/optim/optimizer.hpp"
 
@@ -26,9 +28,9 @@ class ShardedUpdate {
 
   /// Bucket k is summed: updates this rank's shard of it, and starts to send it to all. In one order on all ranks.
   void update(int64_t k, const optim::Config& config, const optim::StepSettings& settings);
-  /// Returns when the weights (and their bf16 copy) of all buckets so updated are here.
+  /// Returns when the weights (and their bf16 copy) of all buckets so updated are here; adds how they came to `step`.
   /// Errors: RunError naming ranks if they are not, after the communicator's timeout
-  void finish();
+  void finish(dist::StepOutcome& step);
 
   /// Collective: a moment or the EMA of all ranks, whole. It lies in the gradient arena: valid until the next call or
   /// step.
@@ -38,7 +40,7 @@ class ShardedUpdate {
 
  private:
   void send(int64_t k);
-  void wait(int64_t k, const char* what);
+  std::optional<dist::ReductionOutcome> wait(int64_t k, const char* what);
 
   const dist::Shards& shards_;
   dist::Engine& engine_;

@@ -30,7 +30,7 @@ struct StepResult {
   double loss = 0, mse = 0, vb = 0;  ///< means over the global batch
   double grad_norm = 0, lr = 0;
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
-  double allreduce_hidden_s = 0;  ///< communication of gradients that backward covered
+  double allreduce_hidden_s = 0;  ///< communication of gradients and new weights that nobody waited for
   PhaseTimes seconds;
   std::vector<PhaseSpan> spans;  ///< where those seconds lie
 };
@@ -73,7 +73,8 @@ class TrainStep {
   autograd::Tape& tape() { return pass_.tape(); }
   const AdalnFactors& factors() const { return factors_; }
   const dist::Engine* engine() const { return engine_.get(); }  ///< nullptr: sums are made in passing
-  const dist::StepOutcome& communication() const { return buckets_->last_step(); }
+  /// Of the last step: its gradients, then the new weights that ranks with shards send each other.
+  const dist::StepOutcome& communication() const { return communication_; }
 
  private:
   struct MicroBatch {
@@ -119,6 +120,7 @@ class TrainStep {
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::Engine> engine_;
   std::unique_ptr<dist::GradientBuckets> buckets_;
+  dist::StepOutcome communication_;
   std::optional<dist::Shards> shards_;  // of dist.shard_optimizer, on several ranks
   std::unique_ptr<ShardedUpdate> sharded_;
   std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible

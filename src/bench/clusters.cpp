@@ -1,0 +1,129 @@
+#include "ditrain/bench/clusters.hpp"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <limits>
+#include <memory>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/train/cut.hpp"
+#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "quantile.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+struct Contender {
+  std::string name, cut;
+  const train::Config& config;
+  Harness& workers;
+  std::unique_ptr<train::TrainStep> step;
+  std::vector<double> seconds = {};  // of each round
+  double waiting_s = 0;
+  ops::Meetings meetings = {};
+};
+
+class Meter {
+ public:
+  Meter(Harness& harness, const ClustersBench& bench)
+      : harness_(harness),
+        bench_(bench),
+        one_(1, harness.effort(), 1),
+        all_(harness.num_threads(), harness.effort(), clusters_of(harness)),
+        comm_(dist::make_null_communicator()),
+        model_(with_cut("auto").model),
+        batch_(random_batch(model_.config(), bench.batch)) {
+    train::check_memory(train::plan_memory(configs_.front(), 1), configs_.front(), 1, 1);
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(configs_.front()));
+    nn::initialise(model_, 0);
+    copy(model_.parameters().values, model_.parameters().ema);
+    add("one core", configs_.front(), one_);
+    add("clusters", configs_.front(), all_);
+    add("clusters, n", with_cut("n"), all_);
+  }
+
+  void measure() {
+    for (int64_t round = -1; round < harness_.effort().repeats; ++round)  // the first one pays for page faults
+      for (Contender& c : contenders_) make_step(c, round >= 0);
+    for (const Contender& c : contenders_) harness_.add(row_of(c));
+    const Contender &automatic = contenders_[1], &columns = contenders_[2];
+    harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", automatic.cut,
+                              median_ratio(columns.seconds, automatic.seconds)));
+    harness_.note(fmt::format("memory read: {:.1f} GB/s by one core, {:.1f} GB/s by {}", one_.report().read_gb_s,
+                              all_.report().read_gb_s, all_.num_threads()));
+  }
+
+ private:
+  static int64_t clusters_of(const Harness& harness) {
+    if (harness.num_threads() < 2)
+      throw InputError({.where = "ditbench",
+                        .what = "clusters are compared with one core",
+                        .got = "1 thread",
+                        .expected = "at least 2"});
+    return harness.placement().clusters > 1 ? harness.placement().clusters : harness.num_threads();
+  }
+
+  const train::Config& with_cut(const std::string& cut) {
+    StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
+    step.sets.push_back("parallel.cut=" + cut);
+    return configs_.emplace_back(step_config(step, bench_.batch));
+  }
+
+  void add(const std::string& name, const train::Config& config, Harness& workers) {
+    workers.apply(config);
+    auto step = std::make_unique<train::TrainStep>(config, model_, *comm_, workers.ctx());
+    step->allocate();
+    const bool samples = workers.ctx().cut() == ops::Cut::kSamples;
+    contenders_.push_back({name, samples ? "samples" : "n", config, workers, std::move(step)});
+  }
+
+  void make_step(Contender& c, bool counts) {
+    ops::Context& ctx = c.workers.ctx();
+    ctx.set_cut(c.cut == "samples" ? ops::Cut::kSamples : ops::Cut::kN);  // two of them share a team
+    const ops::Meetings met = ctx.meetings();
+    const double waited_s = ctx.times().waiting_s, start = now_s();
+    c.step->run(batch_, progress_);
+    if (!counts) return;
+    c.seconds.push_back(now_s() - start);
+    c.waiting_s = ctx.times().waiting_s - waited_s;
+    c.meetings = {ctx.meetings().of_team - met.of_team, ctx.meetings().of_cluster - met.of_cluster};
+  }
+
+  Row row_of(const Contender& c) const {
+    Row row{.name = fmt::format("step {} {}", model_.config().name, c.name), .dtype = c.config.train.precision};
+    row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
+    row.share = std::numeric_limits<double>::quiet_NaN();
+    const int threads = c.workers.num_threads();
+    const double depth = double(model_.config().depth);
+    row.details = {{"threads", int64_t(threads)},
+                   {"clusters", int64_t(c.workers.placement().clusters)},
+                   {"cut", c.workers.placement().clusters > 1 ? c.cut : "-"},
+                   {"batch", bench_.batch},
+                   {"images_per_second", double(bench_.batch) / row.time.median_s},
+                   {"efficiency", median_ratio(contenders_.front().seconds, c.seconds) / threads},
+                   {"waiting_s", c.waiting_s},
+                   {"team_barriers_a_block", double(c.meetings.of_team) / depth},
+                   {"cluster_barriers_a_block", double(c.meetings.of_cluster) / depth}};
+    return row;
+  }
+
+  Harness& harness_;
+  const ClustersBench bench_;
+  Harness one_, all_;
+  std::unique_ptr<dist::Communicator> comm_;
+  std::deque<train::Config> configs_;  // each stays where it is
+  nn::Dit model_;
+  dataset::Batch batch_;
+  train::Progress progress_;
+  std::vector<Contender> contenders_;
+};
+
+}  // namespace
+
+void bench_clusters(Harness& harness, const ClustersBench& bench) { Meter(harness, bench).measure(); }
+
+}  // namespace ditrain::bench

@@ -1,0 +1,44 @@
+#include "ditrain/bench/clusters.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+
+namespace {
+
+ClustersBench tiny() {
+  return {.model = "custom",
+          .batch = 4,
+          .sets = {"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8"}};
+}
+
+}  // namespace
+
+TEST_CASE("clusters: one core, samples and columns in turns") {
+  Harness harness(2, Effort::quick());
+  bench_clusters(harness, tiny());
+  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  const auto& rows = j.at("rows");
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0].at("name") == "step custom one core");
+  CHECK((rows[0].at("threads") == 1 && rows[0].at("clusters") == 1 && rows[0].at("efficiency") == 1.0));
+  for (const size_t i : {1, 2}) {
+    CAPTURE(rows[i].dump());
+    CHECK((rows[i].at("threads") == 2 && rows[i].at("clusters") == 2));
+    const double efficiency = rows[i].at("efficiency");
+    CHECK(efficiency == Approx(rows[0].at("median_s").get<double>() / (2 * rows[i].at("median_s").get<double>())));
+  }
+  CHECK((rows[1].at("cut") == "samples" && rows[2].at("cut") == "n"));
+  // The workers of a cluster are one each: only the team meets; with samples not within the forward pass of a block.
+  CHECK(rows[1].at("team_barriers_a_block").get<double>() < rows[2].at("team_barriers_a_block").get<double>());
+  CHECK(rows[1].at("cluster_barriers_a_block") == 0.0);
+}
+
+TEST_CASE("clusters: a single thread has none") {
+  Harness harness(1, Effort::quick());
+  CHECK_THROWS_AS(bench_clusters(harness, tiny()), InputError);
+}
