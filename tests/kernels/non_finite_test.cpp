@@ -4,6 +4,8 @@
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/gemm.hpp"
+#include "ditrain/kernels/loss.hpp"
+#include "ditrain/kernels/softmax.hpp"
 #include "kernel_test_utils.hpp"
 
 using namespace ditrain;
@@ -192,17 +194,71 @@ void check_layer_norm(const KernelTable& table, const std::vector<float>& x, con
 }
 
 template <class T>
+void check_column_sums(const KernelTable& table, const std::vector<float>& dy, const std::vector<float>& db) {
+  const std::vector<float> dy_seen = seen<T>(dy);
+  Array<T> ady(dy);
+  Array<float> adb(db);
+  std::vector<float> want(db);
+  kernels_of<T>(table).column_sums(ady.data(), kCols, adb.data(), kRows, kCols);
+  ref::column_sums(dy_seen.data(), kCols, want.data(), kRows, kCols);
+  CHECK(mismatch(adb.values(), want, 1e-6) == "");
+  CHECK(adb.zones_untouched());
+}
+
+void check_softmax_backward(const KernelTable& table, const std::vector<float>& y, const std::vector<float>& dy) {
+  Array<float> ay(y), ady(dy), dx(kSize);
+  std::vector<float> want(kSize);
+  table.softmax_backward(ay.data(), ady.data(), dx.data(), kRows, kCols);
+  ref::softmax_backward(y.data(), dy.data(), want.data(), kRows, kCols);
+  CHECK(mismatch(dx.values(), want, 1e-5) == "");
+  CHECK(dx.zones_untouched());
+}
+
+std::string mismatch(double got, double want) { return mismatch({float(got)}, {float(want)}, 1e-6); }
+
+void check_square_error(const KernelTable& table, const std::vector<float>& out, const std::vector<float>& target) {
+  Array<float> aout(out), atarget(target), dout(kSize);
+  std::vector<float> want(kSize);
+  const double sum = table.square_error(aout.data(), atarget.data(), 0.25, dout.data(), kSize);
+  CHECK(mismatch(sum, ref::square_error(out.data(), target.data(), 0.25, want.data(), kSize)) == "");
+  CHECK(mismatch(dout.values(), want, 1e-6) == "");
+  CHECK(dout.zones_untouched());
+}
+
+/// in: out, x_t, x0, v.
+void check_normal_kl(const KernelTable& table, const std::vector<std::vector<float>>& in) {
+  Array<float> out(in[0]), x_t(in[1]), x0(in[2]), v(in[3]), dout(kSize), dv(kSize);
+  const NormalKl kl{.out = out.data(),
+                    .x_t = x_t.data(),
+                    .x0 = x0.data(),
+                    .v = v.data(),
+                    .by_out = -0.7,
+                    .by_x_t = 1.3,
+                    .by_x0 = -0.9,
+                    .by_v = 0.8,
+                    .at_v_0 = 0.3,
+                    .inverse_true_variance = 40};
+  std::vector<float> want_dout(kSize), want_dv(kSize);
+  const double sum = table.normal_kl(kl, 0.1, dout.data(), 0.2, dv.data(), kSize);
+  CHECK(mismatch(sum, ref::normal_kl(kl, 0.1, want_dout.data(), 0.2, want_dv.data(), kSize)) == "");
+  CHECK(mismatch(dout.values(), want_dout, 1e-6) == "");
+  CHECK(mismatch(dv.values(), want_dv, 1e-6) == "");
+  CHECK((dout.zones_untouched() && dv.zones_untouched()));
+}
+
+template <class T>
 constexpr DType kTypeOf = sizeof(T) == 2 ? DType::kBF16 : DType::kF32;
 
-/// q, k, v and dout hold the special value in turn, in one token.
+/// q, k, v, dout and, for backward alone, out and lse hold the special value in turn, in one token.
 template <class T>
 void check_attention(const KernelTable& table, float special) {
   constexpr int64_t kTokens = 37, kDim = 19, kStride = 3 * kDim, kAt = 20 * kStride + 4;
   constexpr double kError = sizeof(T) == 2 ? 0x1p-6 : 1e-4;  // bf16: probabilities and result are rounded
-  for (int where = 0; where < 4; ++where) {
+  for (int where = 0; where < 6; ++where) {
     CAPTURE(kTypeOf<T> == DType::kBF16, where);
     std::vector<float> qkv = random_values(kTokens * kStride, 31), dout = random_values(kTokens * kDim, 32);
-    (where < 3 ? qkv[size_t(kAt + where * kDim)] : dout[20 * kDim + 4]) = special;
+    if (where < 3) qkv[size_t(kAt + where * kDim)] = special;
+    if (where == 3) dout[20 * kDim + 4] = special;
     qkv = seen<T>(qkv), dout = seen<T>(dout);
     AttentionHead plain{.tokens = kTokens, .head_dim = kDim, .qkv_stride = kStride, .out_stride = kDim, .scale = 0.25f};
     AttentionHead head = plain;
@@ -211,9 +267,12 @@ void check_attention(const KernelTable& table, float special) {
     head.q = aqkv.data(), head.k = aqkv.data() + kDim, head.v = aqkv.data() + 2 * kDim, head.type = kTypeOf<T>;
     std::vector<float> want_out(dout), want_lse(kTokens), want(qkv);
     ref::attention_forward(plain, want_out.data(), want_lse.data());
-    Array<T> ref_out(want_out);
-    Array<float> lse(kTokens), ref_lse(want_lse);
-    ref::attention_backward(plain, ref_out.values().data(), dout.data(), want_lse.data(), want.data(),
+    std::vector<float> kept_out = want_out, kept_lse = want_lse;
+    if (where == 4) kept_out[20 * kDim + 4] = special;
+    if (where == 5) kept_lse[20] = special;
+    Array<T> ref_out(kept_out);
+    Array<float> lse(kTokens), ref_lse(kept_lse);
+    ref::attention_backward(plain, ref_out.values().data(), dout.data(), kept_lse.data(), want.data(),
                             want.data() + kDim, want.data() + 2 * kDim);
     const Scratch scratch(table.attention_scratch_bytes(kTokens, kDim));
     table.attention_forward(head, out.data(), lse.data(), scratch.get());
@@ -273,6 +332,97 @@ void check_product(const KernelTable& table, const GemmArgs& shape, DType arithm
   }
 }
 
+/// c of a product with operands that are f32, and its row sums, against the reference.
+void check_against_reference(const KernelTable& table, GemmArgs args) {
+  const std::vector<float> start = random_values(args.m * args.n, 53), start_sums = random_values(args.m, 54);
+  Array<float> c(start), want(start), sums(start_sums), want_sums(start_sums);
+  args.ldc = args.n;
+  const bool with_sums = args.trans_a == Trans::kYes;
+  const auto with_results = [&](Array<float>& to, Array<float>& to_sums) {
+    args.c = to.data(), args.a_row_sums = with_sums ? to_sums.data() : nullptr;
+    return args;
+  };
+  const Scratch scratch(table.gemm_scratch_bytes(with_results(c, sums), {}));
+  table.gemm(with_results(c, sums), scratch.get(), {});
+  ref::gemm(with_results(want, want_sums));
+  // A normalised value may fall on the other side of a bf16 rounding.
+  const double error = args.arithmetic == DType::kBF16 ? 0x1p-6 : 1e-5;
+  CHECK(mismatch(c.values(), want.values(), error) == "");
+  CHECK(mismatch(sums.values(), want_sums.values(), error) == "");
+  CHECK((c.zones_untouched() && sums.zones_untouched() && scratch.zone_untouched()));
+}
+
+/// x, mean, rstd, shift and scale of a normalised operand hold the special value in turn, in the middle and at the end.
+void check_normalised_product(const KernelTable& table, GemmArgs args, bool as_a, float special) {
+  constexpr int64_t kRowsPerSample = 10, kFirstRow = 3;
+  const bool steps_are_rows = as_a ? args.trans_a == Trans::kYes : args.trans_b == Trans::kNo;
+  const int64_t outer = as_a ? args.m : args.n;
+  const int64_t rows = steps_are_rows ? args.k : outer, cols = steps_are_rows ? outer : args.k;
+  const int64_t samples = (kFirstRow + rows - 1) / kRowsPerSample + 1;
+  CAPTURE(args.m, args.n, args.k, as_a, steps_are_rows, args.arithmetic == DType::kBF16);
+  for (int where = 0; where < 10; ++where) {
+    CAPTURE(where);
+    std::vector<std::vector<float>> in = {random_values(rows * cols, 71), random_values(rows, 72, 0.2f),
+                                          random_values(rows, 73), random_values(samples * cols, 74, 0.1f),
+                                          random_values(samples * cols, 75, 0.5f)};
+    std::vector<float>& x = in[size_t(where / 2)];
+    x[where % 2 == 0 ? x.size() / 2 : x.size() - 1] = special;
+    Array<float> array(in[0]), mean(in[1]), rstd(in[2]), shift(in[3]), scale(in[4]),
+        other(random_values((as_a ? args.n : args.m) * args.k, 76));
+    (as_a ? args.a : args.b) = array.data(), (as_a ? args.lda : args.ldb) = cols;
+    (as_a ? args.b : args.a) = other.data();
+    if (as_a)
+      args.ldb = args.trans_b == Trans::kYes ? args.k : args.n;
+    else
+      args.lda = args.trans_a == Trans::kYes ? args.m : args.k;
+    (as_a ? args.normalise_a : args.normalise_b) = {mean.data(), rstd.data(),    shift.data(), scale.data(),
+                                                    cols,        kRowsPerSample, kFirstRow};
+    check_against_reference(table, args);
+  }
+}
+
+/// An epilogue on c of type T; `where` the special value is: a, in, gate.
+template <class T, class Beside>
+void check_epilogue(const KernelTable& table, EpilogueKind kind, int where, float special) {
+  constexpr int64_t kM = 17, kN = 37, kK = 5;
+  CAPTURE(kTypeOf<T> == DType::kBF16, int(kind), where);
+  std::vector<float> a = random_values(kM * kK, 41), in = random_values(kM * kN, 43), gate = random_values(kN, 44);
+  (where == 0 ? a[7 * kK + 1] : where == 1 ? in[7 * kN + 33] : gate[9]) = special;
+  Array<T> aa(a), ab(random_values(kK * kN, 42)), c(kM * kN), want_c(kM * kN);
+  Array<Beside> ain(in), out(kM * kN), want_out(kM * kN);
+  Array<float> agate(gate);
+  GemmArgs args{.m = kM, .n = kN, .k = kK, .a = aa.data(), .lda = kK, .b = ab.data(), .ldb = kN, .c = c.data()};
+  args.ldc = kN, args.a_type = args.b_type = args.c_type = args.arithmetic = kTypeOf<T>;
+  args.epilogue = {kind, ain.data(), out.data(), kN, kN, agate.data(), kN, kM, 0};
+  const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+  table.gemm(args, scratch.get(), {});
+  args.c = want_c.data(), args.epilogue.out = want_out.data();
+  ref::gemm(args);
+  // gelu and its slope at infinity are limits, which the formulas of the reference do not give.
+  const std::vector<float> a_seen = aa.values(), b_seen = ab.values(), in_seen = ain.values();
+  std::vector<float> expected_c = want_c.values(), expected_out = want_out.values();
+  for (size_t i = 0; i < expected_c.size(); ++i) {
+    const float at = kind == EpilogueKind::kGelu ? expected_c[i] : in_seen[i];
+    if (kind == EpilogueKind::kGateResidual || !std::isinf(at)) continue;
+    expected_out[i] = at > 0 ? at : 0;
+    if (kind == EpilogueKind::kGelu) continue;
+    float product = 0;
+    for (size_t p = 0; p < kK; ++p) product += a_seen[i / kN * kK + p] * b_seen[p * kN + i % kN];
+    expected_c[i] = at > 0 ? product : 0;
+  }
+  CHECK(mismatch(c.values(), expected_c, kRelative<T>) == "");
+  CHECK(mismatch(out.values(), expected_out, kRelative<T>) == "");
+  CHECK((c.zones_untouched() && out.zones_untouched() && scratch.zone_untouched()));
+}
+/// What an epilogue reads and writes is of c's type, and f32 beside a gate.
+template <class T>
+void check_epilogue(const KernelTable& table, EpilogueKind kind, int where, float special) {
+  if (kind == EpilogueKind::kGateResidual)
+    check_epilogue<T, float>(table, kind, where, special);
+  else
+    check_epilogue<T, T>(table, kind, where, special);
+}
+
 }  // namespace
 
 TEST_CASE("NaN and infinity: gelu") {
@@ -302,26 +452,64 @@ TEST_CASE("NaN and infinity: silu") {
 }
 
 TEST_CASE("NaN and infinity: add, scale_add, column_sums") {
-  for_specials([](const KernelTable& table, float special) {
-    const std::vector<float> x = with_special(random_values(kSize, 3), special),
-                             y = seen<BFloat16>(random_values(kSize, 4));
-    std::vector<float> sum(x), mixed(x), columns(kCols);
-    for (size_t i = 0; i < x.size(); ++i) {
-      sum[i] = x[i] + y[i], mixed[i] = 0.5f * x[i] + 2 * y[i];
-      columns[i % kCols] += x[i];
+  const std::vector<float> x0 = random_values(kSize, 3), y0 = seen<BFloat16>(random_values(kSize, 4));
+  for_specials([&](const KernelTable& table, float special) {
+    for (int where = 0; where < 2; ++where) {  // x, y
+      CAPTURE(where);
+      const std::vector<float> x = where == 0 ? with_special(x0, special) : x0,
+                               y = where == 1 ? with_special(y0, special) : y0;
+      std::vector<float> sum(x), mixed(x);
+      for (size_t i = 0; i < x.size(); ++i) sum[i] = x[i] + y[i], mixed[i] = 0.5f * x[i] + 2 * y[i];
+      Array<float> ax(x), ay(y), out(kSize);
+      Array<BFloat16> half(y);
+      table.f32.add(ax.data(), ay.data(), kSize);
+      table.bf16.add(ax.data(), half.data(), kSize);
+      Array<float> again(y);
+      table.scale_add(0.5f, ax.data(), 2, again.data(), out.data(), kSize);
+      CHECK(mismatch(ay.values(), sum, 1e-6) == "");
+      CHECK(mismatch(half.values(), sum, kRelative<BFloat16>) == "");
+      CHECK(mismatch(out.values(), mixed, 1e-6) == "");
+      CHECK((ay.zones_untouched() && half.zones_untouched() && out.zones_untouched()));
     }
-    Array<float> ax(x), ay(y), out(kSize), totals(std::vector<float>(kCols, 0.0f));
-    Array<BFloat16> half(y);
-    table.f32.add(ax.data(), ay.data(), kSize);
-    table.bf16.add(ax.data(), half.data(), kSize);
-    Array<float> again(y);
-    table.scale_add(0.5f, ax.data(), 2, again.data(), out.data(), kSize);
-    table.f32.column_sums(ax.data(), kCols, totals.data(), kRows, kCols);
-    CHECK(mismatch(ay.values(), sum, 1e-6) == "");
-    CHECK(mismatch(half.values(), sum, kRelative<BFloat16>) == "");
-    CHECK(mismatch(out.values(), mixed, 1e-6) == "");
-    CHECK(mismatch(totals.values(), columns, 1e-6) == "");
-    CHECK((ay.zones_untouched() && half.zones_untouched() && out.zones_untouched() && totals.zones_untouched()));
+    check_column_sums<float>(table, with_special(x0, special), random_values(kCols, 15));
+    check_column_sums<float>(table, x0, with_special(random_values(kCols, 15), special));
+    check_column_sums<BFloat16>(table, with_special(x0, special), random_values(kCols, 15));
+    check_column_sums<BFloat16>(table, x0, with_special(random_values(kCols, 15), special));
+  });
+}
+
+TEST_CASE("NaN and infinity: softmax") {
+  std::vector<float> y = random_values(kSize, 16);
+  for (float& p : y) p = std::abs(p) / kCols;  // as large as probabilities are
+  const std::vector<float> x = random_values(kSize, 17, 3), dy = random_values(kSize, 18);
+  for_specials([&](const KernelTable& table, float special) {
+    const auto one_row_finite = [&](std::vector<float> values) {
+      values[5] = values[kSize - 1] = special;
+      return values;
+    };
+    const std::vector<float> bad = one_row_finite(x);
+    std::vector<float> want(kSize);
+    Array<float> ax(bad), ay(kSize);
+    ref::softmax_forward(bad.data(), want.data(), kRows, kCols);
+    table.softmax_forward(ax.data(), ay.data(), kRows, kCols);
+    CHECK(mismatch(ay.values(), want, 1e-5) == "");
+    CHECK(ay.zones_untouched());
+    check_softmax_backward(table, one_row_finite(y), dy);
+    check_softmax_backward(table, y, one_row_finite(dy));
+  });
+}
+
+TEST_CASE("NaN and infinity: losses") {
+  std::vector<std::vector<float>> start;  // out, target or x_t, x0, v
+  for (uint64_t i = 0; i < 4; ++i) start.push_back(random_values(kSize, 60 + i));
+  for_specials([&](const KernelTable& table, float special) {
+    for (size_t where = 0; where < 4; ++where) {
+      CAPTURE(where);
+      std::vector<std::vector<float>> in = start;
+      in[where] = with_special(in[where], special);
+      if (where < 2) check_square_error(table, in[0], in[1]);
+      check_normal_kl(table, in);
+    }
   });
 }
 
@@ -452,39 +640,80 @@ TEST_CASE("NaN and infinity: updates of few steps") {
   });
 }
 
-TEST_CASE("NaN and infinity: epilogues of gemm") {
-  constexpr int64_t kM = 17, kN = 37, kK = 5;
+TEST_CASE("NaN and infinity: products with a normalised operand") {
+  for_specials([](const KernelTable& table, float special) {
+    for (const int64_t m : {5, 19})  // few rows, which are packed in a way of their own, and more
+      for (const bool as_a : {true, false})
+        for (const Trans trans : kTrans)
+          for (const DType arithmetic : {DType::kF32, DType::kBF16}) {
+            GemmArgs shape{.m = m, .n = 37, .k = 23};
+            (as_a ? shape.trans_a : shape.trans_b) = trans, shape.arithmetic = arithmetic;
+            check_normalised_product(table, shape, as_a, special);
+          }
+  });
+}
+
+TEST_CASE("NaN and infinity: products with patches of images") {
+  constexpr int64_t kImages = 2, kChannels = 3, kHeight = 8, kWidth = 4, kPatch = 2;
+  constexpr int64_t kTokens = kImages * kHeight / kPatch * kWidth / kPatch, kValues = kChannels * kPatch * kPatch;
   for_specials([&](const KernelTable& table, float special) {
+    for (const bool as_a : {true, false})
+      for (const Trans trans : kTrans)
+        for (const DType arithmetic : {DType::kF32, DType::kBF16})
+          for (int where = 0; where < 2; ++where) {
+            CAPTURE(as_a, int(trans), arithmetic == DType::kBF16, where);
+            std::vector<float> x = random_values(kTokens * kValues, 81);
+            x[where == 0 ? x.size() / 2 : x.size() - 1] = special;
+            const bool steps_are_tokens = as_a == (trans == Trans::kYes);
+            const int64_t outer = steps_are_tokens ? kValues : kTokens, k = steps_are_tokens ? kTokens : kValues;
+            constexpr int64_t kOthers = 37;
+            Array<float> pixels(x), other(random_values(kOthers * k, 82));
+            GemmArgs args{.m = as_a ? outer : kOthers, .n = as_a ? kOthers : outer, .k = k};
+            (as_a ? args.a : args.b) = pixels.data(), (as_a ? args.b : args.a) = other.data();
+            (as_a ? args.ldb : args.lda) = as_a ? kOthers : k;
+            (as_a ? args.trans_a : args.trans_b) = trans, args.arithmetic = arithmetic;
+            (as_a ? args.patches_a : args.patches_b) = {kPatch, kChannels, kHeight, kWidth};
+            check_against_reference(table, args);
+          }
+  });
+}
+
+TEST_CASE("NaN and infinity: what is added to a product") {
+  for_specials([](const KernelTable& table, float special) {
+    for (const int64_t m : {5, 33})      // few rows, and more
+      for (const int64_t k : {37, 131})  // few steps, and more
+        for (const Trans trans_a : kTrans)
+          for (int where = 0; where < 3; ++where) {  // old c, bias, row sums
+            if (where == 2 && trans_a == Trans::kNo) continue;
+            CAPTURE(m, k, int(trans_a), where);
+            constexpr int64_t kN = 37;
+            Array<float> a(random_values(m * k, 91)), b(random_values(k * kN, 92)), bias(random_values(kN, 93));
+            std::vector<float> start = random_values(m * kN, 94), start_sums = random_values(m, 95);
+            (where == 0 ? start[size_t(m * kN - 1)] : where == 1 ? bias.data()[9] : start_sums[3]) = special;
+            Array<float> c(start), want(start), sums(start_sums), want_sums(start_sums);
+            GemmArgs args{.m = m, .n = kN, .k = k, .a = a.data(), .lda = trans_a == Trans::kYes ? m : k};
+            args.trans_a = trans_a, args.b = b.data(), args.ldb = args.ldc = kN;
+            args.accumulate = true, args.bias = bias.data(), args.c = c.data();
+            if (trans_a == Trans::kYes) args.a_row_sums = sums.data();
+            const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+            table.gemm(args, scratch.get(), {});
+            args.c = want.data();
+            if (trans_a == Trans::kYes) args.a_row_sums = want_sums.data();
+            ref::gemm(args);
+            CHECK(mismatch(c.values(), want.values(), 1e-4) == "");
+            CHECK(mismatch(sums.values(), want_sums.values(), 1e-4) == "");
+          }
+  });
+}
+
+TEST_CASE("NaN and infinity: epilogues of gemm") {
+  for_specials([](const KernelTable& table, float special) {
     for (const EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual}) {
       for (int where = 0; where < 3; ++where) {  // a, in, gate
         if ((where == 1 && kind == EpilogueKind::kGelu) || (where == 2 && kind != EpilogueKind::kGateResidual))
           continue;
-        CAPTURE(int(kind), where);
-        Array<float> a(random_values(kM * kK, 41)), b(random_values(kK * kN, 42)), in(random_values(kM * kN, 43)),
-            gate(random_values(kN, 44)), c(kM * kN), out(kM * kN), want_c(kM * kN), want_out(kM * kN);
-        (where == 0 ? a.data()[7 * kK + 1] : where == 1 ? in.data()[7 * kN + 33] : gate.data()[9]) = special;
-        GemmArgs args{
-            .m = kM, .n = kN, .k = kK, .a = a.data(), .lda = kK, .b = b.data(), .ldb = kN, .c = c.data(), .ldc = kN};
-        args.epilogue = {kind, in.data(), out.data(), kN, kN, gate.data(), kN, kM, 0};
-        const Scratch scratch(table.gemm_scratch_bytes(args, {}));
-        table.gemm(args, scratch.get(), {});
-        args.c = want_c.data(), args.epilogue.out = want_out.data();
-        ref::gemm(args);
-        // gelu and its slope at infinity are limits, which the formulas of the reference do not give.
-        std::vector<float> expected_c = want_c.values(), expected_out = want_out.values();
-        for (size_t i = 0; i < expected_c.size(); ++i) {
-          const float at = kind == EpilogueKind::kGelu ? expected_c[i] : in.data()[i];
-          if (kind == EpilogueKind::kGateResidual || !std::isinf(at)) continue;
-          expected_out[i] = at > 0 ? at : 0;
-          if (kind == EpilogueKind::kGelu) continue;
-          float product = 0;
-          for (int64_t p = 0; p < kK; ++p)
-            product += a.data()[int64_t(i) / kN * kK + p] * b.data()[p * kN + int64_t(i) % kN];
-          expected_c[i] = at > 0 ? product : 0;
-        }
-        CHECK(mismatch(c.values(), expected_c, 1e-5) == "");
-        CHECK(mismatch(out.values(), expected_out, 1e-5) == "");
-        CHECK((c.zones_untouched() && out.zones_untouched() && scratch.zone_untouched()));
+        check_epilogue<float>(table, kind, where, special);
+        check_epilogue<BFloat16>(table, kind, where, special);
       }
     }
   });
