@@ -3,6 +3,7 @@
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/kernels/gemm.hpp"
+#include "gang.hpp"
 #include "kernel_test_utils.hpp"
 
 using namespace ditrain;
@@ -125,7 +126,19 @@ struct Data {
     return {mean.data(), rstd.data(), shift.data(), scale.data(), cols, p.rows_per_sample, 4};
   }
   bool zones_untouched() const { return c.zones_untouched() && out.zones_untouched() && sums.zones_untouched(); }
+
+  /// What a product writes.
+  struct Written {
+    Array c, out, sums;
+  };
+  Written written() const { return {c, out, sums}; }
+  void restore(const Written& x) { c = x.c, out = x.out, sums = x.sums; }  // in their places
 };
+
+bool same_results(const Data::Written& x, const Data::Written& y) {
+  return same_bits(x.c.values(), y.c.values()) && same_bits(x.out.values(), y.out.values()) &&
+         same_bits(x.sums.values(), y.sums.values());
+}
 
 // A sum off by f32 rounding may fall on the other side of a bf16 rounding: one step of 2^-8 of the value more, and of
 // what is multiplied with it afterwards (factors up to 1.2).
@@ -172,7 +185,10 @@ TEST_CASE("gemm takes f32 and bf16 operands in every layout, in both arithmetics
 
 TEST_CASE("gemm writes bf16 results, over blocks and sum chunks") {
   for (DType arithmetic : kTypes)
-    for (auto [m, n, k] : {std::tuple{15, 35, 20}, {180, 70, int(kSumChunk) + 9}, {1020, 34, int(kSumChunk) + 1}})
+    for (auto [m, n, k] : {std::tuple{15, 35, 20},
+                           {180, 70, int(kSumChunk) + 9},
+                           {1020, 34, int(kSumChunk) + 1},
+                           {45, 70, 2 * int(kSumChunk) + 9}})
       check({m, n, k, false, true, DType::kBF16, DType::kBF16, DType::kBF16, arithmetic});
 }
 
@@ -269,24 +285,74 @@ TEST_CASE("gelu backward may leave out gelu itself") {
   }
 }
 
-TEST_CASE("fused gemm gives the same bits however it is cut and blocked") {
+TEST_CASE("bf16 gemm gives the same bits when a gang packs b together") {
+  // f32 sums of three chunks are kept aside: for members of more rows than are kept at a time, for some that have fewer
+  // or none, over several blocks of rows and columns.
   const GemmBlocking before = gemm_blocking();
+  for (const EpilogueKind kind : {EpilogueKind::kNone, EpilogueKind::kGelu, EpilogueKind::kGateResidual}) {
+    Data x({1171, 69, 2 * kSumChunk + 77, false, true, DType::kBF16, DType::kBF16, DType::kBF16, DType::kBF16, kind});
+    const Data::Written start = x.written();
+    for (const KernelTable* table : usable_tables()) {
+      INFO(text(x.p, table->name));
+      x.restore(start);
+      set_gemm_blocking(before);
+      run(*table, x.args);
+      const Data::Written alone = x.written();
+      set_gemm_blocking({40, 32});
+      for (const std::vector<int64_t>& rows : {std::vector<int64_t>{1100, 71}, {71, 0, 1100}, {400, 400, 371}}) {
+        x.restore(start);
+        run_as_gang(*table, x.args, rows);
+        CHECK(same_results(x.written(), alone));
+        CHECK(x.zones_untouched());
+      }
+    }
+  }
+  set_gemm_blocking(before);
+}
+
+TEST_CASE("fused gemm gives the same bits however it is cut") {
   for (const KernelTable* table : usable_tables()) {
     for (DType type : kTypes) {
       const Problem p{187,     205, kSumChunk + 70, false, true, type, type, type, type, EpilogueKind::kGateResidual,
                       Norm::kA};
       INFO(text(p, table->name));
-      Data one(p), many(p), blocked(p);
+      Data one(p), many(p);
       run(*table, one.args);
       for (int64_t i = 0, rows = 1; i < p.m; i += rows, rows = rows * 2 + 1)
         for (int64_t j = 0, cols = 3; j < p.n; j += cols, cols = cols * 2 - 1)
           run(*table, block_of(many.args, i, std::min(rows, p.m - i), j, std::min(cols, p.n - j)));
-      set_gemm_blocking({29, 64});
-      run(*table, blocked.args);
-      set_gemm_blocking(before);
-      for (const Data* other : {&many, &blocked}) {
-        CHECK(same_bits(one.c.values(), other->c.values()));
-        CHECK(same_bits(one.out.values(), other->out.values()));
+      CHECK(same_bits(one.c.values(), many.c.values()));
+      CHECK(same_bits(one.out.values(), many.out.values()));
+    }
+  }
+}
+
+TEST_CASE("gemm gives the same bits for any cache blocks") {
+  // The layouts of forward (normalised input, gate; more rows than are kept aside at a time), of the data gradient and
+  // of the weight gradient; sums of more than a chunk.
+  const GemmBlocking before = gemm_blocking();
+  for (DType type : kTypes) {
+    const int64_t k = kSumChunk + 71;
+    for (const Problem& p :
+         {Problem{1031, 37, k, false, true, type, type, type, type, EpilogueKind::kGateResidual, Norm::kA},
+          Problem{187, 203, k, false, false, type, type, type, type},
+          Problem{187, 203, k, true, false, type, DType::kF32, DType::kF32, type, EpilogueKind::kNone, Norm::kB, true,
+                  true}}) {
+      Data x(p);
+      const Data::Written start = x.written();
+      for (const KernelTable* table : usable_tables()) {
+        x.restore(start);
+        run(*table, x.args);
+        const Data::Written usual = x.written();
+        for (const GemmBlocking& blocking : {GemmBlocking{1, 1}, {17, 33}, {29, 64}, {1 << 20, 1 << 20}}) {
+          INFO(text(p, table->name) << " blocks " << blocking.rows << " x " << blocking.cols);
+          x.restore(start);
+          set_gemm_blocking(blocking);
+          run(*table, x.args);
+          set_gemm_blocking(before);
+          CHECK(same_results(x.written(), usual));
+          CHECK(x.zones_untouched());
+        }
       }
     }
   }

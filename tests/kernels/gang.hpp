@@ -1,0 +1,36 @@
+// A product made by a gang: threads that pack b together, each with rows of its own.
+#pragma once
+#include <barrier>
+#include <thread>
+
+#include "kernel_test_utils.hpp"
+
+namespace ditrain::kernels {
+
+/// rows[i]: rows of member i, all rows of g in total; 0 for one that only packs.
+inline void run_as_gang(const KernelTable& table, const GemmArgs& g, const std::vector<int64_t>& rows) {
+  std::barrier meeting(int64_t(rows.size()));
+  const auto meet = [](const void* who) {
+    const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(who))->arrive_and_wait();
+  };
+  Gang gang{.members = int(rows.size()),
+            .most_rows = *std::max_element(rows.begin(), rows.end()),
+            .most_cols = g.n,
+            .meet = meet,
+            .who = &meeting};
+  const Scratch shared(table.gemm_shared_bytes(g, gang));
+  gang.shared = shared.get();
+  {
+    std::vector<std::jthread> threads;
+    for (int64_t i = 0, first = 0; i < int64_t(rows.size()); first += rows[size_t(i++)])
+      threads.emplace_back([&, i, first, own = gang]() mutable {
+        own.member = int(i);
+        const GemmArgs part = block_of(g, first, rows[size_t(i)], 0, g.n);
+        const Scratch scratch(table.gemm_scratch_bytes(part, own));
+        table.gemm(part, scratch.get(), own);
+      });
+  }
+  CHECK(shared.zone_untouched());
+}
+
+}  // namespace ditrain::kernels
