@@ -235,6 +235,40 @@ TEST_CASE("attention of bf16 tensors stays within its roundings") {
   }
 }
 
+TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its roundings") {
+  // Terms (p or its gradient) and the result are rounded by at most 2^-9 of their own each, at random: relative to what
+  // they add up to, the error does not grow with the number of tokens. The limit is three such roundings, as above.
+  const int64_t tokens = only_kernels() == nullptr ? 4096 : 640, dim = 72;
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    Data x(tokens, dim, 1, 0, 1);
+    std::vector<BFloat16> qkv = rounded(x.qkv.values()), dout = rounded(x.dout.values());
+    std::vector<BFloat16> out(dout.size()), dqkv(qkv.size());
+    AttentionHead head = x.head;
+    head.q = qkv.data(), head.k = qkv.data() + dim, head.v = qkv.data() + 2 * dim, head.type = DType::kBF16;
+    const Scratch scratch(table->attention_scratch_bytes(tokens, dim));
+    table->attention_forward(head, out.data(), x.lse.data(), scratch.get());
+    table->attention_backward(head, out.data(), dout.data(), x.lse.data(), dqkv.data(), dqkv.data() + dim,
+                              dqkv.data() + 2 * dim, scratch.get());
+    CHECK(scratch.zone_untouched());
+    x.qkv = Guarded(widened(qkv)), x.dout = Guarded(widened(dout)), x.out = Guarded(widened(out));
+    const std::vector<float> gradients = widened(dqkv);
+    for (const int64_t t : {int64_t{0}, int64_t{281}, tokens - 1}) {
+      INFO("token " << t);
+      const LongRow want(x, t);
+      const std::vector<float> found = x.out.values();
+      const auto row = [&](const std::vector<float>& of, int64_t first) {
+        return std::vector<float>(of.begin() + first, of.begin() + first + dim);
+      };
+      CHECK(std::abs(x.lse.data()[t] - want.lse) < 0x1p-16);  // of a logarithm around 8: 16 units of the last place
+      CHECK(relative_error(row(found, t * dim), want.out) < 0.006);
+      CHECK(relative_error(row(gradients, t * 3 * dim), want.dq) < 0.006);
+      CHECK(relative_error(row(gradients, t * 3 * dim + dim), want.dk) < 0.006);
+      CHECK(relative_error(row(gradients, t * 3 * dim + 2 * dim), want.dv) < 0.006);
+    }
+  }
+}
+
 TEST_CASE("attention with scores far apart stays finite and right") {
   for (const KernelTable* table : usable_tables()) {
     check(*table, 40, 64, 1, 6);
