@@ -175,6 +175,25 @@ TEST_CASE("linear layers give the same bits for 1, 2, 3 and 8 workers, fused or 
   }
 }
 
+TEST_CASE("layers of more rows than are summed at a time: the bits of one worker for workers that pack together") {
+  // The second layer of an MLP: sums over more than one chunk, results of its type.
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  const Layer p{1, 2100, kernels::kSumChunk + 7, 70, type};
+  const auto run = [&](Rig& rig) {
+    Results results;
+    forward(rig.ctx, p, "x", p.x, results);
+    return results;
+  };
+  Rig one;
+  const Results want = run(one);
+  for (const auto& [workers, clusters] : {std::pair{2, 1}, {3, 1}, {8, 1}, {5, 2}}) {
+    CAPTURE(workers, clusters);
+    Rig rig(workers, {}, clusters);
+    check_same_bits(p, run(rig), want);
+    CHECK(rig.ctx.meetings().of_cluster > 0);  // they did pack together
+  }
+}
+
 TEST_CASE("gradients of weights in a row, without a meeting between them, have the bits of one after the other") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   for (const Layer& p : layers(type)) {
