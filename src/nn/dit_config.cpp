@@ -1,6 +1,7 @@
 #include "ditrain/nn/dit_config.hpp"
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/attention.hpp"
 
 namespace ditrain::nn {
 namespace {
@@ -55,6 +56,8 @@ void validate(const DitConfig& c) {
           text(c.input_height) + " x " + text(c.input_width), "multiples of the patch size " + text(c.patch_size));
   require(c.hidden_size % c.num_heads == 0, "model.hidden_size", text(c.hidden_size),
           "a multiple of model.num_heads = " + text(c.num_heads));
+  require(c.head_dim() <= kernels::kMostHeadDim, "model.hidden_size / model.num_heads", text(c.head_dim()),
+          "at most " + text(kernels::kMostHeadDim));
   require(c.hidden_size % 4 == 0, "model.hidden_size", text(c.hidden_size),
           "a multiple of 4 (sines and cosines of rows and columns)");
   require(c.mlp_size() >= 1, "model.mlp_ratio", std::to_string(c.mlp_ratio), "at least 1 / hidden_size");

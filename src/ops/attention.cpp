@@ -2,10 +2,14 @@
 
 #include <cmath>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/gemm.hpp"
 
 namespace ditrain::ops {
 namespace {
+
+static_assert(kernels::kMostHeadDim <= kernels::kSumChunk);
 
 struct Sizes {
   int64_t B, T, H, D;
@@ -14,6 +18,11 @@ struct Sizes {
     expect_shape(op, "qkv", qkv, {B, T, 3 * H * D});
     expect_shape(op, "out", out, {B, T, H * D});
     expect_shape(op, "lse", lse, {B, H, T});
+    if (D < 1 || D > kernels::kMostHeadDim)
+      throw ShapeError({.where = op,
+                        .what = "width of a head",
+                        .got = std::to_string(D),
+                        .expected = "1 to " + std::to_string(kernels::kMostHeadDim)});
   }
   int64_t qkv_offset(int64_t b, int64_t h) const { return b * T * 3 * H * D + h * D; }
   int64_t out_offset(int64_t b, int64_t h) const { return b * T * H * D + h * D; }

@@ -101,6 +101,8 @@ TEST_CASE("model names give the published sizes and work") {
   c = small();
   c.num_heads = 5;
   CHECK_THROWS_AS(nn::Dit(c), InputError);
+  c.num_heads = 1, c.hidden_size = 516;
+  CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("got 516, expected at most 512"));
 }
 
 TEST_CASE("a fresh model answers zero, whatever the input") {

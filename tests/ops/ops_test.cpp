@@ -235,6 +235,21 @@ TEST_CASE("attention: gradients and the same bits for any team") {
   });
 }
 
+TEST_CASE("attention refuses heads that are too wide, and says how wide they may be") {
+  OneWorker one;
+  const auto run = [&](int64_t D) {
+    const Tensor qkv({1, 2, 3 * D}), out({1, 2, D}), lse({1, 1, 2});
+    ops::attention_forward(one.ctx, qkv, 1, out, lse);
+    ops::attention_backward(one.ctx, qkv, 1, out, lse, out, Tensor(qkv.shape()));
+  };
+  run(512);
+  CHECK_THROWS_AS(run(513), ShapeError);
+  CHECK_THROWS_WITH(run(513), "[attention_forward] width of a head; got 513, expected 1 to 512");
+  const Tensor qkv({1, 2, 3 * 513}), out({1, 2, 513}), lse({1, 1, 2});
+  CHECK_THROWS_WITH(ops::attention_backward(one.ctx, qkv, 1, out, lse, out, Tensor(qkv.shape())),
+                    "[attention_backward] width of a head; got 513, expected 1 to 512");
+}
+
 TEST_CASE("tokens become patches of an image; unpatchify is the reference's order") {
   OneWorker one;
   const int64_t B = 2, C = 3, H = 4, W = 8, P = 2;

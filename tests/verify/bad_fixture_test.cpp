@@ -105,7 +105,7 @@ TEST_CASE("settings at their limits together are too large") {
   EditableFixture fixture(test::golden_path("dit_tiny"));
   const int64_t size = 8, batch = 4;
   for (const auto& [name, value] :
-       std::map<std::string, int64_t>{{"hidden_size", 8192}, {"depth", 64}, {"num_heads", 1}})
+       std::map<std::string, int64_t>{{"hidden_size", 8192}, {"depth", 64}, {"num_heads", 16}})
     fixture.put_setting("cfg." + name, value);
   REQUIRE(fixture.tensors["x"].shape == std::vector<int64_t>{batch, 4, size, size});
   CHECK_THAT(refusal(fixture), Catch::Contains("too large a model"));

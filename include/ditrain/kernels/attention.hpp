@@ -8,9 +8,12 @@
 
 namespace ditrain::kernels {
 
-/// One head of one sample; any tokens >= 1, head_dim from 1 to 512. Row t of q, k, v starts at q + t * qkv_stride and
-/// has `head_dim` contiguous elements (slices of the qkv projection [T, 3, H, D]: qkv_stride = 3 H D); row t of out and
-/// dout at out + t * out_stride.
+/// Widest head: scores are one chain of so many steps, which must be no longer than a chunk of a sum (kSumChunk).
+inline constexpr int64_t kMostHeadDim = 512;
+
+/// One head of one sample; any tokens >= 1, head_dim from 1 to kMostHeadDim. Row t of q, k, v starts at q + t *
+/// qkv_stride and has `head_dim` contiguous elements (slices of the qkv projection [T, 3, H, D]: qkv_stride = 3 H D);
+/// row t of out and dout at out + t * out_stride.
 struct AttentionHead {
   int64_t tokens = 0, head_dim = 0;
   const void *q = nullptr, *k = nullptr, *v = nullptr;

@@ -6,7 +6,9 @@ namespace ditrain::ops {
 
 /// Math:     out[b,t,h,:] = sum_s softmax_s(q[b,t,h,:] . k[b,s,h,:] / sqrt(D)) v[b,s,h,:]
 /// Types:    qkv, out and their gradients all f32 or all bf16; lse f32
-/// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]); out [B, T, H D]; lse [B, H, T], log-sum-exp kept for backward
+/// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]), D from 1 to 512; out [B, T, H D]; lse [B, H, T],
+///           log-sum-exp kept for backward
+/// Errors:   ShapeError "[attention_forward] ..."
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse);
 /// Grads:    dqkv [B, T, 3 H D], overwritten
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
