@@ -34,12 +34,12 @@ void* Context::scratch(const parallel::Worker& w, size_t bytes) {
   return at_least(shared_->scratch[size_t(mine_ ? mine_->worker : w.worker)], bytes);
 }
 
-void* Context::workspace(int slot, size_t bytes) {
+void* Context::workspace(Workspace slot, size_t bytes) {
   if (!mine_) return at_least(shared_->workspaces[0][size_t(slot)], bytes);
   return cluster_workspace(*mine_, slot, bytes);
 }
 
-void* Context::cluster_workspace(const parallel::Worker& w, int slot, size_t bytes) {
+void* Context::cluster_workspace(const parallel::Worker& w, Workspace slot, size_t bytes) {
   const std::lock_guard lock(shared_->growing);
   return at_least(shared_->workspaces[size_t((mine_ ? *mine_ : w).cluster) + 1][size_t(slot)], bytes);
 }

@@ -50,7 +50,7 @@ struct PinnedChunk {
 template <int S, class F>
 void Rows::for_blocks(Context& ctx, const PinnedChunk* const (&out)[S], const F& f) const {
   const int64_t blocks = (T + kTokenBlock - 1) / kTokenBlock, width = S * C;
-  auto* sums = static_cast<float*>(ctx.workspace(2, size_t(B * blocks * width) * sizeof(float)));
+  auto* sums = static_cast<float*>(ctx.workspace(Workspace::kShared, size_t(B * blocks * width) * sizeof(float)));
   ctx.run(WorkKind::kElementwise, [&](const parallel::Worker& w) {
     const parallel::Range mine = parallel::partition(B * blocks, w.worker, w.num_workers);
     for (int64_t i = mine.begin; i < mine.end; ++i) {

@@ -11,8 +11,6 @@ namespace {
 
 using kernels::GemmArgs;
 
-constexpr int kSharedSlot = 2;  // of workspaces: packed b of gangs; 0 and 1 hold normalised operands
-
 // Cuts of a product. Clusters take rows of c, or columns (Cut::kN); the workers of a cluster then share out its part as
 // a grid. Workers of the same columns are a gang: they pack b once, into memory of their cluster.
 //
@@ -23,7 +21,6 @@ constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
 constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
 constexpr int64_t kGangRows = 24;       // with fewer rows a worker would wait for b from the L3 cache
 constexpr int64_t kGangB = 1 << 16;     // elements of b: to pack fewer takes no longer than to meet
-constexpr int64_t kFewSteps = 64;       // up to so many the kernels read operands where they lie, if they can
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
 
 struct Grid {
@@ -85,7 +82,7 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     const bool clusters = ctx.cuts_columns() || whole.m >= kRowsOfCluster * w.num_clusters;
     if (by_columns) columns = share_of_cluster(w, whole.n, kColumnGrain);
     if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, kRowGrain);
-    const bool may_gang = (clusters || w.num_clusters == 1) && whole.k > kFewSteps;
+    const bool may_gang = (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
     const Grid grid =
         grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k, may_gang);
     const Part part = part_of(grid, rows.size(), columns.size(), clusters ? w.worker_in_cluster : w.worker);
@@ -113,7 +110,7 @@ void own_gemm(Context& ctx, const GemmArgs& whole) {
                        .who = &meet};
     if (ctx.is_in_a_row()) meet();  // others may still read what the last gang packed, and the memory may move
     const size_t bytes = kernels::gemm_shared_bytes(mine, gang);
-    auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, kSharedSlot, bytes * size_t(grid.columns)));
+    auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, Workspace::kShared, bytes * size_t(grid.columns)));
     gang.shared = shared + bytes * size_t(part.column);
     kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, gang)), gang);
   });
@@ -141,8 +138,8 @@ void for_sample_rows(Context& ctx, int64_t rows, int64_t first_row, int64_t each
 }
 
 // The normalised operand as an array of its own in workspace `slot`; x, its type and its norm become plain.
-void normalise_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
-                     int64_t& stride, kernels::Normalise& norm) {
+void normalise_apart(Context& ctx, Workspace slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x,
+                     DType& type, int64_t& stride, kernels::Normalise& norm) {
   if (norm.mean == nullptr) return;
   DITRAIN_CHECK(type == DType::kF32 && stride == cols, "a normalised operand is a whole f32 array");
   const auto* source = static_cast<const float*>(x);
@@ -159,8 +156,8 @@ void normalise_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType a
 }
 
 // The same for patches.
-void gather_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
-                  int64_t& stride, kernels::Patches& patches) {
+void gather_apart(Context& ctx, Workspace slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x,
+                  DType& type, int64_t& stride, kernels::Patches& patches) {
   if (patches.size == 0) return;
   const int64_t P = patches.size, C = patches.channels, H = patches.height, W = patches.width;
   DITRAIN_CHECK(type == DType::kF32 && cols == C * P * P && patches.first_column == 0, "patches are whole and f32");
@@ -186,8 +183,8 @@ void gather_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arit
 }
 
 // The same for an f32 operand of a bf16 product beside a bf16 one: other libraries take both as bf16.
-void round_apart(Context& ctx, int slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x, DType& type,
-                 int64_t& stride) {
+void round_apart(Context& ctx, Workspace slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x,
+                 DType& type, int64_t& stride) {
   if (type != DType::kF32 || arithmetic != DType::kBF16) return;
   const auto* source = static_cast<const float*>(x);
   auto* out = static_cast<BFloat16*>(ctx.workspace(slot, size_t(rows * cols) * sizeof(BFloat16)));
@@ -257,13 +254,17 @@ void plain_gemm(Context& ctx, const GemmArgs& g) {
 void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
   GemmArgs g = whole;
   const bool a_rows = g.trans_a == kernels::Trans::kNo, b_rows = g.trans_b == kernels::Trans::kYes;
-  normalise_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
-  normalise_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.normalise_b);
-  gather_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda, g.patches_a);
-  gather_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb, g.patches_b);
+  normalise_apart(ctx, Workspace::kOperandA, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda,
+                  g.normalise_a);
+  normalise_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb,
+                  g.normalise_b);
+  gather_apart(ctx, Workspace::kOperandA, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda,
+               g.patches_a);
+  gather_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb,
+               g.patches_b);
   if (ctx.products.by == Products::By::kPeer) {
-    round_apart(ctx, 0, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda);
-    round_apart(ctx, 1, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb);
+    round_apart(ctx, Workspace::kOperandA, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda);
+    round_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb);
   }
   g.epilogue = {}, g.bias = nullptr, g.a_row_sums = nullptr;
   plain_gemm(ctx, g);

@@ -78,6 +78,10 @@ struct GemmArgs {
 /// first).
 inline constexpr int64_t kSumChunk = 1152;
 
+/// Up to so many steps of k the traffic of c decides: tiles go along rows of c, and operands are read where they lie if
+/// that is possible.
+inline constexpr int64_t kFewSteps = 64;
+
 /// Threads that compute different rows of the same columns of a product at the same time, each in a call of its own,
 /// and pack b once between them: each a part of every block of it, into memory that all of them read.
 struct Gang {
@@ -90,8 +94,8 @@ struct Gang {
 
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, gang), 64-byte aligned. c aliases nothing; c is f32
 ///         if it is accumulated
-/// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to 64 steps of transposed a and
-///         plain b in f32 (a rank-B update) pack nothing; a gang always packs
+/// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to kFewSteps steps of a that is
+///         transposed and plain b in f32 (a rank-B update) pack nothing; a gang always packs
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);

@@ -54,6 +54,14 @@ struct Meetings {
   int64_t of_cluster = 0;  ///< the same of the first cluster
 };
 
+/// Scratch that several workers share, by what lies in it. The ops take turns: nothing outlives the op that asked.
+enum class Workspace {
+  kOperandA,  ///< of a product in passes: normalised, gathered or rounded
+  kOperandB,
+  kShared,  ///< b as a gang packs it; sums of blocks of rows
+  kNumber
+};
+
 class Context {
   struct Free {
     Free() : bytes(0) {}
@@ -62,7 +70,7 @@ class Context {
     void operator()(void* p) const { memory::system_memory().deallocate(p, bytes); }
   };
   using Block = std::unique_ptr<void, Free>;
-  using Workspaces = std::array<Block, 3>;
+  using Workspaces = std::array<Block, size_t(Workspace::kNumber)>;
   // What the context of the team and those of its workers have in common.
   struct Shared {
     parallel::Team& team;
@@ -96,10 +104,10 @@ class Context {
 
   /// Scratch of all workers of this context, 64-byte aligned, valid until the next call for the same slot; contents
   /// undefined. Not inside a job.
-  void* workspace(int slot, size_t bytes);
+  void* workspace(Workspace slot, size_t bytes);
 
   /// Scratch of all workers of w's cluster, likewise; inside a job, asked for by each of them with the same `bytes`.
-  void* cluster_workspace(const parallel::Worker& w, int slot, size_t bytes);
+  void* cluster_workspace(const parallel::Worker& w, Workspace slot, size_t bytes);
 
   Products& products;  ///< one for the team and its clusters
 
