@@ -56,35 +56,40 @@ extern const KernelTable table;
 
 namespace {
 
+using platform::CpuFeatures;
+
+// Obstacles, see IsaCandidate.
+[[maybe_unused]] std::string lacks(const std::string& feature) { return "CPU lacks " + feature; }
+
 #ifdef DITRAIN_KERNELS_X86
-std::string missing_for_avx512() { return platform::cpu_features().avx512 ? "" : "avx512 (F, BW, DQ and VL)"; }
+std::string against_avx512(const CpuFeatures& cpu) { return cpu.avx512 ? "" : lacks("avx512 (F, BW, DQ and VL)"); }
 
-std::string missing_for_avx512_bf16() {
-  const std::string missing = missing_for_avx512();
-  return missing.empty() && !platform::cpu_features().avx512_bf16 ? "avx512_bf16" : missing;
+std::string against_avx512_bf16(const CpuFeatures& cpu) {
+  const std::string obstacle = against_avx512(cpu);
+  return obstacle.empty() && !cpu.avx512_bf16 ? lacks("avx512_bf16") : obstacle;
 }
 
-std::string missing_for_amx_bf16() {
-  const std::string missing = missing_for_avx512_bf16();
-  return missing.empty() && !platform::cpu_features().amx_bf16 ? "amx_bf16 (or Linux grants no tiles)" : missing;
+std::string against_amx_bf16(const CpuFeatures& cpu) {
+  const std::string obstacle = against_avx512_bf16(cpu);
+  if (!obstacle.empty() || cpu.amx_bf16) return obstacle;
+  return cpu.has_amx_bf16 ? "Linux grants no tiles" : lacks("amx_bf16");
 }
 
-std::string missing_for_avx2() { return platform::cpu_features().avx2_fma ? "" : "avx2 or fma"; }
+std::string against_avx2(const CpuFeatures& cpu) { return cpu.avx2_fma ? "" : lacks("avx2 or fma"); }
 #endif
 
 #ifdef DITRAIN_KERNELS_SVE2
-std::string missing_for_sve2(int bits) {
-  const platform::CpuFeatures& cpu = platform::cpu_features();
-  if (!cpu.sve2) return "sve2 with bf16";
+std::string against_sve2(const CpuFeatures& cpu, int bits) {
+  if (!cpu.sve2) return lacks("sve2 with bf16");
   if (cpu.sve_bits == bits) return "";
-  return "vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sve_bits) + ")";
+  return lacks("vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sve_bits) + ")");
 }
 
-std::string missing_for_sme(int bits, int sve_bits) {
-  const platform::CpuFeatures& cpu = platform::cpu_features();
-  if (!cpu.sme) return "sme";
-  if (cpu.sme_bits == bits) return missing_for_sve2(sve_bits);
-  return "streaming vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sme_bits) + ")";
+std::string against_sme(const CpuFeatures& cpu, int bits, int sve_bits) {
+  if (!cpu.sme) return lacks("sme");
+  if (cpu.sme_bits == bits) return against_sve2(cpu, sve_bits);
+  return lacks("streaming vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sme_bits) +
+               ")");
 }
 #endif
 
@@ -107,24 +112,24 @@ size_t first_allowed(const std::vector<IsaCandidate>& list, const std::string& w
 
 }  // namespace
 
-std::vector<IsaCandidate> isa_candidates() {
+std::vector<IsaCandidate> isa_candidates([[maybe_unused]] const CpuFeatures& cpu) {
   std::vector<IsaCandidate> list;
 #ifdef DITRAIN_KERNELS_X86
-  list.push_back({&amx_bf16::table, missing_for_amx_bf16()});
-  list.push_back({&avx512_bf16::table, missing_for_avx512_bf16()});
-  list.push_back({&avx512::table, missing_for_avx512()});
-  list.push_back({&avx2::table, missing_for_avx2()});
+  list.push_back({&amx_bf16::table, against_amx_bf16(cpu)});
+  list.push_back({&avx512_bf16::table, against_avx512_bf16(cpu)});
+  list.push_back({&avx512::table, against_avx512(cpu)});
+  list.push_back({&avx2::table, against_avx2(cpu)});
 #endif
 #ifdef DITRAIN_KERNELS_SVE2
-  list.push_back({&sme_512_sve2_512::table, missing_for_sme(512, 512)});
-  list.push_back({&sme_512_sve2_256::table, missing_for_sme(512, 256)});
-  list.push_back({&sme_512_sve2_128::table, missing_for_sme(512, 128)});
-  list.push_back({&sme_256_sve2_256::table, missing_for_sme(256, 256)});
-  list.push_back({&sme_256_sve2_128::table, missing_for_sme(256, 128)});
-  list.push_back({&sme_128_sve2_128::table, missing_for_sme(128, 128)});
-  list.push_back({&sve2_512::table, missing_for_sve2(512)});
-  list.push_back({&sve2_256::table, missing_for_sve2(256)});
-  list.push_back({&sve2_128::table, missing_for_sve2(128)});
+  list.push_back({&sme_512_sve2_512::table, against_sme(cpu, 512, 512)});
+  list.push_back({&sme_512_sve2_256::table, against_sme(cpu, 512, 256)});
+  list.push_back({&sme_512_sve2_128::table, against_sme(cpu, 512, 128)});
+  list.push_back({&sme_256_sve2_256::table, against_sme(cpu, 256, 256)});
+  list.push_back({&sme_256_sve2_128::table, against_sme(cpu, 256, 128)});
+  list.push_back({&sme_128_sve2_128::table, against_sme(cpu, 128, 128)});
+  list.push_back({&sve2_512::table, against_sve2(cpu, 512)});
+  list.push_back({&sve2_256::table, against_sve2(cpu, 256)});
+  list.push_back({&sve2_128::table, against_sve2(cpu, 128)});
 #endif
   list.push_back({&baseline::table, ""});
   return list;
@@ -133,7 +138,7 @@ std::vector<IsaCandidate> isa_candidates() {
 std::vector<IsaCandidate> model_tables() {
   std::vector<IsaCandidate> list;
 #ifdef DITRAIN_KERNELS_X86
-  list.push_back({&amx_model::table, missing_for_avx512_bf16()});
+  list.push_back({&amx_model::table, against_avx512_bf16(platform::cpu_features())});
 #endif
   return list;
 }
@@ -143,11 +148,8 @@ IsaChoice choose_isa(const char* wanted) {
   const size_t first = wanted != nullptr && *wanted != '\0' ? first_allowed(list, wanted) : 0;
   std::string refused;
   for (size_t i = 0; i < list.size(); ++i) {
-    std::string why;
-    if (!list[i].missing.empty())
-      why = "CPU lacks " + list[i].missing;
-    else if (i < first)
-      why = std::string("DITRAIN_ISA=") + wanted;
+    std::string why = list[i].obstacle;
+    if (why.empty() && i < first) why = std::string("DITRAIN_ISA=") + wanted;
     if (why.empty()) return {list[i].table, refused};
     refused += (refused.empty() ? "" : "; ") + std::string(list[i].table->name) + ": " + why;
   }
@@ -161,17 +163,20 @@ const IsaChoice& process_isa() {
 
 std::string chosen_isa() { return process_isa().table->name; }
 
-std::string dispatch_report() {
-  const IsaChoice& choice = process_isa();
+std::string report_of(const IsaChoice& choice) {
   const KernelTable& table = *choice.table;
   const std::string refused = choice.refused.empty() ? "" : " (refused: " + choice.refused + ")";
-  const std::string tile = std::to_string(table.tile_rows) + "x" + std::to_string(table.tile_cols);
-  std::string report;
-  for (const char* family : {"gemm", "attention", "elementwise"}) {
-    const std::string detail = std::string(family) == "elementwise" ? "" : " " + tile + " tiles";
-    report += std::string(family) + ": " + table.name + detail + refused + "\n";
-  }
-  return report;
+  const auto blocks = [&](int64_t rows) { return std::to_string(rows) + "x" + std::to_string(table.tile_cols); };
+  const std::string tiles = " " + blocks(table.tile_rows) + " tiles";
+  const bool has_unit = table.bf16_rows != table.tile_rows;
+  const std::string of_bf16 = has_unit ? ", " + blocks(table.bf16_rows) + " on the tile unit for bf16" : "";
+  const auto line = [&](const std::string& family, const std::string& detail) {
+    return family + ": " + table.name + detail + refused + "\n";
+  };
+  return line("gemm", tiles + of_bf16) + line("attention", tiles + (has_unit ? ", not on the tile unit" : "")) +
+         line("elementwise", "");
 }
+
+std::string dispatch_report() { return report_of(process_isa()); }
 
 }  // namespace ditrain::kernels

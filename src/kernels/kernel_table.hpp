@@ -12,6 +12,7 @@
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/kernels/random.hpp"
 #include "ditrain/kernels/softmax.hpp"
+#include "ditrain/platform/cpu.hpp"
 
 namespace ditrain::kernels {
 
@@ -37,7 +38,8 @@ struct ActivationKernels {
 /// The kernels of one instruction set; the fields are the public functions of the same names.
 struct KernelTable {
   const char* name;
-  int64_t tile_rows, tile_cols;  ///< register tile of gemm, elements
+  int64_t tile_rows, tile_cols;  ///< register tile of gemm and of attention, elements
+  int64_t bf16_rows;             ///< those of gemm in bf16 arithmetic; more than tile_rows: a unit of its own
 
   decltype(&kernels::gemm) gemm;
   decltype(&kernels::gemm_scratch_bytes) gemm_scratch_bytes;
@@ -75,9 +77,10 @@ struct KernelTable {
 /// An instruction set that this build has kernels for.
 struct IsaCandidate {
   const KernelTable* table;
-  std::string missing;  ///< CPU features that this machine lacks, e.g. "avx512f"; empty: it can run
+  std::string obstacle;  ///< why this machine cannot run them, e.g. "CPU lacks avx512_bf16"; empty: it can
 };
-std::vector<IsaCandidate> isa_candidates();  ///< fastest first; the last one ("baseline") always runs
+/// Fastest first; the last one ("baseline") always runs.
+std::vector<IsaCandidate> isa_candidates(const platform::CpuFeatures& cpu = platform::cpu_features());
 
 /// Kernels for units that this machine may lack, on models of those units in plain C++: for tests, never chosen.
 std::vector<IsaCandidate> model_tables();
@@ -88,6 +91,7 @@ struct IsaChoice {
 };
 /// wanted: value of DITRAIN_ISA (see dispatch.hpp) or null. An unknown one throws InputError.
 IsaChoice choose_isa(const char* wanted);
-const IsaChoice& process_isa();  ///< chosen on first use from the environment, then fixed
+const IsaChoice& process_isa();                  ///< chosen on first use from the environment, then fixed
+std::string report_of(const IsaChoice& choice);  ///< what dispatch_report() says of it
 
 }  // namespace ditrain::kernels

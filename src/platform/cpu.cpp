@@ -48,8 +48,8 @@ CpuFeatures probe() {
   f.avx2_fma = fma && bit(b, 5) && (saved & kAvxState) == kAvxState;
   f.avx512 =
       f.avx2_fma && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && (saved & kAvx512State) == kAvx512State;
-  const bool amx = bit(d, 24) && bit(d, 22) && (saved & kAmxState) == kAmxState;  // AMX-TILE, AMX-BF16
-  f.amx_bf16 = amx && request_amx_tiles();
+  f.has_amx_bf16 = bit(d, 24) && bit(d, 22);  // AMX-TILE, AMX-BF16
+  f.amx_bf16 = f.has_amx_bf16 && (saved & kAmxState) == kAmxState && request_amx_tiles();
   if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = f.avx512 && bit(a, 5);
   return f;
 }

@@ -10,7 +10,7 @@ using namespace ditrain::kernels;
 TEST_CASE("DITRAIN_ISA lowers the choice and says what it refused") {
   std::vector<const KernelTable*> tables;
   for (const IsaCandidate& c : isa_candidates())
-    if (c.missing.empty()) tables.push_back(c.table);
+    if (c.obstacle.empty()) tables.push_back(c.table);
   CHECK(choose_isa(nullptr).table == tables.front());
   CHECK(choose_isa("").table == tables.front());
   CHECK(choose_isa("scalar").table == tables.back());
@@ -55,8 +55,8 @@ TEST_CASE("the kernels are the best of this CPU") {
 TEST_CASE("an instruction set that the CPU lacks is never chosen") {
   for (const IsaCandidate& c : isa_candidates()) {
     const IsaChoice choice = choose_isa(c.table->name);
-    CHECK((choice.table == c.table) == c.missing.empty());
-    if (!c.missing.empty()) CHECK(choice.refused.find(c.missing) != std::string::npos);
+    CHECK((choice.table == c.table) == c.obstacle.empty());
+    if (!c.obstacle.empty()) CHECK(choice.refused.find(c.obstacle) != std::string::npos);
   }
 }
 
@@ -78,3 +78,36 @@ TEST_CASE("the report names every family and the chosen kernels") {
     CHECK(report.find(family + chosen_isa()) != std::string::npos);
   }
 }
+
+#if defined(__x86_64__)
+namespace {
+
+const IsaCandidate& candidate(const std::vector<IsaCandidate>& list, const std::string& name) {
+  return *std::find_if(list.begin(), list.end(), [&](const IsaCandidate& c) { return c.table->name == name; });
+}
+
+}  // namespace
+
+TEST_CASE("a CPU without AMX and a system that grants no tiles are told apart") {
+  platform::CpuFeatures cpu{.avx2_fma = true, .avx512 = true, .avx512_bf16 = true};
+  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "CPU lacks amx_bf16");
+  cpu.has_amx_bf16 = true;
+  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "Linux grants no tiles");
+  cpu.amx_bf16 = true;
+  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "");
+  cpu.avx512_bf16 = false;
+  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "CPU lacks avx512_bf16");
+}
+
+TEST_CASE("the report says which products are made on a tile unit, and in which blocks") {
+  const std::vector<IsaCandidate> list = isa_candidates();
+  CHECK(report_of({candidate(list, "amx_bf16").table, ""}) ==
+        "gemm: amx_bf16 14x32 tiles, 32x32 on the tile unit for bf16\n"
+        "attention: amx_bf16 14x32 tiles, not on the tile unit\n"
+        "elementwise: amx_bf16\n");
+  CHECK(report_of({candidate(list, "avx2").table, "avx512: CPU lacks avx512"}) ==
+        "gemm: avx2 6x16 tiles (refused: avx512: CPU lacks avx512)\n"
+        "attention: avx2 6x16 tiles (refused: avx512: CPU lacks avx512)\n"
+        "elementwise: avx2 (refused: avx512: CPU lacks avx512)\n");
+}
+#endif

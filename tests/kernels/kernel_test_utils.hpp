@@ -26,10 +26,10 @@ inline std::vector<const KernelTable*> usable_tables() {
   static bool reported = only_kernels() != nullptr;
   std::vector<const KernelTable*> tables;
   const auto add = [&](const IsaCandidate& c) {
-    if (c.missing.empty() && (only_kernels() == nullptr || c.table->name == std::string(only_kernels())))
+    if (c.obstacle.empty() && (only_kernels() == nullptr || c.table->name == std::string(only_kernels())))
       tables.push_back(c.table);
     else if (!reported)
-      WARN("skipped: " << c.table->name << ", CPU lacks " << c.missing);
+      WARN("skipped: " << c.table->name << ", " << (c.obstacle.empty() ? "not asked for" : c.obstacle));
   };
   for (const IsaCandidate& c : isa_candidates()) add(c);
   for (const IsaCandidate& c : model_tables()) add(c);

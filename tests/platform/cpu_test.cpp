@@ -39,6 +39,8 @@ TEST_CASE("usable CPU features agree with the kernel's list") {
         (kernel_lists("avx512f") && kernel_lists("avx512bw") && kernel_lists("avx512dq") && kernel_lists("avx512vl")));
   CHECK(f.avx512_bf16 == (f.avx512 && kernel_lists("avx512_bf16")));
   CHECK((!f.amx_bf16 || kernel_lists("amx_bf16")));
+  CHECK((!f.amx_bf16 || f.has_amx_bf16));
+  CHECK((!kernel_lists("amx_bf16") || f.has_amx_bf16));
   CHECK(&cpu_features() == &f);
 }
 

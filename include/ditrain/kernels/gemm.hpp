@@ -116,7 +116,7 @@ void set_gemm_blocking(const GemmBlocking& blocking);
 /// From a core's shares of the caches in bytes (0: unknown): two fifths of L2 for a block of a, a third of L3 for one
 /// of b, at most 1,536 columns: beyond, the block of c leaves the L3 cache.
 GemmBlocking derived_gemm_blocking(size_t l2_bytes_per_core, size_t l3_bytes_per_core);
-int64_t gemm_tile_rows();  ///< rows of a register tile: blocks of a are whole ones
+int64_t gemm_tile_rows();  ///< rows of a register tile: blocks of a are whole ones, bf16 on a tile unit excepted
 
 namespace ref {
 void gemm(const GemmArgs& args);  ///< plain loops, f64 accumulation
