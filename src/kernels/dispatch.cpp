@@ -11,9 +11,6 @@ namespace ditrain::kernels {
 namespace amx_bf16 {
 extern const KernelTable table;
 }
-namespace amx_model {
-extern const KernelTable table;
-}
 namespace avx512_bf16 {
 extern const KernelTable table;
 }
@@ -132,14 +129,6 @@ std::vector<IsaCandidate> isa_candidates([[maybe_unused]] const CpuFeatures& cpu
   list.push_back({&sve2_128::table, against_sve2(cpu, 128)});
 #endif
   list.push_back({&baseline::table, ""});
-  return list;
-}
-
-std::vector<IsaCandidate> model_tables() {
-  std::vector<IsaCandidate> list;
-#ifdef DITRAIN_KERNELS_X86
-  list.push_back({&amx_model::table, against_avx512_bf16(platform::cpu_features())});
-#endif
   return list;
 }
 

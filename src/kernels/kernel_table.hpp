@@ -82,9 +82,6 @@ struct IsaCandidate {
 /// Fastest first; the last one ("baseline") always runs.
 std::vector<IsaCandidate> isa_candidates(const platform::CpuFeatures& cpu = platform::cpu_features());
 
-/// Kernels for units that this machine may lack, on models of those units in plain C++: for tests, never chosen.
-std::vector<IsaCandidate> model_tables();
-
 struct IsaChoice {
   const KernelTable* table;
   std::string refused;  ///< why better ones were not taken: "avx512: CPU lacks avx512f; avx2: DITRAIN_ISA=scalar"

@@ -15,17 +15,21 @@ endfunction()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   target_sources(ditrain_kernels PRIVATE
     ${CMAKE_CURRENT_LIST_DIR}/isa/avx2.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/avx512.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/amx_bf16.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/isa/amx_model.cpp)
+    ${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/amx_bf16.cpp)
   target_compile_definitions(ditrain_kernels PRIVATE DITRAIN_KERNELS_X86=1)
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx2.cpp PROPERTIES COMPILE_OPTIONS
     "${isa_flags};-mavx2;-mfma")
   set(avx512_flags ${isa_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512)
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/amx_model.cpp
-    PROPERTIES COMPILE_OPTIONS "${avx512_flags};-mavx512bf16")
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS
+    "${avx512_flags};-mavx512bf16")
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/amx_bf16.cpp PROPERTIES COMPILE_OPTIONS
     "${avx512_flags};-mavx512bf16;-mamx-tile;-mamx-bf16")
+  # For the kernels' tests alone.
+  add_library(ditrain_kernel_models OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/isa/amx_model.cpp)
+  target_include_directories(ditrain_kernel_models PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_compile_options(ditrain_kernel_models PRIVATE ${avx512_flags} -mavx512bf16)
+  target_compile_definitions(ditrain_kernel_models INTERFACE DITRAIN_KERNEL_MODELS=1)
 endif()
 # Arm: GCC 12 knows no SME, and SVE is tested with clang alone; another compiler builds the baseline (NEON).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"

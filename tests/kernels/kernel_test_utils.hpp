@@ -14,6 +14,7 @@
 
 #include "../../src/kernels/kernel_table.hpp"
 #include "ditrain/base/random.hpp"
+#include "models.hpp"
 
 namespace ditrain::kernels {
 
