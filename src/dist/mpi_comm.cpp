@@ -3,6 +3,7 @@
 // calls. All operations are non-blocking underneath: waiting can be polite and can end. (A blocking MPI_Allreduce in a
 // thread of its own is 1.5 times as fast as MPI_Iallreduce with Open MPI 4.1, 128 MiB and 2 ranks of a node; but it
 // spins, and nobody can end it. What is fast is the reduction through shared memory, see engine.hpp.)
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -250,26 +251,36 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<MpiWatch> watch_;
 };
 
-/// A launcher of another MPI starts ranks that do not find each other: each would train alone, into the same folder.
-void check_launcher(const Communicator& comm) {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* ranks = std::getenv(variable);
-    if (ranks == nullptr || std::atoi(ranks) <= 1 || comm.world_size() > 1) continue;
-    throw RunError({.where = "mpi",
-                    .what = "mpirun and the MPI library of ditrain do not belong together: each rank sees itself alone",
-                    .got = std::string(variable) + "=" + ranks + " and 1 rank in " + comm.description(),
-                    .hint = "the launcher of that library"});
-  }
+/// Ranks that the launcher announced in this variable; 0: it did not.
+int announced_ranks(const char* variable) {
+  const char* ranks = std::getenv(variable);
+  return ranks == nullptr ? 0 : std::atoi(ranks);
 }
 
-/// srun starts tasks that do not find each other if it was not told which PMI the library speaks: the same mistake.
-void check_slurm_step() {
-  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (tasks == nullptr || std::atoi(tasks) <= 1) return;
+/// srun starts tasks that do not find each other if it was not told which PMI the library speaks. `instead` is what this
+/// one of them found.
+void check_slurm_step(const std::string& instead) {
+  const int tasks = announced_ranks("SLURM_STEP_NUM_TASKS");
+  if (tasks <= 1) return;
   throw InputError({.where = "mpi",
-                    .what = "srun started several tasks, but told them no MPI ranks: each would train alone",
-                    .got = std::string("SLURM_STEP_NUM_TASKS=") + tasks + " and no PMI or PMIx variables",
+                    .what = "srun started several tasks that MPI does not know as ranks: each would train alone",
+                    .got = fmt::format("SLURM_STEP_NUM_TASKS={} and {}", tasks, instead),
                     .hint = "srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun"});
+}
+
+/// A launcher of another MPI, or an srun that speaks another PMI, starts ranks that do not find each other: each would
+/// train alone, into the same folder.
+void check_launcher(const Communicator& comm) {
+  if (comm.world_size() > 1) return;
+  const std::string alone = "1 rank in " + comm.description();
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (announced_ranks(variable) <= 1) continue;
+    throw RunError({.where = "mpi",
+                    .what = "mpirun and the MPI library of ditrain do not belong together: each rank sees itself alone",
+                    .got = fmt::format("{}={} and {}", variable, announced_ranks(variable), alone),
+                    .hint = "the launcher of that library"});
+  }
+  check_slurm_step(alone);
 }
 
 }  // namespace
@@ -289,7 +300,7 @@ std::string mpi_launcher() {
 
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config) {
   if (mpi_launcher().empty()) {
-    check_slurm_step();
+    check_slurm_step("no PMI or PMIx variables");
     return make_null_communicator();
   }
   auto comm = std::make_unique<MpiCommunicator>(argc, argv, config);

@@ -32,6 +32,14 @@ set_tests_properties("dist: an MPI library without threads is refused" PROPERTIE
 
 add_test(NAME "dist: a launcher of another MPI is refused"
          COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
+# srun told a rank its number, but not in the words of this MPI.
+foreach(variable PMIX_RANK=0 PMI_RANK=0 OMPI_COMM_WORLD_SIZE=1)
+  add_test(NAME "dist: an srun that MPI does not understand is refused (${variable})"
+           COMMAND sh -c "${variable} SLURM_STEP_NUM_TASKS=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'SLURM_STEP_NUM_TASKS=2 and 1 rank in Open MPI'")
+  list(APPEND mpi_tests "dist: an srun that MPI does not understand is refused (${variable})")
+endforeach()
+add_test(NAME "dist: an srun that MPI does understand is not refused" COMMAND sh -c "SLURM_STEP_NUM_TASKS=3 ${mpi_run} all 3")
+list(APPEND mpi_tests "dist: an srun that MPI does understand is not refused")
 list(APPEND mpi_tests "dist: abort ends ranks that wait" "dist: the watchdog names a rank that does not come"
      "dist: the watchdog names a rank that stands still" "dist: a launcher of another MPI is refused")
 

@@ -163,7 +163,7 @@ struct MpiConfig {
 /// job.
 /// Errors:  throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
 ///          says that there are several ranks and MPI that there is one: they are of different MPI libraries.
-///          InputError for one of several tasks of srun that it told no ranks.
+///          InputError for one of several tasks of srun that it told no ranks, or in a way that MPI does not speak.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist
