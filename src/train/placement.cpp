@@ -174,6 +174,23 @@ std::vector<std::vector<int>> masks_of_dies(const Topology& machine) {
   return masks;
 }
 
+struct RanksPerNode {
+  int ranks = 0;  // 0: nobody says
+  std::string said_by;
+};
+
+/// What the allocation says. One of a single node is where people ask about larger jobs: its node is not counted.
+RanksPerNode ranks_per_node_of_slurm(int ranks) {
+  const auto number = [](const char* variable) {
+    const char* text = std::getenv(variable);
+    return text == nullptr ? 0 : std::atoi(text);
+  };
+  constexpr const char *kTasks = "SLURM_NTASKS_PER_NODE", *kNodes = "SLURM_NNODES";
+  if (const int tasks = number(kTasks); tasks > 0) return {std::min(tasks, ranks), kTasks};
+  if (const int nodes = number(kNodes); nodes > 1) return {(ranks - 1) / nodes + 1, kNodes};
+  return {};
+}
+
 }  // namespace
 
 Placement plan_placement(const Config& config, dist::Communicator& comm) {
@@ -204,9 +221,11 @@ SupposedRanks suppose_ranks(const Config& config, const Topology& machine, int r
   const std::vector<std::vector<int>> dies = masks_of_dies(machine);
   const int num_dies = int(dies.size());
   SupposedRanks s;
+  const RanksPerNode told = ranks_per_node_of_slurm(ranks);
   const bool fills_nodes = num_dies > 1 && ranks % num_dies == 0;
-  s.one_a_die = fills_nodes || ranks > machine.allowed_cores;
-  s.per_node = s.one_a_die ? num_dies : ranks;
+  s.one_a_die = told.ranks > 0 ? num_dies > 1 && told.ranks == num_dies : fills_nodes || ranks > machine.allowed_cores;
+  s.per_node = told.ranks > 0 ? told.ranks : s.one_a_die ? num_dies : ranks;
+  s.per_node_from = told.said_by;
   s.nodes = (ranks + s.per_node - 1) / s.per_node;
   for (int i = 0; i < s.per_node; ++i) {
     Neighbours n{.on_node = s.per_node, .in_world = ranks};
@@ -224,10 +243,11 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
     cores = std::min(cores, s.one_a_die ? p.topology.allowed_cores : std::max(1, machine.allowed_cores / s.per_node));
   }
   std::string text = platform::describe(machine);
-  text += fmt::format("ranks: {} on {} node(s), {} a node, assumed to be {}\n", ranks, s.nodes, s.per_node,
-                      s.one_a_die  ? "one a die"
-                      : ranks == 1 ? "all its cores"
-                                   : "equal shares of the cores");
+  const std::string from = s.per_node_from.empty() ? "" : fmt::format(" ({})", s.per_node_from);
+  text += fmt::format("ranks: {} on {} node(s), {} a node{}, assumed to be {}\n", ranks, s.nodes, s.per_node, from,
+                      s.one_a_die       ? "one a die"
+                      : s.per_node == 1 ? "all its cores"
+                                        : "equal shares of the cores");
   text += fmt::format("launch: mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", ranks,
                       s.per_node, cores);
   text += fmt::format(

@@ -136,6 +136,35 @@ TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores d
   CHECK(suppose_ranks(Config{}, laptop, 4).nodes == 4);
 }
 
+TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
+  const platform::Topology laptop = synthetic_machine("package:1 [numa] core:16 pu:1");
+  CHECK((suppose_ranks(Config{}, laptop, 16).nodes == 1));
+  {
+    const ScopedVariable tasks("SLURM_NTASKS_PER_NODE", "1");
+    const SupposedRanks s = suppose_ranks(Config{}, laptop, 16);
+    CHECK((s.nodes == 16 && s.per_node == 1 && !s.one_a_die));
+    CHECK(s.on_node[0].threads == 15);  // and a core to communicate
+    const std::string text = describe(s, laptop, 16);
+    CHECK_THAT(text,
+               Contains("ranks: 16 on 16 node(s), 1 a node (SLURM_NTASKS_PER_NODE), assumed to be all its cores\n"));
+    CHECK_THAT(text, Contains("srun --nodes=16 --ntasks=16 --ntasks-per-node=1 --cpus-per-task=16 "));
+    const ScopedVariable nodes("SLURM_NNODES", "2");  // fewer than that makes: the ranks asked for count
+    CHECK(suppose_ranks(Config{}, laptop, 16).nodes == 16);
+  }
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  const auto by_nodes = [&](const char* nodes, int ranks) {
+    const ScopedVariable variable("SLURM_NNODES", nodes);
+    return suppose_ranks(Config{}, node, ranks);
+  };
+  const SupposedRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
+                      many = by_nodes("8", 3);
+  CHECK((two.nodes == 2 && two.per_node == 4 && two.one_a_die && two.per_node_from == "SLURM_NNODES"));
+  CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_a_die));
+  CHECK(uneven.on_node[2].pus.front() == 2 * 202);
+  CHECK((one.nodes == 2 && one.one_a_die && one.per_node_from.empty()));
+  CHECK((many.nodes == 3 && many.per_node == 1));
+}
+
 TEST_CASE("dp and dp_tp have one cluster a rank; a rank on the cores of several is told how to have more") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   Config config;

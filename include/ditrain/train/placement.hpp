@@ -37,10 +37,13 @@ Placement plan_placement(const Config& config, dist::Communicator& comm);
 /// Lines for the start report and topology.txt: machine, ranks, threads, map.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
 
-/// How ranks that nobody started would lie on nodes like `machine` (its allowed part): one a die if that fills whole
-/// nodes, else equal shares of one node's cores, else (more ranks than cores) one a die on as many nodes as it takes.
+/// How ranks that nobody started would lie on nodes like `machine` (its allowed part): as many a node as Slurm's
+/// variables say (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1), one a die if they are as many as dies, else equal
+/// shares of its cores. Without them one a die if that fills whole nodes, else equal shares of one node's cores, else
+/// (more ranks than cores) one a die on as many nodes as it takes.
 struct SupposedRanks {
   int nodes = 1, per_node = 1;
+  std::string per_node_from;  ///< the variable that says so; "": none does
   bool one_a_die = true;
   std::vector<Placement> on_node;  ///< the ranks of the first node
 };
