@@ -24,6 +24,12 @@ int ranks_per_node(const Config& config, int ranks) {
   return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
 }
 
+// The memory of another machine is not known: there one rank of it is held against this one's.
+int ranks_that_share_memory(const Config& config, int ranks, const dist::Communicator& comm) {
+  if (ranks == 0) return comm.local_size();
+  return platform::probe_machine().is_this_machine ? ranks_per_node(config, ranks) : 1;
+}
+
 // Of the ranks that run, or of those that somebody asks about or that another machine would run.
 std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
@@ -62,7 +68,7 @@ void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
   log::info_lines(describe(plan));
   const size_t limit = platform::memory_limit().bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.total());
-  check_memory(plan, config, world, ranks > 0 ? 1 : comm.local_size());
+  check_memory(plan, config, world, ranks_that_share_memory(config, ranks, comm));
 }
 
 }  // namespace ditrain::train
