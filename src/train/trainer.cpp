@@ -100,8 +100,8 @@ class Run {
   void check_same_start();
   void choose_kernels();
   void measure_peak();
+  void allocate();
   int64_t bad_files();
-  void load_or_initialise();
   void initialise_weights();
   void load_checkpoint();
   void begin_folder();
@@ -175,7 +175,8 @@ void Run::check_same_start() {
                            "a file system that all nodes share"}});
 }
 
-// Collective: the notes of all ranks, each once.
+// Collective: the notes of all ranks, each once. Once memory and threads have their places: all that can fall back has
+// done so.
 void Run::check_fallbacks() {
   if (precision_of(config_) == DType::kBF16 && peak_type_ == DType::kF32)
     placement_.notes.push_back(
@@ -198,6 +199,7 @@ void Run::check_fallbacks() {
   if (options_.strict && any != 0)
     throw InputError(
         {.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + (leader() ? notes_ : mine)});
+  topology_ += notes_;
 }
 
 std::string Run::choose_cut() {
@@ -218,8 +220,7 @@ void Run::start_report() {
   log::info_lines(describe_model(config_));
   log::info_lines(describe(plan_memory(config_, comm_.world_size())));
   log::info("data: {}", data_->describe());
-  check_fallbacks();
-  topology_ = machine + notes_;
+  topology_ = machine;
 }
 
 // The highest of all measurements counts: other programs on the machine can only lower one.
@@ -240,20 +241,18 @@ void Run::choose_kernels() {
   peak_type_ = has_bf16 ? precision_of(config_) : DType::kF32;
 }
 
-void Run::load_or_initialise() {
+void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_), memory::system_memory(),
                       gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
   const std::string refusal = spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
-  if (!refusal.empty()) log::warn_line(refusal);
+  if (!refusal.empty()) placement_.notes.push_back(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
-  if (step_.engine()) {
-    log::info("{}", step_.engine()->description());
-    log::info_lines(step_.factors().describe());
-    if (!step_.engine()->binding_failure().empty()) log::warn_line(step_.engine()->binding_failure());
-  }
-  resumed_.empty() ? initialise_weights() : load_checkpoint();
+  if (!step_.engine()) return;
+  log::info("{}", step_.engine()->description());
+  log::info_lines(step_.factors().describe());
+  if (!step_.engine()->binding_failure().empty()) placement_.notes.push_back(step_.engine()->binding_failure());
 }
 
 void Run::initialise_weights() {
@@ -496,7 +495,9 @@ int Run::run() {
   for (int i = 0; i < 3; ++i) measure_peak();
   log::info("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(peak_type_),
             comm_.world_size() * team_.num_workers(), peak_flops_ * 1e-9);
-  load_or_initialise();
+  allocate();
+  check_fallbacks();
+  resumed_.empty() ? initialise_weights() : load_checkpoint();
   check_same_start();
   if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / groups_.data().world_size();

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "ditrain/platform/affinity.hpp"
 #include "ditrain/version.hpp"
 #include "run.hpp"
 
@@ -179,4 +180,21 @@ TEST_CASE("strict: a fallback is an error") {
   const Result strict = run(command + Args{"--strict"});
   REQUIRE_EXIT(strict, 2);
   CHECK_THAT(strict.err, Contains("[strict]") && Contains("not pinned"));
+}
+
+TEST_CASE("strict: memory that the system does not place where it should is a fallback") {
+  const std::vector<int> mask = ditrain::platform::affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
+    WARN("skipped: needs PUs 0 and 1");
+    return;
+  }
+  const ScratchFolder scratch;
+  // Two NUMA domains whose memory nodes this machine does not have.
+  const RunOptions options{.environment = {"HWLOC_SYNTHETIC=package:1 numa:2(indexes=1000,1001) core:1 pu:1"}};
+  const Args command = tiny_ditrain(scratch / "run", 2, sets({"parallel.threads=2", "parallel.clusters=2"}));
+  const Result strict = run(command + Args{"--strict"}, options);
+  REQUIRE_EXIT(strict, 2);
+  CHECK_THAT(strict.err, Contains("[strict]") && Contains("memory is not placed on NUMA node(s) 1000-1001: mbind: "));
+  REQUIRE_EXIT(run(command, options), 0);
+  CHECK_THAT(read_file(scratch / "run/topology.txt"), Contains("note: memory is not placed on NUMA node(s) 1000-1001"));
 }
