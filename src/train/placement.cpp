@@ -252,7 +252,7 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
                       s.per_node, cores);
   text += fmt::format(
       "    or: srun --nodes={} --ntasks={} --ntasks-per-node={} --cpus-per-task={} --cpu-bind=cores "
-      "ditrain ...\n",
+      "--wait=20 ditrain ...\n",
       s.nodes, ranks, s.per_node, cores * std::max(1, machine.pus / machine.cores));
   text += describe_threads(s.on_node.front()) + map_table(lines);
   std::set<std::string> notes;

@@ -102,7 +102,8 @@ TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for
                            {.environment = {machine}});
     REQUIRE_EXIT(dry, 0);
     CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
-                                 " --cpus-per-task=" + cpus + " --cpu-bind=cores"));
+                                 " --cpus-per-task=" + cpus + " --cpu-bind=cores --wait=20 "));
+    if (text.find("\nsrun ") != text.npos) CHECK_THAT(text, Contains(" --cpu-bind=cores ") && Contains(" --wait=20 "));
     CHECK_THAT(dry.out, Contains("mpirun -np " + ranks + " --map-by ppr:" + tasks + ":node:PE=" + cpus));
   }
 }

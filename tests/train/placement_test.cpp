@@ -107,7 +107,9 @@ TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
   const std::string text = describe(s, node, 8);
   CHECK_THAT(text, Contains("ranks: 8 on 2 node(s), 4 a node, assumed to be one a die"));
   CHECK_THAT(text, Contains("mpirun -np 8 --map-by ppr:4:node:PE=152 --bind-to core ditrain"));
-  CHECK_THAT(text, Contains("srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=152 --cpu-bind=cores"));
+  CHECK_THAT(
+      text,
+      Contains("srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=152 --cpu-bind=cores --wait=20 ditrain"));
   CHECK(lines_of(text, "2     ").size() == 6);  // four clusters, communication, copies
   CHECK(lines_of(text, "3     cluster 2").at(0) ==
         "  3     cluster 2      37       532-568  532-568  14  -   14    3    1");
