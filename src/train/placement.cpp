@@ -31,6 +31,19 @@ std::vector<int> numbers(const std::vector<platform::Pu>& pus) {
   return out;
 }
 
+/// Every hardware thread of the cores that are neither set aside nor another rank's; of the mask, where workers are not
+/// bound.
+std::vector<int> free_pus(const Topology& topology, const parallel::CorePlan& plan) {
+  if (plan.workers.empty()) return topology.allowed_pus;
+  std::set<int> cores;
+  for (const auto* pus : {&plan.workers, &plan.unused})
+    for (const platform::Pu& pu : *pus) cores.insert(pu.core);
+  std::vector<int> free;
+  for (const platform::Pu& pu : topology.allowed)
+    if (cores.count(pu.core) > 0) free.push_back(pu.os);
+  return free;
+}
+
 /// "communication: ...": how many cores of its own, or why none. `idle` says why nobody needs one.
 std::string set_aside_line(const std::string& who, const char* key, int64_t asked, size_t cores, const char* idle) {
   std::string what = fmt::format("{} core(s) of its own", cores);
@@ -78,6 +91,7 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   p.clusters = int(p.plan.cluster_sizes.size());
   p.ruled_by = c.threads > 0 ? "parallel.threads" : automatic.ruled_by;
   p.pus = numbers(p.plan.workers), p.comm_pus = numbers(p.plan.comm), p.copy_pus = numbers(p.plan.copy);
+  p.helper_pus = free_pus(p.topology, p.plan);
   p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
                 set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
   p.notes = p.plan.notes;

@@ -80,7 +80,6 @@ class Run {
         options_(options),
         comm_(comm),
         start_s_(now_s()),
-        mask_(platform::affinity_mask()),
         placement_(plan_placement(config, comm)),
         groups_(config, comm),
         team_(placement_.team()),
@@ -118,7 +117,6 @@ class Run {
   const TrainOptions& options_;
   dist::Communicator& comm_;
   double start_s_;
-  std::vector<int> mask_;  // of the process before its workers were bound
   Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // who makes the matrix products
@@ -501,6 +499,7 @@ int Run::run() {
   check_same_start();
   if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / groups_.data().world_size();
+  const auto go_to_own_cores = [this](int64_t) { platform::set_affinity_mask(placement_.helper_pus); };
   loader_ = std::make_unique<dataset::Loader>(
       *data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
       dataset::LoaderConfig{.global_batch = config_.train.global_batch,
@@ -511,7 +510,7 @@ int Run::run() {
                             .queue_batches = config_.data.queue_batches,
                             .seed = uint64_t(config_.train.seed),
                             .random_flip = config_.data.random_flip,
-                            .on_thread_start = [this](int64_t) { platform::set_affinity_mask(mask_); }});
+                            .on_thread_start = go_to_own_cores});
   if (progress_.step >= config_.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);
   trace_.watch(step_.tape());

@@ -1,6 +1,10 @@
 // Where ranks compute, as ditrain tells it before a run and does it in one.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <sstream>
 
+#include "ditrain/platform/affinity.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -12,6 +16,21 @@ Result dry_run(const std::string& machine, const Args& arguments) {
   const ScratchFolder scratch;
   return run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run"} + arguments),
              {.environment = {"HWLOC_SYNTHETIC=" + machine}});
+}
+
+// Where the threads of a process may run, the main thread first, as Linux lists it.
+std::vector<std::string> masks_of_threads(pid_t process) {
+  const auto mask_of = [](const std::string& status) {
+    std::istringstream lines(read_file(status));
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("Cpus_allowed_list:")) return line.substr(line.find_last_of(" \t") + 1);
+    return std::string();
+  };
+  const std::string folder = "/proc/" + std::to_string(process);
+  std::vector<std::string> masks = {mask_of(folder + "/status")};
+  for (const auto& thread : fs::directory_iterator(folder + "/task"))
+    if (thread.path().filename() != std::to_string(process)) masks.push_back(mask_of(thread.path() / "status"));
+  return masks;
 }
 
 }  // namespace
@@ -53,4 +72,29 @@ TEST_CASE("placement: clusters do not change a bit of the weights, and topology.
   CHECK(read_file(scratch / ("1" + file)) == read_file(scratch / ("2" + file)));
   CHECK_THAT(read_file(scratch / "2/topology.txt"),
              Contains("2 cluster(s) (") && Contains("rank  role") && Contains("0     cluster 1  1"));
+}
+
+TEST_CASE("placement: threads that load data stay on the cores of their rank") {
+  if (ditrain::platform::affinity_mask().size() < 2) {
+    WARN("skipped: needs two cores");
+    return;
+  }
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run";
+  const Args settings = sets({"parallel.threads=1", "parallel.comm_cores=0", "data.loader_threads=3"});
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, settings), {"--bind-to", "none"}));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 1 || !process.running(); }));
+  std::vector<std::string> cores;
+  for (const int rank : {0, 1}) {
+    const pid_t pid = process_of_rank(rank, out);
+    REQUIRE(pid > 0);
+    const std::vector<std::string> masks = masks_of_threads(pid);
+    CAPTURE(rank, masks);
+    cores.push_back(masks.front());  // of its worker
+    CHECK(cores.back().find_first_of(",-") == std::string::npos);
+    CHECK(std::count(masks.begin(), masks.end(), cores.back()) >= 1 + 3);
+  }
+  CHECK(cores[0] != cores[1]);
+  process.send(SIGTERM);
+  process.wait();
 }

@@ -193,6 +193,18 @@ TEST_CASE("two hardware threads a core on request") {
   CHECK(s.on_node[0].comm_pus.size() == 2);
 }
 
+TEST_CASE("helper threads get what neither another rank has nor is set aside") {
+  const platform::Topology node = synthetic_machine("package:1 [numa] core:32 pu:2");
+  const ScopedVariable omp("OMP_NUM_THREADS", "10");
+  Config config;
+  config.memory.copy_cores = 1;
+  const Placement p = suppose_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
+  CHECK((p.threads == 8 && p.comm_pus == Sizes{50} && p.copy_pus == Sizes{48}));
+  CHECK(platform::format_pus(p.helper_pus) == "32-47,52-63");
+  config.memory.copy_cores = 0, config.parallel.threads = 40;  // more than its cores: workers are not bound either
+  CHECK(suppose_ranks(config, node, 1).on_node[0].helper_pus.size() == 64);
+}
+
 TEST_CASE("impossible placements are errors that name the way out") {
   Config config;
   config.parallel.comm_cores = 4000;

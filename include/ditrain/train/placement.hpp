@@ -20,6 +20,7 @@ struct Placement {
   std::vector<int> pus;            ///< one a worker; empty: not bound
   std::vector<int> comm_pus;       ///< one for each core of communication's own; empty: it shares the workers'
   std::vector<int> copy_pus;       ///< the same for copies between tiers of memory
+  std::vector<int> helper_pus;     ///< for other threads, of the loader say: the rank's cores that are not set aside
   std::string set_aside;           ///< two lines about the cores set aside: how many, or why none
   std::string map;                 ///< who has which core: a table, on rank 0 of all ranks
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
