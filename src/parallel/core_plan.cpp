@@ -178,24 +178,34 @@ std::vector<Cores> wanted_clusters(const Cores& cores, int clusters, CorePlan& p
   return runs;
 }
 
-void check_clusters(int clusters, int threads) {
+/// Work is dealt out evenly, so a number of clusters that was asked for has to divide the workers; or `without_aside`,
+/// the workers that there would be if no core were set aside.
+void check_clusters(int clusters, int threads, int without_aside) {
   if (clusters > threads)
     throw InputError({.where = "placement",
                       .what = "parallel.clusters",
                       .got = std::to_string(clusters),
                       .expected = fmt::format("at most the number of threads, {}", threads),
                       .hint = "parallel.clusters: auto"});
+  if (clusters == 0 || threads % clusters == 0 || without_aside % clusters == 0) return;
+  int fits = clusters;
+  while (threads % fits != 0) --fits;
+  throw InputError({.where = "placement",
+                    .what = "parallel.clusters does not divide the workers: the smaller clusters would rule",
+                    .got = fmt::format("{} for {} worker(s)", clusters, threads),
+                    .expected = "a divisor",
+                    .hint = fmt::format("parallel.clusters: {} or auto, or parallel.threads: {}", fits,
+                                        threads / clusters * clusters)});
 }
 
 /// Where none was wanted, or a core that was set aside is missing in one, clusters may differ.
 void note_unequal(const CoreRequest& r, int aside, CorePlan& plan) {
   const auto [least, most] = std::minmax_element(plan.cluster_sizes.begin(), plan.cluster_sizes.end());
   if (r.clusters < 2 || *most - *least <= (aside > 0 ? 1 : 0)) return;
-  const bool divides = plan.num_workers() % r.clusters == 0;
-  plan.notes.push_back(fmt::format(
-      "parallel.clusters: {} {} {} worker(s): clusters have {} to {}, the smaller ones rule; {}", r.clusters,
-      divides ? "follows unequal parts of the machine in" : "does not divide", plan.num_workers(), *least, *most,
-      divides ? "an affinity mask of equal parts of them" : "another number, or auto"));
+  plan.notes.push_back(
+      fmt::format("parallel.clusters: {} follows unequal parts of the machine: clusters have {} to {} worker(s), the "
+                  "smaller ones rule; an affinity mask of equal parts, or auto",
+                  r.clusters, *least, *most));
 }
 
 /// More workers than cores: nobody is bound, and a cluster is a number of threads.
@@ -206,7 +216,6 @@ CorePlan unbound(const CoreRequest& r, int threads, int cores_of_mask) {
   plan.clusters_from = r.clusters > 0 ? "parallel.clusters" : "workers are not bound";
   plan.notes.push_back(fmt::format("{} threads of {} rank(s) share {} core(s): workers are not pinned and slower",
                                    r.ranks_on_mask * threads, r.ranks_on_mask, cores_of_mask));
-  note_unequal(r, 0, plan);
   return plan;
 }
 
@@ -250,12 +259,14 @@ CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
   DITRAIN_CHECK(!topology.allowed.empty(), "no hardware thread is allowed");
   const Cores all = usable_cores(topology, request.smt), share = share_of(all, request);
   const Counts counts = count_cores(share, request);
-  check_clusters(request.clusters, counts.threads);
+  const int used = counts.cores + counts.comm + counts.copy;
+  const Cores mine(share.begin(), share.begin() + used);
+  const bool wanted = request.threads > 0;  // then cores set aside lie beside them
+  const int budget = std::max(1, request.budget);
+  check_clusters(request.clusters, counts.threads, wanted ? counts.threads : std::min(budget, count_threads(mine)));
   if (count_threads(share) < counts.threads) return unbound(request, counts.threads, int(all.size()));
 
   CorePlan plan;
-  const int used = counts.cores + counts.comm + counts.copy;
-  const Cores mine(share.begin(), share.begin() + used);
   std::vector<Cores> groups = natural_groups(mine, request.clusters);
   for (int i = 0; i < counts.comm; ++i) plan.comm.push_back(take_core(groups));
   for (int i = 0; i < counts.copy; ++i) plan.copy.push_back(take_core(groups));

@@ -186,7 +186,8 @@ Rows machine_rows() {
                       "worker threads of a rank; auto: the least of affinity mask, cgroup CPU quota, "
                       "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
-                      "thread clusters of a rank; auto: one a NUMA domain, inside a single one an L3 cache"),
+                      "thread clusters of a rank, a divisor of its threads; auto: one a NUMA domain, inside a single "
+                      "one an L3 cache"),
       choice(
           DITRAIN_KEY(parallel.strategy), {"cftp", "dp", "dp_tp"}, {},
           "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "

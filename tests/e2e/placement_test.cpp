@@ -60,6 +60,10 @@ TEST_CASE("placement: impossible core counts end with exit code 2 and the way ou
   const Result clusters = dry_run(machine, sets({"parallel.clusters=9"}));
   REQUIRE_EXIT(clusters, 2);
   CHECK_THAT(clusters.err, Contains("[placement] parallel.clusters; got 9, expected at most the number of threads, 8"));
+  const Result uneven = dry_run(machine, sets({"parallel.clusters=3"}));
+  REQUIRE_EXIT(uneven, 2);
+  CHECK_THAT(uneven.err, Contains("[placement] parallel.clusters does not divide the workers") &&
+                             Contains("got 3 for 8 worker(s)") && Contains("try parallel.clusters: 2 or auto"));
 }
 
 TEST_CASE("placement: clusters do not change a bit of the weights, and topology.txt has the map") {

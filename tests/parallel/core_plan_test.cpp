@@ -225,15 +225,34 @@ TEST_CASE("a number of clusters: domains or caches if it fits, else runs of core
   CHECK(plan(8).clusters_from == "parallel.clusters, L3 caches");
   CHECK(plan(2).notes.empty());
   CHECK(plan(16).notes.empty());
-  CHECK(plan(3).cluster_sizes == Sizes{22, 21, 21});
-  REQUIRE(plan(3).notes.size() == 1);  // fewer clusters than domains must span some: no note of that
-  CHECK_THAT(plan(3).notes[0],
-             Catch::Contains("parallel.clusters: 3 does not divide 64 worker(s)") && Catch::Contains("have 21 to 22"));
   CHECK(plan(4, 1).notes.empty());
-  const CorePlan five = plan(5);
-  CHECK(five.cluster_sizes == Sizes{13, 13, 13, 13, 12});
-  REQUIRE(five.notes.size() == 4);
-  CHECK_THAT(five.notes[0], Catch::Contains("cluster 1 spans 2 NUMA domains"));
+  const Topology three_domains = with_mask(t, run_of(0, 96));
+  const auto of_three = [&](int clusters) {
+    return plan_cores(three_domains, {.budget = 48, .clusters = clusters, .comm_cores = 0, .copy_cores = 0});
+  };
+  CHECK(of_three(2).cluster_sizes == Sizes{24, 24});
+  CHECK(of_three(2).notes.empty());  // fewer clusters than domains must span some
+  const CorePlan four = of_three(4);
+  CHECK(four.cluster_sizes == Sizes{12, 12, 12, 12});
+  REQUIRE(four.notes.size() == 2);
+  CHECK_THAT(four.notes[0], Catch::Contains("cluster 1 spans 2 NUMA domains"));
+}
+
+TEST_CASE("a number of clusters has to divide the workers, unless a core that is set aside is what they lack") {
+  const Topology t = synthetic_machine("package:1 [numa] core:9 pu:1");
+  CHECK(error_of(t, {.budget = 8, .clusters = 3, .comm_cores = 0, .copy_cores = 0}) ==
+        "[placement] parallel.clusters does not divide the workers: the smaller clusters would rule; got 3 for 8 "
+        "worker(s), expected a divisor; try parallel.clusters: 2 or auto, or parallel.threads: 6");
+  const auto sizes = [&](const CoreRequest& request) { return plan_cores(t, request).cluster_sizes; };
+  CHECK(sizes({.budget = 9, .clusters = 3}) == Sizes{3, 2, 2});  // two cores set aside
+  CHECK(sizes({.budget = 9, .clusters = 3, .comm_cores = 1, .copy_cores = 0}) == Sizes{3, 3, 2});
+  CHECK(plan_cores(t, {.budget = 9, .clusters = 3}).notes.empty());
+  CHECK(sizes({.budget = 9, .clusters = 7}) == Sizes(7, 1));
+  CHECK_THAT(error_of(t, {.budget = 9, .clusters = 4}), Catch::Contains("got 4 for 7 worker(s)"));
+  // Cores set aside lie beside workers that were asked for.
+  CHECK_THAT(error_of(t, {.threads = 8, .clusters = 3}), Catch::Contains("got 3 for 8 worker(s)"));
+  CHECK_THAT(error_of(t, {.threads = 7, .clusters = 3}), Catch::Contains("parallel.threads: 6"));
+  CHECK_THAT(error_of(t, {.threads = 20, .clusters = 3}), Catch::Contains("got 3 for 20 worker(s)"));  // not bound
 }
 
 TEST_CASE("wanted clusters that follow unequal parts of the machine are noted as such") {
@@ -248,12 +267,11 @@ TEST_CASE("wanted clusters that follow unequal parts of the machine are noted as
 
 TEST_CASE("more threads than cores: not bound, clusters are numbers of threads") {
   const Topology t = synthetic_machine(platform::kLaptop);
-  const CorePlan plan = plan_cores(t, {.threads = 5, .clusters = 2});
+  const CorePlan plan = plan_cores(t, {.threads = 6, .clusters = 2});
   CHECK(plan.workers.empty());
-  CHECK(plan.cluster_sizes == Sizes{3, 2});
-  REQUIRE(plan.notes.size() == 2);
-  CHECK_THAT(plan.notes[1], Catch::Contains("parallel.clusters: 2 does not divide 5 worker(s)"));
-  CHECK_THAT(plan.notes[0], Catch::Contains("5 threads of 1 rank(s) share 2 core(s): workers are not pinned"));
+  CHECK(plan.cluster_sizes == Sizes{3, 3});
+  REQUIRE(plan.notes.size() == 1);
+  CHECK_THAT(plan.notes[0], Catch::Contains("6 threads of 1 rank(s) share 2 core(s): workers are not pinned"));
   CHECK(plan.team().pus.empty());
   const CorePlan crowded = plan_cores(t, {.budget = 1, .ranks_on_mask = 3, .rank_on_mask = 2});
   CHECK((crowded.workers.empty() && crowded.num_workers() == 1));

@@ -45,10 +45,11 @@ struct CorePlan {
 /// Plans a rank on `topology.allowed`. With several NUMA domains the cores set aside come from the largest ones, so
 /// that clusters differ by one worker at most on a regular mask. Workers of the plan are not bound if the rank has
 /// fewer cores than workers; a note says so. clusters = N: the domains or the L3 caches if they are N, else runs of
-/// cores that differ by one worker at most; a note tells if such a run crosses a border of domains that it need not
-/// cross. Errors:   InputError "[placement] ..." for more clusters than workers, and for more cores set aside by number
-/// than
-///           the workers leave
+/// cores that differ by one worker at most, where cores set aside are missing; a note tells if such a run crosses a
+/// border of domains that it need not cross.
+/// Errors:   InputError "[placement] ..." for more clusters than workers, for clusters that divide neither the workers
+///           nor, with automatic threads, the workers and the cores set aside, and for more cores set aside by number
+///           than the workers leave
 CorePlan plan_cores(const platform::Topology& topology, const CoreRequest& request);
 
 /// One line for people about a group of PUs of a plan; numbers as ranges.

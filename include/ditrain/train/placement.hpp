@@ -32,7 +32,7 @@ struct Placement {
 /// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its
 /// cores hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its
 /// ranks), a note says so and gives the mpirun line that fixes it.
-/// Errors:   InputError "[placement] ..." for more clusters or cores set aside than there are cores
+/// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const Config& config, dist::Communicator& comm);
 
 /// Lines for the start report and topology.txt: machine, ranks, threads, map.
