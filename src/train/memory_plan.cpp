@@ -161,6 +161,17 @@ std::string what_fits_recomputing(Config config, int world_size, int local_size,
   return s;
 }
 
+// The same for states that are shared out over the ranks, where that is possible.
+std::string what_fits_sharded(Config config, int world_size, int local_size, int64_t without) {
+  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine || config.parallel.strategy == "dp_tp")
+    return "";
+  config.dist.shard_optimizer = true;
+  const int64_t micro = micro_batch_of(config, world_size);
+  const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+  if (fits <= without || (config.dist.reproducible && fits < micro)) return "";
+  return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
+}
+
 // Changes that would fit, those that cost least time first, as lines for a person.
 std::string what_fits(const Config& config, int world_size, int local_size) {
   std::string s;
@@ -169,6 +180,7 @@ std::string what_fits(const Config& config, int world_size, int local_size) {
   const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
   if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
   s += what_fits_recomputing(config, world_size, local_size, smaller);
+  s += what_fits_sharded(config, world_size, local_size, smaller);
   for (int ranks = local_size - 1; ranks >= 1; --ranks) {
     const int world = std::max(1, world_size / local_size * ranks);
     const bool divides = world % tensor_ranks(config) == 0 &&

@@ -280,11 +280,11 @@ Args large_ditrain(const std::string& out, const Args& more) {
   return tiny_ditrain(out, 2) + sets({"model.patch_size=2"}) + more;
 }
 
-// The first line "  --set train.micro_batch=N" of the proposals.
-std::string proposed_micro_batch(const std::string& err) {
+// The setting train.micro_batch=N of the first proposal that begins with `begin`.
+std::string proposed_micro_batch(const std::string& err, const std::string& begin) {
   std::istringstream lines(err.substr(std::min(err.size(), err.find("what fits:"))));
   for (std::string line; std::getline(lines, line);)
-    if (const size_t at = line.find("--set train.micro_batch="); at != line.npos)
+    if (const size_t at = line.find("--set train.micro_batch="); at != line.npos && line.starts_with("  " + begin))
       return line.substr(at + 6, line.find_first_of(" \n", at + 6) - at - 6);
   return "";
 }
@@ -312,7 +312,7 @@ TEST_CASE("memory: what is proposed does fit") {
   const Result refused = run(large_ditrain(scratch / "run", sizes), limits);
   REQUIRE_EXIT(refused, 2);
   CHECK_FALSE(fs::exists(scratch / "run"));
-  const std::string proposal = proposed_micro_batch(refused.err);
+  const std::string proposal = proposed_micro_batch(refused.err, "--set train.micro_batch=");
   CAPTURE(refused.err, proposal);
   REQUIRE_THAT(proposal, Catch::StartsWith("train.micro_batch="));
   REQUIRE_EXIT(run(large_ditrain(scratch / "run", sizes + sets({proposal}) + Args{"--dry-run"}), limits), 0);
@@ -347,7 +347,7 @@ TEST_CASE("memory: where two copies of the state do not fit, one rank with a sma
   require_texts(dry, {"[memory] 2 rank(s) on this node do not fit"});
   CHECK(exit_code("SLURM_NTASKS_PER_NODE=1") == 0);
   CHECK(exit_code("HWLOC_SYNTHETIC=package:1 core:8 pu:1") == 0);
-  const std::string proposal = proposed_micro_batch(refused.err);
+  const std::string proposal = proposed_micro_batch(refused.err, "1 rank(s) a node");
   CAPTURE(refused.err, proposal);
   REQUIRE_THAT(refused.err, Contains("1 rank(s) a node with --set train.micro_batch="));
   REQUIRE_EXIT(run(command(depth, sets({proposal}) + Args{"--dry-run"})), 0);

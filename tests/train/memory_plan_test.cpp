@@ -41,10 +41,11 @@ struct DataLimit {
   rlimit before{};
 };
 
-std::string refusal(const Config& config, size_t limit) {
+/// Of so many ranks of a node, each of which may take `limit` bytes.
+std::string refusal(const Config& config, size_t limit, int ranks = 1) {
   const DataLimit lowered(limit);
   try {
-    check_memory(plan_memory(config, 1), config, 1, 1);
+    check_memory(plan_memory(config, ranks), config, ranks, ranks);
   } catch (const InputError& e) {
     return e.what();
   }
@@ -151,4 +152,27 @@ TEST_CASE("sharded states are divided by the ranks") {
     CHECK(item(one_rank, name).bytes == item(whole, name).bytes);
   }
   CHECK(item(sharded, "weights").bytes == item(whole, "weights").bytes);
+}
+
+TEST_CASE("ranks that do not fit are told to shard their states, where they can") {
+  Config config = config_of("block", 2), sharded = config;
+  sharded.dist.shard_optimizer = true;
+  const size_t fits = plan_memory(sharded, 2).total();
+  REQUIRE(fits < plan_memory(config_of("block", 1), 2).total());
+  const std::string line = "\n  --set dist.shard_optimizer=true";
+  const auto offer = [&](const Config& c, size_t limit, int ranks = 2) -> std::string {
+    const std::string message = refusal(c, limit, ranks);
+    REQUIRE(message.find("do not fit") != message.npos);
+    const size_t at = message.find(line);
+    return at == message.npos ? "none" : message.substr(at, message.find('\n', at + 1) - at);
+  };
+  CHECK(offer(config, fits) == line);
+  CHECK(offer(config, fits, 1) == "none");
+  CHECK(offer(sharded, fits / 2) == "none");  // it does so already
+  sharded.train.micro_batch = 1;
+  CHECK(offer(config, plan_memory(sharded, 2).total()) == line + " --set train.micro_batch=1");
+  config.dist.engine = false;
+  CHECK(offer(config, fits) == "none");
+  config.dist.engine = true, config.parallel.strategy = "dp_tp", config.parallel.tensor_ranks = 2;
+  CHECK(offer(config, fits / 2) == "none");
 }

@@ -41,7 +41,7 @@ std::string describe(const MemoryPlan& plan);
 
 /// Holds local_size ranks of the plan against the node's limit (RAM, cgroup or rlimit).
 /// Errors:   InputError with the plan, the limit and what would fit (a smaller micro-batch, more recomputation,
-///           fewer ranks)
+///           a sharded optimizer, fewer ranks)
 void check_memory(const MemoryPlan& plan, const Config& config, int world_size, int local_size);
 
 /// A picture of the plan: one bar, one colour an item. Errors: RunError if it cannot be written
