@@ -224,11 +224,12 @@ Rows dist_rows() {
              "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
       choice(DITRAIN_KEY(dist.wire), {"f32", "bf16"}, {},
              "type of gradients between nodes (hierarchical); they are summed in f32"),
-      choice(
-          DITRAIN_KEY(dist.adaln), {"auto", "reduce", "factors"}, {},
-          "adaLN gradients: sum the matrices, or gather the rows of which they are products, which auto does in every "
-          "layer where it moves fewer bytes (blocks up to a global batch of 6/7 of the width, the final layer up to "
-          "2/3) with dist.engine and without dist.reproducible; factors: the same, refused where a layer cannot"),
+      choice(DITRAIN_KEY(dist.adaln), {"auto", "reduce", "factors"}, {},
+             "adaLN gradients: sum the matrices, or gather the rows of which they are products; every rank then "
+             "multiplies those of all ranks after backward. auto gathers where the rows fit in the place of the "
+             "matrix (blocks up to a global batch of 6/7 of the width, the final layer up to 2/3: in f32 half of the "
+             "batch up to which that moves fewer bytes) with dist.engine and without dist.reproducible; factors: the "
+             "same, refused where a layer cannot"),
       boolean(
           DITRAIN_KEY(dist.shard_optimizer),
           "a rank keeps moments and EMA of its share of the parameters only, updates those and sends them to the "
