@@ -180,19 +180,21 @@ std::string CommandLine::help_text() const {
 }
 
 int run_program(const char* name, const std::function<int()>& body) {
+  // One write: what MPI prints of its own at the same time must not come between.
+  const auto say = [name](const std::string& text) { std::cerr << std::string(name) + ": error: " + text + "\n"; };
   try {
     return body();
   } catch (const Error& error) {
-    std::cerr << name << ": error: " << error.what() << std::endl;
+    say(error.what());
     return error.exit_code();
   } catch (const std::bad_alloc&) {
-    std::cerr << name << ": error: [memory] out of memory; try a smaller train.micro_batch or model" << std::endl;
+    say("[memory] out of memory; try a smaller train.micro_batch or model");
     return kExitFailed;
   } catch (const std::filesystem::filesystem_error& error) {
-    std::cerr << name << ": error: [file system] " << error.what() << std::endl;
+    say("[file system] " + std::string(error.what()));
     return kExitBadInput;
   } catch (const std::exception& error) {
-    std::cerr << name << ": error: [internal] " << error.what() << std::endl;
+    say("[internal] " + std::string(error.what()));
     return kExitFailed;
   }
 }

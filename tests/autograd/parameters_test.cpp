@@ -30,7 +30,7 @@ const void* address(const Tensor& t) { return Pin<float>(t).get(); }
 
 }  // namespace
 
-TEST_CASE("slices are whole multiples of 64 bytes, one after the other; frozen parameters have none") {
+TEST_CASE("slices are whole multiples of 64 bytes, one after the other, and frozen parameters have none") {
   Rig rig;
   CHECK((rig.w.slice.begin == 0 && rig.w.slice.end == 16));
   CHECK((rig.b.slice.begin == 16 && rig.b.slice.end == 32));

@@ -56,7 +56,7 @@ TEST_CASE("values out of range are refused") {
   CHECK_THROWS_AS(open_dataset({}, {3, 32, int64_t{1} << 40}, 0, 1), ShapeError);
 }
 
-TEST_CASE("more classes than the model has is an error; fewer or no labels wanted is not") {
+TEST_CASE("more classes than the model has is an error, and fewer or no labels wanted is not") {
   CHECK_THROWS_WITH(open_dataset({}, {3, 32, 32}, 7, 1),
                     Contains("label out of range") && Contains("model.num_classes: 8"));
   CHECK_NOTHROW(open_dataset({}, {3, 32, 32}, 8, 1));

@@ -192,7 +192,7 @@ TEST_CASE("time blocked in next() is counted") {
   CHECK(loader.wait_s() <= now_s() - start);
 }
 
-TEST_CASE("each thread calls on_thread_start first; what it throws reaches next()") {
+TEST_CASE("each thread calls on_thread_start first, and what it throws reaches next()") {
   const Numbered data(10);
   std::atomic<int64_t> mask{0};
   LoaderConfig config = config_of(2, 0, 2);

@@ -8,7 +8,7 @@
 using namespace ditrain;
 using namespace ditrain::dist;
 
-TEST_CASE("clocks of other nodes are found within the error that is told; a node has one") {
+TEST_CASE("clocks of other nodes are found within the error that is told, and a node has one") {
   ThreadWorld world{.ranks = 5, .ranks_per_node = 2};
   std::vector<ClockOffset> found(5);
   // Node 1 is 100 s ahead of node 0, node 2 is 3 s behind.

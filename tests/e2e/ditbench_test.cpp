@@ -13,10 +13,10 @@ TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
   for (const char* text :
-       {"  gemm  ",       "  ops  ",       "  step  ",         "  ladder  ", "  tune  ",      "  comm  ",
-        "  strategies  ", "--kib N,...",   "--memory-gib X",   "--model M",  "--batch N,...", "--threads T",
-        "--clusters C",   "--precision P", "--recompute MODE", "--peers",    "--repeats N",   "--set KEY=VALUE...",
-        "--json FILE",    "--out FILE",    "--help",           "--version"})
+       {"  gemm  ",           "  ops  ",      "  step  ",      "  ladder  ",       "  tune  ",  "  comm  ",
+        "  strategies  ",     "  clusters  ", "--kib N,...",   "--memory-gib X",   "--model M", "--batch N,...",
+        "--threads T",        "--clusters C", "--precision P", "--recompute MODE", "--peers",   "--repeats N",
+        "--set KEY=VALUE...", "--json FILE",  "--out FILE",    "--help",           "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
@@ -26,7 +26,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
     REQUIRE_EXIT(result, 2);
     CHECK_THAT(result.err, Contains("ditbench: error: ") && Contains(text));
   };
-  refused({}, "one of gemm, ops, step, ladder");
+  refused({}, "one of gemm, ops, step, clusters, ladder");
   refused({"stpe"}, "try step");
   refused({"step", "ops"}, "one bench at a time");
   refused({"step", "--batch", "4,x"}, "integers from 1");

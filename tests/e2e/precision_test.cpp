@@ -98,7 +98,7 @@ TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
   CHECK_THAT(f32.out + f32.err, !Contains("would be faster"));
 }
 
-TEST_CASE("resume: a run in bf16 goes on bit for bit; its checkpoints hold f32 and may be sampled") {
+TEST_CASE("resume: a run in bf16 goes on bit for bit, and its checkpoints hold f32 and may be sampled") {
   const ScratchFolder scratch;
   const std::string whole = scratch / "whole", parts = scratch / "parts";
   const Args bf16 = precision("bf16");
@@ -121,7 +121,7 @@ TEST_CASE("resume: a run in bf16 goes on bit for bit; its checkpoints hold f32 a
   CHECK(fs::exists(scratch / "samples/000001.png"));
 }
 
-TEST_CASE("resume: tuning and fusing may change, in f32 without a bit of difference; precision and products may not") {
+TEST_CASE("resume: tuning and fusing may change, in f32 without a bit of difference, and precision and products may not") {
   const ScratchFolder scratch;
   const std::string whole = scratch / "whole", parts = scratch / "parts";
   REQUIRE_EXIT(run(tiny_ditrain(whole, 6)), 0);
@@ -169,7 +169,7 @@ TEST_CASE("products of other libraries train too, in f32 and in bf16 where they 
   }
 }
 
-TEST_CASE("ditbench tune writes a file that the next run uses; other blocks give the same bits") {
+TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks give the same bits") {
   const ScratchFolder scratch;
   const std::string file = scratch / "config/tuning.json", other = scratch / "other.json";
   const RunOptions here{.environment = {"DITRAIN_TUNING=" + file}};

@@ -78,7 +78,7 @@ TEST_CASE("a checkpoint appears with commit, and latest is a relative symlink to
   CHECK(latest_checkpoint(dir) == dir + "/step_00000000");
 }
 
-TEST_CASE("without commit nothing stays; an incomplete checkpoint cannot be committed") {
+TEST_CASE("without commit nothing stays, and an incomplete checkpoint cannot be committed") {
   TemporaryFolder folder;
   {
     CheckpointWriter writer(folder.path(), 5);

@@ -95,7 +95,7 @@ TEST_CASE("a line that fits only in part is taken back") {
   CHECK(get_file(folder / "log") == "first\nthird\n");
 }
 
-TEST_CASE("output folders are made with their parents; what is in the way is named") {
+TEST_CASE("output folders are made with their parents, and what is in the way is named") {
   TemporaryFolder folder;
   make_output_folder(folder / "a/b/c");
   make_output_folder(folder / "a/b/c");

@@ -74,7 +74,7 @@ TEST_CASE("layer norm: the gradient of a row has the same bits alone and among o
   }
 }
 
-TEST_CASE("layer norm of a constant row is the shift; a large mean costs no digits of the variance") {
+TEST_CASE("layer norm of a constant row is the shift, and a large mean costs no digits of the variance") {
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     const int64_t cols = 37;

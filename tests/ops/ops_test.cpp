@@ -250,7 +250,7 @@ TEST_CASE("attention refuses heads that are too wide, and says how wide they may
                     "[attention_backward] width of a head; got 513, expected 1 to 512");
 }
 
-TEST_CASE("tokens become patches of an image; unpatchify is the reference's order") {
+TEST_CASE("tokens become patches of an image, and unpatchify is the reference's order") {
   OneWorker one;
   const int64_t B = 2, C = 3, H = 4, W = 8, P = 2;
   const Tensor tokens = random_tensor({B, (H / P) * (W / P), C * P * P}, 1), x({B, C, H, W}), rows(tokens.shape());

@@ -167,7 +167,7 @@ TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
   CHECK((many.nodes == 3 && many.per_node == 1));
 }
 
-TEST_CASE("dp and dp_tp have one cluster a rank; a rank on the cores of several is told how to have more") {
+TEST_CASE("dp and dp_tp have one cluster a rank, and a rank on the cores of several is told how to have more") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   Config config;
   config.parallel.strategy = GENERATE("dp", "dp_tp");
