@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/clusters.hpp"
@@ -219,8 +220,15 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
-  bench::Harness harness(line.has("threads") ? line.get_int("threads", 1, 4096) : 0, effort,
-                         line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0, &comm);
+  const int64_t threads = line.has("threads") ? line.get_int("threads", 1, 4096) : 0;
+  std::optional<bench::Harness> made;
+  made.emplace(threads, effort, line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0, &comm);
+  if (wanted.run == run_clusters && !line.has("clusters") && made->placement().clusters == 1) {
+    const int64_t of_one = made->num_threads();
+    made.reset();  // it holds this thread on its first core
+    made.emplace(threads, effort, of_one, &comm);
+  }
+  bench::Harness& harness = *made;
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
   const bool leader = comm.rank() == 0;

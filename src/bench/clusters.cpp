@@ -32,8 +32,7 @@ class Meter {
   Meter(Harness& harness, const ClustersBench& bench)
       : harness_(harness),
         bench_(bench),
-        one_(1, harness.effort(), 1),
-        all_(harness.num_threads(), harness.effort(), clusters_of(harness)),
+        one_(1, harness.effort(), 1),  // on the core of this thread, the team's first
         comm_(dist::make_null_communicator()),
         model_(with_cut("auto").model),
         batch_(random_batch(model_.config(), bench.batch)) {
@@ -42,8 +41,8 @@ class Meter {
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     add("one core", configs_.front(), one_);
-    add("clusters", configs_.front(), all_);
-    add("clusters, n", with_cut("n"), all_);
+    add("clusters", configs_.front(), harness);
+    add("clusters, n", with_cut("n"), harness);
   }
 
   void measure() {
@@ -54,19 +53,10 @@ class Meter {
     harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", automatic.cut,
                               median_ratio(columns.seconds, automatic.seconds)));
     harness_.note(fmt::format("memory read: {:.1f} GB/s by one core, {:.1f} GB/s by {}", one_.report().read_gb_s,
-                              all_.report().read_gb_s, all_.num_threads()));
+                              harness_.report().read_gb_s, harness_.num_threads()));
   }
 
  private:
-  static int64_t clusters_of(const Harness& harness) {
-    if (harness.num_threads() < 2)
-      throw InputError({.where = "ditbench",
-                        .what = "clusters are compared with one core",
-                        .got = "1 thread",
-                        .expected = "at least 2"});
-    return harness.placement().clusters > 1 ? harness.placement().clusters : harness.num_threads();
-  }
-
   const train::Config& with_cut(const std::string& cut) {
     StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     step.sets.push_back("parallel.cut=" + cut);
@@ -113,7 +103,7 @@ class Meter {
 
   Harness& harness_;
   const ClustersBench bench_;
-  Harness one_, all_;
+  Harness one_;
   std::unique_ptr<dist::Communicator> comm_;
   std::deque<train::Config> configs_;  // each stays where it is
   nn::Dit model_;
@@ -124,6 +114,13 @@ class Meter {
 
 }  // namespace
 
-void bench_clusters(Harness& harness, const ClustersBench& bench) { Meter(harness, bench).measure(); }
+void bench_clusters(Harness& harness, const ClustersBench& bench) {
+  if (harness.placement().clusters < 2)
+    throw InputError({.where = "ditbench",
+                      .what = "clusters are compared with one core",
+                      .got = "1 cluster of " + std::to_string(harness.num_threads()) + " thread(s)",
+                      .expected = "at least 2 clusters"});
+  Meter(harness, bench).measure();
+}
 
 }  // namespace ditrain::bench

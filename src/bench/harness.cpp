@@ -81,6 +81,7 @@ Effort Effort::quick() {
 Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters, dist::Communicator* ranks)
     : effort_(effort), placement_(place(threads, clusters, ranks)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
+  report_.notes = placement_.notes;
   train::Config config;
   config.kernels.tuned = "off";
   apply(config);

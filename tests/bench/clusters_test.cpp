@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "ditrain/base/error.hpp"
 
@@ -19,7 +20,7 @@ ClustersBench tiny() {
 }  // namespace
 
 TEST_CASE("clusters: one core, samples and columns in turns") {
-  Harness harness(2, Effort::quick());
+  Harness harness(2, Effort::quick(), 2);
   bench_clusters(harness, tiny());
   const auto j = nlohmann::json::parse(to_json(harness.report()));
   const auto& rows = j.at("rows");
@@ -36,9 +37,11 @@ TEST_CASE("clusters: one core, samples and columns in turns") {
   // The workers of a cluster are one each: only the team meets; with samples not within the forward pass of a block.
   CHECK(rows[1].at("team_barriers_a_block").get<double>() < rows[2].at("team_barriers_a_block").get<double>());
   CHECK(rows[1].at("cluster_barriers_a_block") == 0.0);
+  if (std::thread::hardware_concurrency() < 2) return;
+  for (const std::string& note : harness.report().notes) CHECK_THAT(note, !Catch::Contains("workers are not pinned"));
 }
 
-TEST_CASE("clusters: a single thread has none") {
-  Harness harness(1, Effort::quick());
+TEST_CASE("clusters: there have to be several") {
+  Harness harness(2, Effort::quick(), 1);
   CHECK_THROWS_AS(bench_clusters(harness, tiny()), InputError);
 }
