@@ -47,7 +47,7 @@ std::vector<float> gradients_of(int rank, int64_t n) {
 bool same_on_all_ranks(Communicator& comm, const std::vector<float>& x) {
   std::vector<float> of_root = x;
   comm.broadcast(of_root.data(), of_root.size() * sizeof(float), 0);
-  double differs = std::memcmp(of_root.data(), x.data(), x.size() * sizeof(float)) != 0;
+  double differs = !x.empty() && std::memcmp(of_root.data(), x.data(), x.size() * sizeof(float)) != 0;
   comm.allreduce_max(&differs, 1);
   return differs == 0;
 }
