@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -60,18 +61,18 @@ class Meter {
         config_(config_of(comm.world_size())),
         alone_config_(config_of(1)),
         model_(config_.model),
-        memory_(comm, size_t(model_.parameters().arena_size()) * sizeof(float)),
         batch_(random_batch(config_.model, bench.batch)),
         none_(alone_config_, model_, *alone_, harness.ctx()),
         engine_(config_, model_, comm, harness.ctx()),
         trace_(true, comm.rank()) {
     harness.apply(config_);
+    memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_),
-                                 memory::system_memory(), &memory_);
+                                 memory::system_memory(), &*memory_);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     none_.allocate();
-    engine_.allocate(&memory_, free_pus(harness.placement()));
+    engine_.allocate(&*memory_, free_pus(harness.placement()));
     harness_.note(engine_.engine()->description());
     contenders_ = {{"none", [this] { none_.run(batch_, progress_); }},
                    {"engine", [this] { engine_.run(batch_, progress_); }, &engine_},
@@ -189,8 +190,8 @@ class Meter {
   std::unique_ptr<dist::Communicator> alone_;
   const OverlapBench bench_;
   train::Config config_, alone_config_, passing_config_;
+  std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
   nn::Dit model_;
-  dist::NodeMemory memory_;
   dataset::Batch batch_;
   train::TrainStep none_, engine_;
   std::unique_ptr<train::TrainStep> passing_;

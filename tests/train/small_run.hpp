@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,16 +71,17 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const train::Confi
                                          const std::function<void(int rank, dataset::Batch&)>& change = {}) {
   std::vector<RankOutcome> outcomes(static_cast<size_t>(world.ranks));
   run_ranks(world, [&](ThreadCommunicator& comm) {
+    std::optional<dist::NodeMemory> gradients;  // outlives the model, whose gradients lie there
     nn::Dit model(config.model);
     autograd::ParameterStore& parameters = model.parameters();
-    dist::NodeMemory gradients(comm, size_t(parameters.arena_size()) * sizeof(float));
+    gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
     train::TrainStep step(config, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config), memory::system_memory(),
-                        &gradients, step.state_elements());
+                        &*gradients, step.state_elements());
     copy(random_weights(model), parameters.values);
-    step.allocate(&gradients);
+    step.allocate(&*gradients);
     step.keep(parameters.values, parameters.ema);
     const int64_t share = config.train.global_batch / comm.world_size();
     dataset::Batch batch = random_batch(config, comm.rank() * share, share);
