@@ -23,7 +23,7 @@
 namespace ditrain::dist {
 namespace {
 
-constexpr double kRankZeroFirst_s = 3;
+constexpr double kRankZeroFirst_s = 3;  // for rank 0 to say what went wrong
 constexpr double kPatience_s = 2;  // for the answer of a rank that may be busy, not dead
 
 class MpiCommunicator final : public Communicator {
