@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::optim {
+
+constexpr int64_t kGrain = 1024;  // elements: workers cut a slice at its multiples
 
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters, const UpdateSlice& slice) {
@@ -36,6 +39,12 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters) {
   adamw_ema_step(ctx, config, settings, parameters, {{0, parameters.arena_size()}, 0});
+}
+
+void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n) {
+  ctx.for_range(n, kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
+  });
 }
 
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters) {

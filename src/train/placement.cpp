@@ -275,11 +275,15 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
   return text;
 }
 
-std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors) {
+std::vector<int> nodes_of_clusters(const Placement& placement) {
   std::set<int> distinct;
   for (const platform::Domain& domain : placement.plan.domain_of)
     if (domain.bulk_node >= 0) distinct.insert(domain.bulk_node);
-  const std::vector<int> nodes(distinct.begin(), distinct.end());
+  return {distinct.begin(), distinct.end()};
+}
+
+std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors) {
+  const std::vector<int> nodes = nodes_of_clusters(placement);
   if (nodes.size() < 2) return "";
   std::string reason;
   for (const Tensor& tensor : tensors) {

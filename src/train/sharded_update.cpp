@@ -10,16 +10,6 @@
 #include "ditrain/kernels/elementwise.hpp"
 
 namespace ditrain::train {
-namespace {
-
-void copy_elements(ops::Context& ctx, const float* from, float* to, int64_t n) {
-  ctx.for_range(n, optim::kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
-  });
-}
-
-}  // namespace
-
 void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
   requests_.resize(size_t(shards_.grid().size()));
@@ -37,7 +27,7 @@ void ShardedUpdate::update(int64_t k, const optim::Config& config, const optim::
   const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
   optim::adamw_ema_step(ctx_, config, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
   const Pin<float> values(parameters_.values);
-  copy_elements(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
+  optim::copy_as_updated(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
   send(k);
 }
 
@@ -50,7 +40,7 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
     const parallel::Range bucket = shards_.grid()[k];
-    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), optim::kGrain,
+    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), 1024,
                    [&](int64_t begin, int64_t end, const parallel::Worker&) {
                      const int64_t at = bucket.begin + begin;
                      std::memcpy(values + at, grads_ + at, size_t(end - begin) * sizeof(float));
@@ -63,7 +53,7 @@ const Tensor& ShardedUpdate::whole(const Tensor& state) {
   const Pin<float> own(state);
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
     const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
-    copy_elements(ctx_, own + mine.state, grads_ + mine.arena.begin, mine.arena.size());
+    optim::copy_as_updated(ctx_, own + mine.state, grads_ + mine.arena.begin, mine.arena.size());
     send(k);
   }
   for (int64_t k = 0; k < shards_.grid().size(); ++k) wait(k, "optimiser's state");
@@ -73,7 +63,7 @@ const Tensor& ShardedUpdate::whole(const Tensor& state) {
 void ShardedUpdate::keep(const Tensor& whole, const Tensor& state) {
   const Pin<float> from(whole), own(state);
   for (const dist::Shards::Part& mine : shards_.parts())
-    copy_elements(ctx_, from + mine.arena.begin, own + mine.state, mine.arena.size());
+    optim::copy_as_updated(ctx_, from + mine.arena.begin, own + mine.state, mine.arena.size());
 }
 
 }  // namespace ditrain::train

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "ditrain/base/clock.hpp"
@@ -76,14 +75,12 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
 int64_t TrainStep::state_elements() const { return shards_ ? shards_->size() : model_.parameters().arena_size(); }
 const Tensor& TrainStep::whole(const Tensor& state) { return sharded_ ? sharded_->whole(state) : state; }
 
-// Cut as the optimiser cuts its passes: the worker that writes a page first has it in its own domain.
+// Slice by slice where the optimiser updates it so.
 void TrainStep::keep(const Tensor& whole, const Tensor& state) {
   if (sharded_) return sharded_->keep(whole, state);
   const Pin<float> from(whole), to(state);
   const auto copy = [&](const parallel::Range& slice) {
-    ctx_.for_range(slice.size(), optim::kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-      std::memcpy(to + slice.begin + begin, from + slice.begin + begin, size_t(end - begin) * sizeof(float));
-    });
+    optim::copy_as_updated(ctx_, from + slice.begin, to + slice.begin, slice.size());
   };
   if (!updates_early_) return copy({0, whole.size()});
   for (int64_t k = 0; k < buckets_->num_buckets(); ++k) copy(buckets_->bucket(k));

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -201,9 +200,8 @@ void Run::check_fallbacks() {
 }
 
 std::string Run::choose_cut() {
-  std::set<int> nodes;
-  for (const platform::Domain& domain : placement_.plan.domain_of) nodes.insert(domain.bulk_node);
-  const DomainBandwidth bandwidth = nodes.size() > 1 ? measure_domains(ctx_) : DomainBandwidth{};
+  const bool several = nodes_of_clusters(placement_).size() > 1;
+  const DomainBandwidth bandwidth = several ? measure_domains(ctx_) : DomainBandwidth{};
   const int64_t samples = micro_batch_of(config_, groups_.data().world_size());
   const CutPlan plan = plan_cut(config_, samples, placement_.clusters, bandwidth);
   ctx_.set_cut(plan.cut);
@@ -500,17 +498,17 @@ int Run::run() {
   if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / groups_.data().world_size();
   const auto go_to_own_cores = [this](int64_t) { platform::set_affinity_mask(placement_.helper_pus); };
-  loader_ = std::make_unique<dataset::Loader>(
-      *data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
-      dataset::LoaderConfig{.global_batch = config_.train.global_batch,
-                            .first_in_batch = groups_.data().rank() * share,
-                            .count = share,
-                            .first_step = progress_.step,
-                            .threads = config_.data.loader_threads,
-                            .queue_batches = config_.data.queue_batches,
-                            .seed = uint64_t(config_.train.seed),
-                            .random_flip = config_.data.random_flip,
-                            .on_thread_start = go_to_own_cores});
+  loader_ =
+      std::make_unique<dataset::Loader>(*data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
+                                        dataset::LoaderConfig{.global_batch = config_.train.global_batch,
+                                                              .first_in_batch = groups_.data().rank() * share,
+                                                              .count = share,
+                                                              .first_step = progress_.step,
+                                                              .threads = config_.data.loader_threads,
+                                                              .queue_batches = config_.data.queue_batches,
+                                                              .seed = uint64_t(config_.train.seed),
+                                                              .random_flip = config_.data.random_flip,
+                                                              .on_thread_start = go_to_own_cores});
   if (progress_.step >= config_.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);
   trace_.watch(step_.tape());

@@ -6,8 +6,6 @@
 
 namespace ditrain::optim {
 
-constexpr int64_t kGrain = 1024;  ///< elements: workers cut a slice at its multiples
-
 struct StepSettings {
   int64_t step = 0;       ///< 0 is the first update
   double lr = 0;          ///< of this update, see learning_rate()
@@ -30,6 +28,9 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
                     autograd::ParameterStore& parameters, const UpdateSlice& slice);
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
+
+/// Copies n elements, cut over the workers as an update of them is: who writes a page first has it in its own domain.
+void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n);
 
 /// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters);

@@ -54,6 +54,9 @@ SupposedRanks suppose_ranks(const Config& config, const platform::Topology& mach
 /// The same lines as for ranks that run, with the assumption and the lines for mpirun and srun that make it true.
 std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
 
+/// The NUMA nodes of a rank's clusters, each once; none where workers are not bound or nodes are unknown.
+std::vector<int> nodes_of_clusters(const Placement& placement);
+
 /// Spreads the pages of tensors that every cluster reads over the NUMA nodes of all clusters; nothing to do if they are
 /// one. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors
 /// are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if it did
