@@ -159,8 +159,9 @@ void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicat
   bench::TuneBench tune;
   if (line.has("model")) tune.model = line.get("model");
   if (line.has("batch")) tune.batch = line.get_int("batch", 1, 1 << 20);
-  const kernels::GemmBlocking best = bench::bench_tune(harness, tune, derived_blocking(harness.placement().topology));
-  write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), best}, path);
+  const kernels::GemmBlocking derived = derived_blocking(harness.placement().topology);
+  const kernels::GemmBlocking best = bench::bench_tune(harness, tune, derived);
+  write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, best}, path);
   harness.note("written to " + path + ": " +
                (automatic ? "ditrain takes it from there (kernels.tuned: auto)"
                           : "ditrain takes it with --set kernels.tuned=" + path));

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/platform/signals.hpp"
 #include "ditrain/train/command_line.hpp"
 #include "ditrain/train/dry_run.hpp"
 #include "ditrain/train/memory_plan.hpp"
@@ -59,6 +60,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
+  if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run")) platform::remove_signal_flags();
   const Config config = load_config(line.get("config"), line.get_all("set"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
@@ -96,5 +98,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_mpi_program("ditrain", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
+  return run_program("ditrain", [&] {
+    platform::install_signal_flags();  // first: a signal while ranks meet and plan is kept for the first step
+    return run_mpi_program("ditrain", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
+  });
 }

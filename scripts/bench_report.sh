@@ -5,7 +5,6 @@
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
 #   PARTS="gemm ops step ladder cluster pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
 #   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
-#   MODELS="S B L XL"                      the models of gemm
 #   JSON=DIR                               keeps the JSON of every command
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +12,6 @@ bench=build/release/bin/ditbench
 pytorch=${PYTORCH:-}
 out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
 parts=${PARTS:-"gemm ops step ladder cluster${pytorch:+ pytorch}"}
-models=${MODELS:-"S B L XL"}
 cores=$(nproc)
 failed=0
 
@@ -49,10 +47,10 @@ ditbench() { run ditbench "$bench" "$@"; }
 compare() { run python "$pytorch" scripts/bench_pytorch.py "$@" --against "$bench"; }
 
 gemm_part() {
-  local precision model
+  local precision
   for precision in f32 bf16; do
-    for model in $models; do ditbench gemm --model "$model" --precision $precision --peers; done
-    for model in $models; do ditbench gemm --model "$model" --precision $precision --threads 1; done
+    ditbench gemm --precision $precision --peers
+    ditbench gemm --precision $precision --threads 1
   done
 }
 
@@ -85,13 +83,15 @@ ranks_4() { mpirun -np 4 --oversubscribe "$bench" "$@"; }
 cluster_part() {
   local model link="{gbit_s: 10, latency_us: 20, hosts: 2}"
   for model in S B; do ditbench strategies --model $model --batch 16 --repeats 3; done
-  ditbench clusters --model S --batch 16
-  ditbench clusters --model B --batch 8
+  ditbench strategies --model B --batch 16 --repeats 1 --memory-gib 6
+  ditbench clusters --model S --batch 16 --repeats 15
+  ditbench clusters --model B --batch 8 --repeats 15
   ditbench step --model B --batch 8 --set train.micro_batch=2
   ditbench step --model B --batch 8 --set train.micro_batch=2 --set dist.reproducible=true
   run "mpirun -np 2 ditbench" ranks_2 comm --kib 1024,131072
   run "mpirun -np 4 --oversubscribe ditbench" ranks_4 comm --kib 131072
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4
+  run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set dist.adaln=reduce
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link"
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link" --set dist.adaln=reduce
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <limits>
 #include <memory>
@@ -23,7 +24,7 @@ struct Contender {
   Harness& workers;
   std::unique_ptr<train::TrainStep> step;
   std::vector<double> seconds = {};  // of each round
-  double waiting_s = 0;
+  std::vector<ops::WorkTimes> work = {};
   ops::Meetings meetings = {};
 };
 
@@ -75,11 +76,12 @@ class Meter {
     ops::Context& ctx = c.workers.ctx();
     ctx.set_cut(c.cut == "samples" ? ops::Cut::kSamples : ops::Cut::kN);  // two of them share a team
     const ops::Meetings met = ctx.meetings();
-    const double waited_s = ctx.times().waiting_s, start = now_s();
+    const ops::WorkTimes before = ctx.times();
+    const double start = now_s();
     c.step->run(batch_, progress_);
     if (!counts) return;
     c.seconds.push_back(now_s() - start);
-    c.waiting_s = ctx.times().waiting_s - waited_s;
+    c.work.push_back(difference(ctx.times(), before));
     c.meetings = {ctx.meetings().of_team - met.of_team, ctx.meetings().of_cluster - met.of_cluster};
   }
 
@@ -95,9 +97,10 @@ class Meter {
                    {"batch", bench_.batch},
                    {"images_per_second", double(bench_.batch) / row.time.median_s},
                    {"efficiency", median_ratio(contenders_.front().seconds, c.seconds) / threads},
-                   {"waiting_s", c.waiting_s},
                    {"team_barriers_a_block", double(c.meetings.of_team) / depth},
                    {"cluster_barriers_a_block", double(c.meetings.of_cluster) / depth}};
+    const auto median = std::find(c.seconds.begin(), c.seconds.end(), row.time.median_s) - c.seconds.begin();
+    for (Field& f : split_of(c.work[size_t(median)], row.time.median_s)) row.details.push_back(std::move(f));
     return row;
   }
 

@@ -110,7 +110,16 @@ Harness::Peaks Harness::measure_peaks() {
   const Peaks p{fma_peak(DType::kF32), fma_peak(DType::kBF16)};
   report_.peak_f32_gflops = std::max(report_.peak_f32_gflops, p.f32);
   report_.peak_bf16_gflops = std::max(report_.peak_bf16_gflops, p.bf16);
+  for (Row& row : report_.rows) rate(row);
   return p;
+}
+
+// By the highest peaks so far; a row that memory limits has its own limit.
+void Harness::rate(Row& row) const {
+  if (row.lowest_peak == 0) return;
+  row.limit = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(row.dtype);
+  row.share = row.gflops / row.limit;
+  row.drift = std::max(row.spread, 1 - row.lowest_peak / row.limit);
 }
 
 // Our seconds beside the limit without rivals in between: resting lets the cores fall asleep.
@@ -124,20 +133,18 @@ Row Harness::attempt(const Work& work) {
   const std::vector<double>& ours = alone[0].seconds;
   Row row{.name = work.name, .dtype = dtype_name(work.dtype), .details = work.details};
   row.time = {quantile(ours, 0.5), quantile(ours, 0), quantile(ours, 0.9), int64_t(ours.size())};
-  const double spread = 1 - row.time.min_s / row.time.median_s;
+  row.spread = 1 - row.time.min_s / row.time.median_s;
   if (work.limit) {
     const std::vector<double>& loop = alone[1].seconds;
     row.gb_s = 1e-9 * work.bytes / row.time.median_s;
     row.limit = 1e-9 * work.bytes / quantile(loop, 0);
     row.share = row.gb_s / row.limit;
     const double loop_spread = 1 - quantile(loop, 0) / quantile(loop, 0.5);
-    row.drift = std::max({spread, loop_spread, difference(loop.front(), loop.back())});
+    row.drift = row.spread = std::max({row.spread, loop_spread, difference(loop.front(), loop.back())});
   } else {
     row.gflops = 1e-9 * work.flop / row.time.median_s;
-    row.limit = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(work.dtype);  // the highest of this run
-    row.share = row.gflops / row.limit;
-    row.drift =
-        std::max({spread, difference(before.of(work.dtype), row.limit), difference(after.of(work.dtype), row.limit)});
+    row.lowest_peak = std::min(before.of(row.dtype), after.of(row.dtype));
+    rate(row);
   }
   return row;
 }
@@ -162,6 +169,7 @@ Row Harness::measure(const Work& work) {
     if (now_s() - start > effort_.patience_s) break;
     pause(10 * effort_.settle_s);  // two cores of a virtual machine may share one of the host for a while
     Row again = attempt(work);
+    rate(best);
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
   }
   compare(work, best);

@@ -155,7 +155,8 @@ std::string to_json(const Report& report) {
                    {{"f32_gflops", report.peak_f32_gflops},
                     {"bf16_gflops", report.peak_bf16_gflops},
                     {"read_gb_s", report.read_gb_s}}},
-                  {"rows", rows}};
+                  {"rows", rows},
+                  {"notes", report.notes}};
   return j.dump(2) + "\n";
 }
 

@@ -17,12 +17,6 @@ namespace {
 
 using train::Phase;
 
-ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before) {
-  for (size_t i = 0; i < after.working_s.size(); ++i) after.working_s[i] -= before.working_s[i];
-  after.waiting_s -= before.waiting_s;
-  return after;
-}
-
 // A model with everything that a step needs, and the times of the steps it made.
 class Trainee {
  public:
@@ -50,24 +44,17 @@ class Trainee {
 
   // Where the time went in the step that took nearest to `seconds`: phases, then what worker 0 did.
   std::vector<Field> split(double seconds) const {
-    using ops::WorkKind;
     const auto nearer = [&](const Sample& a, const Sample& b) {
       return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
     };
     const Sample& s = *std::min_element(samples_.begin(), samples_.end(), nearer);
-    double accounted = s.work.waiting_s;
-    for (const double t : s.work.working_s) accounted += t;
-    return {{"forward_s", s.phases[Phase::kForward], false},
-            {"backward_s", s.phases[Phase::kBackward], false},
-            {"optimizer_phase_s", s.phases[Phase::kOptimizer], false},
-            {"products_s", s.work[WorkKind::kProduct]},
-            {"attention_s", s.work[WorkKind::kAttention]},
-            {"elementwise_s", s.work[WorkKind::kElementwise]},
-            {"optimizer_s", s.work[WorkKind::kOptimizer]},
-            {"waiting_s", s.work.waiting_s},
-            {"other_s", s.seconds - accounted},
-            {"team_barriers_a_block", a_block(meetings_.of_team)},
-            {"cluster_barriers_a_block", a_block(meetings_.of_cluster)}};
+    std::vector<Field> fields = {{"forward_s", s.phases[Phase::kForward], false},
+                                 {"backward_s", s.phases[Phase::kBackward], false},
+                                 {"optimizer_phase_s", s.phases[Phase::kOptimizer], false}};
+    for (Field& f : split_of(s.work, s.seconds)) fields.push_back(std::move(f));
+    fields.push_back({"team_barriers_a_block", a_block(meetings_.of_team)});
+    fields.push_back({"cluster_barriers_a_block", a_block(meetings_.of_cluster)});
+    return fields;
   }
   int64_t kept_bytes_per_image() {
     const int64_t at_once = config_.train.micro_batch > 0 ? config_.train.micro_batch : config_.train.global_batch;
@@ -94,6 +81,24 @@ class Trainee {
 };
 
 }  // namespace
+
+ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before) {
+  for (size_t i = 0; i < after.working_s.size(); ++i) after.working_s[i] -= before.working_s[i];
+  after.waiting_s -= before.waiting_s;
+  return after;
+}
+
+std::vector<Field> split_of(const ops::WorkTimes& work, double seconds) {
+  using ops::WorkKind;
+  double accounted = work.waiting_s;
+  for (const double t : work.working_s) accounted += t;
+  return {{"products_s", work[WorkKind::kProduct]},
+          {"attention_s", work[WorkKind::kAttention]},
+          {"elementwise_s", work[WorkKind::kElementwise]},
+          {"optimizer_s", work[WorkKind::kOptimizer]},
+          {"waiting_s", work.waiting_s},
+          {"other_s", seconds - accounted}};
+}
 
 train::Config step_config(const StepBench& bench, int64_t batch) {
   train::Config config;
@@ -136,8 +141,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                              .once = bench.once});
   row.details = {{"batch", batch},
                  {"recompute", config.train.recompute},
-                 {"images_per_second", double(batch) / row.time.median_s},
-                 {"mfu", row.share, false}};
+                 {"images_per_second", double(batch) / row.time.median_s}};
   for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));
   row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   row.details.push_back({"kept_bytes_per_image", trainee.kept_bytes_per_image()});

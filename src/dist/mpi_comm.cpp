@@ -156,7 +156,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<Arrivals> ask_arrivals() override {
     std::vector<Arrivals> arrivals = watch_->ask(kPatience_s);
     // Rank 0 speaks for all and ends the job: until then it must be answered, or it would name this rank as well.
-    if (rank_ != 0) std::this_thread::sleep_for(std::chrono::duration<double>(kRankZeroFirst_s));
+    if (rank_in_run(rank_) != 0) std::this_thread::sleep_for(std::chrono::duration<double>(kRankZeroFirst_s));
     session_.thread().halt();  // what is under way must not write into buffers that the caller's exception frees
     return arrivals;
   }
@@ -273,6 +273,7 @@ void check_slurm_step(const std::string& instead) {
 void check_launcher(const Communicator& comm) {
   if (comm.world_size() > 1) return;
   const std::string alone = "1 rank in " + comm.description();
+  check_slurm_step(alone);  // first: srun may set PMI_SIZE, too
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     if (announced_ranks(variable) <= 1) continue;
     throw RunError({.where = "mpi",
@@ -280,7 +281,6 @@ void check_launcher(const Communicator& comm) {
                     .got = fmt::format("{}={} and {}", variable, announced_ranks(variable), alone),
                     .hint = "the launcher of that library"});
   }
-  check_slurm_step(alone);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Ranks that ask each other where they are. Every rank's progress thread answers, also while its other threads hang; a
-// process that is stopped stays silent.
+// process that is stopped stays silent. They go on when the run has failed: who is about to end it must not seem dead.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -17,6 +17,7 @@ class MpiWatch final : public Task {
   ~MpiWatch() override;
 
   Outlook advance() override;
+  bool ends_with_run() const override { return false; }
 
   /// Asks all ranks and waits at most `patience_s` for their answers.
   std::vector<Arrivals> ask(double patience_s);

@@ -105,11 +105,12 @@ void Communicator::give_up(const std::string& what) {
   if (got.empty()) got = "all ranks arrived: the network or one of them is slow";
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g s", waited_s);
-  throw RunError({.where = "watchdog",
-                  .what = what + " did not finish in " + seconds,
-                  .got = got,
-                  .hint = "a larger dist.timeout_s if those ranks were only slow; --resume auto goes on from the last "
-                          "checkpoint"});
+  throw TimeoutError(
+      {.where = "watchdog",
+       .what = what + " did not finish in " + seconds,
+       .got = got,
+       .hint =
+           "a larger dist.timeout_s if those ranks were only slow; --resume auto goes on from the last checkpoint"});
 }
 
 std::string broadcast_text(Communicator& communicator, std::string text, int root) {

@@ -150,7 +150,7 @@ void ProgressThread::remove(Task& task) {
   call([&] { std::erase(state_->tasks, &task); });
 }
 void ProgressThread::halt() {
-  call([&] { state_->tasks.clear(); });
+  call([&] { std::erase_if(state_->tasks, [](const Task* task) { return task->ends_with_run(); }); });
 }
 
 void ProgressThread::use_bell(std::atomic<uint32_t>* word) {

@@ -10,8 +10,6 @@
 
 namespace ditrain::optim {
 
-constexpr int64_t kGrain = 1024;  // elements: workers cut a slice at its multiples
-
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters, const UpdateSlice& slice) {
   const double k = double(settings.step + 1);
@@ -28,7 +26,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
       ema(parameters.ema);
   std::optional<Pin<BFloat16>> copy;
   if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
-  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, kGrain,
+  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, kUpdateGrain,
                 [&](int64_t begin, int64_t end, const parallel::Worker&) {
                   const int64_t at = slice.arena.begin + begin, state = slice.state + begin;
                   kernels::adamw_ema(step, g + at, p + at, m + state, v + state, ema + state,
@@ -42,7 +40,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 }
 
 void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n) {
-  ctx.for_range(n, kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+  ctx.for_range(n, kUpdateGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
   });
 }

@@ -271,6 +271,9 @@ CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
   for (int i = 0; i < counts.comm; ++i) plan.comm.push_back(take_core(groups));
   for (int i = 0; i < counts.copy; ++i) plan.copy.push_back(take_core(groups));
   for (auto core = share.begin() + used; core != share.end(); ++core) plan.unused.push_back(core->front());
+  if (request.rank_on_mask == request.ranks_on_mask - 1)  // what does not divide over the ranks
+    for (size_t i = share.size() * size_t(request.ranks_on_mask); i < all.size(); ++i)
+      plan.unused.push_back(all[i].front());
 
   Cores cores = joined(groups);
   if (request.clusters > int(cores.size())) cores = single_threads(cores);

@@ -91,14 +91,19 @@ const CpuFeatures& cpu_features() {
   return features;
 }
 
-std::string cpu_model_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
+std::string cpu_model_name(const std::string& cpuinfo) {
+  std::ifstream in(cpuinfo);
+  std::string arm;  // has no name, but numbers of who made it and of what it is
+  for (std::string line; std::getline(in, line) && !line.empty();) {
     const size_t colon = line.find(':');
-    if (line.rfind("model name", 0) != 0 || colon == line.npos) continue;
-    const size_t start = line.find_first_not_of(" \t", colon + 1);
-    if (start != line.npos) return line.substr(start);
+    const size_t start = colon == line.npos ? colon : line.find_first_not_of(" \t", colon + 1);
+    if (start == line.npos) continue;
+    const std::string value = line.substr(start);
+    if (line.starts_with("model name")) return value;
+    if (line.starts_with("CPU implementer")) arm = "CPU implementer " + value;
+    if (line.starts_with("CPU part")) arm += (arm.empty() ? "CPU part " : ", part ") + value;
   }
+  if (!arm.empty()) return arm;
   utsname system{};
   return uname(&system) == 0 ? system.machine : "unknown";
 }

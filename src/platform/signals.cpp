@@ -11,6 +11,8 @@
 namespace ditrain::platform {
 namespace {
 
+constexpr int kSignals[] = {SIGUSR1, SIGUSR2, SIGINT, SIGTERM};
+
 std::atomic<uint64_t> pending{0};
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "only lock-free atomics are safe in a signal handler");
 
@@ -31,9 +33,13 @@ void install_signal_flags() {
   action.sa_handler = flag_signal;
   action.sa_flags = SA_RESTART;  // file and pipe operations go on as if nothing had happened
   sigemptyset(&action.sa_mask);
-  for (const int signal_number : {SIGUSR1, SIGUSR2, SIGINT, SIGTERM})
+  for (const int signal_number : kSignals)
     if (sigaction(signal_number, &action, nullptr) != 0)
       throw RunError({.where = "signals", .what = std::string("sigaction: ") + std::strerror(errno)});
+}
+
+void remove_signal_flags() {
+  for (const int signal_number : kSignals) std::signal(signal_number, SIG_DFL);
 }
 
 uint64_t take_signal_flags() { return pending.exchange(0); }

@@ -6,6 +6,7 @@
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
+#include "ditrain/train/cut.hpp"
 #include "ditrain/train/inputs.hpp"
 #include "ditrain/train/memory_plan.hpp"
 #include "ditrain/train/placement.hpp"
@@ -30,18 +31,24 @@ int ranks_that_share_memory(const Config& config, int ranks, const dist::Communi
   return platform::probe_machine().is_this_machine ? ranks_per_node(config, ranks) : 1;
 }
 
+struct DescribedPlacement {
+  std::string text;
+  int clusters;  // of the first rank
+};
+
 // Of the ranks that run, or of those that somebody asks about or that another machine would run.
-std::string describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
+DescribedPlacement describe_placement(const Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
   if (ranks > 0 || !machine.is_this_machine) {
     const int supposed = ranks > 0 ? ranks : comm.world_size();
     const platform::Topology allowed = allowed_part(machine);
-    return describe(suppose_ranks(config, allowed, supposed), allowed, supposed);
+    const SupposedRanks s = suppose_ranks(config, allowed, supposed);
+    return {describe(s, allowed, supposed), s.on_node.front().clusters};
   }
   const Placement placement = plan_placement(config, comm);
   std::string text = describe(placement, comm);
   for (const std::string& note : placement.notes) text += "note: " + note + "\n";
-  return text;
+  return {text, placement.clusters};
 }
 
 }  // namespace
@@ -52,9 +59,9 @@ void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
   const Config config =
       ranks > 0 ? with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
   validate_for_ranks(config, world);
-  const std::string placement = describe_placement(config, ranks, comm);
+  const DescribedPlacement placement = describe_placement(config, ranks, comm);
   const auto data = open_data(config);
-  log::info_lines(placement);
+  log::info_lines(placement.text);
   log::info_lines(describe_model(config));
   log::info("data: {}", data->describe());
   const int shares = replicas(config, world);
@@ -62,6 +69,8 @@ void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
   log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
             config.train.global_batch / shares, micro_batch_of(config, shares), config.train.steps,
             double(config.train.steps * config.train.global_batch) / double(data->size()));
+  if (placement.clusters > 1)
+    log::info("cut: {}", plan_cut(config, micro_batch_of(config, shares), placement.clusters).why);
   nn::Dit model(config.model, {.size = tensor_ranks(config)});
   log::info_lines(AdalnFactors(config, model.parameters(), shares).describe());
   const MemoryPlan plan = plan_memory(config, world);

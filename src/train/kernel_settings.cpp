@@ -28,18 +28,24 @@ InputError bad_tuning(const std::string& what) {
 }
 
 // Why a tuning is not for this process; empty if it is.
-std::string misfit(const Tuning& t) {
+std::string misfit(const Tuning& t, const kernels::GemmBlocking& derived) {
   if (t.cpu != platform::cpu_model_name()) return "was made on " + t.cpu + ", not " + platform::cpu_model_name();
   if (t.isa != kernels::chosen_isa()) return "was made for " + t.isa + " kernels, not " + kernels::chosen_isa();
+  if (t.derived != derived)
+    return fmt::format("was made where the caches give blocks {} x {}, not {} x {}", t.derived.rows, t.derived.cols,
+                       derived.rows, derived.cols);
   return "";
 }
 
 Tuning tuning_of(const nlohmann::json& json) {
-  const auto size = [&](const char* name) {
-    const nlohmann::json& value = json.at("gemm").at(name);
-    return value.is_number_integer() ? value.get<int64_t>() : int64_t{0};  // 0 is out of range
+  const auto blocks = [&](const char* name) {
+    const auto size = [&](const char* side) {
+      const nlohmann::json& value = json.at(name).at(side);
+      return value.is_number_integer() ? value.get<int64_t>() : int64_t{0};  // 0 is out of range
+    };
+    return kernels::GemmBlocking{size("block_rows"), size("block_cols")};
   };
-  return {json.at("cpu"), json.at("isa"), {size("block_rows"), size("block_cols")}};
+  return {json.at("cpu"), json.at("isa"), blocks("derived"), blocks("gemm")};
 }
 
 // Sets the blocks; says where they come from.
@@ -55,7 +61,7 @@ std::string set_blocking(const std::string& tuned, const platform::Topology& top
     why = path.empty() ? "no folder for a tuning file" : "no tuning file " + path;
   } else {
     const Tuning t = read_tuning(path);
-    const std::string wrong = misfit(t);
+    const std::string wrong = misfit(t, blocking);
     if (!wrong.empty() && !automatic) throw bad_tuning(path + " " + wrong);
     if (!wrong.empty()) why = path + " " + wrong;
     if (wrong.empty()) blocking = t.blocking;
@@ -124,9 +130,11 @@ Tuning read_tuning(const std::string& path) {
 }
 
 void write_tuning(const Tuning& tuning, const std::string& path) {
-  const nlohmann::json json = {{"cpu", tuning.cpu},
-                               {"isa", tuning.isa},
-                               {"gemm", {{"block_rows", tuning.blocking.rows}, {"block_cols", tuning.blocking.cols}}}};
+  const auto blocks = [](const kernels::GemmBlocking& b) {
+    return nlohmann::json{{"block_rows", b.rows}, {"block_cols", b.cols}};
+  };
+  const nlohmann::json json = {
+      {"cpu", tuning.cpu}, {"isa", tuning.isa}, {"derived", blocks(tuning.derived)}, {"gemm", blocks(tuning.blocking)}};
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) io::make_output_folder(folder);
   io::write_file_atomically(path, json.dump(2) + "\n");
 }

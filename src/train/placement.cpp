@@ -66,6 +66,17 @@ void check_single_cluster(Placement& p, const std::string& strategy, parallel::C
       strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
 }
 
+/// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
+void add_omp_note(Placement& p, const parallel::CoreRequest& r) {
+  const int cores = p.topology.allowed_cores / r.ranks_on_mask;
+  const int a_core = r.smt ? int(p.topology.allowed_pus.size()) / p.topology.allowed_cores : 1;
+  const int used = (r.budget + a_core - 1) / a_core;
+  if (p.ruled_by != "OMP_NUM_THREADS" || 2 * used >= cores) return;
+  p.notes.push_back(
+      fmt::format("OMP_NUM_THREADS={} leaves {} of the {} core(s) of this rank idle; unset it, or set parallel.threads",
+                  r.budget, cores - used, cores));
+}
+
 Placement place(const Config& config, Topology topology, const Neighbours& n) {
   const ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
@@ -95,6 +106,7 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
                 set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
   p.notes = p.plan.notes;
+  add_omp_note(p, request);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;
 }

@@ -40,7 +40,7 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
     const parallel::Range bucket = shards_.grid()[k];
-    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), 1024,
+    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), optim::kUpdateGrain,
                    [&](int64_t begin, int64_t end, const parallel::Worker&) {
                      const int64_t at = bucket.begin + begin;
                      std::memcpy(values + at, grads_ + at, size_t(end - begin) * sizeof(float));

@@ -484,7 +484,7 @@ void Run::finish() {
 }
 
 int Run::run() {
-  platform::install_signal_flags();  // first: a signal while data and weights are read is kept for the first step
+  platform::install_signal_flags();  // anew: an MPI library may have put handlers of its own there
   open();
   choose_kernels();
   start_report();

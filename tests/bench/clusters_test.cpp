@@ -30,6 +30,11 @@ TEST_CASE("clusters: one core, samples and columns in turns") {
   for (const size_t i : {1, 2}) {
     CAPTURE(rows[i].dump());
     CHECK((rows[i].at("threads") == 2 && rows[i].at("clusters") == 2));
+    double sum = 0;
+    for (const char* part : {"products_s", "attention_s", "elementwise_s", "optimizer_s", "waiting_s", "other_s"})
+      sum += rows[i].at(part).get<double>();
+    CHECK(sum == Approx(rows[i].at("median_s").get<double>()));
+    CHECK(rows[i].at("products_s") > 0.0);
     const double efficiency = rows[i].at("efficiency");
     CHECK(efficiency == Approx(rows[0].at("median_s").get<double>() / (2 * rows[i].at("median_s").get<double>())));
   }

@@ -34,7 +34,9 @@ class ScratchTuning {
     setenv("DITRAIN_TUNING", path().c_str(), 1);
   }
   ~ScratchTuning() { before_.empty() ? unsetenv("DITRAIN_TUNING") : setenv("DITRAIN_TUNING", before_.c_str(), 1); }
-  void write() const { train::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), {28, 256}}, path()); }
+  void write(const kernels::GemmBlocking& derived) const {
+    train::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, {28, 256}}, path());
+  }
 
  private:
   std::string path() const { return folder_ / "tuning.json"; }
@@ -47,8 +49,8 @@ class ScratchTuning {
 TEST_CASE("ladder: every rung is a row, or a note that says why it is left out") {
   const ScratchTuning tuning;
   const bool tuned = GENERATE(false, true);
-  if (tuned) tuning.write();
   Harness harness(1, Effort::quick());  // a second thread of oneDNN upsets the address sanitizer, see peers_test
+  if (tuned) tuning.write(train::derived_blocking(harness.placement().topology));
   bench_ladder(harness, tiny());
   const Json j = Json::parse(to_json(harness.report()));
   int left_out = 0;

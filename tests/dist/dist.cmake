@@ -1,6 +1,6 @@
 # The MPI communicator on real ranks of this machine. Root may not use mpirun unless these two variables say so.
 add_executable(test_mpi_comm ${CMAKE_CURRENT_LIST_DIR}/mpi_comm_main.cpp)
-target_link_libraries(test_mpi_comm PRIVATE ditrain_dist)
+target_link_libraries(test_mpi_comm PRIVATE ditrain_train)
 set(mpi_test_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 
 foreach(mode all funneled nodes_of_2)
@@ -18,22 +18,28 @@ set(mpi_run "$<SHELL_PATH:${MPIEXEC_EXECUTABLE}> -np 3 --oversubscribe $<TARGET_
 add_test(NAME "dist: abort ends ranks that wait" COMMAND sh -c "${mpi_run} abort 75; test $? -eq 75")
 add_test(NAME "dist: the watchdog names a rank that does not come" COMMAND sh -c "${mpi_run} hang; test $? -eq 75")
 add_test(NAME "dist: the watchdog names a rank that stands still" COMMAND sh -c "${mpi_run} stop; test $? -eq 75")
+# Rank 1 knows first. Rank 0 asks while rank 1 frees its memory, or would ask when it has.
+foreach(timeout_s 5 8)
+  add_test(NAME "dist: the watchdog does not name a rank that is about to end the run (${timeout_s} s)"
+           COMMAND sh -c "${mpi_run} late ${timeout_s} 2>&1 | grep 'not arrived: rank 2 ([^;]*; try'")
+  list(APPEND mpi_tests "dist: the watchdog does not name a rank that is about to end the run (${timeout_s} s)")
+endforeach()
 
-add_library(mpi_without_threads MODULE ${CMAKE_CURRENT_LIST_DIR}/no_threads.cpp)
-target_link_libraries(mpi_without_threads PRIVATE MPI::MPI_CXX)
+add_library(mpi_of_fewer_threads MODULE ${CMAKE_CURRENT_LIST_DIR}/fewer_threads.cpp)
+target_link_libraries(mpi_of_fewer_threads PRIVATE MPI::MPI_CXX)
 # It is loaded into programs that are not ours, too.
-target_compile_options(mpi_without_threads PRIVATE -fno-sanitize=all)
-target_link_options(mpi_without_threads PRIVATE -fno-sanitize=all)
+target_compile_options(mpi_of_fewer_threads PRIVATE -fno-sanitize=all)
+target_link_options(mpi_of_fewer_threads PRIVATE -fno-sanitize=all)
 add_test(NAME "dist: an MPI library without threads is refused"
          COMMAND sh -c "${mpi_run} all 3 2>&1 | grep 'does not know threads; got thread level single of Open MPI'")
 set_tests_properties("dist: an MPI library without threads is refused" PROPERTIES
-  ENVIRONMENT "${mpi_test_environment};LD_PRELOAD=$<TARGET_FILE:mpi_without_threads>;ASAN_OPTIONS=verify_asan_link_order=0"
+  ENVIRONMENT "${mpi_test_environment};LD_PRELOAD=$<TARGET_FILE:mpi_of_fewer_threads>;ASAN_OPTIONS=verify_asan_link_order=0"
   TIMEOUT 120 PROCESSORS 2)
 
 add_test(NAME "dist: a launcher of another MPI is refused"
          COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
 # srun told a rank its number, but not in the words of this MPI.
-foreach(variable PMIX_RANK=0 PMI_RANK=0 OMPI_COMM_WORLD_SIZE=1)
+foreach(variable PMIX_RANK=0 PMI_RANK=0 PMI_SIZE=2 OMPI_COMM_WORLD_SIZE=1)
   add_test(NAME "dist: an srun that MPI does not understand is refused (${variable})"
            COMMAND sh -c "${variable} SLURM_STEP_NUM_TASKS=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'SLURM_STEP_NUM_TASKS=2 and 1 rank in Open MPI'")
   list(APPEND mpi_tests "dist: an srun that MPI does not understand is refused (${variable})")

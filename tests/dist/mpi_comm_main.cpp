@@ -1,7 +1,7 @@
 // Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm MODE EXPECTED_RANKS`. Exit code 0: all
 // held. Modes: all; funneled (as if the library granted no more); nodes_of_2 (pretended nodes);
 //        abort CODE: the last rank ends the job; hang, stop: the last rank does not come, or its process stands still,
-//        and the others have to find out.
+//        and the others have to find out; late S: it does not come, rank 0 waits for S seconds, others for less.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -21,6 +21,7 @@
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/dist/node_memory.hpp"
 #include "ditrain/dist/placement.hpp"
+#include "ditrain/train/program.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dist;
@@ -246,9 +247,10 @@ void check_placement(Communicator& comm, int expected_ranks, const MpiConfig& co
   expect(comm.description().find(sign) != std::string::npos, "description: " + comm.description(), comm);
 }
 
-/// The same mask for even ranks, another one for odd ranks, and one PU more that ranks 0 and 1 have in common.
+/// On a node the same mask for even ranks, another one for odd ranks, and one PU more that ranks 0 and 1 have in
+/// common.
 void check_shared_masks(Communicator& comm) {
-  const int rank = comm.rank(), size = comm.world_size();
+  const int rank = comm.local_rank(), size = comm.local_size();
   std::vector<int> mask = {rank % 2 ? 7 : 3};
   expect(share_mask(comm, mask).ranks == (rank % 2 ? size / 2 : (size + 1) / 2), "ranks with the same mask", comm);
   expect(share_mask(comm, mask).number == rank / 2, "number among the ranks with the same mask", comm);
@@ -337,6 +339,22 @@ void check_messages(Communicator& comm) {
   comm.abort(named ? 75 : 1);
 }
 
+/// Of three ranks the last one does not come to a part of the run. Rank 1 is the first to know and gives up after some
+/// 4 s, but its destructors take 4 s more; all that time it must not seem dead to rank 0.
+int give_up_one_after_the_other(Communicator& comm, int timeout_of_rank_0_s) {
+  struct Slow {
+    int seconds;
+    ~Slow() { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
+  };
+  const auto part = comm.split(0, 0);
+  const Slow slow{comm.rank() == 1 ? 4 : 0};
+  comm.barrier();
+  if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(50));
+  part->set_timeout(comm.rank() == 0 ? timeout_of_rank_0_s : 0.5);
+  part->barrier();
+  return 0;
+}
+
 /// Sums over pairs of ranks and over every second rank, in between and beside each other, also on an engine.
 void check_split(Communicator& comm, const MpiConfig& config) {
   const int rank = comm.rank(), size = comm.world_size();
@@ -387,6 +405,9 @@ int main(int argc, char** argv) {
   const int number = argc > 2 ? std::atoi(argv[2]) : 1;
   const MpiConfig config{
       .max_count = kMaxCount, .funneled = mode == "funneled", .ranks_per_node = mode == "nodes_of_2" ? 2 : 0};
+  if (mode == "late")
+    return train::run_mpi_program("late", argc, argv,
+                                  [&](Communicator& comm) { return give_up_one_after_the_other(comm, number); });
   const auto comm = make_communicator(&argc, &argv, config);
   if (mode == "abort") abort_while_others_wait(*comm, number);
   if (mode == "hang" || mode == "stop") wait_for_who_does_not_come(*comm, mode == "stop");

@@ -120,21 +120,26 @@ TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one h
   const std::vector<std::string> buckets = {"dist.bucket_mib=0.02"};
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "one", 4, sets(buckets)))), 0);
   const auto expected = column(read_metrics(scratch / "one"), "loss");
+  int ranks_per_host = 1;
   const auto on_two = [&](const std::string& name, const std::vector<std::string>& settings, double tolerance) {
     INFO(name);
-    const Result result = run(Args{script("two_hosts.sh"), "--gbit", "1"} +
+    const std::string per_host = std::to_string(ranks_per_host), ranks = std::to_string(2 * ranks_per_host);
+    const Result result = run(Args{script("two_hosts.sh"), "--gbit", "1", "--ranks-per-host", per_host} +
                               tiny_ditrain(scratch / name, 4, sets(buckets) + sets(settings) + Args{"--trace"}));
     REQUIRE_EXIT(result, 0);
-    CHECK_THAT(result.out, Contains("ranks: 2 on 2 node(s)"));
+    CHECK_THAT(result.out, Contains("ranks: " + ranks + " on 2 node(s)"));
     const auto got = column(read_metrics(scratch / name), "loss");
     CHECK(largest_relative_difference(got, expected) <= tolerance);
     const auto trace = nlohmann::json::parse(read_file(scratch / name + "/trace.json"));
     CHECK(trace.at("otherData").at("largest_clock_error_us").get<double>() > 0);
-    CHECK_THAT(trace.at("traceEvents").dump(), Contains("rank 0 (ditrain-a)") && Contains("rank 1 (ditrain-b)"));
+    CHECK_THAT(trace.at("traceEvents").dump(), Contains("rank 0 (ditrain-a)") && Contains("rank " + std::to_string(ranks_per_host) + " (ditrain-b)"));
   };
   // Two terms have one sum: only the norm, which clips, is added in another order.
   on_two("hierarchical", {"dist.allreduce=hierarchical"}, 1e-6);
   on_two("flat", {"dist.allreduce=flat"}, 1e-6);
   on_two("bf16", {"dist.wire=bf16"}, 1e-2);
   CHECK(column(read_metrics(scratch / "bf16"), "loss") != expected);  // gradients were rounded on their way
+  // Memory inside a host, TCP between them: four terms are added in another order.
+  ranks_per_host = 2;
+  on_two("two levels", {"dist.allreduce=hierarchical"}, 1e-5);
 }

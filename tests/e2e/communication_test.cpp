@@ -1,11 +1,13 @@
 // Ranks that sum gradients in every way the configs offer, and a rank that stands still.
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <filesystem>
 
 #include "run.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -34,6 +36,24 @@ TEST_CASE("communication: two ranks learn the same, whoever sums their gradients
   same_as("at_the_end", {"dist.overlap=false"}, 1e-12);
   same_as("factors", {"dist.adaln=factors"}, 1e-5);
   CHECK(read_metrics(scratch / "factors").back().at("grad_norm") != expected.back().at("grad_norm"));
+}
+
+TEST_CASE("communication: an MPI library that only one thread may call gives the same bits") {
+  const ScratchFolder scratch;
+  const Args only_one = {"-x", "LD_PRELOAD=" DITRAIN_MPI_OF_FEWER_THREADS, "-x", "DITRAIN_TEST_MPI_THREADS=funneled"};
+  for (const std::string strategy : {"cftp", "dp_tp"}) {
+    CAPTURE(strategy);
+    const auto job = [&](const std::string& out) {
+      return tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02", "parallel.strategy=" + strategy}) + Args{"--trace"});
+    };
+    const std::string all = scratch / strategy, one = scratch / strategy + "_one_thread";
+    REQUIRE_EXIT(run(mpirun(2, job(all))), 0);
+    const Result result = run(mpirun(2, job(one), only_one));
+    REQUIRE_EXIT(result, 0);
+    CHECK_THAT(result.out, Contains("thread level funneled"));
+    CHECK(different_files(checkpoint_of(all, 4), checkpoint_of(one, 4)).empty());
+    CHECK(fs::exists(one + "/trace.json"));
+  }
 }
 
 TEST_CASE("communication: a simulated link takes its time, the log tells how much was hidden") {

@@ -137,6 +137,12 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
   CHECK(rows().at(0).at("peers").at("dp").get<double>() > 0);
   CHECK(fs::is_empty(scratch / "tmp"));
 
+  // Room for one process, but not for two: 400 MiB a replica.
+  const Args larger = sets({"model.hidden_size=512", "model.depth=4", "model.num_heads=8"});
+  REQUIRE_EXIT(run(command + larger + Args{"--memory-gib", "0.8"}, in_scratch), 0);
+  CHECK(rows().at(0).at("result") == "ok");
+  CHECK(rows().at(1).at("result") == "out of memory");
+
   const Result too_small = run(command + Args{"--memory-gib", "0.05"}, in_scratch);
   REQUIRE_EXIT(too_small, 0);
   CHECK_THAT(too_small.out, Contains("memory limit: ") && Contains("cftp / dp: cftp is out of memory"));

@@ -7,6 +7,7 @@ target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 target_compile_definitions(test_e2e PRIVATE
   DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
+  DITRAIN_MPI_OF_FEWER_THREADS="$<TARGET_FILE:mpi_of_fewer_threads>"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
 foreach(program ditrain ditsample ditexport ditverify ditbench)

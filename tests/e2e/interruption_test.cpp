@@ -72,6 +72,13 @@ bool is_alive(pid_t pid) {
   return !state.empty() && state != "Z";
 }
 
+bool catches(pid_t pid, int signal_number) {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status"), key = "SigCgt:";
+  const size_t at = status.find(key);
+  return at != status.npos &&
+         (std::stoull(status.substr(at + key.size()), nullptr, 16) >> (signal_number - 1) & 1) != 0;
+}
+
 bool has_temporaries(const std::string& out) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(out + "/checkpoints", ignored))
@@ -159,6 +166,24 @@ TEST_CASE("signals: TERM to mpirun ends the ranks soon and the last periodic che
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, step + 10, {"--resume", "auto"}))), 0);
   REQUIRE(last_step(out) == step + 10);
   REQUIRE(steps_increase(read_metrics(out)));
+}
+
+TEST_CASE("signals: one that comes before all ranks have started stops the run after its first step") {
+  const int signal_number = GENERATE(SIGTERM, SIGUSR2);
+  CAPTURE(signal_number);
+  const ScratchFolder scratch;
+  const std::string out = scratch / "run", gate = scratch / "gate";
+  const Args command = tiny_ditrain(out, kForEver);
+  const Args late = {"sh", "-c", "while [ ! -e " + gate + " ]; do sleep 0.05; done; exec \"$@\"", "late"};
+  Process process(Args{DITRAIN_MPIRUN, "--oversubscribe", "-np", "1"} + command + Args{":", "-np", "1"} + late +
+                  command);
+  pid_t rank_0 = 0;
+  REQUIRE(wait_until([&] { return (rank_0 = process_of_rank(0, out)) > 0 && catches(rank_0, signal_number); }, 10));
+  REQUIRE(kill(rank_0, signal_number) == 0);
+  write_file(gate, "");
+  REQUIRE_EXIT(process.wait(), 75);
+  CHECK(last_step(out) == 1);
+  require_goes_on(out, 2);
 }
 
 TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {

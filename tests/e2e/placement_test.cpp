@@ -43,12 +43,29 @@ TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each")
   CHECK_THAT(r.out, Contains("threads: 150 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
   CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
   CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
+  CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide)"));
 }
 
 TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine") {
   const Result r = dry_run("package:2 [numa] l3:8 core:8 pu:2", {});
   REQUIRE_EXIT(r, 0);
   CHECK_THAT(r.out, Contains("threads: 128 a rank in 2 cluster(s)"));
+}
+
+TEST_CASE("placement: dry-run of this machine tells the cut over clusters as the run does") {
+  const ScratchFolder scratch;
+  for (const char* cut : {"samples", "n"}) {
+    const Args settings = sets({"parallel.threads=2", "parallel.clusters=2", std::string("parallel.cut=") + cut});
+    const Result dry = run(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
+    REQUIRE_EXIT(dry, 0);
+    CHECK_THAT(dry.out, Contains(std::string("cut: ") + (*cut == 'n' ? "columns and heads" : "samples") +
+                                 " go to 2 clusters (parallel.cut)"));
+  }
+  const Result refused = run(tiny_ditrain(scratch / "run", 1,
+                                          Args{"--dry-run"} + sets({"parallel.threads=2", "parallel.clusters=2",
+                                                                    "parallel.cut=samples", "train.micro_batch=1"})));
+  REQUIRE_EXIT(refused, 2);
+  CHECK_THAT(refused.err, Contains("parallel.cut: samples needs as many samples for every cluster"));
 }
 
 TEST_CASE("placement: impossible core counts end with exit code 2 and the way out") {

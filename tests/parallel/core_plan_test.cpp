@@ -97,6 +97,16 @@ TEST_CASE("ranks that share the mask of a node get a die each") {
   }
 }
 
+TEST_CASE("cores that do not divide over the ranks of a mask are unused ones of the last rank") {
+  const Topology t = synthetic_machine("package:1 [numa] core:8 pu:2");
+  for (const int rank : {0, 1, 2}) {
+    const CorePlan plan = plan_cores(t, {.budget = 2, .ranks_on_mask = 3, .rank_on_mask = rank});
+    check_sound(plan, t);
+    CHECK(numbers(plan.workers) == Sizes{4 * rank, 4 * rank + 2});
+    CHECK(numbers(plan.unused) == (rank == 2 ? Sizes{12, 14} : Sizes{}));
+  }
+}
+
 TEST_CASE("dual EPYC: clusters are domains of the node, L3 caches inside a domain") {
   const Topology nps1 = synthetic_machine(platform::kEpycNps1), nps4 = synthetic_machine(platform::kEpycNps4);
   SECTION("a rank on the node: a cluster a socket, one worker a core") {

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/temporary_folder.hpp"
+
 using namespace ditrain::platform;
 
 namespace {
@@ -62,4 +64,16 @@ TEST_CASE("the processor has a name without stray blanks") {
   REQUIRE(!name.empty());
   CHECK(name.front() != ' ');
   CHECK(name.find('\n') == name.npos);
+
+  const TemporaryFolder folder;
+  const auto name_in = [file = folder / "cpuinfo"](const std::string& text) {
+    std::ofstream(file) << text;
+    return cpu_model_name(file);
+  };
+  CHECK(name_in("processor\t: 0\nmodel name\t:  Some CPU @ 2 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n") ==
+        "Some CPU @ 2 GHz");
+  CHECK(name_in("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\nCPU part\t: 0xd80\n") ==
+        "CPU implementer 0x41, part 0xd4f");
+  CHECK_FALSE(name_in("model name\t:\n").empty());
+  CHECK(name_in("") == name_in("no colon\n"));
 }

@@ -40,6 +40,21 @@ TEST_CASE("signals become flags and are taken once") {
   for (const int s : {SIGUSR1, SIGUSR2, SIGINT, SIGTERM}) std::signal(s, SIG_DFL);
 }
 
+TEST_CASE("flags that are removed leave the default actions") {
+  for (const int s : {SIGUSR1, SIGUSR2, SIGINT, SIGTERM}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      install_signal_flags();
+      remove_signal_flags();
+      raise(s);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == s));
+  }
+}
+
 TEST_CASE("the first SIGINT or SIGTERM asks for a stop, the second ends the process") {
   for (const int first : {SIGINT, SIGTERM}) {
     const int once = status_of_child({first});

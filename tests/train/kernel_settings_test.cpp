@@ -53,10 +53,6 @@ struct Sandbox {
       home{"HOME", (folder / "home").c_str()};
 };
 
-Tuning tuning_of_here(int64_t rows, int64_t cols) {
-  return {platform::cpu_model_name(), kernels::chosen_isa(), {rows, cols}};
-}
-
 /// The line for reports of a run with these settings.
 std::string applied(const Config& config, ops::Context& ctx) {
   platform::Topology topology;
@@ -90,6 +86,10 @@ const kernels::GemmBlocking kFromCaches = kernels::derived_gemm_blocking(3 << 20
 const int64_t kDerivedRows = kFromCaches.rows, kDerivedCols = kFromCaches.cols;
 const std::string kDerived =
     "blocks " + std::to_string(kDerivedRows) + " x " + std::to_string(kDerivedCols) + " derived from caches";
+
+Tuning tuning_of_here(int64_t rows, int64_t cols) {
+  return {platform::cpu_model_name(), kernels::chosen_isa(), {kDerivedRows, kDerivedCols}, {rows, cols}};
+}
 
 }  // namespace
 
@@ -140,14 +140,14 @@ TEST_CASE("a tuning file of this machine is taken, unless kernels.tuned is off")
 
 TEST_CASE("a tuning file reads back as it was written") {
   const Sandbox box;
-  const Tuning t{"a \"CPU\" \\ \n name", "sve2_128", {1, 1 << 20}};
+  const Tuning t{"a \"CPU\" \\ \n name", "sve2_128", {7, 9}, {1, 1 << 20}};
   write_tuning(t, box / "t.json");
   const Tuning back = read_tuning(box / "t.json");
-  CHECK((back.cpu == t.cpu && back.isa == t.isa && back.blocking.rows == 1 && back.blocking.cols == 1 << 20));
+  CHECK((back.cpu == t.cpu && back.isa == t.isa && back.derived == t.derived && back.blocking == t.blocking));
   CHECK_THROWS_WITH(write_tuning(t, box.write("", "file") + "/t.json"), Contains(box / "file"));
 }
 
-TEST_CASE("a tuning of another processor or instruction set is left alone by auto and refused by name") {
+TEST_CASE("a tuning of another processor, instruction set or share of caches: auto leaves it alone, by name it is refused") {
   const Sandbox box;
   Tuning t = tuning_of_here(84, 640);
   std::string wrong;
@@ -158,6 +158,11 @@ TEST_CASE("a tuning of another processor or instruction set is left alone by aut
   SECTION("instruction set") {
     t.isa = "mmx";
     wrong = " was made for mmx kernels, not " + kernels::chosen_isa();
+  }
+  SECTION("caches") {
+    t.derived = {7, 9};
+    wrong = " was made where the caches give blocks 7 x 9, not " + std::to_string(kDerivedRows) + " x " +
+            std::to_string(kDerivedCols);
   }
   const std::string path = default_tuning_path();
   write_tuning(t, path);
@@ -170,11 +175,11 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
   const Sandbox box;
   const std::string path = box / "tuning.json";
   const auto message = [&](const std::string& text) { return refusal(box.write(text)); };
-  const std::string here = R"({"cpu": "x", "isa": "y", "gemm": )";
+  const std::string here = R"({"cpu": "x", "isa": "y", "derived": {"block_rows": 1, "block_cols": 1}, "gemm": )";
   for (const std::string& text : {std::string(), std::string("{"), std::string("[1, 2]"), std::string("7"),
                                   std::string("{}"), std::string("\xff\xfe\0\1", 4), std::string(60000, '['),
                                   here + "{}}", here + "[1, 2]}", here + R"({"block_rows": 84}})",
-                                  std::string(R"({"cpu": 1, "isa": "y", "gemm": {"block_rows": 1, "block_cols": 1}})"),
+                                  std::string(R"({"cpu": "x", "isa": "y", "gemm": {"block_rows": 1, "block_cols": 1}})"),
                                   std::string(70000, ' ')}) {
     INFO(text.substr(0, 100));
     CHECK_THAT(message(text), Catch::StartsWith("[tuning] ") && Contains(path) && Contains("try ditbench tune"));

@@ -88,6 +88,29 @@ TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report 
   CHECK(suppose_ranks(Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
 }
 
+TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);  // 128 cores of two hardware threads
+  Config config;
+  const auto notes = [&](const char* threads) {
+    const ScopedVariable omp("OMP_NUM_THREADS", threads);
+    return suppose_ranks(config, node, 2).on_node[1].notes;
+  };
+  CHECK(notes("32").empty());
+  REQUIRE(notes("1").size() == 1);
+  CHECK(notes("1")[0] ==
+        "OMP_NUM_THREADS=1 leaves 63 of the 64 core(s) of this rank idle; unset it, or set parallel.threads");
+  CHECK_THAT(notes("31,2").at(0), Contains("OMP_NUM_THREADS=31 leaves 33 of the 64 core(s)"));
+  {
+    const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "4");
+    CHECK(suppose_ranks(config, node, 2).on_node[0].notes.empty());  // the allocation has no more
+  }
+  config.parallel.smt = true;
+  CHECK(notes("64").empty());
+  CHECK_THAT(notes("61").at(0), Contains("OMP_NUM_THREADS=61 leaves 33 of the 64 core(s)"));
+  config.parallel.smt = false, config.parallel.threads = 1;
+  CHECK(notes("1").empty());
+}
+
 TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   Config config;

@@ -75,14 +75,16 @@ class Harness {
   const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
 
   /// One row: our work and its limiting loop in turn, then our work and the rivals in turn.
-  /// share     flop / median / the highest FMA peak so far (that of f32 where the CPU has no bf16 product); or the
-  ///           limiting loop's best time / our median: a limit is a maximum
+  /// share     flop / median / the run's highest FMA peak (that of f32 where the CPU has no bf16 product), so far: rows
+  ///           that were added are rated again when a peak is higher; or the limiting loop's best time / our median: a
+  ///           limit is a maximum
   /// peers     median over repeats of theirs / ours
   /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again; after max_attempts the
   /// attempt with the least drift counts.
   Row measure(const Work& work);
 
   void add(Row row) {
+    rate(row);
     if (on_row) on_row(row);
     report_.rows.push_back(std::move(row));
   }
@@ -102,10 +104,11 @@ class Harness {
  private:
   struct Peaks {
     double f32 = 0, bf16 = 0;  // GFLOP/s
-    double of(DType type) const { return type == DType::kBF16 && bf16 > 0 ? bf16 : f32; }
+    double of(const std::string& dtype) const { return dtype == "bf16" && bf16 > 0 ? bf16 : f32; }
   };
   Peaks measure_peaks();
   double fma_peak(DType type);
+  void rate(Row& row) const;
   Row attempt(const Work& work);
   void compare(const Work& work, Row& row);
 

@@ -26,11 +26,13 @@ struct Row {
   Timing time = {};
   double gflops = 0;  ///< 0: a row that memory limits
   double gb_s = 0;    ///< bytes that the row has to move / median_s; 0: a row that arithmetic limits
-  double limit = 0;   ///< GFLOP/s of the highest peak loop so far; GB/s of the loop with the same streams
+  double limit = 0;   ///< GFLOP/s of the run's highest FMA peak; GB/s of the loop with the same streams
   double share = 0;   ///< of that limit; NaN where nothing limits
   /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's highest
   /// (limiting loops: how much the first and the last differ), and 1 - min / median of the repeats.
   double drift = 0;
+  double spread = 0;       ///< drift without the peaks
+  double lowest_peak = 0;  ///< GFLOP/s, of the FMA peaks beside the row
   std::vector<Field> details = {};
   std::vector<std::pair<std::string, double>> peers = {};  ///< our rate / theirs, timed in alternation
 };
@@ -51,7 +53,7 @@ std::string describe(const Report& report);
 
 /// {"host", "commit", "isa", "threads", "page_bytes", "huge_pages", "peak": {"f32_gflops", "bf16_gflops", "read_gb_s"},
 /// "rows": [{"name", "dtype", "median_s", "min_s", "p90_s", "repeats", "gflops" or "gb_s", "limit", "share", "drift",
-/// details..., "peers": {...}}]}. huge_pages: the system's setting, see platform::huge_page_mode.
+/// details..., "peers": {...}}], "notes": [lines]}. huge_pages: the system's setting, see platform::huge_page_mode.
 /// Numbers that are not finite become null.
 std::string to_json(const Report& report);
 

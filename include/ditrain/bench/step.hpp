@@ -18,8 +18,8 @@ struct StepBench {
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
 /// classes: the shapes of 256 x 256 images in latent space; one row a batch size.
-/// share     (mfu) 6 x forward MACs x batch / median, of the peak of the precision
-/// Details   batch, recompute, images_per_second, mfu, where the time of the median step went (ops::WorkTimes, and
+/// share     6 x forward MACs x batch / median, of the peak of the precision
+/// Details   batch, recompute, images_per_second, where the time of the median step went (ops::WorkTimes, and
 ///           other_s: what no op accounts for), peak_rss_bytes of the process so far, kept_bytes_per_image (for
 ///           backward), products: who computed them
 /// Errors:   InputError for a config that cannot run or does not fit into memory
@@ -32,6 +32,11 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
 train::Config step_config(const StepBench& bench, int64_t batch);
 /// `batch` samples for the model: standard normal images, uniform labels.
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
+
+ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before);
+/// What worker 0 did in a step of so many seconds: products_s, attention_s, elementwise_s, optimizer_s, waiting_s and
+/// other_s, what no op accounts for.
+std::vector<Field> split_of(const ops::WorkTimes& work, double seconds);
 
 /// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
 std::string model_name(const std::string& wanted);

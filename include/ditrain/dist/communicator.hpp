@@ -3,7 +3,7 @@
 // same bits on every rank. Never call any of this in a signal handler.
 //
 // Waiting is polite (it sleeps between looks) and can end: set_timeout() turns a rank that does not come into a
-// RunError that names it.
+// TimeoutError that names it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/dist/progress_thread.hpp"
 
 namespace ditrain::dist {
@@ -45,9 +46,14 @@ struct Arrivals {
   bool answered = true;    ///< false: the rank did not answer, the counts are unknown
 };
 
+/// A rank waited for longer than its timeout. Before it was thrown rank 0 of the run had time to say the same.
+struct TimeoutError : RunError {
+  using RunError::RunError;
+};
+
 /// All ranks of the run, or some of them (see split).
-/// Errors:  functions throw RunError if MPI reports an error or the timeout is over; LogicFault for a negative count or
-///          a rank out of range.
+/// Errors:  functions throw RunError if MPI reports an error, TimeoutError if the timeout is over; LogicFault for a
+///          negative count or a rank out of range.
 /// Threads: any thread may call any function; requests may be used by one thread while others use the rest. Collective
 ///          operations of one kind (gradients; everything else) have one order on all ranks.
 class Communicator {
@@ -105,11 +111,11 @@ class Communicator {
   void count_gradients() { ++gradients_; }
   Arrivals arrivals() const { return {control_, gradients_, true}; }
 
-  /// Returns when the request is done. Errors: RunError after the timeout, see give_up()
+  /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
   void await(Request& request, const std::string& what);
   /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator where they are and names those
   /// that lag or are silent. Of a part of the run, one that lags may itself wait for a rank elsewhere.
-  /// Errors: throws RunError, always
+  /// Errors: throws TimeoutError, always
   [[noreturn]] void give_up(const std::string& what);
 
   /// Flushes the standard streams and ends all ranks now with this exit code, without running destructors.

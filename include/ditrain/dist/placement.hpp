@@ -13,7 +13,8 @@ struct MaskSharing {
   int number = 0;  ///< this rank's number among them
 };
 
-/// Nodes are told apart by host name. Collective; `pus` is this rank's affinity mask (platform::affinity_mask).
+/// Nodes are those of the communicator: hosts may have one name. Collective; `pus` is this rank's affinity mask
+/// (platform::affinity_mask).
 MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus);
 
 }  // namespace ditrain::dist

@@ -32,6 +32,8 @@ class Task {
   virtual ~Task() = default;
   /// Goes on as far as possible without waiting. Called in the progress thread; must not throw.
   virtual Outlook advance() = 0;
+  /// False: it touches nothing but memory of its own, and goes on when the run has failed (see halt()).
+  virtual bool ends_with_run() const { return true; }
 };
 
 class ProgressThread {
@@ -49,7 +51,7 @@ class ProgressThread {
   void add(Task& task);
   /// When it returns, advance() is not running and will not be called again.
   void remove(Task& task);
-  /// Removes all tasks: the run has failed, and nothing must touch the buffers of what is under way any more.
+  /// Removes the tasks that end with the run: it has failed, and nothing must touch the buffers of what is under way.
   void halt();
 
   /// Wakes the thread.

@@ -107,6 +107,7 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
 /// Cache blocks: rows of a (kept in the L2 cache), columns of b (kept in the L3 cache). They change speed, never a bit.
 struct GemmBlocking {
   int64_t rows = 0, cols = 0;
+  bool operator==(const GemmBlocking&) const = default;
 };
 GemmBlocking gemm_blocking();
 /// Errors: InputError if a size is below 1 or above 1 << 20.

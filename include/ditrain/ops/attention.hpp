@@ -1,4 +1,6 @@
-// Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width.
+// Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width. Workers share
+// out the B H heads of a batch: beyond B H workers some rest, which a training batch does not meet (a rank's is 16 images
+// and more, of 6 heads at least) and samples of a few images on a large node may.
 #pragma once
 #include "ditrain/ops/context.hpp"
 

@@ -13,6 +13,8 @@ struct StepSettings {
   double grad_scale = 1;  ///< clipping
 };
 
+inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers cut a slice at its multiples
+
 /// What an update changes: elements of the arenas of values and gradients, and where their moments and EMA begin in the
 /// arenas of those (at the same place, unless this rank keeps a part of them only).
 struct UpdateSlice {

@@ -25,7 +25,7 @@ struct CoreRequest {
   int copy_cores = kAutoCores;  ///< the same for copies between tiers of memory
   bool smt = false;             ///< a worker on every hardware thread of a core instead of one a core
   int ranks_on_mask = 1;        ///< ranks whose affinity masks are this one; each gets an equal run of its cores,
-  int rank_on_mask = 0;         ///< the first rank the first run
+  int rank_on_mask = 0;         ///< the first rank the first run; what does not divide is unused, by the last rank
 };
 
 struct CorePlan {

@@ -22,7 +22,8 @@ struct CpuFeatures {
 /// Probes once and returns the same answer ever after; the first call asks Linux for permission to use AMX tiles.
 const CpuFeatures& cpu_features();
 
-/// The processor's name as /proc/cpuinfo gives it; the architecture's name (uname -m) where there is none.
-std::string cpu_model_name();
+/// The processor's name as /proc/cpuinfo gives it, on Arm the numbers of its maker and part ("CPU implementer 0x41, part
+/// 0xd4f"); the architecture's name (uname -m) where there is none.
+std::string cpu_model_name(const std::string& cpuinfo = "/proc/cpuinfo");
 
 }  // namespace ditrain::platform

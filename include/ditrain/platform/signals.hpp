@@ -12,6 +12,9 @@ inline constexpr uint64_t kCheckpointRequested = 1, kStopRequested = 2;
 /// Errors: throws RunError if the system refuses a handler.
 void install_signal_flags();
 
+/// Default actions again, for a program that turns out to have no steps.
+void remove_signal_flags();
+
 /// The requests since the last call (bits of kCheckpointRequested, kStopRequested), and forgets them.
 uint64_t take_signal_flags();
 

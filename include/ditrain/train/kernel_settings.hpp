@@ -14,6 +14,7 @@ namespace ditrain::train {
 /// What `ditbench tune` found best on one machine.
 struct Tuning {
   std::string cpu, isa;
+  kernels::GemmBlocking derived;  ///< what the caches gave there: another share of them, another tuning
   kernels::GemmBlocking blocking;
 };
 

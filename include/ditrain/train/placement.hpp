@@ -31,7 +31,8 @@ struct Placement {
 /// 0 for a single rank, memory.copy_cores: auto is 0 while memory.automem is off; see parallel::plan_cores for the
 /// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its
 /// cores hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its
-/// ranks), a note says so and gives the mpirun line that fixes it.
+/// ranks), a note says so and gives the mpirun line that fixes it. So does one where OMP_NUM_THREADS leaves most of a
+/// rank's cores idle.
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const Config& config, dist::Communicator& comm);
 
