@@ -114,12 +114,15 @@ Harness::Peaks Harness::measure_peaks() {
   return p;
 }
 
-// By the highest peaks so far; a row that memory limits has its own limit.
+// By the highest peaks so far. A row that memory limits has a limit of its own, but does not run as it could on a core
+// that does not compute as it could.
 void Harness::rate(Row& row) const {
   if (row.lowest_peak == 0) return;
-  row.limit = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(row.dtype);
+  const double peak = Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(row.dtype);
+  row.drift = std::max(row.spread, 1 - row.lowest_peak / peak);
+  if (row.gb_s > 0) return;
+  row.limit = peak;
   row.share = row.gflops / row.limit;
-  row.drift = std::max(row.spread, 1 - row.lowest_peak / row.limit);
 }
 
 // Our seconds beside the limit without rivals in between: resting lets the cores fall asleep.
@@ -140,12 +143,12 @@ Row Harness::attempt(const Work& work) {
     row.limit = 1e-9 * work.bytes / quantile(loop, 0);
     row.share = row.gb_s / row.limit;
     const double loop_spread = 1 - quantile(loop, 0) / quantile(loop, 0.5);
-    row.drift = row.spread = std::max({row.spread, loop_spread, difference(loop.front(), loop.back())});
+    row.spread = std::max({row.spread, loop_spread, difference(loop.front(), loop.back())});
   } else {
     row.gflops = 1e-9 * work.flop / row.time.median_s;
-    row.lowest_peak = std::min(before.of(row.dtype), after.of(row.dtype));
-    rate(row);
   }
+  row.lowest_peak = std::min(before.of(row.dtype), after.of(row.dtype));
+  rate(row);
   return row;
 }
 

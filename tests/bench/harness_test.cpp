@@ -101,6 +101,9 @@ TEST_CASE("a row is rated by the highest peak of the run, also by one that comes
   Row row = harness.measure({.name = "flop", .call = [] { sleep_ms(5); }, .flop = 1e6});
   row.lowest_peak = 1e-3;  // as if the machine had been busy beside it
   harness.add(row);
+  Row limited = harness.measure(sleeping(5, 5));
+  limited.lowest_peak = 1e-3;
+  harness.add(limited);
   const double before = harness.report().rows[0].limit;
   // Bursts of 2 ms reach more than those of 1 ms, sooner or later.
   for (int i = 0; i < 200 && harness.report().rows[0].limit == before; ++i)
@@ -110,6 +113,8 @@ TEST_CASE("a row is rated by the highest peak of the run, also by one that comes
   CHECK(report.rows[0].limit == report.peak_f32_gflops);
   CHECK(report.rows[0].share == Approx(row.gflops / report.peak_f32_gflops));
   CHECK(report.rows[0].drift == Approx(1 - 1e-3 / report.peak_f32_gflops));
+  CHECK(report.rows[1].limit == limited.limit);
+  CHECK(report.rows[1].drift == report.rows[0].drift);
 }
 
 TEST_CASE("the stream loop of the harness covers arrays of any length") {

@@ -1,5 +1,5 @@
-// Preloaded into a program, an MPI library that grants no threads at all; with DITRAIN_TEST_MPI_THREADS=funneled it lets
-// the thread that started it call it.
+// Preloaded into a program, an MPI library that grants no threads at all; with DITRAIN_TEST_MPI_THREADS=funneled it
+// lets the thread that started it call it.
 #include <mpi.h>
 
 #include <cstdlib>

@@ -14,6 +14,7 @@
 
 #include "../../src/kernels/kernel_table.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/kernels/loss.hpp"
 #include "models.hpp"
 
 namespace ditrain::kernels {
@@ -53,6 +54,20 @@ inline std::vector<float> random_values(int64_t n, uint64_t salt, float magnitud
   std::vector<float> x(static_cast<size_t>(n));
   for (size_t i = 0; i < x.size(); ++i) x[i] = magnitude * (2 * key.uniform(i) - 1);
   return x;
+}
+
+/// With weights as some step of noise gives them.
+inline NormalKl some_normal_kl(const float* out, const float* x_t, const float* x0, const float* v) {
+  return {.out = out,
+          .x_t = x_t,
+          .x0 = x0,
+          .v = v,
+          .by_out = -0.7,
+          .by_x_t = 1.3,
+          .by_x0 = -0.9,
+          .by_v = 0.8,
+          .at_v_0 = 0.3,
+          .inverse_true_variance = 40};
 }
 
 /// n floats between two zones that nothing may touch. Everything starts as the same NaN pattern, so that a read of what

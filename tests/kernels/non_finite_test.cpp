@@ -4,7 +4,6 @@
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/gemm.hpp"
-#include "ditrain/kernels/loss.hpp"
 #include "ditrain/kernels/softmax.hpp"
 #include "kernel_test_utils.hpp"
 
@@ -228,16 +227,7 @@ void check_square_error(const KernelTable& table, const std::vector<float>& out,
 /// in: out, x_t, x0, v.
 void check_normal_kl(const KernelTable& table, const std::vector<std::vector<float>>& in) {
   Array<float> out(in[0]), x_t(in[1]), x0(in[2]), v(in[3]), dout(kSize), dv(kSize);
-  const NormalKl kl{.out = out.data(),
-                    .x_t = x_t.data(),
-                    .x0 = x0.data(),
-                    .v = v.data(),
-                    .by_out = -0.7,
-                    .by_x_t = 1.3,
-                    .by_x0 = -0.9,
-                    .by_v = 0.8,
-                    .at_v_0 = 0.3,
-                    .inverse_true_variance = 40};
+  const NormalKl kl = some_normal_kl(out.data(), x_t.data(), x0.data(), v.data());
   std::vector<float> want_dout(kSize), want_dv(kSize);
   const double sum = table.normal_kl(kl, 0.1, dout.data(), 0.2, dv.data(), kSize);
   CHECK(mismatch(sum, ref::normal_kl(kl, 0.1, want_dout.data(), 0.2, want_dv.data(), kSize)) == "");

@@ -28,8 +28,8 @@ struct Row {
   double gb_s = 0;    ///< bytes that the row has to move / median_s; 0: a row that arithmetic limits
   double limit = 0;   ///< GFLOP/s of the run's highest FMA peak; GB/s of the loop with the same streams
   double share = 0;   ///< of that limit; NaN where nothing limits
-  /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's highest
-  /// (limiting loops: how much the first and the last differ), and 1 - min / median of the repeats.
+  /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's
+  /// highest, 1 - min / median of the repeats, and how much the first and the last of the limiting loops differ.
   double drift = 0;
   double spread = 0;       ///< drift without the peaks
   double lowest_peak = 0;  ///< GFLOP/s, of the FMA peaks beside the row

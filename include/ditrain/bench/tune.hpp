@@ -1,6 +1,6 @@
-// Search for the cache blocks of matrix products that are fastest on this machine. They change speed, never a bit. What
-// else a product has are constants of an instruction set: register tiles fill the registers that there are, and kSumChunk
-// fixes the order of sums, hence the bits.
+// Search for the cache blocks of matrix products that are fastest on this machine. They change speed, never a bit. The
+// rest are constants of an instruction set: register tiles fill the registers that there are, and kSumChunk fixes the
+// order of sums, hence the bits.
 #pragma once
 #include <string>
 #include <vector>

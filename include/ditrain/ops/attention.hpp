@@ -1,6 +1,5 @@
 // Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width. Workers share
-// out the B H heads of a batch: beyond B H workers some rest, which a training batch does not meet (a rank's is 16 images
-// and more, of 6 heads at least) and samples of a few images on a large node may.
+// out the B H heads of a batch: beyond B H workers some rest, which a few images sampled on a large node may meet.
 #pragma once
 #include "ditrain/ops/context.hpp"
 
