@@ -123,6 +123,8 @@ void Harness::rate(Row& row) const {
   if (row.gb_s > 0) return;
   row.limit = peak;
   row.share = row.gflops / row.limit;
+  for (Field& f : row.details)
+    if (f.name == "mfu") f.value = row.share;
 }
 
 // Our seconds beside the limit without rivals in between: resting lets the cores fall asleep.
@@ -174,6 +176,12 @@ Row Harness::measure(const Work& work) {
     Row again = attempt(work);
     rate(best);
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
+  }
+  // A peak can only be measured too low, also each of those beside a row that nobody waits for again.
+  for (int i = 1; i < effort_.max_attempts && best.gflops > 0 && best.share > effort_.max_share; ++i) {
+    pause(10 * effort_.settle_s);
+    measure_peaks();
+    rate(best);
   }
   compare(work, best);
   return best;

@@ -141,7 +141,8 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                              .once = bench.once});
   row.details = {{"batch", batch},
                  {"recompute", config.train.recompute},
-                 {"images_per_second", double(batch) / row.time.median_s}};
+                 {"images_per_second", double(batch) / row.time.median_s},
+                 {"mfu", row.share, false}};
   for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));
   row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   row.details.push_back({"kept_bytes_per_image", trainee.kept_bytes_per_image()});

@@ -257,8 +257,8 @@ int announced_ranks(const char* variable) {
   return ranks == nullptr ? 0 : std::atoi(ranks);
 }
 
-/// srun starts tasks that do not find each other if it was not told which PMI the library speaks. `instead` is what this
-/// one of them found.
+/// srun starts tasks that do not find each other if it was not told which PMI the library speaks. `instead` is what
+/// this one of them found.
 void check_slurm_step(const std::string& instead) {
   const int tasks = announced_ranks("SLURM_STEP_NUM_TASKS");
   if (tasks <= 1) return;
@@ -273,14 +273,16 @@ void check_slurm_step(const std::string& instead) {
 void check_launcher(const Communicator& comm) {
   if (comm.world_size() > 1) return;
   const std::string alone = "1 rank in " + comm.description();
-  check_slurm_step(alone);  // first: srun may set PMI_SIZE, too
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (announced_ranks(variable) <= 1) continue;
+  const auto check = [&](const char* variable) {
+    if (announced_ranks(variable) <= 1) return;
     throw RunError({.where = "mpi",
                     .what = "mpirun and the MPI library of ditrain do not belong together: each rank sees itself alone",
                     .got = fmt::format("{}={} and {}", variable, announced_ranks(variable), alone),
                     .hint = "the launcher of that library"});
-  }
+  };
+  check("OMPI_COMM_WORLD_SIZE");  // before Slurm's: mpirun may start remote ranks by srun
+  check_slurm_step(alone);        // before PMI's: srun may set it, too
+  check("PMI_SIZE");
 }
 
 }  // namespace

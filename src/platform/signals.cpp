@@ -33,9 +33,12 @@ void install_signal_flags() {
   action.sa_handler = flag_signal;
   action.sa_flags = SA_RESTART;  // file and pipe operations go on as if nothing had happened
   sigemptyset(&action.sa_mask);
-  for (const int signal_number : kSignals)
+  for (const int signal_number : kSignals) {
+    const bool ends_process = signal_number == SIGINT || signal_number == SIGTERM;
+    if (ends_process && (pending & kStopRequested)) continue;
     if (sigaction(signal_number, &action, nullptr) != 0)
       throw RunError({.where = "signals", .what = std::string("sigaction: ") + std::strerror(errno)});
+  }
 }
 
 void remove_signal_flags() {

@@ -31,6 +31,7 @@ InputError bad_tuning(const std::string& what) {
 std::string misfit(const Tuning& t, const kernels::GemmBlocking& derived) {
   if (t.cpu != platform::cpu_model_name()) return "was made on " + t.cpu + ", not " + platform::cpu_model_name();
   if (t.isa != kernels::chosen_isa()) return "was made for " + t.isa + " kernels, not " + kernels::chosen_isa();
+  if (t.derived.rows == 0) return "does not say for which caches it was made";
   if (t.derived != derived)
     return fmt::format("was made where the caches give blocks {} x {}, not {} x {}", t.derived.rows, t.derived.cols,
                        derived.rows, derived.cols);
@@ -45,7 +46,8 @@ Tuning tuning_of(const nlohmann::json& json) {
     };
     return kernels::GemmBlocking{size("block_rows"), size("block_cols")};
   };
-  return {json.at("cpu"), json.at("isa"), blocks("derived"), blocks("gemm")};
+  const auto derived = json.contains("derived") ? blocks("derived") : kernels::GemmBlocking{0, 0};
+  return {json.at("cpu"), json.at("isa"), derived, blocks("gemm")};
 }
 
 // Sets the blocks; says where they come from.

@@ -67,14 +67,19 @@ void check_single_cluster(Placement& p, const std::string& strategy, parallel::C
 }
 
 /// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
-void add_omp_note(Placement& p, const parallel::CoreRequest& r) {
-  const int cores = p.topology.allowed_cores / r.ranks_on_mask;
-  const int a_core = r.smt ? int(p.topology.allowed_pus.size()) / p.topology.allowed_cores : 1;
-  const int used = (r.budget + a_core - 1) / a_core;
-  if (p.ruled_by != "OMP_NUM_THREADS" || 2 * used >= cores) return;
+void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
+  if (p.ruled_by != "OMP_NUM_THREADS") return;
+  const auto unset = [](const char* name) {
+    return std::string_view(name) == "OMP_NUM_THREADS" ? nullptr : std::getenv(name);
+  };
+  const int a_core = sharing.smt ? int(p.topology.allowed_pus.size()) / p.topology.allowed_cores : 1;
+  const auto cores_of = [&](int count) { return (count + a_core - 1) / a_core; };
+  const int used = cores_of(threads),
+            cores = cores_of(platform::default_threads(p.topology, sharing, "", unset).threads);
+  if (2 * used >= cores) return;
   p.notes.push_back(
       fmt::format("OMP_NUM_THREADS={} leaves {} of the {} core(s) of this rank idle; unset it, or set parallel.threads",
-                  r.budget, cores - used, cores));
+                  threads, cores - used, cores));
 }
 
 Placement place(const Config& config, Topology topology, const Neighbours& n) {
@@ -84,8 +89,8 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   const auto asked = [](int64_t cores, const char* idle) {
     return cores == parallel::kAutoCores && *idle ? 0 : int(cores);
   };
-  const platform::ThreadCount automatic = platform::default_threads(
-      topology, {.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = config.parallel.smt});
+  const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
+  const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
   const bool single = c.strategy != "cftp";
   const parallel::CoreRequest request{.threads = int(c.threads),
                                       .budget = automatic.threads,
@@ -106,7 +111,7 @@ Placement place(const Config& config, Topology topology, const Neighbours& n) {
   p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
                 set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
   p.notes = p.plan.notes;
-  add_omp_note(p, request);
+  add_omp_note(p, sharing, automatic.threads);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;
 }

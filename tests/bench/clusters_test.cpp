@@ -35,6 +35,7 @@ TEST_CASE("clusters: one core, samples and columns in turns") {
       sum += rows[i].at(part).get<double>();
     CHECK(sum == Approx(rows[i].at("median_s").get<double>()));
     CHECK(rows[i].at("products_s") > 0.0);
+    CHECK(rows[i].at("other_s") > 0.0);
     const double efficiency = rows[i].at("efficiency");
     CHECK(efficiency == Approx(rows[0].at("median_s").get<double>() / (2 * rows[i].at("median_s").get<double>())));
   }

@@ -99,17 +99,20 @@ TEST_CASE("work that arithmetic limits is a share of the peak in between") {
 TEST_CASE("a row is rated by the highest peak of the run, also by one that comes after it") {
   Harness harness(1, Effort::quick());
   Row row = harness.measure({.name = "flop", .call = [] { sleep_ms(5); }, .flop = 1e6});
-  row.lowest_peak = 1e-3;  // as if the machine had been busy beside it
+  row.details.push_back({"mfu", 0.0});
+  const double low = row.limit / 2;  // as if the machine had been busy beside it
+  row.lowest_peak = low;
   harness.add(row);
   Row limited = harness.measure(sleeping(5, 5));
-  limited.lowest_peak = 1e-3;
+  limited.lowest_peak = low;
   harness.add(limited);
   // So short peaks scatter: one of these is nearly always higher than those before.
   for (int i = 0; i < 20; ++i) harness.measure({.name = "other", .call = [] {}, .flop = 1});
   const Report& report = harness.report();
   CHECK(report.rows[0].limit == report.peak_f32_gflops);
   CHECK(report.rows[0].share == Approx(row.gflops / report.peak_f32_gflops));
-  CHECK(report.rows[0].drift == Approx(1 - 1e-3 / report.peak_f32_gflops));
+  CHECK(std::get<double>(report.rows[0].details.back().value) == report.rows[0].share);
+  CHECK(report.rows[0].drift == Approx(1 - low / report.peak_f32_gflops));
   CHECK(report.rows[1].limit == limited.limit);
   CHECK(report.rows[1].drift == report.rows[0].drift);
 }

@@ -25,7 +25,7 @@ TEST_CASE("step: one row a batch size, with the fields of the contract") {
   REQUIRE(j.at("rows").size() == 2);
   for (const auto& row : j.at("rows")) {
     CAPTURE(row.dump());
-    for (const char* key : {"median_s", "gflops", "images_per_second", "share", "forward_s", "backward_s",
+    for (const char* key : {"median_s", "gflops", "images_per_second", "mfu", "forward_s", "backward_s",
                             "optimizer_phase_s", "products_s", "attention_s", "elementwise_s", "optimizer_s", "other_s",
                             "peak_rss_bytes", "kept_bytes_per_image"})
       CHECK(row.at(key).get<double>() > 0);
@@ -33,6 +33,7 @@ TEST_CASE("step: one row a batch size, with the fields of the contract") {
     for (const char* key : {"products_s", "attention_s", "elementwise_s", "optimizer_s", "waiting_s", "other_s"})
       sum += row.at(key).get<double>();
     CHECK(sum == Approx(row.at("median_s").get<double>()).epsilon(0.01));  // one repeat: the median is that step
+    CHECK(row.at("mfu") == row.at("share"));
     CHECK(row.at("name") == "step custom");
     CHECK(row.at("dtype") == "f32");
     const double seconds = row.at("median_s");

@@ -43,7 +43,8 @@ TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each")
   CHECK_THAT(r.out, Contains("threads: 150 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
   CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
   CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
-  CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide)"));
+  CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide); "
+                             "a run measures the bandwidth between NUMA domains first"));
 }
 
 TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine") {
@@ -52,7 +53,7 @@ TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine
   CHECK_THAT(r.out, Contains("threads: 128 a rank in 2 cluster(s)"));
 }
 
-TEST_CASE("placement: dry-run of this machine tells the cut over clusters as the run does") {
+TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and refuses what does not divide") {
   const ScratchFolder scratch;
   for (const char* cut : {"samples", "n"}) {
     const Args settings = sets({"parallel.threads=2", "parallel.clusters=2", std::string("parallel.cut=") + cut});

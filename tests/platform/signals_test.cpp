@@ -10,14 +10,18 @@ using namespace ditrain::platform;
 
 namespace {
 
-/// What becomes of a child that installs the flags and sends itself these signals: its wait status.
+/// What becomes of a child that installs the flags and sends itself these signals: its wait status. After each of them
+/// it installs the flags again, as the trainer does when main already has.
 int status_of_child(std::initializer_list<int> signals) {
   const pid_t child = fork();
   if (child == 0) {
     // Catch2 installs handlers of its own for SIGTERM; the child must not run them.
     for (const int s : {SIGINT, SIGTERM}) std::signal(s, SIG_DFL);
     install_signal_flags();
-    for (const int s : signals) raise(s);
+    for (const int s : signals) {
+      raise(s);
+      install_signal_flags();
+    }
     _exit(int(take_signal_flags()));
   }
   int status = 0;

@@ -147,7 +147,8 @@ TEST_CASE("a tuning file reads back as it was written") {
   CHECK_THROWS_WITH(write_tuning(t, box.write("", "file") + "/t.json"), Contains(box / "file"));
 }
 
-TEST_CASE("a tuning of another processor, instruction set or share of caches: auto leaves it alone, by name it is refused") {
+TEST_CASE(
+    "a tuning of another processor, instruction set or share of caches: auto leaves it alone, by name it is refused") {
   const Sandbox box;
   Tuning t = tuning_of_here(84, 640);
   std::string wrong;
@@ -176,11 +177,10 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
   const std::string path = box / "tuning.json";
   const auto message = [&](const std::string& text) { return refusal(box.write(text)); };
   const std::string here = R"({"cpu": "x", "isa": "y", "derived": {"block_rows": 1, "block_cols": 1}, "gemm": )";
-  for (const std::string& text : {std::string(), std::string("{"), std::string("[1, 2]"), std::string("7"),
-                                  std::string("{}"), std::string("\xff\xfe\0\1", 4), std::string(60000, '['),
-                                  here + "{}}", here + "[1, 2]}", here + R"({"block_rows": 84}})",
-                                  std::string(R"({"cpu": "x", "isa": "y", "gemm": {"block_rows": 1, "block_cols": 1}})"),
-                                  std::string(70000, ' ')}) {
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[1, 2]"), std::string("7"), std::string("{}"),
+        std::string("\xff\xfe\0\1", 4), std::string(60000, '['), here + "{}}", here + "[1, 2]}",
+        here + R"({"block_rows": 84}})", std::string(70000, ' ')}) {
     INFO(text.substr(0, 100));
     CHECK_THAT(message(text), Catch::StartsWith("[tuning] ") && Contains(path) && Contains("try ditbench tune"));
   }
@@ -189,6 +189,11 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
     const std::string text = here + "{\"block_rows\": " + size + ", \"block_cols\": 64}}";
     CHECK_THAT(message(text), Contains(path) && Contains("block size out of range") && Contains("try ditbench tune"));
   }
+  // Not damaged, but older: without what the caches gave.
+  const std::string older =
+      R"(, "isa": ")" + kernels::chosen_isa() + R"(", "gemm": {"block_rows": 84, "block_cols": 64}})";
+  CHECK_THAT(message(R"({"cpu": ")" + platform::cpu_model_name() + '"' + older),
+             Contains(path + " does not say for which caches it was made"));
   for (const std::string& absent : {box / "absent.json", box / ""}) {
     INFO(absent);
     CHECK_THAT(refusal(absent), Catch::StartsWith("[tuning] ") && Contains(absent) && Contains("try ditbench tune"));

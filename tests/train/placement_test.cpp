@@ -104,6 +104,10 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
     const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "4");
     CHECK(suppose_ranks(config, node, 2).on_node[0].notes.empty());  // the allocation has no more
   }
+  {
+    const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "8");
+    CHECK(suppose_ranks(config, node, 2).on_node[0].notes.empty());  // half of what there is
+  }
   config.parallel.smt = true;
   CHECK(notes("64").empty());
   CHECK_THAT(notes("61").at(0), Contains("OMP_NUM_THREADS=61 leaves 33 of the 64 core(s)"));

@@ -80,7 +80,7 @@ class Harness {
   ///           limit is a maximum
   /// peers     median over repeats of theirs / ours
   /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again; after max_attempts the
-  /// attempt with the least drift counts.
+  /// attempt with the least drift counts, and a peak that it exceeds is measured again.
   Row measure(const Work& work);
 
   void add(Row row) {

@@ -33,6 +33,7 @@ struct Row {
   double drift = 0;
   double spread = 0;       ///< drift without the peaks
   double lowest_peak = 0;  ///< GFLOP/s, of the FMA peaks beside the row
+  /// One called mfu is kept equal to share.
   std::vector<Field> details = {};
   std::vector<std::pair<std::string, double>> peers = {};  ///< our rate / theirs, timed in alternation
 };

@@ -19,9 +19,9 @@ struct StepBench {
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
 /// classes: the shapes of 256 x 256 images in latent space; one row a batch size.
 /// share     6 x forward MACs x batch / median, of the peak of the precision
-/// Details   batch, recompute, images_per_second, where the time of the median step went (ops::WorkTimes, and
-///           other_s: what no op accounts for), peak_rss_bytes of the process so far, kept_bytes_per_image (for
-///           backward), products: who computed them
+/// Details   batch, recompute, images_per_second, mfu (the share), where the time of the median step went
+///           (ops::WorkTimes, and other_s: what no op accounts for), peak_rss_bytes of the process so far,
+///           kept_bytes_per_image (for backward), products: who computed them
 /// Errors:   InputError for a config that cannot run or does not fit into memory
 void bench_steps(Harness& harness, const StepBench& bench);
 

@@ -7,8 +7,8 @@ namespace ditrain::platform {
 
 inline constexpr uint64_t kCheckpointRequested = 1, kStopRequested = 2;
 
-/// Installs the handlers; calling it again arms them anew. After the first SIGINT or SIGTERM both get their default
-/// action back, so that a second one ends the process at once.
+/// Installs the handlers. After the first SIGINT or SIGTERM both get their default action back, so that a second one
+/// ends the process at once; calling this again arms them anew, unless a stop was asked for and not taken yet.
 /// Errors: throws RunError if the system refuses a handler.
 void install_signal_flags();
 
