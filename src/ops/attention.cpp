@@ -26,8 +26,9 @@ struct Sizes {
   }
   int64_t qkv_offset(int64_t b, int64_t h) const { return b * T * 3 * H * D + h * D; }
   int64_t out_offset(int64_t b, int64_t h) const { return b * T * H * D + h * D; }
+  // `next`: elements to q of the head that is taken next.
   template <class E>
-  kernels::AttentionHead head(const E* qkv, int64_t b, int64_t h) const {
+  kernels::AttentionHead head(const E* qkv, int64_t b, int64_t h, int64_t next) const {
     const E* q = qkv + qkv_offset(b, h);
     return {.tokens = T,
             .head_dim = D,
@@ -37,11 +38,13 @@ struct Sizes {
             .qkv_stride = 3 * H * D,
             .out_stride = H * D,
             .scale = float(1.0 / std::sqrt(double(D))),
-            .type = kDTypeOf<E>};
+            .type = kDTypeOf<E>,
+            .next = next};
   }
 };
 
-// f(b, h, worker) for each worker's heads of all samples: in runs of samples, or of heads where those go to clusters.
+// f(b, h, next, worker) for each worker's heads of all samples: in runs of samples, or of heads where those go to
+// clusters. next: elements of qkv from this head to the worker's next one, 0 for its last.
 template <class F>
 void for_heads(Context& ctx, const Sizes& s, const F& f) {
   const bool by_cluster = ctx.cuts_columns();
@@ -51,7 +54,11 @@ void for_heads(Context& ctx, const Sizes& s, const F& f) {
     const int64_t number = by_cluster ? w.worker_in_cluster : w.worker;
     const int64_t workers = by_cluster ? w.workers_in_cluster : w.num_workers, each = heads.size();
     const parallel::Range mine = parallel::partition(s.B * each, number, workers);
-    for (int64_t i = mine.begin; i < mine.end; ++i) f(i / each, heads.begin + i % each, w);
+    const auto offset = [&](int64_t i) { return s.qkv_offset(i / each, heads.begin + i % each); };
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t next = i + 1 < mine.end ? offset(i + 1) - offset(i) : 0;
+      f(i / each, heads.begin + i % each, next, w);
+    }
   });
 }
 
@@ -59,8 +66,8 @@ template <class E>
 void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
-  for_heads(ctx, s, [&](int64_t b, int64_t h, const parallel::Worker& w) {
-    kernels::attention_forward(s.head(pqkv.get(), b, h), pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T,
+  for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
+    kernels::attention_forward(s.head(pqkv.get(), b, h, next), pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T,
                                ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
   });
 }
@@ -70,10 +77,10 @@ void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor&
                   const Tensor& dout, const Tensor& dqkv) {
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
-  for_heads(ctx, s, [&](int64_t b, int64_t h, const parallel::Worker& w) {
+  for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
     const int64_t o = s.out_offset(b, h);
     E* dq = pdqkv + s.qkv_offset(b, h);
-    kernels::attention_backward(s.head(pqkv.get(), b, h), pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq,
+    kernels::attention_backward(s.head(pqkv.get(), b, h, next), pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq,
                                 dq + s.H * s.D, dq + 2 * s.H * s.D,
                                 ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
   });
