@@ -50,6 +50,15 @@ void set_rank(int rank, int world_size) {
   s.rank = rank, s.world_size = world_size;
 }
 
+std::string of_rank() {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (s.rank == 0) return "";
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return fmt::format("[rank {} on {}] ", s.rank, host);
+}
+
 void open_file(const std::string& path) {
   State& s = state();
   std::lock_guard lock(s.mutex);

@@ -157,7 +157,7 @@ class MpiCommunicator final : public Communicator {
     std::vector<Arrivals> arrivals = watch_->ask(kPatience_s);
     // Rank 0 speaks for all and ends the job: until then it must be answered, or it would name this rank as well.
     if (rank_in_run(rank_) != 0) std::this_thread::sleep_for(std::chrono::duration<double>(kRankZeroFirst_s));
-    session_.thread().halt();  // what is under way must not write into buffers that the caller's exception frees
+    session_.thread().halt(true);
     return arrivals;
   }
   static void check_count(int64_t n) { DITRAIN_CHECK(n >= 0, "count " + std::to_string(n)); }

@@ -89,7 +89,11 @@ OwnComm::~OwnComm() {
 }
 
 MpiRequest::~MpiRequest() {
-  if (done_ || std::uncaught_exceptions() > exceptions_) return;
+  if (done_) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    session_.thread().halt();  // its buffer goes next
+    return;
+  }
   session_.run([&] { MPI_Waitall(int(pieces_.size()), pieces_.data(), MPI_STATUSES_IGNORE); });
 }
 

@@ -31,8 +31,9 @@ void MpiWatch::listen() { MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, kQuest
 Outlook MpiWatch::advance() {
   int asked = 0;
   MPI_Status status;
-  // An error here ends the watch, not the run.
-  if (question_ != MPI_REQUEST_NULL && MPI_Test(&question_, &asked, &status) == MPI_SUCCESS && asked != 0)
+  // All that have come: of many ranks that wait for one, each asks all others. An error here ends the watch, not the
+  // run.
+  while (question_ != MPI_REQUEST_NULL && MPI_Test(&question_, &asked, &status) == MPI_SUCCESS && asked != 0)
     answer(status.MPI_SOURCE);
   return {.wake_s = now_s() + kLookEvery_s};
 }

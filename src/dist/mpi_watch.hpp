@@ -1,5 +1,6 @@
 // Ranks that ask each other where they are. Every rank's progress thread answers, also while its other threads hang; a
-// process that is stopped stays silent. They go on when the run has failed: who is about to end it must not seem dead.
+// process that is stopped stays silent. They go on when a rank has given up: who is about to end the run must not seem
+// dead.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -17,7 +18,7 @@ class MpiWatch final : public Task {
   ~MpiWatch() override;
 
   Outlook advance() override;
-  bool ends_with_run() const override { return false; }
+  bool only_answers() const override { return true; }
 
   /// Asks all ranks and waits at most `patience_s` for their answers.
   std::vector<Arrivals> ask(double patience_s);

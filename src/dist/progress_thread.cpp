@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "ditrain/base/clock.hpp"
 #include "futex.hpp"
@@ -60,7 +61,8 @@ struct ProgressThread::State {
   bool own_core = false;
 
   std::atomic<uint32_t> own_bell{0};
-  std::vector<Task*> tasks;  // only of the thread
+  std::vector<Task*> tasks;                    // only of the thread
+  bool halted = false, still_answers = false;  // likewise
   std::thread thread;
 
   /// What was asked for since the last time; false: the thread has to end.
@@ -149,8 +151,11 @@ void ProgressThread::add(Task& task) {
 void ProgressThread::remove(Task& task) {
   call([&] { std::erase(state_->tasks, &task); });
 }
-void ProgressThread::halt() {
-  call([&] { std::erase_if(state_->tasks, [](const Task* task) { return task->ends_with_run(); }); });
+void ProgressThread::halt(bool still_answers) {
+  call([&] {
+    if (!std::exchange(state_->halted, true)) state_->still_answers = still_answers;
+    std::erase_if(state_->tasks, [&](const Task* task) { return !state_->still_answers || !task->only_answers(); });
+  });
 }
 
 void ProgressThread::use_bell(std::atomic<uint32_t>* word) {

@@ -48,7 +48,8 @@ struct KernelTable {
   decltype(&kernels::attention_backward) attention_backward;
   decltype(&kernels::attention_scratch_bytes) attention_scratch_bytes;
 
-  void (*exp)(const float* x, float* y, int64_t n);  ///< the exponential inside the others; for tests
+  void (*exp)(const float* x, float* y, int64_t n);   ///< the exponentials inside the others; for tests
+  void (*exp2)(const float* x, float* y, int64_t n);  ///< powers of two, likewise
   ActivationKernels<float> f32;
   ActivationKernels<BFloat16> bf16;
   void (*to_bf16)(const float* x, BFloat16* y, int64_t n);

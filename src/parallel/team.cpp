@@ -77,7 +77,7 @@ struct alignas(kCacheLine) Barrier {
 };
 
 /// Workers of each cluster.
-std::vector<int> cluster_sizes(const Team::Config& c) {
+std::vector<int> sizes_of(const Team::Config& c) {
   if (!c.cluster_sizes.empty()) return c.cluster_sizes;
   std::vector<int> sizes;
   for (int i = 0; i < c.num_clusters; ++i) sizes.push_back(int(partition(c.num_workers, i, c.num_clusters).size()));
@@ -118,7 +118,7 @@ void check_config(const Team::Config& c) {
 struct Team::State {
   explicit State(const Config& c)
       : config(c),
-        sizes(cluster_sizes(c)),
+        sizes(sizes_of(c)),
         workers(make_workers(c.num_workers, sizes)),
         spin_pauses(spin_pauses_for(c)),
         errors(size_t(c.num_workers)),
@@ -255,6 +255,7 @@ Team::~Team() {
 
 int Team::num_workers() const { return state_->config.num_workers; }
 int Team::num_clusters() const { return state_->config.num_clusters; }
+const std::vector<int>& Team::cluster_sizes() const { return state_->sizes; }
 const std::vector<std::string>& Team::binding_failures() const { return state_->binding_failures; }
 
 void Team::run(WorkerFunction f) {

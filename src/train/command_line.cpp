@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cxxopts.hpp>
 #include <filesystem>
 #include <iostream>
 #include <new>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::train {
@@ -180,8 +182,11 @@ std::string CommandLine::help_text() const {
 }
 
 int run_program(const char* name, const std::function<int()>& body) {
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
   // One write: what MPI prints of its own at the same time must not come between.
-  const auto say = [name](const std::string& text) { std::cerr << std::string(name) + ": error: " + text + "\n"; };
+  const auto say = [name](const std::string& text) {
+    std::cerr << std::string(name) + ": error: " + log::of_rank() + text + "\n";
+  };
   try {
     return body();
   } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ditrain/base/clock.hpp"
@@ -11,6 +12,8 @@
 
 namespace ditrain::train {
 namespace {
+
+constexpr double kMostIdle = 0.05;  // of the workers: the cuts differ by about as much in what they read
 
 const char* name_of(ops::Cut cut) { return cut == ops::Cut::kSamples ? "samples" : "columns and heads"; }
 
@@ -68,8 +71,15 @@ DomainBandwidth measure_domains(ops::Context& ctx) {
   return best;
 }
 
-CutPlan plan_cut(const Config& config, int64_t micro_batch, int clusters, const DomainBandwidth& bandwidth) {
+ClusterSizes::ClusterSizes(const std::vector<int>& sizes)
+    : number(int(sizes.size())),
+      least(*std::min_element(sizes.begin(), sizes.end())),
+      workers(std::accumulate(sizes.begin(), sizes.end(), 0)) {}
+
+CutPlan plan_cut(const Config& config, int64_t micro_batch, const ClusterSizes& sizes,
+                 const DomainBandwidth& bandwidth) {
   using ops::Cut;
+  const int clusters = sizes.number;
   const bool divides = micro_batch % clusters == 0;
   if (config.parallel.cut == "samples" && !divides)
     throw InputError({.where = "config",
@@ -81,8 +91,14 @@ CutPlan plan_cut(const Config& config, int64_t micro_batch, int clusters, const 
   const auto line = [&](Cut cut, const std::string& reason) {
     return CutPlan{cut, fmt::format("{} go to {} clusters ({})", name_of(cut), clusters, reason)};
   };
+  if (config.kernels.gemm != "own" && config.parallel.cut != "n")
+    return {Cut::kSamples, fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
   if (config.parallel.cut != "auto") return line(config.parallel.cut == "n" ? Cut::kN : Cut::kSamples, "parallel.cut");
   if (!divides) return line(Cut::kN, fmt::format("auto: {} samples do not divide", micro_batch));
+  if (sizes.idle() > kMostIdle)
+    return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with as many samples each, {:.0f} % of "
+                                     "the workers would wait",
+                                     sizes.least, sizes.workers, 100 * sizes.idle()));
   const Reads samples = reads_of(Cut::kSamples, config.model, micro_batch, clusters);
   const Reads columns = reads_of(Cut::kN, config.model, micro_batch, clusters);
   const bool by_samples = samples.seconds(clusters, bandwidth) <= columns.seconds(clusters, bandwidth);

@@ -33,7 +33,8 @@ int ranks_that_share_memory(const Config& config, int ranks, const dist::Communi
 
 struct DescribedPlacement {
   std::string text;
-  int clusters, nodes;  // of the first rank, and the NUMA nodes of its clusters
+  std::vector<int> clusters;  // of the first rank: their sizes
+  int nodes;                  // NUMA nodes of these
 };
 
 // Of the ranks that run, or of those that somebody asks about or that another machine would run.
@@ -43,13 +44,13 @@ DescribedPlacement describe_placement(const Config& config, int ranks, dist::Com
     const int supposed = ranks > 0 ? ranks : comm.world_size();
     const platform::Topology allowed = allowed_part(machine);
     const SupposedRanks s = suppose_ranks(config, allowed, supposed);
-    return {describe(s, allowed, supposed), s.on_node.front().clusters,
+    return {describe(s, allowed, supposed), s.on_node.front().plan.cluster_sizes,
             int(nodes_of_clusters(s.on_node.front()).size())};
   }
   const Placement placement = plan_placement(config, comm);
   std::string text = describe(placement, comm);
   for (const std::string& note : placement.notes) text += "note: " + note + "\n";
-  return {text, placement.clusters, int(nodes_of_clusters(placement).size())};
+  return {text, placement.plan.cluster_sizes, int(nodes_of_clusters(placement).size())};
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void print_dry_run(const Config& wanted, int ranks, dist::Communicator& comm) {
   log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
             config.train.global_batch / shares, micro_batch_of(config, shares), config.train.steps,
             double(config.train.steps * config.train.global_batch) / double(data->size()));
-  if (placement.clusters > 1)
+  if (placement.clusters.size() > 1)
     log::info("cut: {}{}", plan_cut(config, micro_batch_of(config, shares), placement.clusters).why,
               config.parallel.cut == "auto" && placement.nodes > 1
                   ? "; a run measures the bandwidth between NUMA domains first"

@@ -33,7 +33,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config, &factors_)),
       t_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
-  ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().num_clusters()).cut);
+  ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().cluster_sizes()).cut);
   if (config.dist.shard_optimizer && comm.world_size() > 1)
     shards_.emplace(gradient_buckets(config, model.parameters().arena_size(), factors_), comm.rank(),
                     comm.world_size());

@@ -203,7 +203,7 @@ std::string Run::choose_cut() {
   const bool several = nodes_of_clusters(placement_).size() > 1;
   const DomainBandwidth bandwidth = several ? measure_domains(ctx_) : DomainBandwidth{};
   const int64_t samples = micro_batch_of(config_, groups_.data().world_size());
-  const CutPlan plan = plan_cut(config_, samples, placement_.clusters, bandwidth);
+  const CutPlan plan = plan_cut(config_, samples, placement_.plan.cluster_sizes, bandwidth);
   ctx_.set_cut(plan.cut);
   return plan.why;
 }

@@ -269,10 +269,10 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
   }
 }
 
-TEST_CASE("attention with scores far apart stays finite and right") {
+TEST_CASE("attention with scores far apart is right, with scores of 1e8 finite") {
   for (const KernelTable* table : usable_tables()) {
     check(*table, 40, 64, 1, 6);
-    Data x(300, 8, 1, 0, 1e4f);  // scores up to 1e8: the softmax picks one key
+    Data x(300, 8, 1, 0, 1e4f);  // the softmax picks one key
     x.run(*table);
     for (float y : x.out.values()) REQUIRE(std::isfinite(y));
     for (float y : x.dqkv.values()) REQUIRE(std::isfinite(y));
@@ -283,6 +283,7 @@ TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
   for (const KernelTable* table : usable_tables()) {
     INFO(table->name);
     Data x(45, 12, 3, 1, 1), y(45, 12, 3, 1, 1);
+    y.head.next = 12;  // fetched, and nothing else
     x.run(*table);
     y.run(*table);
     CHECK(same_bits(x.out.values(), y.out.values()));

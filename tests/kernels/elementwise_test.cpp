@@ -92,6 +92,26 @@ TEST_CASE("exp is within 1.1 ulp, saturates and keeps NaN") {
   }
 }
 
+TEST_CASE("powers of two are within their relative error, saturate and keep NaN") {
+  std::vector<float> x;
+  for (float t = -125; t < 128; t += 0.00917f) x.push_back(t);
+  for (const KernelTable* table : usable_tables()) {
+    INFO(table->name);
+    const std::vector<float> y = run(table->exp2, x);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::abs(y[i] / std::exp2(static_cast<double>(x[i])) - 1));
+    CHECK(worst < std::exp2(-22.4));
+    const std::vector<float> edge =
+        run(table->exp2, {128.5f, 1e30f, kInfinity, -126.0f, -151.0f, -1e30f, -kInfinity, kNan, 0.0f});
+    for (const size_t i : {0, 1, 2}) CHECK(edge[i] == kInfinity);
+    CHECK((edge[3] == 0 || edge[3] == Approx(std::exp2(-126.0)).epsilon(1e-6)));  // below -125 it may be 0
+    for (const size_t i : {4, 5, 6}) CHECK(edge[i] == 0);
+    CHECK(std::isnan(edge[7]));
+    CHECK(edge[8] == Approx(1).epsilon(std::exp2(-22.4)));
+  }
+}
+
 TEST_CASE("gelu and silu are within the stated error of f64") {
   const std::vector<float> x = wide_range(), dy = random_values(static_cast<int64_t>(x.size()), 31);
   for (const KernelTable* table : usable_tables()) {

@@ -51,6 +51,25 @@ TEST_CASE("bandwidths of domains are measured where there are clusters") {
   CHECK((b.own > 0.05 && b.other > 0.05));
 }
 
+TEST_CASE("auto leaves samples together where small clusters would hold up the large ones") {
+  const Config b = model("DiT-B/2");
+  CHECK(plan_cut(b, 8, std::vector<int>{38, 37}).cut == Cut::kSamples);
+  CHECK(plan_cut(b, 8, std::vector<int>{4, 3}).cut == Cut::kN);
+  CHECK_THAT(plan_cut(b, 8, std::vector<int>{4, 3}).why,
+             Contains("the smallest has 3 of 7 workers; with as many samples each, 14 % of the workers would wait"));
+  Config c = b;
+  c.parallel.cut = "samples";
+  CHECK(plan_cut(c, 8, std::vector<int>{4, 3}).cut == Cut::kSamples);
+}
+
+TEST_CASE("products of another library are not cut by samples, and the plan says so") {
+  Config c = model("DiT-B/2");
+  c.kernels.gemm = "ref";
+  CHECK(plan_cut(c, 8, 2).why == "nothing is cut over clusters (kernels.gemm: ref)");
+  c.parallel.cut = "n";
+  CHECK(plan_cut(c, 8, 2).cut == Cut::kN);
+}
+
 TEST_CASE("a cut that is asked for is made, or refused") {
   Config c = model("DiT-B/2");
   c.parallel.cut = "n";

@@ -32,8 +32,8 @@ class Task {
   virtual ~Task() = default;
   /// Goes on as far as possible without waiting. Called in the progress thread; must not throw.
   virtual Outlook advance() = 0;
-  /// False: it touches nothing but memory of its own, and goes on when the run has failed (see halt()).
-  virtual bool ends_with_run() const { return true; }
+  /// It answers other ranks' questions and may go on when this rank has given up waiting for one (see halt()).
+  virtual bool only_answers() const { return false; }
 };
 
 class ProgressThread {
@@ -51,8 +51,10 @@ class ProgressThread {
   void add(Task& task);
   /// When it returns, advance() is not running and will not be called again.
   void remove(Task& task);
-  /// Removes the tasks that end with the run: it has failed, and nothing must touch the buffers of what is under way.
-  void halt();
+  /// Removes all tasks: the run has failed, and nothing must touch the buffers of what is under way, which go next. An
+  /// MPI library makes progress with all that it has whenever one request is looked at, so with `still_answers`, where
+  /// those that only answer stay, a rank must be missing without which nothing arrives. The first call counts.
+  void halt(bool still_answers = false);
 
   /// Wakes the thread.
   void ring();

@@ -22,8 +22,8 @@ struct AttentionHead {
   /// f32 or bf16: of q, k, v, out and their gradients. lse and all sums are f32; with bf16 the probabilities and the
   /// gradients of the scores are rounded to bf16 where the CPU multiplies bf16 pairs.
   DType type = DType::kF32;
-  /// Elements from this head's q, k and v to those of the head that the thread takes next, whose k and v are fetched
-  /// into the cache meanwhile; 0: none.
+  /// Elements from this head's q, k and v to those of the head that the thread takes next, whose k and v may be
+  /// fetched into the cache meanwhile; 0: none.
   int64_t next = 0;
 };
 

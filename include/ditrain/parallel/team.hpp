@@ -67,6 +67,7 @@ class Team {
 
   int num_workers() const;
   int num_clusters() const;
+  const std::vector<int>& cluster_sizes() const;  ///< workers of each
   /// One line for each worker that could not be bound; empty if all is as asked.
   const std::vector<std::string>& binding_failures() const;
 
