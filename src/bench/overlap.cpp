@@ -98,6 +98,10 @@ class Meter {
         if (c.sums) c.told.push_back(c.sums->communication());
       }
     for (const Contender& c : contenders_) harness_.add(row_of(c));
+    for (const char* other : {"in passing", "at the end"})
+      if (has(other))
+        harness_.note(
+            fmt::format("engine / {}: {:.3f} x the time", other, contender("engine").ratio_to(contender(other))));
   }
 
  private:
@@ -153,6 +157,9 @@ class Meter {
     dist::compare_replicas(comm_, replicas, "bench");
   }
 
+  bool has(const std::string& name) const {
+    return std::any_of(contenders_.begin(), contenders_.end(), [&](const Contender& c) { return c.name == name; });
+  }
   const Contender& contender(const std::string& name) const {
     return *std::find_if(contenders_.begin(), contenders_.end(), [&](const Contender& c) { return c.name == name; });
   }

@@ -21,6 +21,7 @@
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/dist/node_memory.hpp"
 #include "ditrain/dist/placement.hpp"
+#include "ditrain/platform/affinity.hpp"
 #include "ditrain/train/program.hpp"
 
 using namespace ditrain;
@@ -178,7 +179,19 @@ void check_shards(Communicator& comm, const EngineConfig& config) {
   comm.barrier();
 }
 
+/// The engine's thread runs on the core that is its own.
+void check_binding(Communicator& comm) {
+  const std::vector<int> core = {platform::affinity_mask().back()};
+  NodeMemory memory(comm, 64 * sizeof(float));
+  const Engine engine(comm, memory, {.pus = core});
+  if (comm.world_size() == 1) return;
+  std::vector<int> bound;
+  comm.progress_thread()->call([&] { bound = platform::affinity_mask(); });
+  expect(engine.binding_failure().empty() && bound == core, "the engine's thread is bound to its core", comm);
+}
+
 void check_engines(Communicator& comm) {
+  check_binding(comm);
   check_gather(comm, {.gathers = true});
   check_gather(comm, {.hierarchical = false, .gathers = true});
   check_shards(comm, {.shards = true});

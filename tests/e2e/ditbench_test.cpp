@@ -77,6 +77,8 @@ TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a sim
   for (const auto& row : report.at("rows")) rows[row.at("way")] = row;
   REQUIRE(rows.size() == (link ? 5 : 6));
   CHECK(rows.contains("in passing") == !link);
+  CHECK_THAT(result.out, Contains("engine / at the end: "));
+  CHECK((result.out.find("engine / in passing: ") != std::string::npos) == !link);
   for (const char* way : {"engine", "at the end", "guarded"}) {
     CAPTURE(way);
     const auto& row = rows.at(way);
