@@ -50,7 +50,7 @@ gemm_part() {
   local precision
   for precision in f32 bf16; do
     ditbench gemm --precision $precision --peers
-    ditbench gemm --precision $precision --threads 1
+    ditbench gemm --precision $precision --threads 1 --peers
   done
 }
 
@@ -71,6 +71,7 @@ step_part() {
     ditbench step --model XL --batch 8 --precision $precision
     ditbench step --model S --batch 16 --precision $precision --threads 1
     ditbench step --model B --batch 8 --precision $precision --threads 1
+    ditbench step --model XL --batch 4 --precision $precision --threads 1
   done
 }
 

@@ -32,7 +32,7 @@ std::vector<float> gather_images(dist::Communicator& comm, const std::vector<flo
   std::string all;
   for (const std::string& s : comm.gather_strings(bytes)) all += s;
   std::vector<float> images(all.size() / sizeof(float));
-  std::memcpy(images.data(), all.data(), images.size() * sizeof(float));
+  if (!all.empty()) std::memcpy(images.data(), all.data(), images.size() * sizeof(float));  // other ranks have none
   return images;
 }
 
