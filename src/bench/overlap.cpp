@@ -98,10 +98,8 @@ class Meter {
         if (c.sums) c.told.push_back(c.sums->communication());
       }
     for (const Contender& c : contenders_) harness_.add(row_of(c));
-    for (const char* other : {"in passing", "at the end"})
-      if (has(other))
-        harness_.note(
-            fmt::format("engine / {}: {:.3f} x the time", other, contender("engine").ratio_to(contender(other))));
+    note_ratio("at the end");
+    if (passing_) note_ratio("in passing");
   }
 
  private:
@@ -157,8 +155,8 @@ class Meter {
     dist::compare_replicas(comm_, replicas, "bench");
   }
 
-  bool has(const std::string& name) const {
-    return std::any_of(contenders_.begin(), contenders_.end(), [&](const Contender& c) { return c.name == name; });
+  void note_ratio(const std::string& other) {
+    harness_.note(fmt::format("engine / {}: {:.3f} x the time", other, contender("engine").ratio_to(contender(other))));
   }
   const Contender& contender(const std::string& name) const {
     return *std::find_if(contenders_.begin(), contenders_.end(), [&](const Contender& c) { return c.name == name; });

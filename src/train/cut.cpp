@@ -71,15 +71,10 @@ DomainBandwidth measure_domains(ops::Context& ctx) {
   return best;
 }
 
-ClusterSizes::ClusterSizes(const std::vector<int>& sizes)
-    : number(int(sizes.size())),
-      least(*std::min_element(sizes.begin(), sizes.end())),
-      workers(std::accumulate(sizes.begin(), sizes.end(), 0)) {}
-
-CutPlan plan_cut(const Config& config, int64_t micro_batch, const ClusterSizes& sizes,
+CutPlan plan_cut(const Config& config, int64_t micro_batch, const std::vector<int>& cluster_sizes,
                  const DomainBandwidth& bandwidth) {
   using ops::Cut;
-  const int clusters = sizes.number;
+  const auto clusters = int(cluster_sizes.size());
   const bool divides = micro_batch % clusters == 0;
   if (config.parallel.cut == "samples" && !divides)
     throw InputError({.where = "config",
@@ -95,10 +90,13 @@ CutPlan plan_cut(const Config& config, int64_t micro_batch, const ClusterSizes& 
     return {Cut::kSamples, fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
   if (config.parallel.cut != "auto") return line(config.parallel.cut == "n" ? Cut::kN : Cut::kSamples, "parallel.cut");
   if (!divides) return line(Cut::kN, fmt::format("auto: {} samples do not divide", micro_batch));
-  if (sizes.idle() > kMostIdle)
+  const int least = *std::min_element(cluster_sizes.begin(), cluster_sizes.end());
+  const int workers = std::accumulate(cluster_sizes.begin(), cluster_sizes.end(), 0);
+  const double idle = 1 - double(clusters) * least / workers;  // if every cluster gets as much to do
+  if (idle > kMostIdle)
     return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with as many samples each, {:.0f} % of "
                                      "the workers would wait",
-                                     sizes.least, sizes.workers, 100 * sizes.idle()));
+                                     least, workers, 100 * idle));
   const Reads samples = reads_of(Cut::kSamples, config.model, micro_batch, clusters);
   const Reads columns = reads_of(Cut::kN, config.model, micro_batch, clusters);
   const bool by_samples = samples.seconds(clusters, bandwidth) <= columns.seconds(clusters, bandwidth);

@@ -22,25 +22,25 @@ Config model(const std::string& name) {
 
 TEST_CASE("auto cuts what clusters would read less of") {
   const Config b = model("DiT-B/2"), xl = model("DiT-XL/2");
-  CHECK(plan_cut(b, 8, 1).why == "one cluster: nothing is cut over clusters");
+  CHECK(plan_cut(b, 8, {1}).why == "one cluster: nothing is cut over clusters");
   // 12 C^2 = 7.08 M weights against 7 M C = 11.01 M inputs of 2,048 rows, one of them twice
-  CHECK(plan_cut(b, 8, 2).cut == Cut::kSamples);
-  CHECK_THAT(plan_cut(b, 8, 2).why, Contains("each reads 12.6 M values so, 14.5 M the other way"));
-  CHECK(plan_cut(xl, 4, 2).cut == Cut::kN);
-  CHECK(plan_cut(xl, 8, 2).cut == Cut::kSamples);
-  CHECK(plan_cut(b, 7, 2).cut == Cut::kN);
-  CHECK_THAT(plan_cut(b, 7, 2).why, Contains("7 samples do not divide"));
+  CHECK(plan_cut(b, 8, {1, 1}).cut == Cut::kSamples);
+  CHECK_THAT(plan_cut(b, 8, {1, 1}).why, Contains("each reads 12.6 M values so, 14.5 M the other way"));
+  CHECK(plan_cut(xl, 4, {1, 1}).cut == Cut::kN);
+  CHECK(plan_cut(xl, 8, {1, 1}).cut == Cut::kSamples);
+  CHECK(plan_cut(b, 7, {1, 1}).cut == Cut::kN);
+  CHECK_THAT(plan_cut(b, 7, {1, 1}).why, Contains("7 samples do not divide"));
 }
 
 TEST_CASE("auto weighs what lies in other domains by their bandwidth") {
   const Config xl = model("DiT-XL/2");
   // W = 15.93 M weights, I = 12.39 M inputs: n reads fewer values, but more of them from the other domain
-  CHECK(plan_cut(xl, 6, 2).cut == Cut::kN);
-  CHECK(plan_cut(xl, 6, 2, {.own = 40, .other = 40}).cut == Cut::kN);
-  CHECK(plan_cut(xl, 6, 2, {.own = 40, .other = 16}).cut == Cut::kSamples);
-  CHECK_THAT(plan_cut(xl, 6, 2, {.own = 40, .other = 16}).why,
+  CHECK(plan_cut(xl, 6, {1, 1}).cut == Cut::kN);
+  CHECK(plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 40}).cut == Cut::kN);
+  CHECK(plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 16}).cut == Cut::kSamples);
+  CHECK_THAT(plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 16}).why,
              Contains("40 GB/s from its own memory, 16 from others'"));
-  CHECK(plan_cut(xl, 2, 2, {.own = 40, .other = 16}).cut == Cut::kN);
+  CHECK(plan_cut(xl, 2, {1, 1}, {.own = 40, .other = 16}).cut == Cut::kN);
 }
 
 TEST_CASE("bandwidths of domains are measured where there are clusters") {
@@ -53,29 +53,30 @@ TEST_CASE("bandwidths of domains are measured where there are clusters") {
 
 TEST_CASE("auto leaves samples together where small clusters would hold up the large ones") {
   const Config b = model("DiT-B/2");
-  CHECK(plan_cut(b, 8, std::vector<int>{38, 37}).cut == Cut::kSamples);
-  CHECK(plan_cut(b, 8, std::vector<int>{4, 3}).cut == Cut::kN);
-  CHECK_THAT(plan_cut(b, 8, std::vector<int>{4, 3}).why,
+  CHECK(plan_cut(b, 8, {38, 37}).cut == Cut::kSamples);
+  CHECK(plan_cut(b, 8, {4, 3}).cut == Cut::kN);
+  CHECK_THAT(plan_cut(b, 8, {4, 3}).why,
              Contains("the smallest has 3 of 7 workers; with as many samples each, 14 % of the workers would wait"));
   Config c = b;
   c.parallel.cut = "samples";
-  CHECK(plan_cut(c, 8, std::vector<int>{4, 3}).cut == Cut::kSamples);
+  CHECK(plan_cut(c, 8, {4, 3}).cut == Cut::kSamples);
 }
 
 TEST_CASE("products of another library are not cut by samples, and the plan says so") {
   Config c = model("DiT-B/2");
   c.kernels.gemm = "ref";
-  CHECK(plan_cut(c, 8, 2).why == "nothing is cut over clusters (kernels.gemm: ref)");
+  CHECK(plan_cut(c, 8, {1, 1}).why == "nothing is cut over clusters (kernels.gemm: ref)");
   c.parallel.cut = "n";
-  CHECK(plan_cut(c, 8, 2).cut == Cut::kN);
+  CHECK(plan_cut(c, 8, {1, 1}).cut == Cut::kN);
 }
 
 TEST_CASE("a cut that is asked for is made, or refused") {
   Config c = model("DiT-B/2");
   c.parallel.cut = "n";
-  CHECK(plan_cut(c, 8, 2).cut == Cut::kN);
+  CHECK(plan_cut(c, 8, {1, 1}).cut == Cut::kN);
   c.parallel.cut = "samples";
-  CHECK(plan_cut(c, 4, 4).cut == Cut::kSamples);
-  CHECK_THROWS_WITH(plan_cut(c, 6, 4), Contains("got a micro-batch of 6 for 4 clusters, expected a multiple"));
-  CHECK_THROWS_AS(plan_cut(c, 6, 4), InputError);
+  CHECK(plan_cut(c, 4, {1, 1, 1, 1}).cut == Cut::kSamples);
+  CHECK_THROWS_WITH(plan_cut(c, 6, {1, 1, 1, 1}),
+                    Contains("got a micro-batch of 6 for 4 clusters, expected a multiple"));
+  CHECK_THROWS_AS(plan_cut(c, 6, {1, 1, 1, 1}), InputError);
 }

@@ -13,15 +13,6 @@ struct CutPlan {
   std::string why;  ///< one line for the start report
 };
 
-/// The clusters of a rank's team: equal ones, or with these numbers of workers.
-struct ClusterSizes {
-  ClusterSizes(int clusters) : number(clusters), workers(clusters) {}
-  ClusterSizes(const std::vector<int>& sizes);
-  int number, least = 1, workers;
-  /// The share of all workers that wait in the end, if every cluster gets as much to do.
-  double idle() const { return 1 - double(number) * least / workers; }
-};
-
 /// Bytes a second [GB/s] that a cluster reads from memory of its own domain and of another one's; 0: not measured, as
 /// fast.
 struct DomainBandwidth {
@@ -31,14 +22,14 @@ struct DomainBandwidth {
 /// is measured if the team has one cluster.
 DomainBandwidth measure_domains(ops::Context& ctx);
 
-/// For parallel.cut: auto, the cut with which a cluster waits less for memory in a block's forward pass. Of a block of
-/// width C on M = B T rows, each of c clusters reads, with
+/// cluster_sizes: workers of each cluster. For parallel.cut: auto, the cut with which a cluster waits less for memory
+/// in a block's forward pass. Of a block of width C on M = B T rows, each of c clusters reads, with
 ///   samples   all W = 12 C^2 weights and 1 / c of the I = 7 M C inputs of products, which it wrote itself; only where
 ///             every cluster gets as many samples, and no more than 5 % of the workers would wait for smaller ones
 ///   n         1 / c of the weights, and all inputs
 /// Weights, and inputs that others wrote too, lie in all domains: 1 / c of them in its own.
 /// Errors:   InputError for samples that do not divide
-CutPlan plan_cut(const Config& config, int64_t micro_batch, const ClusterSizes& sizes,
+CutPlan plan_cut(const Config& config, int64_t micro_batch, const std::vector<int>& cluster_sizes,
                  const DomainBandwidth& bandwidth = {});
 
 }  // namespace ditrain::train
