@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 
 using namespace ditrain;
@@ -115,6 +116,19 @@ TEST_CASE("a row is rated by the highest peak of the run, also by one that comes
   CHECK(report.rows[0].drift == Approx(1 - low / report.peak_f32_gflops));
   CHECK(report.rows[1].limit == limited.limit);
   CHECK(report.rows[1].drift == report.rows[0].drift);
+}
+
+TEST_CASE("a peak that a row exceeds is measured again after a rest, but not for ever") {
+  Effort effort = Effort::quick();
+  effort.max_attempts = 3;
+  effort.max_share = 1.02;
+  effort.settle_s = 0.02;  // a tenth of the rest
+  Harness harness(1, effort);
+  const double start = now_s();
+  const Row row = harness.measure({.name = "flop", .call = [] {}, .flop = 1e15, .once = true});
+  CHECK(now_s() - start >= 2 * 10 * effort.settle_s);
+  CHECK(row.share > effort.max_share);
+  CHECK(row.limit == harness.report().peak_f32_gflops);
 }
 
 TEST_CASE("the stream loop of the harness covers arrays of any length") {

@@ -13,6 +13,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/pages.hpp"
+#include "io/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::platform;
@@ -26,22 +27,16 @@ constexpr size_t kGiB = size_t{1} << 30;
 class FakeRoot {
  public:
   FakeRoot() {
-    std::string name = (fs::temp_directory_path() / "ditrain_root_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
     write("/proc/meminfo", "MemTotal:       67108864 kB\nMemFree: 1 kB\n");  // 64 GiB
   }
-  ~FakeRoot() { fs::remove_all(path_); }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
   void write(const std::string& file, const std::string& text) const {
-    fs::create_directories(fs::path(path_ + file).parent_path());
-    std::ofstream(path_ + file) << text;
+    fs::create_directories(fs::path(path() + file).parent_path());
+    std::ofstream(path() + file) << text;
   }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
 };
 
 /// Lowers a soft rlimit for its own life.
