@@ -53,7 +53,8 @@ class ProgressThread {
   void remove(Task& task);
   /// Removes all tasks: the run has failed, and nothing must touch the buffers of what is under way, which go next. An
   /// MPI library makes progress with all that it has whenever one request is looked at, so with `still_answers`, where
-  /// those that only answer stay, a rank must be missing without which nothing arrives. Later calls go by the first one's.
+  /// those that only answer stay, a rank must be missing without which nothing arrives. Later calls go by the first
+  /// one's.
   void halt(bool still_answers = false);
 
   /// Wakes the thread.
