@@ -47,7 +47,7 @@ int run(int argc, char** argv) {
   const bool diffusers = choice(line, "format", {"dit", "diffusers"}) == "diffusers";
   const DType dtype = choice(line, "dtype", {"f32", "bf16"}) == "bf16" ? DType::kBF16 : DType::kF32;
   const WeightsSource source = find_weights(required(line, "checkpoint"), line.get("weights"));
-  if (diffusers) check_diffusers(source.config.model);
+  if (diffusers) check_diffusers(source.config.model), check_diffusers(source.config.diffusion);
   const auto model = load_model(source);
   (diffusers ? export_diffusers : export_dit)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file,

@@ -22,8 +22,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
       comm_(comm),
       group_(group),
       ctx_(ctx),
-      schedule_(diffusion::make_schedule(config.diffusion.schedule, config.diffusion.num_steps)),
-      rules_(diffusion::make_rules(config.diffusion, config.model.learn_sigma)),
+      process_(diffusion::make_process(config.diffusion, config.model.learn_sigma)),
       shape_{config.model.in_channels, config.model.pixels()},
       samples_(config.train.global_batch / comm.world_size()),
       micro_batch_(micro_batch_of(config, comm.world_size())),
@@ -31,7 +30,7 @@ TrainStep::TrainStep(const Config& config, nn::Dit& model, dist::Communicator& c
                      config.train.on_non_finite == "stop"),
       factors_(config, model.parameters(), comm.world_size()),
       pass_(model, micro_batch_, autograd::Mode::kTraining, pass_options(config, &factors_)),
-      t_(size_t(micro_batch_)),
+      time_(size_t(micro_batch_)),
       terms_(size_t(micro_batch_)) {
   ctx.set_cut(plan_cut(config, micro_batch_, ctx.team().cluster_sizes()).cut);
   if (config.dist.shard_optimizer && comm.world_size() > 1)
@@ -94,24 +93,24 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   std::vector<RandomKey> noise_keys;
   for (int64_t i = 0; i < micro_batch_; ++i) {
     const auto s = uint64_t(step), g = uint64_t(micro.first_sample + i);
-    t_[size_t(i)] = int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
-    pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
+    time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
+    pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
     const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
     pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
   }
   ops::fill_normal(ctx_, noise_keys, elements, noise);
   ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    diffusion::q_sample(schedule_, micro.images, noise, t_.data(), x, elements, begin, end);
+    diffusion::q_sample(*process_, micro.images, noise, time_.data(), x, elements, begin, end);
   });
 }
 
 void TrainStep::compute_loss(const MicroBatch& micro, StepResult& result) {
   const Pin<float> x(pass_.image()), noise(noise_), out(pass_.out()), dout(pass_.dout());
-  const diffusion::LossBatch batch{micro.images, x, noise, t_.data(), out};
+  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out};
   const double weight = 1.0 / double(config_.train.global_batch);
   ctx_.for_range(micro_batch_, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    diffusion::training_loss(schedule_, rules_, shape_, batch, weight, dout, terms_.data(), begin, end);
+    diffusion::training_loss(*process_, shape_, batch, weight, dout, terms_.data(), begin, end);
   });
   for (const diffusion::LossTerms& term : terms_)
     result.loss += weight * term.loss, result.mse += weight * term.mse, result.vb += weight * term.vb;

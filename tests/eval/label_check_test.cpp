@@ -86,7 +86,7 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
   RandomKey(11, Stream::kEval, uint64_t(image)).fill_normal(noise.data(), kImage);
   if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
   const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
-  const diffusion::Schedule s = diffusion::make_schedule("linear", 1000);
+  const diffusion::Schedule s = diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000);
   nn::DitPass pass(model, 1, autograd::Mode::kInference);
   pass.allocate();
   {

@@ -67,7 +67,7 @@ TEST_CASE("images differ by number, label, seed and guidance") {
   CHECK(differs([](auto& r) { r.labels[0] = 4; }));
   CHECK(differs([](auto& r) { r.seed = 6; }));
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
-  CHECK(differs([](auto& r) { r.sampler.kind = "ddim"; }));
+  CHECK(differs([](auto& r) { r.sampler.sampler = diffusion::named<diffusion::Sampler>("ddim"); }));
   CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
 }
 
@@ -78,11 +78,12 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
   nn::Dit model(config);
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 1);
-  const diffusion::Config process{.variance = "fixed_small", .loss = "mse"};
+  const diffusion::Config process{.variance = diffusion::VarianceChoice::kFixedSmall,
+                                  .loss = diffusion::named<diffusion::Objective>("mse")};
   eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
   const std::vector<float> images = draw(model, request, 2, process);
 
-  const diffusion::Schedule s = diffusion::respace(diffusion::make_schedule("linear", 1000), "5");
+  const diffusion::Schedule s = diffusion::respace(diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000), "5");
   for (const int64_t i : {0, 1})
     for (const int64_t pixel : {0, 1234}) {
       const auto noise = [&](uint64_t k) {

@@ -29,10 +29,13 @@ std::string other_value(const Option& option, const Config& base) {
                            "0.25",
                            "[0.25, 0.5]",
                            "[8, 16]",
+                           "flow",
                            "squaredcos_cap_v2",
                            "x0",
                            "fixed_small",
                            "kl",
+                           "min_snr",
+                           "logit_normal",
                            "block",
                            "bf16",
                            "folder",
@@ -70,7 +73,7 @@ eval:
   CHECK(c.model.patch_size == 4);
   CHECK((c.model.input_height == 16 && c.model.input_width == 48 && c.model.in_channels == 13));
   CHECK((c.model.num_classes == 0 && !c.model.learn_sigma));
-  CHECK((c.diffusion.loss == "mse" && c.diffusion.schedule == "squaredcos_cap_v2"));
+  CHECK((c.diffusion.loss->name == "mse" && c.diffusion.schedule->name == "squaredcos_cap_v2"));
   CHECK((c.train.steps == 12 && c.train.global_batch == 6));
   CHECK((c.optimizer.lr == 3e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95));
   CHECK((c.parallel.threads == 3 && c.parallel.clusters == 0));
@@ -89,8 +92,12 @@ TEST_CASE("every key of the contract exists") {
                            "model.in_channels",
                            "model.num_classes",
                            "model.learn_sigma",
+                           "diffusion.process",
                            "diffusion.schedule",
+                           "diffusion.prediction",
                            "diffusion.loss",
+                           "diffusion.loss_weight",
+                           "diffusion.min_snr_gamma",
                            "train.steps",
                            "train.global_batch",
                            "train.micro_batch",
@@ -372,12 +379,12 @@ TEST_CASE("cross checks of a config") {
         std::string::npos);
   CHECK(validate_error([](Config& c) { c.model.hidden_size = 378; }).find("a multiple of 4") != std::string::npos);
   CHECK(validate_error([](Config& c) {
-          c.diffusion.variance = "learned_range", c.model.learn_sigma = false;
+          c.diffusion.variance = diffusion::VarianceChoice::kLearnedRange, c.model.learn_sigma = false;
         }).find("[diffusion] variance does not fit the model") == 0);
   CHECK(validate_error([](Config& c) {
-          c.diffusion.variance = "fixed_large";
+          c.diffusion.variance = diffusion::VarianceChoice::kFixedLarge;
         }).find("[diffusion] variance does not fit the model") == 0);
-  CHECK(validate_error([](Config& c) { c.model.learn_sigma = false, c.diffusion.loss = "mse"; }) == "no error");
+  CHECK(validate_error([](Config& c) { c.model.learn_sigma = false, c.diffusion.loss = diffusion::named<diffusion::Objective>("mse"); }) == "no error");
   const auto sampling = [](auto change) {
     return validate_error([=](Config& c) { c.sample.every_steps = 10, change(c.sample); });
   };
@@ -389,6 +396,47 @@ TEST_CASE("cross checks of a config") {
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
   CHECK(validate_error([](Config& c) { c.optimizer.schedule = "cosine", c.optimizer.min_lr = 1; }) ==
         "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
+}
+
+TEST_CASE("the process settles what a config leaves open") {
+  const Config paper = parse_config("train: {steps: 3}", "a.yaml");
+  CHECK((paper.diffusion.process->name == "ddpm" && paper.diffusion.prediction->name == "epsilon"));
+  const Config flow = parse_config("diffusion: {process: flow}", "a.yaml");
+  CHECK(flow.diffusion.prediction->name == "velocity");
+  const Config open = parse_config("diffusion: {prediction: auto}\nsample: {sampler: auto}", "a.yaml");
+  CHECK((open.diffusion.prediction->name == "epsilon" && open.sample.sampler == nullptr));
+  // A run of an earlier version wrote what was the only choice then.
+  check_resume(parse_config("diffusion: {prediction: epsilon}\nsample: {sampler: ddpm}", "state.json"), paper);
+  CHECK_THROWS_WITH(check_resume(paper, flow), Catch::Contains("diffusion.process: was ddpm, now flow"));
+}
+
+TEST_CASE("process, model and sampler that do not go together are refused with what to change") {
+  const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
+    INFO(what);
+    sets.push_back("sample.every_steps=10");
+    const std::string message = message_of([&] { validate(parse_config("train: {steps: 3}", "a.yaml", sets)); });
+    CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
+  };
+  const std::string flow = "diffusion.process=flow", fixed = "model.learn_sigma=false";
+  refused({flow}, "process flow has no variance to learn", "try model.learn_sigma: false");
+  refused({flow, fixed, "diffusion.prediction=epsilon"}, "prediction does not fit process flow", "velocity or x0");
+  refused({flow, fixed, "diffusion.loss=kl"}, "no variational bound", "try diffusion.loss: mse");
+  refused({flow, fixed, "diffusion.loss_weight=min_snr"}, "loss_weight is for process ddpm", "none");
+  refused({flow, fixed, "sample.sampler=ddpm"}, "sampler does not fit process flow", "euler or heun");
+  refused({flow, fixed, "sample.steps=ddim25"}, "process flow has no steps", "try 25");
+  refused({"sample.sampler=heun"}, "sampler does not fit process ddpm", "ddpm, ddim or dpm++");
+  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise", "variance: auto");
+  refused({"diffusion.time_shift=3"}, "the times of process ddpm", "try diffusion.process: flow");
+  refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
+  const auto accepted = [](const std::vector<std::string>& sets) {
+    validate(parse_config("sample: {every_steps: 10}", "a.yaml", sets));
+  };
+  for (const char* sampler : {"auto", "euler", "heun"})
+    CHECK_NOTHROW(accepted({flow, fixed, std::string("sample.sampler=") + sampler, "diffusion.prediction=x0",
+                            "diffusion.time=logit_normal", "diffusion.time_mean=-0.8", "diffusion.time_shift=2"}));
+  for (const char* sampler : {"auto", "ddpm", "ddim", "dpm++"})
+    CHECK_NOTHROW(accepted({std::string("sample.sampler=") + sampler, "diffusion.prediction=v",
+                            "diffusion.loss_weight=min_snr", "diffusion.min_snr_gamma=2"}));
 }
 
 TEST_CASE("sizes whose bytes no integer holds are refused") {
@@ -494,7 +542,7 @@ TEST_CASE("the configs of the paper hold its settings") {
     INFO(file);
     CHECK(c.model.name == std::string("DiT-") + name + "/2");
     CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == 1000));
-    CHECK((c.model.learn_sigma && c.diffusion.loss == "mse_vb" && c.data.kind == "latents"));
+    CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind == "latents"));
     CHECK((c.train.global_batch == 112 && c.optimizer.lr == 1e-4 && c.ema.decay == 0.9999));
   }
 }

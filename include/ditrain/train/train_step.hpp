@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "ditrain/dataset/loader.hpp"
-#include "ditrain/diffusion/loss.hpp"
-#include "ditrain/diffusion/schedule.hpp"
+#include "ditrain/diffusion/process.hpp"
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/optim/optimizer.hpp"
@@ -107,15 +106,14 @@ class TrainStep {
   dist::Communicator& comm_;
   TensorGroup* group_;
   ops::Context& ctx_;
-  diffusion::Schedule schedule_;
-  diffusion::Rules rules_;
+  std::unique_ptr<diffusion::Process> process_;
   diffusion::Shape shape_;
   int64_t samples_, micro_batch_;  // of this rank
   const bool updates_early_;       // of a bucket when it has arrived
   AdalnFactors factors_;
   nn::DitPass pass_;
   Tensor noise_;
-  std::vector<int64_t> t_;
+  std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::Engine> engine_;
