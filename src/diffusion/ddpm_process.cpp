@@ -9,25 +9,16 @@ namespace ditrain::diffusion {
 
 namespace {
 
-// The variance of a choice for a model with and without variance channels; auto is what the model can do.
-Variance settled(VarianceChoice choice, bool learn_sigma) {
-  switch (choice) {
-    case VarianceChoice::kLearnedRange: return Variance::kLearnedRange;
-    case VarianceChoice::kFixedLarge: return Variance::kFixedLarge;
-    case VarianceChoice::kFixedSmall: return Variance::kFixedSmall;
-    case VarianceChoice::kAuto: break;
-  }
-  return learn_sigma ? Variance::kLearnedRange : Variance::kFixedLarge;
-}
-
 Rules make_rules(const Config& config, bool learn_sigma) {
-  const Variance variance = settled(config.variance, learn_sigma);
+  const Variance able = learn_sigma ? Variance::kLearnedRange : Variance::kFixedLarge;
+  const Variance variance = config.variance == Variance::kAuto ? able : config.variance;
   if ((variance == Variance::kLearnedRange) != learn_sigma) {
-    throw InputError({.where = "diffusion",
-                      .what = "variance does not fit the model",
-                      .got = std::string(word_of(config.variance)) + " with learn_sigma " + (learn_sigma ? "on" : "off"),
-                      .expected = learn_sigma ? "learned_range" : "fixed_large or fixed_small",
-                      .hint = "variance: auto"});
+    throw InputError(
+        {.where = "diffusion",
+         .what = "variance does not fit the model",
+         .got = std::string(word_of(config.variance)) + " with learn_sigma " + (learn_sigma ? "on" : "off"),
+         .expected = learn_sigma ? "learned_range" : "fixed_large or fixed_small",
+         .hint = "variance: auto"});
   }
   return {.prediction = config.prediction, .variance = variance};
 }

@@ -3,9 +3,9 @@
 // lambda_s, and m the predicted clean data:
 //   x_t = sigma_t / sigma_s x_s + alpha_t (1 - e^-h) (m_s + (m_s - m_r) h / (2 (lambda_s - lambda_r)))
 // The first step has no m_r and leaves its term out; so does the last, which goes to sigma_t = 0 and returns m_s.
-// Step 0 of the process, which is nearly clean, is not visited: as far from its neighbours in lambda as it is, the second
-// order would reach too far. "N" is "N+1" of the other samplers without it; "ddimN" lies so that it ends at the last step.
-// Source: Lu et al. 2022, algorithm 2, midpoint; the ends as in diffusers' DPMSolverMultistepScheduler
+// Step 0 of the process, which is nearly clean, is not visited: as far from its neighbours in lambda as it is, the
+// second order would reach too far. "N" is "N+1" of the other samplers without it; "ddimN" lies so that it ends at the
+// last step. Source: Lu et al. 2022, algorithm 2, midpoint; the ends as in diffusers' DPMSolverMultistepScheduler
 #include <cmath>
 #include <string>
 #include <vector>
@@ -105,8 +105,8 @@ class DpmRun final : public SamplerRun {
 std::unique_ptr<SamplerRun> start_dpm(const Process& process, const SamplerConfig& config, const Shape& shape,
                                       int64_t n) {
   const Ddpm& ddpm = as_ddpm(process);
-  const VarianceChoice variance = ddpm.config().variance;
-  if (variance == VarianceChoice::kFixedLarge || variance == VarianceChoice::kFixedSmall) {
+  const Variance variance = ddpm.config().variance;
+  if (variance == Variance::kFixedLarge || variance == Variance::kFixedSmall) {
     throw InputError({.where = "diffusion",
                       .what = "sampler dpm++ adds no noise, of which variance would be the size",
                       .got = "variance " + std::string(word_of(variance)),

@@ -35,7 +35,8 @@ void check(const Config& c, bool learn_sigma) {
   }
   if (c.loss_weight != default_row<LossWeight>()) {
     refuse("loss_weight is for process ddpm", std::string(c.loss_weight->name),
-           std::string(default_row<LossWeight>()->name), "diffusion.time, which weighs times by drawing them more often");
+           std::string(default_row<LossWeight>()->name),
+           "diffusion.time, which weighs times by drawing them more often");
   }
   const auto in_range = [](const char* key, double value, bool positive) {
     if (!std::isfinite(value) || (positive && value <= 0)) {
@@ -52,9 +53,7 @@ void check(const Config& c, bool learn_sigma) {
   }
 }
 
-Level level_at(double t) {
-  return {.alpha = t, .sigma = 1 - t, .inverse_alpha = 1 / t, .sigma_by_alpha = (1 - t) / t};
-}
+Level level_at(double t) { return {.alpha = t, .sigma = 1 - t, .inverse_alpha = 1 / t, .sigma_by_alpha = (1 - t) / t}; }
 
 bool gives_velocity(const Prediction& prediction, double t) {
   const Prediction::Target target = prediction.target(level_at(t));
@@ -68,7 +67,9 @@ double shift_time(double t, double s) {
   return 1 - s * sigma / (1 + (s - 1) * sigma);
 }
 
-double logit_normal_time(double z, double mean, double deviation) { return 1 / (1 + std::exp(-(mean + deviation * z))); }
+double logit_normal_time(double z, double mean, double deviation) {
+  return 1 / (1 + std::exp(-(mean + deviation * z)));
+}
 
 Flow::Flow(const Config& config, bool learn_sigma) : Process(*config.process), config_(config) {
   check(config, learn_sigma);
@@ -91,9 +92,7 @@ double Flow::draw_time(const RandomKey& key) const {
   return shift_time(t, config_.time_shift);
 }
 
-double Flow::spread_time(int64_t i, int64_t n) const {
-  return (static_cast<double>(i) + 0.5) / static_cast<double>(n);
-}
+double Flow::spread_time(int64_t i, int64_t n) const { return (static_cast<double>(i) + 0.5) / static_cast<double>(n); }
 
 void Flow::add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const {
   DITRAIN_CHECK(time >= 0 && time <= 1, "t = " + std::to_string(time) + " of [0, 1]");

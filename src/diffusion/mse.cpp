@@ -67,8 +67,7 @@ LossTerms mse_vb_loss(const ObjectiveSample& sample) {
   if (sample.process.rules().variance != Variance::kLearnedRange) return mse_loss(sample);
   const OutputGradients gradients = output_gradients(sample);
   const SquareError mse = square_error(sample, gradients.mean);
-  const double vb =
-      variational_bound(sample, sample.at.grad_weight, {.mean = nullptr, .variance = gradients.variance});
+  const double vb = variational_bound(sample, sample.at.grad_weight, {.mean = nullptr, .variance = gradients.variance});
   return {.mse = mse.mean, .vb = vb, .loss = mse.weight * mse.mean + vb};
 }
 

@@ -6,25 +6,11 @@
 
 namespace ditrain::diffusion {
 
-#define DITRAIN_PREDICTION(name)                   \
-  Prediction::Target name##_target(const Level&);  \
-  Prediction::Clean name##_clean(const Level&)
-#define DITRAIN_SAMPLER(name) \
-  std::unique_ptr<SamplerRun> start_##name(const Process&, const SamplerConfig&, const Shape&, int64_t n)
-
-DITRAIN_PREDICTION(epsilon);
-DITRAIN_PREDICTION(x0);
-DITRAIN_PREDICTION(v);
-DITRAIN_PREDICTION(velocity);
-double no_weight(const Config&, const Level&, const Prediction::Clean&);
-double min_snr_weight(const Config&, const Level&, const Prediction::Clean&);
-std::unique_ptr<Process> make_ddpm(const Config&, bool learn_sigma);
-std::unique_ptr<Process> make_flow(const Config&, bool learn_sigma);
-DITRAIN_SAMPLER(ddpm);
-DITRAIN_SAMPLER(ddim);
-DITRAIN_SAMPLER(dpm);
-DITRAIN_SAMPLER(euler);
-DITRAIN_SAMPLER(heun);
+Prediction::TargetFn epsilon_target, x0_target, v_target, velocity_target;
+Prediction::CleanFn epsilon_clean, x0_clean, v_clean, velocity_clean;
+LossWeight::Fn no_weight, min_snr_weight;
+ProcessKind::MakeFn make_ddpm, make_flow;
+Sampler::StartFn start_ddpm, start_ddim, start_dpm, start_euler, start_heun;
 
 namespace {
 

@@ -13,8 +13,7 @@
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
-#define DITRAIN_KEY(path) \
-#path, [](auto& config) -> auto& { return config.path; }
+#define DITRAIN_KEY(path) #path, [](auto& config) -> auto& { return config.path; }
 
 namespace ditrain::train {
 namespace {
@@ -116,7 +115,8 @@ Rows model_rows() {
 Rows diffusion_rows() {
   return {
       word(DITRAIN_KEY(diffusion.process),
-           "ddpm: noise in steps of a schedule; flow: flow matching on a straight line (needs model.learn_sigma: false)"),
+           "ddpm: noise in steps of a schedule; flow: flow matching on a straight line (needs model.learn_sigma: "
+           "false)"),
       word_or_auto(DITRAIN_KEY(diffusion.prediction),
                    "what the model predicts; ddpm: epsilon (noise), x0 (clean data) or v; flow: velocity or x0; auto: "
                    "the first of these"),
@@ -261,8 +261,9 @@ Rows output_rows() {
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
-      word_or_auto(DITRAIN_KEY(sample.sampler),
-                   "how a step is taken; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
+      word_or_auto(
+          DITRAIN_KEY(sample.sampler),
+          "how a step is taken; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
       choice(DITRAIN_KEY(sample.cfg_channels), {"3", "all"}, {}, "guided channels; 3: the reference's rule"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "between validation losses; 0: none"),

@@ -127,11 +127,11 @@ void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
 struct ReverseCase {
   const char* name;
   const char* prediction;
-  diffusion::VarianceChoice variance;
+  diffusion::Variance variance;
   bool learn_sigma, clip;
   double variance_tolerance, pred_x0_tolerance;
 };
-using enum diffusion::VarianceChoice;
+using enum diffusion::Variance;
 constexpr ReverseCase kReverseCases[] = {{"ls1_clip", "epsilon", kAuto, true, true, 9e-6, 3e-5},
                                          {"ls1_noclip", "epsilon", kAuto, true, false, 9e-6, 3e-6},
                                          {"large_noclip", "epsilon", kFixedLarge, false, false, kTight, 3e-6},

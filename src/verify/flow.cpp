@@ -1,8 +1,8 @@
 // Process flow as in SiT and in diffusers' schedulers, prediction v and the min-SNR weights of process ddpm.
 // Not ours, and compared with nothing: the paths gvp and vp, the predictions noise and score with their weights (pred,
-// stub), the stochastic sampler (sde), times of density "mode", the loss weights of Stable Diffusion 3 (weight), and the
-// schedules scaled_linear and zero. SiT's networks have variance channels, which it throws away: so does this file, and
-// no other place.
+// stub), the stochastic sampler (sde), times of density "mode", the loss weights of Stable Diffusion 3 (weight), and
+// the schedules scaled_linear and zero. SiT's networks have variance channels, which it throws away: so does this file,
+// and no other place.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -26,7 +26,8 @@ std::vector<double> times(Verification& v, const std::string& name, int64_t n) {
   const std::vector<double> t = v.f64(name, {n});
   for (const double time : t)
     if (!(time >= 0 && time <= 1))
-      throw InputError({.where = "flow", .what = name + " is no time", .got = std::to_string(time), .expected = "0 to 1"});
+      throw InputError(
+          {.where = "flow", .what = name + " is no time", .got = std::to_string(time), .expected = "0 to 1"});
   return t;
 }
 
@@ -175,8 +176,7 @@ void check_halves(Verification& v, const std::string& name, const Shape& shape, 
       mine.insert(mine.end(), got.begin() + int64_t(from), got.begin() + int64_t(from + half));
       theirs.insert(theirs.end(), want.begin() + int64_t(from), want.begin() + int64_t(from + half));
     }
-    v.add(name, second == 0 ? "first half" : "second half",
-          compare(mine, theirs, kTolerance, piece_scales(theirs, 1)));
+    v.add(name, second == 0 ? "first half" : "second half", compare(mine, theirs, kTolerance, piece_scales(theirs, 1)));
   }
 }
 

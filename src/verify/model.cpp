@@ -89,7 +89,8 @@ Shape output_shape(const nn::DitConfig& c, int64_t batch) {
 }
 
 std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) {
-  auto pass = std::make_unique<nn::DitPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
+  auto pass =
+      std::make_unique<nn::DitPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
   expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
   pass->allocate();
   return pass;

@@ -1,7 +1,7 @@
 // Samplers of both processes on a denoiser that is known in closed form: diffusers' DPMSolverMultistepScheduler,
 // DDIMScheduler and FlowMatchEulerDiscreteScheduler at their own times.
-// Not ours, and compared with nothing: dpm++ that ends at the smallest sigma (dpm_min), with Karras' sigmas (dpm_karras)
-// or a bound of lambda (dpm_clip), DDIM that clips the data but keeps the noise (ddim_clip), and UniPC.
+// Not ours, and compared with nothing: dpm++ that ends at the smallest sigma (dpm_min), with Karras' sigmas
+// (dpm_karras) or a bound of lambda (dpm_clip), DDIM that clips the data but keeps the noise (ddim_clip), and UniPC.
 #include <algorithm>
 #include <cmath>
 

@@ -68,8 +68,9 @@ TEST_CASE("every row of the registry works where it belongs, and only there") {
       const SamplerConfig config{.sampler = &row, .spacing = "5"};
       if (row.process == &kind) CHECK_NOTHROW(config.validate(*process));
       if (row.process != &kind)
-        CHECK_THROWS_WITH(config.validate(*process), Contains("sampler does not fit process " + std::string(kind.name)) &&
-                                                         Contains(std::string(samplers_of(kind).front()->name)));
+        CHECK_THROWS_WITH(config.validate(*process),
+                          Contains("sampler does not fit process " + std::string(kind.name)) &&
+                              Contains(std::string(samplers_of(kind).front()->name)));
     }
 }
 
@@ -88,9 +89,9 @@ TEST_CASE("a prediction and its inverse belong together") {
 }
 
 TEST_CASE("variance and model have to agree") {
-  refused({.variance = VarianceChoice::kLearnedRange}, "learn_sigma off", "try variance: auto");
-  refused({.variance = VarianceChoice::kFixedLarge}, "learn_sigma on", "try variance: auto", true);
-  refused({.variance = VarianceChoice::kFixedSmall}, "learn_sigma on", "try variance: auto", true);
+  refused({.variance = Variance::kLearnedRange}, "learn_sigma off", "try variance: auto");
+  refused({.variance = Variance::kFixedLarge}, "learn_sigma on", "try variance: auto", true);
+  refused({.variance = Variance::kFixedSmall}, "learn_sigma on", "try variance: auto", true);
 }
 
 TEST_CASE("settings of the processes that do not go together are refused with what to change") {
@@ -99,7 +100,8 @@ TEST_CASE("settings of the processes that do not go together are refused with wh
   refused({.process = flow(), .loss_weight = test::loss_weight("min_snr")}, "loss_weight is for process ddpm", "none");
   refused({.process = flow(), .time_shift = 0}, "time_shift out of range", "above 0");
   refused({.process = flow(), .time_shift = NAN}, "time_shift out of range", "above 0");
-  refused({.process = flow(), .time = TimeDraw::kLogitNormal, .time_deviation = -1}, "time_deviation out of range", "0");
+  refused({.process = flow(), .time = TimeDraw::kLogitNormal, .time_deviation = -1}, "time_deviation out of range",
+          "0");
   refused({.process = flow(), .time_mean = 1}, "those of logit_normal times", "try diffusion.time: logit_normal");
   refused({.time = TimeDraw::kLogitNormal}, "the times of process ddpm", "try diffusion.process: flow");
   refused({.time_shift = 3}, "the times of process ddpm", "try diffusion.process: flow");
@@ -114,7 +116,7 @@ TEST_CASE("unknown words name the nearest word") {
                     Contains("linaer") && Contains("try linear"));
   CHECK_THROWS_WITH(parse_word<const Prediction*>("config", "diffusion.prediction", "epsilom"),
                     Contains("try epsilon"));
-  CHECK_THROWS_WITH(parse_word<VarianceChoice>("config", "diffusion.variance", "fixed_larg"),
+  CHECK_THROWS_WITH(parse_word<Variance>("config", "diffusion.variance", "fixed_larg"),
                     Contains("try fixed_large"));
   CHECK_THROWS_WITH(parse_word<const Objective*>("config", "diffusion.loss", "mse_bv"),
                     Contains("try mse_vb") && Contains("mse_vb, mse or kl"));
@@ -131,9 +133,9 @@ TEST_CASE("sampler settings out of range are refused") {
     CHECK_THROWS_WITH(config.validate(*process), Contains(what));
   };
   CHECK_NOTHROW(SamplerConfig{}.validate(*process));
-  CHECK_NOTHROW(SamplerConfig{
-      .sampler = test::sampler("ddim"), .spacing = "ddim50", .eta = 1, .cfg_scale = 0, .cfg_channels = -1}
-                    .validate(*process));
+  CHECK_NOTHROW(
+      SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "ddim50", .eta = 1, .cfg_scale = 0, .cfg_channels = -1}
+          .validate(*process));
   bad({.spacing = "1001"}, "spacing");
   bad({.sampler = test::sampler("ddim"), .eta = 1.5}, "eta");
   bad({.eta = NAN}, "eta");
@@ -142,7 +144,7 @@ TEST_CASE("sampler settings out of range are refused") {
   bad({.cfg_channels = 0}, "cfg_channels");
   bad({.eta = 0.5}, "sampler ddpm has no choice of noise");
   bad({.sampler = test::sampler("dpm++"), .eta = 0.5}, "sampler dpm++ has no choice of noise");
-  for (const VarianceChoice variance : {VarianceChoice::kFixedLarge, VarianceChoice::kFixedSmall}) {
+  for (const Variance variance : {Variance::kFixedLarge, Variance::kFixedSmall}) {
     const auto fixed = make_process({.variance = variance}, false);
     CHECK_NOTHROW(SamplerConfig{}.validate(*fixed));
     CHECK_THROWS_WITH((SamplerConfig{.sampler = test::sampler("dpm++")}.validate(*fixed)),

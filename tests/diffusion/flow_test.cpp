@@ -186,8 +186,7 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& sampler
   };
   std::vector<float> z = normals(9);
   const std::vector<int64_t> labels(kSamples, 1);
-  sample_loop(process, sampler, kShape, model,
-              {.n = kSamples, .z = z.data(), .labels = labels.data(), .null_class = 5},
+  sample_loop(process, sampler, kShape, model, {.n = kSamples, .z = z.data(), .labels = labels.data(), .null_class = 5},
               [](int64_t, int64_t, float*) { FAIL("no noise is wanted"); });
   return to_f64(z);
 }

@@ -114,7 +114,8 @@ TEST_CASE("the variance channels have a gradient of their own scale") {
 
 TEST_CASE("mse leaves the variance channels alone") {
   const GoldenBatch g(true);
-  const Judged mse = judge(g, *make_process({.loss = test::loss("mse")}, true)), both = judge(g, *make_process({}, true));
+  const Judged mse = judge(g, *make_process({.loss = test::loss("mse")}, true)),
+               both = judge(g, *make_process({}, true));
   CHECK(mse.loss == both.mse);
   CHECK(mse.vb == std::vector<double>(g.n, 0.0));
   const int64_t elements = g.shape.elements();
@@ -169,7 +170,7 @@ struct RandomBatch {
 };
 
 /// d term / d out[i] by central differences; the f32 steps are taken as they come out.
-double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::*term) {
+double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::* term) {
   const float old = b.out[i];
   double value[2], at[2];
   for (const int side : {0, 1}) {
@@ -189,15 +190,14 @@ TEST_CASE("gradients of the losses agree with finite differences") {
   const Objective* kl = test::loss("kl");
   const Prediction *x0 = test::prediction("x0"), *v = test::prediction("v");
   const LossWeight* min_snr = test::loss_weight("min_snr");
-  using enum VarianceChoice;
-  for (Config config :
-       {Config{}, Config{.prediction = x0}, Config{.prediction = v}, Config{.loss = kl},
-        Config{.prediction = x0, .loss = kl}, Config{.prediction = v, .loss = kl},
-        Config{.variance = kFixedSmall, .loss = kl}, Config{.variance = kFixedLarge, .loss = kl},
-        Config{.variance = kFixedLarge}, Config{.prediction = v, .variance = kFixedLarge},
-        Config{.variance = kFixedLarge, .loss_weight = min_snr},
-        Config{.prediction = x0, .variance = kFixedLarge, .loss_weight = min_snr},
-        Config{.prediction = v, .variance = kFixedLarge, .loss_weight = min_snr, .min_snr_gamma = 2}}) {
+  using enum Variance;
+  for (Config config : {Config{}, Config{.prediction = x0}, Config{.prediction = v}, Config{.loss = kl},
+                        Config{.prediction = x0, .loss = kl}, Config{.prediction = v, .loss = kl},
+                        Config{.variance = kFixedSmall, .loss = kl}, Config{.variance = kFixedLarge, .loss = kl},
+                        Config{.variance = kFixedLarge}, Config{.prediction = v, .variance = kFixedLarge},
+                        Config{.variance = kFixedLarge, .loss_weight = min_snr},
+                        Config{.prediction = x0, .variance = kFixedLarge, .loss_weight = min_snr},
+                        Config{.prediction = v, .variance = kFixedLarge, .loss_weight = min_snr, .min_snr_gamma = 2}}) {
     config.num_steps = 100;
     settle(config);
     INFO(config.prediction->name << ' ' << word_of(config.variance) << ' ' << config.loss->name << ' '
@@ -299,8 +299,8 @@ TEST_CASE("a step that the schedule does not have is our own mistake") {
   for (const double t : {-1.0, 100.0}) {
     CHECK_THROWS_AS(q_sample(*process, x, x, &t, &out, 1, 0, 1), LogicFault);
     LossTerms terms;
-    CHECK_THROWS_AS(
-        training_loss(*process, {.channels = 1, .pixels = 1}, {x, x, x, &t, x}, 1, nullptr, &terms, 0, 1), LogicFault);
+    CHECK_THROWS_AS(training_loss(*process, {.channels = 1, .pixels = 1}, {x, x, x, &t, x}, 1, nullptr, &terms, 0, 1),
+                    LogicFault);
   }
 }
 
@@ -327,7 +327,7 @@ TEST_CASE("mean, variance and clean data of the reverse process are those of the
   };
   for (const Case& c : {Case{"ls1_clip", {}, true, true, 9e-6, 3e-5}, Case{"ls1_noclip", {}, true, false, 9e-6, 3e-6},
                         Case{"large_noclip", {}, false, false, kTight, 3e-6},
-                        Case{"small_clip", {.variance = VarianceChoice::kFixedSmall}, false, true, kTight, 3e-5},
+                        Case{"small_clip", {.variance = Variance::kFixedSmall}, false, true, kTight, 3e-5},
                         Case{"xstart_noclip", {.prediction = test::prediction("x0")}, true, false, 9e-6, kTight}}) {
     INFO(c.name);
     const GoldenBatch g(c.learn_sigma);
@@ -336,8 +336,8 @@ TEST_CASE("mean, variance and clean data of the reverse process are those of the
     const auto process = make_process(c.config, c.learn_sigma);
     const Ddpm& ddpm = as_ddpm(*process);
     for (const int64_t begin : {int64_t{0}, g.n / 2}) {
-      p_mean_variance(ddpm.schedule(), ddpm.rules(), g.shape, c.clip, g.x_t.data(), g.t.data(), g.out.data(), result, begin,
-                      begin == 0 ? g.n / 2 : g.n);
+      p_mean_variance(ddpm.schedule(), ddpm.rules(), g.shape, c.clip, g.x_t.data(), g.t.data(), g.out.data(), result,
+                      begin, begin == 0 ? g.n / 2 : g.n);
     }
     const auto n = static_cast<size_t>(g.n);
     CHECK(compare_rows(to_f64(mean), g.file.best("pmv." + c.name + ".mean"), n, kTight));

@@ -151,8 +151,7 @@ struct Oracle {
       const double sigma = ddpm.schedule().sqrt_one_minus_alphas_cumprod[step];
       const double noise = (x[i] - alpha * x0[i]) / sigma;
       const Prediction::Target target = ddpm.rules().prediction->target({alpha, sigma, 1 / alpha, sigma / alpha});
-      out[i / elements * stride + i % elements] =
-          static_cast<float>(target.by_x0 * x0[i] + target.by_noise * noise);
+      out[i / elements * stride + i % elements] = static_cast<float>(target.by_x0 * x0[i] + target.by_noise * noise);
     }
   }
 };
@@ -174,15 +173,15 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& config,
 TEST_CASE("samplers return the data of a model that knows it") {
   const std::vector<float> x0 = normals(kSamples * kShape.elements(), 1);
   for (const char* prediction : {"epsilon", "x0", "v"}) {
-    const auto process = make_process(
-        {.prediction = test::prediction(prediction), .num_steps = 200, .schedule = named<BetaSchedule>("squaredcos_cap_v2")},
-        false);
-    for (const SamplerConfig& config :
-         {SamplerConfig{.spacing = "20"}, SamplerConfig{.spacing = "1"},
-          SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "20"},
-          SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "ddim40", .eta = 1},
-          SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "20"},
-          SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "2"}}) {
+    const auto process = make_process({.prediction = test::prediction(prediction),
+                                       .num_steps = 200,
+                                       .schedule = named<BetaSchedule>("squaredcos_cap_v2")},
+                                      false);
+    for (const SamplerConfig& config : {SamplerConfig{.spacing = "20"}, SamplerConfig{.spacing = "1"},
+                                        SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "20"},
+                                        SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "ddim40", .eta = 1},
+                                        SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "20"},
+                                        SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "2"}}) {
       INFO(prediction << ' ' << sampler_of(config, *process).name << ' ' << config.spacing.text());
       // The last step divides float rounding of eps by about sqrt(A) only.
       CHECK(compare(sampled(*process, config, Oracle{*process, x0}), to_f64(x0), 1e-5));
@@ -202,11 +201,10 @@ void wavy_model(const float* x, const double* t, const int64_t*, int64_t n, floa
 }  // namespace
 
 TEST_CASE("implicit sampling with eta 1 is ancestral sampling with the posterior's variance") {
-  const auto process = make_process({.variance = VarianceChoice::kFixedSmall}, false);
+  const auto process = make_process({.variance = Variance::kFixedSmall}, false);
   for (const bool clip : {false, true}) {
     const SamplerConfig ddpm{.spacing = "25", .clip_denoised = clip};
-    const SamplerConfig ddim{
-        .sampler = test::sampler("ddim"), .spacing = "25", .eta = 1, .clip_denoised = clip};
+    const SamplerConfig ddim{.sampler = test::sampler("ddim"), .spacing = "25", .eta = 1, .clip_denoised = clip};
     CHECK(compare(sampled(*process, ddim, wavy_model), sampled(*process, ddpm, wavy_model), 1e-5));
   }
 }

@@ -78,12 +78,13 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
   nn::Dit model(config);
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 1);
-  const diffusion::Config process{.variance = diffusion::VarianceChoice::kFixedSmall,
+  const diffusion::Config process{.variance = diffusion::Variance::kFixedSmall,
                                   .loss = diffusion::named<diffusion::Objective>("mse")};
   eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
   const std::vector<float> images = draw(model, request, 2, process);
 
-  const diffusion::Schedule s = diffusion::respace(diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000), "5");
+  const diffusion::Schedule s =
+      diffusion::respace(diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000), "5");
   for (const int64_t i : {0, 1})
     for (const int64_t pixel : {0, 1234}) {
       const auto noise = [&](uint64_t k) {

@@ -21,31 +21,11 @@ std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../con
 /// Another valid value of the option, or "" if it takes only one.
 std::string other_value(const Option& option, const Config& base) {
   const std::string now = option.get(base);
-  for (const char* text : {"false",
-                           "true",
-                           "1",
-                           "2",
-                           "7",
-                           "0.25",
-                           "[0.25, 0.5]",
-                           "[8, 16]",
-                           "flow",
-                           "squaredcos_cap_v2",
-                           "x0",
-                           "fixed_small",
-                           "kl",
-                           "min_snr",
-                           "logit_normal",
-                           "block",
-                           "bf16",
-                           "folder",
-                           "onednn",
-                           "skip",
-                           "cosine",
-                           "ddim",
-                           "all",
-                           "DiT-B/4",
-                           "some where/x#y: \"z\" \\"}) {
+  for (const char* text : {"false",  "true",        "1",       "2",       "7",
+                           "0.25",   "[0.25, 0.5]", "[8, 16]", "flow",    "squaredcos_cap_v2",
+                           "x0",     "fixed_small", "kl",      "min_snr", "logit_normal",
+                           "block",  "bf16",        "folder",  "onednn",  "skip",
+                           "cosine", "ddim",        "all",     "DiT-B/4", "some where/x#y: \"z\" \\"}) {
     Config trial = base;
     if (message_of([&] { apply_set(trial, option.name() + "=" + text); }) == "no error" && option.get(trial) != now)
       return text;
@@ -379,12 +359,14 @@ TEST_CASE("cross checks of a config") {
         std::string::npos);
   CHECK(validate_error([](Config& c) { c.model.hidden_size = 378; }).find("a multiple of 4") != std::string::npos);
   CHECK(validate_error([](Config& c) {
-          c.diffusion.variance = diffusion::VarianceChoice::kLearnedRange, c.model.learn_sigma = false;
+          c.diffusion.variance = diffusion::Variance::kLearnedRange, c.model.learn_sigma = false;
         }).find("[diffusion] variance does not fit the model") == 0);
   CHECK(validate_error([](Config& c) {
-          c.diffusion.variance = diffusion::VarianceChoice::kFixedLarge;
+          c.diffusion.variance = diffusion::Variance::kFixedLarge;
         }).find("[diffusion] variance does not fit the model") == 0);
-  CHECK(validate_error([](Config& c) { c.model.learn_sigma = false, c.diffusion.loss = diffusion::named<diffusion::Objective>("mse"); }) == "no error");
+  CHECK(validate_error([](Config& c) {
+          c.model.learn_sigma = false, c.diffusion.loss = diffusion::named<diffusion::Objective>("mse");
+        }) == "no error");
   const auto sampling = [](auto change) {
     return validate_error([=](Config& c) { c.sample.every_steps = 10, change(c.sample); });
   };

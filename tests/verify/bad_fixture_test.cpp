@@ -33,7 +33,8 @@ namespace {
 
 /// Things of fixture flow that ditrain does not offer.
 bool is_left_out(const std::string& name) {
-  for (const char* beginning : {"gvp.", "vp.", "pred.", "stub", "sde.", "weight.", "snr.scaled", "v.scaled", "snr.zero"})
+  for (const char* beginning :
+       {"gvp.", "vp.", "pred.", "stub", "sde.", "weight.", "snr.scaled", "v.scaled", "snr.zero"})
     if (name.starts_with(beginning)) return true;
   return false;
 }
@@ -59,8 +60,8 @@ TEST_CASE("every tensor of a fixture has to be there") {
 }
 
 TEST_CASE("a tensor that nothing is compared with is an error") {
-  for (const char* kind :
-       {"ops", "dit_tiny", "pos_embed", "diffusion", "sample_traj", "dit_init_stats", "train_traj", "flow", "samplers"}) {
+  for (const char* kind : {"ops", "dit_tiny", "pos_embed", "diffusion", "sample_traj", "dit_init_stats", "train_traj",
+                           "flow", "samplers"}) {
     EditableFixture fixture(test::golden_path(kind));
     fixture.put<float>("extra.y", "F32", {2}, {1, 2});
     INFO(kind);

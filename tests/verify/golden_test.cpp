@@ -110,8 +110,9 @@ TEST_CASE("everything that is not an input is compared") {
       {"samplers", {"x_T"}}};
   // What ditrain does not offer, by the beginnings of names.
   const std::map<std::string, std::vector<std::string>> not_ours = {
-      {"flow", {"gvp.", "vp.", "pred.", "stub", "sde.", "density.u", "density.mode", "weight.", "snr.scaled_linear",
-                "v.scaled_linear", "snr.zero"}},
+      {"flow",
+       {"gvp.", "vp.", "pred.", "stub", "sde.", "density.u", "density.mode", "weight.", "snr.scaled_linear",
+        "v.scaled_linear", "snr.zero"}},
       {"samplers", {"dpm_min.", "dpm_karras.", "dpm_clip.", "ddim_clip.", "unipc.", "unipc_min."}}};
   const auto is_ours = [&](const std::string& kind, const std::string& name) {
     const auto list = not_ours.find(kind);

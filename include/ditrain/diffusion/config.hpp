@@ -22,12 +22,12 @@ const Row* default_row();
 
 /// learned_range (needs 2C output channels) | fixed_large (beta_t) | fixed_small (posterior variance), or
 /// auto: learned_range if the model has the channels, else fixed_large.
-enum class VarianceChoice { kAuto, kLearnedRange, kFixedLarge, kFixedSmall };
-inline constexpr Word<VarianceChoice> kVarianceChoices[] = {{"auto", VarianceChoice::kAuto},
-                                                            {"learned_range", VarianceChoice::kLearnedRange},
-                                                            {"fixed_large", VarianceChoice::kFixedLarge},
-                                                            {"fixed_small", VarianceChoice::kFixedSmall}};
-constexpr std::span<const Word<VarianceChoice>> words_of(VarianceChoice) { return kVarianceChoices; }
+enum class Variance { kAuto, kLearnedRange, kFixedLarge, kFixedSmall };
+inline constexpr Word<Variance> kVariances[] = {{"auto", Variance::kAuto},
+                                                {"learned_range", Variance::kLearnedRange},
+                                                {"fixed_large", Variance::kFixedLarge},
+                                                {"fixed_small", Variance::kFixedSmall}};
+constexpr std::span<const Word<Variance>> words_of(Variance) { return kVariances; }
 
 /// Distribution of the times that training draws from (0, 1).
 enum class TimeDraw { kUniform, kLogitNormal };
@@ -42,7 +42,7 @@ struct Config {
   // Process ddpm; without effect on flow, which has no steps.
   int64_t num_steps = 1000;
   const BetaSchedule* schedule = default_row<BetaSchedule>();
-  VarianceChoice variance = VarianceChoice::kAuto;
+  Variance variance = Variance::kAuto;
   /// mse_vb: mse + variational bound in bits; the bound trains only the variance channels (stop-gradient on the mean);
   ///         the same as mse if the variance is fixed
   /// mse:    only the first C channels are trained; variance channels, if there are any, get a gradient of zero

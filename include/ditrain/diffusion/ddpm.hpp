@@ -15,12 +15,10 @@
 
 namespace ditrain::diffusion {
 
-enum class Variance { kLearnedRange, kFixedLarge, kFixedSmall };
-
 /// What a model's output means at every step.
 struct Rules {
   const Prediction* prediction = nullptr;
-  Variance variance = Variance::kLearnedRange;
+  Variance variance = Variance::kLearnedRange;  ///< never auto
 
   /// Channels of the model's output for data of `channels` channels: twice as many if the variance is learned.
   int64_t output_channels(int64_t channels) const { return (variance == Variance::kLearnedRange ? 2 : 1) * channels; }
@@ -28,7 +26,8 @@ struct Rules {
 
 class Ddpm final : public Process {
  public:
-  /// Errors:   InputError if variance and learn_sigma contradict each other, for a loss_weight of kl, and for times that
+  /// Errors:   InputError if variance and learn_sigma contradict each other, for a loss_weight of kl, and for times
+  /// that
   ///           are not uniform
   Ddpm(const Config& config, bool learn_sigma);
 

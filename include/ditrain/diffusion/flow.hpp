@@ -5,11 +5,11 @@
 //   prediction velocity: loss = mean (velocity - out)^2                                          (SiT)
 //   prediction x0:       loss = mean (x0 - out)^2 / max(1 - t, 0.05)^2, which is the same square of velocities, with
 //                        its weight bounded near the data                                        (JiT)
-// Times in training: u uniform in (0, 1), or 1 / (1 + exp(-(time_mean + time_deviation z))) with z normal; then shifted.
-// Sampling walks from t = 0 to 1 on an even grid, shifted in the same way.
-// The model has no variance: learn_sigma is refused. Differs from JiT: only the loss is bounded near the data; a
-// sampler's last step reaches the predicted clean data.
-// Source: Ma et al. 2024 (SiT); Esser et al. 2024 (Stable Diffusion 3), section 5.3.2; Li and He 2025 (JiT), section 4
+// Times in training: u uniform in (0, 1), or 1 / (1 + exp(-(time_mean + time_deviation z))) with z normal; then
+// shifted. Sampling walks from t = 0 to 1 on an even grid, shifted in the same way. The model has no variance:
+// learn_sigma is refused. Differs from JiT: only the loss is bounded near the data; a sampler's last step reaches the
+// predicted clean data. Source: Ma et al. 2024 (SiT); Esser et al. 2024 (Stable Diffusion 3), section 5.3.2; Li and He
+// 2025 (JiT), section 4
 #pragma once
 #include <cstdint>
 #include <vector>

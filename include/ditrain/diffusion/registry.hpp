@@ -16,8 +16,9 @@
 namespace ditrain::diffusion {
 
 struct ProcessKind {
+  using MakeFn = std::unique_ptr<Process>(const Config& config, bool learn_sigma);
   std::string_view name;
-  std::unique_ptr<Process> (*make)(const Config& config, bool learn_sigma);
+  MakeFn* make;
   std::span<const Prediction* const> predictions;  ///< that it knows, the default first
 };
 
@@ -41,9 +42,11 @@ struct Prediction {
   struct Clean {
     double by_x_t, by_out;
   };
-  Target (*target)(const Level& level);  ///< what it is trained on:    target = by_x0 x0 + by_noise noise
-  Clean (*clean)(const Level& level);    ///< the inverse of it:        x0 = by_x_t x_t + by_out out
-  std::string_view diffusers_name;       ///< prediction_type of diffusers' schedulers; empty: they have none
+  using TargetFn = Target(const Level& level);
+  using CleanFn = Clean(const Level& level);
+  TargetFn* target;                 ///< what it is trained on:    target = by_x0 x0 + by_noise noise
+  CleanFn* clean;                   ///< the inverse of it:        x0 = by_x_t x_t + by_out out
+  std::string_view diffusers_name;  ///< prediction_type of diffusers' schedulers; empty: they have none
 };
 
 /// One sample of process ddpm, as an objective sees it.
@@ -60,17 +63,19 @@ struct Objective {
 
 /// Weight of the square error of a model's output, which makes weight / clean.by_out^2 of the predicted clean data.
 struct LossWeight {
+  using Fn = double(const Config& config, const Level& level, const Prediction::Clean& clean);
   std::string_view name;
-  double (*at)(const Config& config, const Level& level, const Prediction::Clean& clean);
+  Fn* at;
 };
 
 struct Sampler {
+  using StartFn = std::unique_ptr<SamplerRun>(const Process& process, const SamplerConfig& config, const Shape& shape,
+                                              int64_t n);
   std::string_view name;
   const ProcessKind* process;  ///< whose samples it draws; the first of a process is that process's default
   bool takes_eta;              ///< eta above 0 is refused where it is not
   /// A run over n samples. Errors: InputError for settings that it cannot take
-  std::unique_ptr<SamplerRun> (*start)(const Process& process, const SamplerConfig& config, const Shape& shape,
-                                       int64_t n);
+  StartFn* start;
 };
 
 std::span<const ProcessKind> rows_of(const ProcessKind*);

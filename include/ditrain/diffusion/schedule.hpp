@@ -56,7 +56,8 @@ Schedule make_schedule(const BetaSchedule& row, int64_t num_steps);
 
 /// Which of num_steps steps to keep, increasing: the smallest stride that gives the count; of sections, first and last
 /// step included and fractions rounded half to even; or the listed times.
-/// Errors:   InputError if a section has fewer steps than asked for, no stride gives the count, or the list is not one of
+/// Errors:   InputError if a section has fewer steps than asked for, no stride gives the count, or the list is not one
+/// of
 ///           steps that rise.
 std::vector<int64_t> space_timesteps(int64_t num_steps, const Spacing& spacing);
 

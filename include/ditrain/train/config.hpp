@@ -79,10 +79,10 @@ struct LogConfig {
 struct SampleConfig {
   int64_t every_steps = 0;  ///< 0: no samples while training
   int64_t num_images = 64;
-  std::string steps = "50";        ///< respacing, as "50", "ddim25" or "10,10,20"
+  std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
-  double cfg_scale = 1.0;          ///< classifier-free guidance; 1: off
-  std::string cfg_channels = "3";  ///< 3 (the reference's rule) | all
+  double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
+  std::string cfg_channels = "3";               ///< 3 (the reference's rule) | all
 };
 
 struct EvalConfig {
