@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "config_support.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "io/temporary_folder.hpp"
 
 using namespace ditrain;
@@ -396,7 +397,7 @@ TEST_CASE("process, model and sampler that do not go together are refused with w
   const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
     INFO(what);
     sets.push_back("sample.every_steps=10");
-    const std::string message = message_of([&] { validate(parse_config("train: {steps: 3}", "a.yaml", sets)); });
+    const std::string message = message_of([&] { validate(parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
     CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
   };
   const std::string flow = "diffusion.process=flow", fixed = "model.learn_sigma=false";
@@ -411,7 +412,7 @@ TEST_CASE("process, model and sampler that do not go together are refused with w
   refused({"diffusion.time_shift=3"}, "the times of process ddpm", "try diffusion.process: flow");
   refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
   const auto accepted = [](const std::vector<std::string>& sets) {
-    validate(parse_config("sample: {every_steps: 10}", "a.yaml", sets));
+    validate(parse_config("sample: {every_steps: 10}\nmodel: {num_classes: 8}", "a.yaml", sets));
   };
   for (const char* sampler : {"auto", "euler", "heun"})
     CHECK_NOTHROW(accepted({flow, fixed, std::string("sample.sampler=") + sampler, "diffusion.prediction=x0",
