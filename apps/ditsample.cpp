@@ -135,7 +135,8 @@ void check_outputs(const Job& job, const nn::DitConfig& model) {
   }
 }
 
-void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process, dist::Communicator& comm) {
+void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
+             dist::Communicator& comm) {
   const nn::DitConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,

@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
-#include "ditrain/config/config.hpp"
-#include "ditrain/config/replicas.hpp"
 
 namespace ditrain::config {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
-#include "ditrain/checkpoint/checkpoint.hpp"
 #include "eval/tiny_model.hpp"
 #include "io/temporary_folder.hpp"
 
@@ -81,7 +81,8 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
     INFO(path);
-    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"), model = checkpoint::find_weights(path, "model");
+    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"),
+                                    model = checkpoint::find_weights(path, "model");
     CHECK(ema.step == 40);
     CHECK(ema.config.model.hidden_size == 32);
     CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
@@ -256,14 +257,16 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
     table[7] += 0.5f;
   }
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32), Contains("pos_embed element 7"));
+  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32),
+                    Contains("pos_embed element 7"));
 }
 
 TEST_CASE("an export overwrites nothing") {
   TemporaryFolder folder;
   const auto model = test::random_model(test::tiny_config());
   put_file(folder / "old", "precious");
-  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32), Contains("exists already"));
+  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32),
+                    Contains("exists already"));
   CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "old", *model, tiny_run(), DType::kF32),
                     Contains("exists already"));
   CHECK(get_file(folder / "old") == "precious");

@@ -65,10 +65,10 @@ TEST_CASE("every process trains with each of its predictions, at times that its 
       for (int i = 0; i < 60; ++i) {
         const StepResult result = rig.run();
         CHECK(result.non_finite.empty());
-        CHECK(result.vb == 0);
-        if (i == 0) CHECK(losses.insert(result.loss).second);
-        if (i < 20) early += result.mse;
-        if (i >= 40) late += result.mse;
+        CHECK(result.facts.vb == 0);
+        if (i == 0) CHECK(losses.insert(result.facts.loss).second);
+        if (i < 20) early += result.facts.mse;
+        if (i >= 40) late += result.facts.mse;
       }
       CHECK(late < 0.97 * early);  // of one batch, seen again and again
     }
