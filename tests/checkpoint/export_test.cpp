@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "io/temporary_folder.hpp"
 
@@ -80,7 +81,8 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
     INFO(path);
-    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"), model = checkpoint::find_weights(path, "model");
+    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"),
+                                    model = checkpoint::find_weights(path, "model");
     CHECK(ema.step == 40);
     CHECK(ema.config.model.hidden_size == 32);
     CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
@@ -191,7 +193,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   config::Config config = tiny_run();
   config.model.in_channels = 4;
   config.diffusion.num_steps = 500;
-  config.diffusion.prediction = "x0";
+  config.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
   const TinyRun tiny(config);
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
   const std::string out = tiny.folder / "diffusers";
@@ -220,6 +222,16 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }
 
+TEST_CASE("diffusers export names the prediction as diffusers does") {
+  for (const auto& [ours, theirs] : {std::pair{"epsilon", "epsilon"}, {"x0", "sample"}, {"v", "v_prediction"}}) {
+    TemporaryFolder folder;
+    config::Config config = tiny_run();
+    config.diffusion.prediction = diffusion::named<diffusion::Prediction>(ours);
+    checkpoint::export_diffusers(folder / "out", *test::random_model(test::tiny_config()), config, DType::kF32);
+    CHECK(read_json(folder / "out/scheduler/scheduler_config.json").at("prediction_type") == theirs);
+  }
+}
+
 TEST_CASE("diffusers export refuses what that class cannot express") {
   const auto refused = [](auto change, const std::string& text) {
     nn::DitConfig config = test::tiny_config();
@@ -235,6 +247,9 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
+  CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));
+  const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
+  CHECK_THROWS_WITH(checkpoint::check_diffusers(flow), Contains("process flow") && Contains("try --format dit"));
 
   const auto model = test::random_model(test::tiny_config());
   {
@@ -242,14 +257,16 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
     table[7] += 0.5f;
   }
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32), Contains("pos_embed element 7"));
+  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32),
+                    Contains("pos_embed element 7"));
 }
 
 TEST_CASE("an export overwrites nothing") {
   TemporaryFolder folder;
   const auto model = test::random_model(test::tiny_config());
   put_file(folder / "old", "precious");
-  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32), Contains("exists already"));
+  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32),
+                    Contains("exists already"));
   CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "old", *model, tiny_run(), DType::kF32),
                     Contains("exists already"));
   CHECK(get_file(folder / "old") == "precious");
