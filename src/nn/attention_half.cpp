@@ -3,14 +3,36 @@
 
 namespace ditrain::nn {
 
+AttentionWeights declare_attention(const Declarations& block, const DitConfig& c) {
+  const int64_t C = c.hidden_size;
+  AttentionWeights w;
+  w.qkv = block.linear({.name = "attn.qkv",
+                        .weight = {3 * C, C},
+                        .cut = Cut::kThirds,
+                        .diffusers = {"attn1.to_q", "attn1.to_k", "attn1.to_v"}});
+  w.proj = block.linear({.name = "attn.proj", .weight = {C, C}, .cut = Cut::kInputs, .diffusers = {"attn1.to_out.0"}});
+  return w;
+}
+
+double attention_macs(const DitConfig& c) {
+  const double T = double(c.tokens()), C = double(c.hidden_size);
+  return 2 * T * T * C;
+}
+
+std::vector<Parameter*> BlockWeights::in_arena_attention() const {
+  return {adaLN.w, adaLN.b, attention.qkv.w, attention.qkv.b, attention.proj.w, attention.proj.b};
+}
+
 AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
                              const TokenStream& stream, const Modulations& modulations)
-    : Node("blocks." + std::to_string(index) + ".attn", {w.adaLN.w, w.adaLN.b, w.qkv.w, w.qkv.b, w.proj.w, w.proj.b}),
+    : Node("blocks." + std::to_string(index) + ".attn", w.in_arena_attention()),
       index_(index),
       num_heads_(c.num_heads / stream.tensor.size),
-      weights_(w),
+      weights_(w.attention),
+      adaLN_(w.adaLN),
       stream_(stream),
       modulations_(modulations) {
+  weights_.qkv.products = weights_.proj.products = adaLN_.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, own = C / stream.tensor.size;
   const DType half = stream.activations;
   x_BTC = tape.keep(*this, "x", {B, T, C});
@@ -65,8 +87,8 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
   ctx.in_a_row([&](ops::Context& each) {
     weights_.proj.backward_weight(each, attn_->tensor, dproj_->tensor, gradients);
     weights_.qkv.backward_weight(each, qkv_input(all), dqkv_->tensor, gradients);
-    weights_.adaLN.backward_weight_of_samples(each, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
-    weights_.adaLN.add_backward_data(each, dmod_->tensor, stream_.dcond_BC->tensor);
+    adaLN_.backward_weight_of_samples(each, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
+    adaLN_.add_backward_data(each, dmod_->tensor, stream_.dcond_BC->tensor);
   });
 }
 

@@ -32,6 +32,11 @@ class Verification {
   /// Shape as in the file; does not count as use. Errors: InputError if the tensor is missing or not of `dims`
   /// dimensions, each from 1 to `largest`
   Shape shape(const std::string& name, size_t dims, int64_t largest) const;
+  /// An entry of the header's metadata, or `otherwise`.
+  std::string metadata(const std::string& name, const std::string& otherwise) const;
+  /// Its "file", which names the fixture, without the ending.
+  std::string title() const { return title_of(file_); }
+  static std::string title_of(const io::SafetensorsFile& file);
   /// What the keys of formula numbers end with.
   std::string suffix() const;
 

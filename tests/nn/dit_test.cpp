@@ -250,8 +250,8 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
   for (const Crew& crew : {Crew(1), Crew(2), Crew(3), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples)})
-    for (const std::string& name : nn::recompute_names()) {
-      Rig rig(config, 4, crew, Mode::kTraining, nn::recompute_named(name), precision);
+    for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
+      Rig rig(config, 4, crew, Mode::kTraining, recompute, precision);
       const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
         rig.pass.forward(rig.ctx);
@@ -287,10 +287,10 @@ TEST_CASE("gradients that overwrite are those added to zeros, whatever was there
   CHECK(gradients() == added);
 }
 
-TEST_CASE("recompute modes have names") {
-  CHECK(nn::recompute_named("block") == nn::Recompute::kBlock);
-  CHECK_THROWS_WITH(nn::recompute_named("selectiv"),
-                    Catch::Contains("got selectiv") && Catch::Contains("try selective"));
+TEST_CASE("recompute modes have words") {
+  CHECK(parse_word<nn::Recompute>("config", "train.recompute", "block") == nn::Recompute::kBlock);
+  CHECK_THROWS_WITH(parse_word<nn::Recompute>("config", "train.recompute", "selectiv"),
+                    Catch::Contains("got 'selectiv'") && Catch::Contains("try selective"));
 }
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {

@@ -13,11 +13,28 @@
 
 namespace ditrain::nn {
 
-struct BlockWeights {
-  LinearWeights adaLN;      ///< adaLN_modulation.1 [6C, C]
+struct AttentionWeights {
   LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
-  LinearWeights fc1, fc2;   ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
 };
+struct MlpWeights {
+  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+  std::vector<Parameter*> in_arena() const { return {fc1.w, fc1.b, fc2.w, fc2.b}; }
+};
+struct BlockWeights {
+  AttentionWeights attention;
+  MlpWeights mlp;
+  LinearWeights adaLN;  ///< adaLN_modulation.1 [6C, C]; its gradients leave with those of the attention half
+  std::vector<Parameter*> in_arena_attention() const;
+  std::vector<Parameter*> in_arena() const;  ///< of both halves
+};
+
+/// The modules of the reference's DiTBlock, in its order.
+BlockWeights declare_block(const Declarations& block, const DitConfig& config);
+AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
+MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
+
+/// Multiply-adds per image of q k^T and of the product with v.
+double attention_macs(const DitConfig& config);
 
 /// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
 class AttentionHalf final : public autograd::Node {
@@ -44,7 +61,8 @@ class AttentionHalf final : public autograd::Node {
   ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
 
   int64_t index_, num_heads_;
-  BlockWeights weights_;
+  AttentionWeights weights_;
+  LinearWeights adaLN_;
   TokenStream stream_;
   const Modulations& modulations_;
   ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
@@ -53,7 +71,7 @@ class AttentionHalf final : public autograd::Node {
 
 class MlpHalf final : public autograd::Node {
  public:
-  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
+  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const MlpWeights& weights,
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   int64_t samples() const override { return stream_.batch; }
@@ -67,7 +85,7 @@ class MlpHalf final : public autograd::Node {
   // The MLP on x_mid.
   void compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const;
 
-  BlockWeights weights_;
+  MlpWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
   ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;

@@ -42,8 +42,4 @@ void apply_name(DitConfig& config);
 /// Errors:   InputError "[model] ..."
 void validate(const DitConfig& config);
 
-/// Multiply-adds of one forward pass of one image: all linear layers and attention (2 T^2 D a block), as in the DiT
-/// paper's "Gflops". Training work is 6 x this in FLOP (backward is twice the forward; a multiply-add is 2 FLOP).
-double forward_macs(const DitConfig& config);
-
 }  // namespace ditrain::nn
