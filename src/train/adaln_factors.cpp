@@ -19,15 +19,31 @@ AdalnFactors::AdalnFactors(const Config& config, autograd::ParameterStore& store
     : replicas_(replicas), wire_bytes_(config.dist.wire == "bf16" ? 2 : 4) {
   if (replicas == 1 || !config.dist.engine || config.dist.reproducible || config.dist.adaln == "reduce") return;
   if (!products_are_equal_on_all_ranks(config)) return;
-  rows_.of_batch = config.train.global_batch;
-  constexpr std::string_view kWeight = "adaLN_modulation.1.weight";
+  samples_ = config.train.global_batch;
   for (autograd::Parameter* w : store.state_dict()) {
-    if (!w->name.ends_with(kWeight) || rows_.of_batch * nn::FactorRows::width(*w) > w->size()) continue;
-    layers_.push_back({w, &store.find(w->name.substr(0, w->name.rfind('.')) + ".bias")});
-    rows_.weights.push_back(w);
-    dy_elements_ = std::max(dy_elements_, rows_.of_batch * layers_.back().outputs());
-    x_elements_ = std::max(x_elements_, rows_.of_batch * layers_.back().inputs());
+    if (!w->offers_gradient) continue;
+    const Layer layer{w, &store.find(w->name.substr(0, w->name.rfind('.')) + ".bias")};
+    if (samples_ * layer.row() > w->size()) continue;
+    layers_.push_back(layer);
+    dy_elements_ = std::max(dy_elements_, samples_ * layer.outputs());
+    x_elements_ = std::max(x_elements_, samples_ * layer.inputs());
   }
+}
+
+bool AdalnFactors::take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
+                        autograd::Gradients) const {
+  const auto layer = std::find_if(layers_.begin(), layers_.end(), [&](const Layer& l) { return l.w == &w; });
+  if (layer == layers_.end()) return false;
+  const int64_t N = layer->outputs(), K = layer->inputs();
+  const Pin<float> from_dy(dy), from_x(x), place(rows_of(*layer));
+  float* rows = place + first_ * (N + K);
+  ctx.for_range(dy.dim(0), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t s = begin; s < end; ++s) {
+      std::memcpy(rows + s * (N + K), from_dy + s * N, size_t(N) * sizeof(float));
+      std::memcpy(rows + s * (N + K) + N, from_x + s * K, size_t(K) * sizeof(float));
+    }
+  });
+  return true;
 }
 
 std::vector<parallel::Range> AdalnFactors::slices() const {
@@ -42,22 +58,20 @@ std::string AdalnFactors::describe() const {
   if (layers_.empty()) return "";
   double factors = 0, matrices = 0;
   for (const Layer& layer : layers_) {
-    factors += double(rows_.of_batch * nn::FactorRows::width(*layer.w)) * sizeof(float);
+    factors += double(samples_ * layer.row()) * sizeof(float);
     matrices += double(layer.slice().size()) * wire_bytes_;
   }
   const double others = double(replicas_ - 1) / double(replicas_);
   return fmt::format(
       "adaLN gradients of {} layers: {} samples' factors are gathered, a step brings a rank {} instead of {}",
-      layers_.size(), rows_.of_batch, format_bytes(size_t(others * factors)),
-      format_bytes(size_t(2 * others * matrices)));
+      layers_.size(), samples_, format_bytes(size_t(others * factors)), format_bytes(size_t(2 * others * matrices)));
 }
 
 void AdalnFactors::allocate() { dy_ = Tensor({dy_elements_}), x_ = Tensor({x_elements_}); }
 
 void AdalnFactors::declare(dist::GradientBuckets& buckets) const {
   for (int64_t k = 0; k < buckets.num_buckets(); ++k)
-    if (const Layer* layer = layer_of(buckets.bucket(k)))
-      buckets.gather_instead(k, rows_.of_batch * nn::FactorRows::width(*layer->w));
+    if (const Layer* layer = layer_of(buckets.bucket(k))) buckets.gather_instead(k, samples_ * layer->row());
 }
 
 const AdalnFactors::Layer* AdalnFactors::layer_of(const parallel::Range& bucket) const {
@@ -69,10 +83,10 @@ const AdalnFactors::Layer* AdalnFactors::layer_of(const parallel::Range& bucket)
 void AdalnFactors::multiply(ops::Context& ctx, const parallel::Range& bucket) {
   const Layer* layer = layer_of(bucket);
   DITRAIN_CHECK(layer != nullptr, "a bucket of other gradients");
-  const int64_t rows = rows_.of_batch, N = layer->outputs(), K = layer->inputs();
+  const int64_t rows = samples_, N = layer->outputs(), K = layer->inputs();
   const Tensor dy = dy_.slice(0, {rows, N}), x = x_.slice(0, {rows, K});
   {
-    const Pin<float> place(rows_.place_in(*layer->w)), dy_to(dy), x_to(x);
+    const Pin<float> place(rows_of(*layer)), dy_to(dy), x_to(x);
     ctx.for_range(rows, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       for (int64_t row = begin; row < end; ++row) {
         std::memcpy(dy_to + row * N, place + row * (N + K), size_t(N) * sizeof(float));

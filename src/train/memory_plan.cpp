@@ -68,9 +68,9 @@ size_t MemoryPlan::total() const {
 DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
 
 nn::PassOptions pass_options(const Config& config, const AdalnFactors* factors) {
-  return {.recompute = nn::recompute_named(config.train.recompute),
+  return {.recompute = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute),
           .precision = precision_of(config),
-          .adaLN_factors = factors != nullptr ? &factors->rows() : nullptr};
+          .sink = factors};
 }
 
 int64_t micro_batch_of(const Config& config, int replicas) {
@@ -150,12 +150,13 @@ int64_t fitting_micro_batch(Config config, int world_size, int ranks, int64_t mo
 std::string what_fits_recomputing(Config config, int world_size, int local_size, int64_t without) {
   std::string s;
   const int64_t micro = micro_batch_of(config, replicas(config, world_size));
-  const std::vector<std::string> modes = nn::recompute_names();
-  for (size_t mode = size_t(nn::recompute_named(config.train.recompute)) + 1; mode < modes.size(); ++mode) {
-    config.train.recompute = modes[mode];
+  const auto now = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute);
+  for (const auto& [word, mode] : nn::words_of(now)) {
+    if (mode <= now) continue;
+    config.train.recompute = word;
     const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
     if (fits <= without) continue;
-    s += "\n  --set train.recompute=" + modes[mode];
+    s += fmt::format("\n  --set train.recompute={}", word);
     if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
   }
   return s;

@@ -13,8 +13,7 @@
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
-#define DITRAIN_KEY(path) \
-#path, [](auto& config) -> auto& { return config.path; }
+#define DITRAIN_KEY(path) #path, [](auto& config) -> auto& { return config.path; }
 
 namespace ditrain::train {
 namespace {
@@ -154,7 +153,7 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
              "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
-      choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
+      choice(DITRAIN_KEY(train.recompute), all_words<nn::Recompute>(), {},
              "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
              "all but the input of a block (1, a third more work)"),
       choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},

@@ -87,7 +87,7 @@ void check_gradients(Verification& v, nn::Dit& model) {
 }  // namespace
 
 void verify_dit_stats(Verification& v) {
-  const nn::DitConfig config = read_dit_config(v);
+  const nn::DitConfig config = read_dit_config(v, v.title() == "dit_s2_stats" ? "DiT-S/2" : "custom");
   const int64_t B = v.setting("cfg.batch", 1, 256);
   const LossInputs batch{.x0 = read_input(v, "x_start", image_shape(config, B)),
                          .noise = read_input(v, "noise", image_shape(config, B)),

@@ -49,7 +49,7 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
   Config config = small_config();
   config.train.micro_batch = GENERATE(0, 2);
   std::vector<Outcome> outcomes;
-  for (const std::string& mode : nn::recompute_names())
+  for (const std::string& mode : all_words<nn::Recompute>())
     for (int workers : {1, 2, 3}) {
       config.train.recompute = mode;
       Rig rig(config, workers);

@@ -5,8 +5,8 @@
 //
 //   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> multiply()
 //
-// See FactorRows in nn/layers.hpp for the place. The squares of such a gradient, which sums bring along, take a pass of
-// their own over it when it has just been made.
+// The rows lie in the place of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. The squares of
+// such a gradient, which sums bring along, take a pass of their own over it when it has just been made.
 #pragma once
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ namespace ditrain::train {
 /// Whether kernels.gemm gives the same bits with any number of threads: other libraries choose as they go along.
 bool products_are_equal_on_all_ranks(const Config& config);
 
-class AdalnFactors {
+class AdalnFactors final : public nn::WeightGradientSink {
  public:
   /// Chooses the layers of the store: none with one replica, without an engine, with dist.reproducible, or where the
   /// products of ranks may differ.
@@ -28,10 +28,12 @@ class AdalnFactors {
   AdalnFactors(const AdalnFactors&) = delete;
   AdalnFactors& operator=(const AdalnFactors&) = delete;
 
-  const nn::FactorRows& rows() const { return rows_; }     ///< what passes over the model are told
-  void start_at(int64_t sample) { rows_.first = sample; }  ///< the first of the micro-batch that comes
-  std::vector<parallel::Range> slices() const;  ///< of the arena: weight and bias of each layer, a bucket each
-  size_t scratch_bytes() const;                 ///< what multiply() needs
+  /// Writes the rows of this micro-batch, if the layer is one of the chosen.
+  bool take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
+            autograd::Gradients gradients) const override;
+  void start_at(int64_t sample) { first_ = sample; }  ///< the first of the micro-batch that comes
+  std::vector<parallel::Range> slices() const;        ///< of the arena: weight and bias of each layer, a bucket each
+  size_t scratch_bytes() const;                       ///< what multiply() needs
   /// "": no layer is chosen. Else a line with the bytes that a rank moves in a step, without and with factors.
   std::string describe() const;
 
@@ -46,11 +48,13 @@ class AdalnFactors {
     autograd::Parameter *w, *b;
     int64_t outputs() const { return w->shape[0]; }
     int64_t inputs() const { return w->shape[1]; }
+    int64_t row() const { return outputs() + inputs(); }  // elements of [dy_s, x_s]
     parallel::Range slice() const { return {w->slice.begin, b->slice.end}; }
   };
   const Layer* layer_of(const parallel::Range& bucket) const;
+  Tensor rows_of(const Layer& layer) const { return layer.w->grad.slice(0, {samples_, layer.row()}); }
 
-  nn::FactorRows rows_;
+  int64_t samples_ = 0, first_ = 0;  // of the global batch, and of it the first that the pass has
   int replicas_;
   double wire_bytes_;  // of an element of a matrix
   std::vector<Layer> layers_;
