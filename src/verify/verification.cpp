@@ -136,6 +136,13 @@ void Verification::add(const std::string& name, const std::string& quantity, Com
   report_.comparisons.push_back(std::move(comparison));
 }
 
+void Verification::leave_out(const std::string& prefix, const std::string& why) {
+  int64_t tensors = 0;
+  for (const io::TensorView& t : file_.tensors())
+    if (t.name.starts_with(prefix)) used_.insert(t.name), ++tensors;
+  if (tensors > 0) report_.left_out.push_back(prefix + "* (" + std::to_string(tensors) + " tensors): " + why);
+}
+
 void Verification::expect_all_used() const {
   for (const io::TensorView& t : file_.tensors())
     if (used_.count(t.name) == 0)

@@ -59,6 +59,9 @@ class Verification {
   /// A comparison made elsewhere with values of tensor `name`.
   void add(const std::string& name, const std::string& quantity, Comparison comparison);
 
+  /// Tensors whose names begin so are of something that this program does not have; the report says so.
+  void leave_out(const std::string& prefix, const std::string& why);
+
   /// Errors: InputError naming the first tensor of the file that was never read
   void expect_all_used() const;
 

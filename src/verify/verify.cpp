@@ -18,6 +18,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"ops", verify_ops},
     {"dit_tiny", verify_dit_tiny},
+    {"blocks", verify_blocks},
     {"pos_embed", verify_pos_embed},
     {"dit_init_stats", verify_dit_init_stats},
     {"dit_s2_stats", verify_dit_stats, "dit_", "_stats"},

@@ -6,15 +6,26 @@
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
 // hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
-// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F.
+// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F. Queries and keys may be normalised
+// before the attention (model.qk_norm, as LightningDiT and timm have it); nothing is kept for that.
 #pragma once
 #include "ditrain/nn/modulations.hpp"
+#include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::nn {
 
+/// attn.q_norm or attn.k_norm, [C / H]: the same for all heads.
+struct HeadNormWeights {
+  Parameter* w = nullptr;  ///< null: no normalisation
+  Parameter* b = nullptr;  ///< null: RMSNorm
+};
 struct AttentionWeights {
   LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
+  HeadNormWeights q_norm, k_norm;
+  std::vector<Parameter*> in_arena() const;
+  ops::HeadNorm norm() const;
+  ops::HeadNorm norm_gradients() const;
 };
 struct MlpWeights {
   LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
@@ -32,6 +43,10 @@ struct BlockWeights {
 BlockWeights declare_block(const Declarations& block, const DitConfig& config);
 AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
 MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
+
+/// What to change in a config so that a model that lacks a tensor of this name has it, or (`extra`: the model has it, a
+/// file does not) the other way round; "" if no setting decides about it.
+std::string advice_on_tensor(const std::string& name, bool extra);
 
 /// Multiply-adds per image of q k^T and of the product with v.
 double attention_macs(const DitConfig& config);
@@ -65,8 +80,11 @@ class AttentionHalf final : public autograd::Node {
   LinearWeights adaLN_;
   TokenStream stream_;
   const Modulations& modulations_;
+  // Sums the parts of the gradients of the norm, of samples, heads and ranks.
+  void finish_norm_gradients(ops::Context& ctx, Gradients gradients) const;
+
   ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
-  ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_;
+  ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_, dnorm_BH_, dnorm_;
 };
 
 class MlpHalf final : public autograd::Node {
