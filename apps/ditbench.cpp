@@ -16,21 +16,20 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
+#include "ditrain/config/command_line.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/config/program.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
-#include "ditrain/train/command_line.hpp"
-#include "ditrain/train/kernel_settings.hpp"
-#include "ditrain/train/option_table.hpp"
-#include "ditrain/train/program.hpp"
 
 using namespace ditrain;
-using namespace ditrain::train;
 
 namespace {
 
-CommandLine make_command_line() {
-  return CommandLine(
+config::CommandLine make_command_line() {
+  return config::CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
         "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
@@ -91,7 +90,7 @@ std::vector<int64_t> integers(const std::string& flag, const std::string& list) 
   return values;
 }
 
-DType precision(const CommandLine& line) {
+DType precision(const config::CommandLine& line) {
   const std::string name = line.get("precision");
   for (const DType type : {DType::kF32, DType::kBF16})
     if (name == dtype_name(type)) return type;
@@ -100,58 +99,58 @@ DType precision(const CommandLine& line) {
 }
 
 /// Products and cache blocks as --set says.
-void apply_kernels(const CommandLine& line, bench::Harness& harness) {
-  Config config;
+void apply_kernels(const config::CommandLine& line, bench::Harness& harness) {
+  config::Config config;
   config.train.precision = dtype_name(precision(line));
-  for (const std::string& set : line.get_all("set")) apply_set(config, set);
+  for (const std::string& set : line.get_all("set")) config::apply_set(config, set);
   harness.apply(config);
   harness.note(harness.products());
 }
 
-void run_gemm(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_gemm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   const int64_t batch = line.has("batch") ? line.get_int("batch", 1, 1 << 20) : 0;
   bench::bench_gemm(
       harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
 }
 
-void run_ops(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   bench::OpsBench ops{.precision = precision(line)};
   if (line.has("model")) ops.model = line.get("model");
   bench::bench_ops(harness, ops);
 }
 
-std::vector<std::string> sets_of(const CommandLine& line) {
+std::vector<std::string> sets_of(const config::CommandLine& line) {
   std::vector<std::string> sets = {"train.recompute=" + line.get("recompute")};
   for (const std::string& set : line.get_all("set")) sets.push_back(set);
   return sets;
 }
 
-void run_step(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StepBench step{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
   bench::bench_steps(harness, step);
 }
 
-void run_clusters(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::ClustersBench clusters{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) clusters.model = line.get("model");
   if (line.has("batch")) clusters.batch = line.get_int("batch", 1, 1 << 20);
   bench::bench_clusters(harness, clusters);
 }
 
-void run_ladder(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_ladder(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::LadderBench ladder{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) ladder.models = {line.get("model")};
   if (line.has("batch")) ladder.batch = line.get_int("batch", 1, 1 << 20);
   bench::bench_ladder(harness, ladder);
 }
 
-void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   const bool automatic = !line.has("out");
-  const std::string path = automatic ? default_tuning_path() : line.get("out");
+  const std::string path = automatic ? plan::default_tuning_path() : line.get("out");
   if (path.empty())
     throw InputError({.where = "command line",
                       .what = "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set",
@@ -159,15 +158,15 @@ void run_tune(const CommandLine& line, bench::Harness& harness, dist::Communicat
   bench::TuneBench tune;
   if (line.has("model")) tune.model = line.get("model");
   if (line.has("batch")) tune.batch = line.get_int("batch", 1, 1 << 20);
-  const kernels::GemmBlocking derived = derived_blocking(harness.placement().topology);
+  const kernels::GemmBlocking derived = plan::derived_blocking(harness.placement().topology);
   const kernels::GemmBlocking best = bench::bench_tune(harness, tune, derived);
-  write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, best}, path);
+  plan::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, best}, path);
   harness.note("written to " + path + ": " +
                (automatic ? "ditrain takes it from there (kernels.tuned: auto)"
                           : "ditrain takes it with --set kernels.tuned=" + path));
 }
 
-void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
   if (line.has("model")) {
     bench::OverlapBench overlap{
         .model = line.get("model"), .precision = dtype_name(precision(line)), .sets = sets_of(line)};
@@ -179,7 +178,7 @@ void run_comm(const CommandLine& line, bench::Harness& harness, dist::Communicat
   bench::bench_comm(harness, comm, bench);
 }
 
-void run_strategies(const CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+void run_strategies(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StrategiesBench bench{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
   if (line.has("model")) bench.model = line.get("model");
   if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
@@ -190,13 +189,13 @@ void run_strategies(const CommandLine& line, bench::Harness& harness, dist::Comm
 
 struct Bench {
   const char* name;
-  void (*run)(const CommandLine&, bench::Harness&, dist::Communicator&);
+  void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies}};
 
-const Bench& wanted_bench(const CommandLine& line) {
+const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
   std::string list;
   for (const Bench& b : kBenches) {
@@ -215,7 +214,7 @@ const Bench& wanted_bench(const CommandLine& line) {
 
 /// Ranks but the first one stay silent: they measure with it.
 int body(int argc, char** argv, dist::Communicator& comm) {
-  CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
@@ -252,5 +251,6 @@ int body(int argc, char** argv, dist::Communicator& comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_mpi_program("ditbench", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
+  return config::run_mpi_program("ditbench", argc, argv,
+                                 [&](dist::Communicator& comm) { return body(argc, argv, comm); });
 }

@@ -1,16 +1,15 @@
 // ditexport: a checkpoint as safetensors files for other programs.
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/train/command_line.hpp"
-#include "ditrain/train/export.hpp"
+#include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/command_line.hpp"
 
 namespace {
 
 using namespace ditrain;
-using namespace ditrain::train;
 
-CommandLine make_command_line() {
-  return CommandLine(
+config::CommandLine make_command_line() {
+  return config::CommandLine(
       "ditexport", "write the weights of a checkpoint as safetensors",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"out", "PATH", "what to write, which must not exist yet: a file for dit, a folder for diffusers"},
@@ -20,7 +19,7 @@ CommandLine make_command_line() {
        {"dtype", "f32|bf16", "of all tensors", "f32"}});
 }
 
-std::string choice(const CommandLine& line, const std::string& flag, const std::vector<std::string>& words) {
+std::string choice(const config::CommandLine& line, const std::string& flag, const std::vector<std::string>& words) {
   const std::string value = line.get(flag);
   std::string all;
   for (const std::string& word : words) {
@@ -34,22 +33,22 @@ std::string choice(const CommandLine& line, const std::string& flag, const std::
                     .hint = nearest_word(value, words)});
 }
 
-std::string required(const CommandLine& line, const std::string& flag) {
+std::string required(const config::CommandLine& line, const std::string& flag) {
   if (line.get(flag).empty())
     throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditexport --help"});
   return line.get(flag);
 }
 
 int run(int argc, char** argv) {
-  CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const std::string out = required(line, "out");
   const bool diffusers = choice(line, "format", {"dit", "diffusers"}) == "diffusers";
   const DType dtype = choice(line, "dtype", {"f32", "bf16"}) == "bf16" ? DType::kBF16 : DType::kF32;
-  const WeightsSource source = find_weights(required(line, "checkpoint"), line.get("weights"));
-  if (diffusers) check_diffusers(source.config.model);
-  const auto model = load_model(source);
-  (diffusers ? export_diffusers : export_dit)(out, *model, source.config, dtype);
+  const checkpoint::WeightsSource source = checkpoint::find_weights(required(line, "checkpoint"), line.get("weights"));
+  if (diffusers) checkpoint::check_diffusers(source.config.model);
+  const auto model = checkpoint::load_model(source);
+  (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file,
             line.get("dtype"), diffusers ? "the layout of diffusers" : "the public layout");
   return kExitDone;
@@ -58,5 +57,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return ditrain::train::run_program("ditexport", [&] { return run(argc, argv); });
+  return config::run_program("ditexport", [&] { return run(argc, argv); });
 }

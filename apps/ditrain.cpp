@@ -6,22 +6,21 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/config/command_line.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/config/program.hpp"
+#include "ditrain/plan/dry_run.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+#include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/signals.hpp"
-#include "ditrain/train/command_line.hpp"
-#include "ditrain/train/dry_run.hpp"
-#include "ditrain/train/memory_plan.hpp"
-#include "ditrain/train/option_table.hpp"
-#include "ditrain/train/program.hpp"
-#include "ditrain/train/rank_groups.hpp"
 #include "ditrain/train/trainer.hpp"
 
 using namespace ditrain;
-using namespace ditrain::train;
 
 namespace {
 
-CommandLine make_command_line() {
-  return CommandLine(
+config::CommandLine make_command_line() {
+  return config::CommandLine(
       "ditrain", "train a Diffusion Transformer; alone or under mpirun / srun",
       {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
        {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
@@ -39,51 +38,51 @@ CommandLine make_command_line() {
       "",
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
       "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +
-          config_reference());
+          config::config_reference());
 }
 
 std::string default_out(const std::string& config_path) {
   return "runs/" + std::filesystem::path(config_path).stem().string();
 }
 
-void explain_memory(const Config& config, int world_size, const std::string& picture) {
-  const MemoryPlan plan = plan_memory(config, world_size);
+void explain_memory(const config::Config& config, int world_size, const std::string& picture) {
+  const plan::MemoryPlan plan = plan::plan_memory(config, world_size);
   std::fputs(describe(plan).c_str(), stdout);
   std::printf("kept for backward, node by node:\n");
-  for (const MemoryItem& node : plan.kept)
-    std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
-  if (!picture.empty()) write_memory_svg(plan, picture);
+  for (const plan::MemoryItem& node : plan.kept)
+    std::printf("  %-18s%12s  %s\n", node.name.c_str(), plan::format_bytes(node.bytes).c_str(), node.note.c_str());
+  if (!picture.empty()) plan::write_memory_svg(plan, picture);
 }
 
 int body(int argc, char** argv, dist::Communicator& comm) {
-  CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
   if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run")) platform::remove_signal_flags();
-  const Config config = load_config(line.get("config"), line.get_all("set"));
+  const config::Config config = config::load_config(line.get("config"), line.get_all("set"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
     throw InputError({.where = "command line",
                       .what = "--ranks is for --dry-run and --explain-memory",
                       .hint = "mpirun -np N to start N ranks"});
   if (line.has("print-config")) {
-    if (comm.rank() == 0) std::fputs(to_yaml(config).c_str(), stdout);
+    if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
     return kExitDone;
   }
   if (line.has("explain-memory")) {
-    validate_without_data(config);
+    config::validate_without_data(config);
     const int world = ranks > 0 ? ranks : comm.world_size();  // of one node, where that matters
-    const Config shared = with_tensor_ranks(config, world);
-    if (tensor_ranks(shared) > 1) validate_for_ranks(shared, world);
+    const config::Config shared = config::with_tensor_ranks(config, world);
+    if (config::tensor_ranks(shared) > 1) config::validate_for_ranks(shared, world);
     if (comm.rank() == 0) explain_memory(shared, world, line.get("explain-memory"));
     return kExitDone;
   }
   if (line.has("dry-run")) {
-    print_dry_run(config, ranks, comm);
+    plan::print_dry_run(config, ranks, comm);
     return kExitDone;
   }
-  TrainOptions options;
+  train::TrainOptions options;
   options.resume = line.has("resume") ? line.get("resume") : "";
   const bool resume_folder = !options.resume.empty() && options.resume != "auto";
   options.out = line.has("out") ? line.get("out") : default_out(line.get("config"));
@@ -92,14 +91,15 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
-  return run_training(config, options, comm);
+  return train::run_training(config, options, comm);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_program("ditrain", [&] {
+  return config::run_program("ditrain", [&] {
     platform::install_signal_flags();  // first: a signal while ranks meet and plan is kept for the first step
-    return run_mpi_program("ditrain", argc, argv, [&](dist::Communicator& comm) { return body(argc, argv, comm); });
+    return config::run_mpi_program("ditrain", argc, argv,
+                                   [&](dist::Communicator& comm) { return body(argc, argv, comm); });
   });
 }

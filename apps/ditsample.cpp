@@ -10,6 +10,9 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/command_line.hpp"
+#include "ditrain/config/program.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
@@ -17,16 +20,12 @@
 #include "ditrain/io/npz.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/io/tiff.hpp"
-#include "ditrain/train/command_line.hpp"
-#include "ditrain/train/export.hpp"
-#include "ditrain/train/inputs.hpp"
-#include "ditrain/train/placement.hpp"
-#include "ditrain/train/program.hpp"
+#include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/placement.hpp"
 
 namespace {
 
 using namespace ditrain;
-using namespace ditrain::train;
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxImages = 100'000'000, kMaxGridImages = 1024, kGridPad = 2;
@@ -37,8 +36,8 @@ constexpr const char* kRawFile = "samples.safetensors";
   throw InputError({.where = "command line", .what = what, .got = got, .expected = expected, .hint = hint});
 }
 
-CommandLine make_command_line() {
-  return CommandLine(
+config::CommandLine make_command_line() {
+  return config::CommandLine(
       "ditsample", "draw images from a trained Diffusion Transformer",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
@@ -72,19 +71,19 @@ struct Job {
   diffusion::SamplerConfig sampler;
 };
 
-int64_t read_cfg_channels(const CommandLine& line) {
+int64_t read_cfg_channels(const config::CommandLine& line) {
   const std::string text = line.get("cfg-channels");
   if (text != "3" && text != "all") refuse("--cfg-channels", "'" + text + "'", "3 or all");
   return text == "all" ? -1 : 3;
 }
 
-std::string read_clip(const CommandLine& line) {
+std::string read_clip(const config::CommandLine& line) {
   const std::string text = line.get("clip").empty() ? "on" : line.get("clip");
   if (text != "on" && text != "off" && text != "auto") refuse("--clip", "'" + text + "'", "on, off or auto");
   return text;
 }
 
-Job read_job(const CommandLine& line) {
+Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
     if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
   const std::string format = line.get("format");
@@ -124,7 +123,7 @@ void check_outputs(const Job& job, const nn::DitConfig& model) {
   }
 }
 
-void log_job(const Job& job, const WeightsSource& source, dist::Communicator& comm) {
+void log_job(const Job& job, const checkpoint::WeightsSource& source, dist::Communicator& comm) {
   const nn::DitConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
@@ -246,7 +245,7 @@ std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const Config& config,
+double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const config::Config& config,
                 const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
   Collector collector(job, model.config(), labels, comm);
   ProgressLine progress(job.num);
@@ -266,18 +265,18 @@ double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const Config&
   return hits;
 }
 
-std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const Config& c) {
+std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const config::Config& c) {
   if (job.nearest == 0) return nullptr;
   if (c.model.num_classes == 0) refuse("--nearest compares classes", "a model without classes", "a model with classes");
-  return train::open_data(c);
+  return plan::open_data(c);
 }
 
 int run(int argc, char** argv, dist::Communicator& comm) {
-  CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   Job job = read_job(line);
-  const WeightsSource source = find_weights(job.checkpoint, job.weights);
-  const Config& config = source.config;
+  const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
+  const config::Config& config = source.config;
   job.sampler.clip_denoised = job.clip == "on" || (job.clip == "auto" && config.data.kind != "latents");
   job.sampler.validate(config.diffusion.num_steps);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
@@ -286,10 +285,10 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto data = open_training_data(job, config);
   log_job(job, source, comm);
 
-  const auto model = load_model(source);
-  Config machine;  // the run's own settings are for the machine that trained
+  const auto model = checkpoint::load_model(source);
+  config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
-  const Placement placement = plan_placement(machine, comm);
+  const plan::Placement placement = plan::plan_placement(machine, comm);
   for (const std::string& note : placement.notes) log::info("{}", note);
   parallel::Team team(placement.team());
   ops::Context ctx(team);
@@ -307,6 +306,6 @@ int run(int argc, char** argv, dist::Communicator& comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return ditrain::train::run_mpi_program("ditsample", argc, argv,
-                                         [&](ditrain::dist::Communicator& comm) { return run(argc, argv, comm); });
+  return config::run_mpi_program("ditsample", argc, argv,
+                                 [&](ditrain::dist::Communicator& comm) { return run(argc, argv, comm); });
 }

@@ -4,20 +4,20 @@
 #include <iostream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/command_line.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
-#include "ditrain/train/command_line.hpp"
 #include "ditrain/verify/verify.hpp"
 
 using namespace ditrain;
 
 namespace {
 
-train::CommandLine make_command_line() {
+config::CommandLine make_command_line() {
   std::string kinds;
   for (const std::string& kind : verify::fixture_kinds()) kinds += " " + kind;
-  return train::CommandLine(
+  return config::CommandLine(
       "ditverify", "acceptance test of this build on this machine: run reference fixtures and compare every value",
       {{"json", "FILE", "write the verdicts there as JSON"},
        {"threads", "N", "threads that compute (default: one for each core this process may use)"}},
@@ -26,7 +26,7 @@ train::CommandLine make_command_line() {
           "\nExit codes: 0 all passed, 1 a comparison failed, 2 bad usage or a bad fixture.\n");
 }
 
-int num_threads(const train::CommandLine& line) {
+int num_threads(const config::CommandLine& line) {
   if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
   return platform::default_threads(platform::probe_topology()).threads;
 }
@@ -50,7 +50,7 @@ int close(const std::vector<verify::Report>& reports) {
 }
 
 int body(int argc, char** argv) {
-  train::CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   if (line.positional().empty())
     throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
@@ -69,5 +69,5 @@ int body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return train::run_program("ditverify", [&] { return body(argc, argv); });
+  return config::run_program("ditverify", [&] { return body(argc, argv); });
 }

@@ -1,4 +1,5 @@
-# ditrain_module(NAME "MODULES IT MAY INCLUDE" LIBRARIES...): static library ditrain_NAME from src/NAME.
+# ditrain_module(NAME "MODULES IT MAY INCLUDE" LIBRARIES...): static library ditrain_NAME from src/NAME. Its headers are
+# found through a folder of their own, so that a module that includes what it has not declared does not compile.
 function(ditrain_module name uses)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   if(DITRAIN_ONLY_KERNELS)
@@ -15,7 +16,10 @@ function(ditrain_module name uses)
     add_library(ditrain_${name} STATIC ${sources})
     set(scope PUBLIC)
   endif()
-  target_include_directories(ditrain_${name} ${scope} ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/generated)
+  set(headers ${PROJECT_BINARY_DIR}/headers/${name})
+  file(MAKE_DIRECTORY ${headers}/ditrain)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/ditrain/${name} ${headers}/ditrain/${name} SYMBOLIC)
+  target_include_directories(ditrain_${name} ${scope} ${headers} ${PROJECT_BINARY_DIR}/generated)
   list(TRANSFORM uses PREPEND ditrain_ OUTPUT_VARIABLE modules)
   target_link_libraries(ditrain_${name} ${scope} ${modules} ${ARGN})
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/${name}/module.cmake)
@@ -23,7 +27,7 @@ function(ditrain_module name uses)
   endif()
 endfunction()
 
-# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, on top of module train; installed.
+# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, with these modules; installed.
 function(ditrain_program name)
   if(DITRAIN_ONLY_KERNELS)
     return()
@@ -33,7 +37,7 @@ function(ditrain_program name)
     return()
   endif()
   add_executable(${name} ${sources})
-  target_link_libraries(${name} PRIVATE ditrain_train ${ARGN})
+  target_link_libraries(${name} PRIVATE ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

@@ -10,8 +10,9 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/train/cut.hpp"
-#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/cut.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "quantile.hpp"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct Contender {
   std::string name, cut;
-  const train::Config& config;
+  const config::Config& config;
   Harness& workers;
   std::unique_ptr<train::TrainStep> step;
   std::vector<double> seconds = {};  // of each round
@@ -37,8 +38,8 @@ class Meter {
         comm_(dist::make_null_communicator()),
         model_(with_cut("auto").model),
         batch_(random_batch(model_.config(), bench.batch)) {
-    train::check_memory(train::plan_memory(configs_.front(), 1), configs_.front(), 1, 1);
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(configs_.front()));
+    plan::check_memory(plan::plan_memory(configs_.front(), 1), configs_.front(), 1, 1);
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(configs_.front()));
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     add("one core", configs_.front(), one_);
@@ -58,15 +59,16 @@ class Meter {
   }
 
  private:
-  const train::Config& with_cut(const std::string& cut) {
+  const config::Config& with_cut(const std::string& cut) {
     StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     step.sets.push_back("parallel.cut=" + cut);
     return configs_.emplace_back(step_config(step, bench_.batch));
   }
 
-  void add(const std::string& name, const train::Config& config, Harness& workers) {
+  void add(const std::string& name, const config::Config& config, Harness& workers) {
     workers.apply(config);
-    auto step = std::make_unique<train::TrainStep>(config, model_, *comm_, workers.ctx());
+    const plan::RunPlan plan = plan::plan_run(config, 1, workers.ctx().team().cluster_sizes());
+    auto step = std::make_unique<train::TrainStep>(plan, model_, *comm_, workers.ctx());
     step->allocate();
     const bool samples = workers.ctx().cut() == ops::Cut::kSamples;
     contenders_.push_back({name, samples ? "samples" : "n", config, workers, std::move(step)});
@@ -108,7 +110,7 @@ class Meter {
   const ClustersBench bench_;
   Harness one_;
   std::unique_ptr<dist::Communicator> comm_;
-  std::deque<train::Config> configs_;  // each stays where it is
+  std::deque<config::Config> configs_;  // each stays where it is
   nn::Dit model_;
   dataset::Batch batch_;
   train::Progress progress_;

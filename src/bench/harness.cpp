@@ -10,7 +10,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/train/kernel_settings.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
 #include "quantile.hpp"
 
 namespace ditrain::bench {
@@ -19,12 +19,12 @@ namespace {
 constexpr int64_t kStreamGrain = 1024;  // elements: as the element-wise operators are cut
 
 // Every core computes: nothing is set aside.
-train::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ranks) {
-  train::Config wanted;
+plan::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ranks) {
+  config::Config wanted;
   wanted.parallel.threads = threads, wanted.parallel.clusters = clusters;
   wanted.parallel.comm_cores = wanted.memory.copy_cores = 0;
   const auto alone = dist::make_null_communicator();
-  return train::plan_placement(wanted, ranks ? *ranks : *alone);
+  return plan::plan_placement(wanted, ranks ? *ranks : *alone);
 }
 
 double seconds_of(const std::function<void()>& call, int64_t calls) {
@@ -82,14 +82,14 @@ Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters, dist::
     : effort_(effort), placement_(place(threads, clusters, ranks)), team_(placement_.team()), ctx_(team_) {
   report_.threads = placement_.threads;
   report_.notes = placement_.notes;
-  train::Config config;
+  config::Config config;
   config.kernels.tuned = "off";
   apply(config);
 }
 
-void Harness::apply(const train::Config& config) {
+void Harness::apply(const config::Config& config) {
   ctx_.products = {};
-  products_ = train::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
+  products_ = plan::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
 }
 
 // The best of several bursts: whatever else runs on the machine can only lower one.

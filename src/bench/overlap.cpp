@@ -11,7 +11,8 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
@@ -42,7 +43,7 @@ struct Contender {
 };
 
 /// Cores that no worker has.
-std::vector<int> free_pus(const train::Placement& p) {
+std::vector<int> free_pus(const plan::Placement& p) {
   std::vector<int> free;
   if (p.pus.empty()) return free;
   for (const int pu : p.topology.allowed_pus)
@@ -59,21 +60,20 @@ class Meter {
         alone_(dist::make_null_communicator()),
         bench_(bench),
         config_(config_of(comm.world_size())),
-        alone_config_(config_of(1)),
         model_(config_.model),
         batch_(random_batch(config_.model, bench.batch)),
-        none_(alone_config_, model_, *alone_, harness.ctx()),
-        engine_(config_, model_, comm, harness.ctx()),
+        none_(plan_of(config_of(1), 1), model_, *alone_, harness.ctx()),
+        engine_(plan_of(config_, comm.world_size()), model_, comm, harness.ctx()),
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_),
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config_),
                                  memory::system_memory(), &*memory_);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     none_.allocate();
     engine_.allocate(&*memory_, free_pus(harness.placement()));
-    harness_.note(engine_.engine()->description());
+    harness_.note(engine_.sync().engine()->description());
     contenders_ = {{"none", [this] { none_.run(batch_, progress_); }},
                    {"engine", [this] { engine_.run(batch_, progress_); }, &engine_},
                    {"at the end", [this] { step_at_the_end(); }, &engine_},
@@ -95,7 +95,7 @@ class Meter {
         comm_.allreduce_max(&seconds, 1);
         if (round < 0) continue;
         c.seconds.push_back(seconds);
-        if (c.sums) c.told.push_back(c.sums->communication());
+        if (c.sums) c.told.push_back(c.sums->sync().communication());
       }
     for (const Contender& c : contenders_) harness_.add(row_of(c));
     note_ratio("at the end");
@@ -104,9 +104,9 @@ class Meter {
 
  private:
   /// The config of a world in which every rank has bench.batch images.
-  train::Config config_of(int ranks) const {
+  config::Config config_of(int ranks) const {
     const StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
-    train::Config config = step_config(step, bench_.batch * ranks);
+    config::Config config = step_config(step, bench_.batch * ranks);
     if (config.parallel.strategy == "dp_tp")
       throw InputError({.where = "ditbench",
                         .what = "comm measures ranks that have a model each",
@@ -117,26 +117,29 @@ class Meter {
                         .what = "comm compares sums with and without an engine",
                         .got = config.dist.shard_optimizer ? "dist.shard_optimizer: true" : "dist.reproducible: true",
                         .expected = "false: it needs the engine"});
-    train::validate_for_ranks(config, ranks);
-    train::check_memory(train::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
+    config::validate_for_ranks(config, ranks);
+    plan::check_memory(plan::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
     config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
     return config;
   }
 
+  plan::RunPlan plan_of(const config::Config& config, int ranks) const {
+    return plan::plan_run(config, ranks, harness_.ctx().team().cluster_sizes());
+  }
+
   void add_passing() {
-    passing_config_ = config_;
-    passing_config_.dist.engine = false, passing_config_.dist.wire = "f32";
-    passing_config_.dist.adaln = "reduce";
+    config::Config config = config_;
+    config.dist.engine = false, config.dist.wire = "f32", config.dist.adaln = "reduce";
     harness_.note("in passing: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
-    passing_ = std::make_unique<train::TrainStep>(passing_config_, model_, comm_, harness_.ctx());
+    passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_.world_size()), model_, comm_, harness_.ctx());
     passing_->allocate();
     contenders_.push_back({"in passing", [this] { passing_->run(batch_, progress_); }, passing_.get()});
   }
 
   void step_at_the_end() {
-    config_.dist.overlap = false;
+    engine_.sync().set_overlap(false);
     engine_.run(batch_, progress_);
-    config_.dist.overlap = true;
+    engine_.sync().set_overlap(true);
   }
 
   void step_guarded() {
@@ -144,7 +147,7 @@ class Meter {
     trace_.set_enabled(true);
     const double start = now_s();
     const train::StepResult result = engine_.run(batch_, progress_);
-    trace_.add_step(progress_.step, start, result.spans, engine_.communication().buckets);
+    trace_.add_step(progress_.step, start, result.log.spans, engine_.sync().communication().buckets);
     trace_.set_enabled(false);
   }
 
@@ -194,7 +197,7 @@ class Meter {
   dist::Communicator& comm_;
   std::unique_ptr<dist::Communicator> alone_;
   const OverlapBench bench_;
-  train::Config config_, alone_config_, passing_config_;
+  const config::Config config_;
   std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
   nn::Dit model_;
   dataset::Batch batch_;

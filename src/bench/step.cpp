@@ -7,9 +7,10 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/bench/shapes.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/limits.hpp"
-#include "ditrain/train/memory_plan.hpp"
-#include "ditrain/train/option_table.hpp"
 #include "ditrain/train/train_step.hpp"
 
 namespace ditrain::bench {
@@ -20,14 +21,14 @@ using train::Phase;
 // A model with everything that a step needs, and the times of the steps it made.
 class Trainee {
  public:
-  Trainee(const train::Config& config, ops::Context& ctx)
-      : config_(config),
-        comm_(dist::make_null_communicator()),
-        model_(config_.model),
-        step_(config_, model_, *comm_, ctx),
+  Trainee(const config::Config& config, ops::Context& ctx)
+      : comm_(dist::make_null_communicator()),
+        plan_(plan::plan_run(config, 1, ctx.team().cluster_sizes())),
+        model_(config.model),
+        step_(plan_, model_, *comm_, ctx),
         ctx_(ctx),
-        batch_(random_batch(config_.model, config_.train.global_batch)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config_));
+        batch_(random_batch(config.model, config.train.global_batch)) {
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config));
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     step_.allocate();
@@ -38,7 +39,7 @@ class Trainee {
     const ops::Meetings met = ctx_.meetings();
     const double start = now_s();
     const train::StepResult result = step_.run(batch_, progress_);
-    samples_.push_back({now_s() - start, result.seconds, difference(ctx_.times(), before)});
+    samples_.push_back({now_s() - start, result.log.seconds, difference(ctx_.times(), before)});
     meetings_ = {ctx_.meetings().of_team - met.of_team, ctx_.meetings().of_cluster - met.of_cluster};
   }
 
@@ -56,21 +57,18 @@ class Trainee {
     fields.push_back({"cluster_barriers_a_block", a_block(meetings_.of_cluster)});
     return fields;
   }
-  int64_t kept_bytes_per_image() {
-    const int64_t at_once = config_.train.micro_batch > 0 ? config_.train.micro_batch : config_.train.global_batch;
-    return int64_t(step_.tape().kept_bytes()) / at_once;
-  }
+  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / plan_.micro_batch; }
 
  private:
-  double a_block(int64_t of_step) const { return double(of_step) / double(config_.model.depth); }
+  double a_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
 
   struct Sample {
     double seconds;
     train::PhaseTimes phases;
     ops::WorkTimes work;
   };
-  const train::Config config_;
   std::unique_ptr<dist::Communicator> comm_;
+  const plan::RunPlan plan_;
   nn::Dit model_;
   train::TrainStep step_;
   ops::Context& ctx_;
@@ -100,14 +98,14 @@ std::vector<Field> split_of(const ops::WorkTimes& work, double seconds) {
           {"other_s", seconds - accounted}};
 }
 
-train::Config step_config(const StepBench& bench, int64_t batch) {
-  train::Config config;
+config::Config step_config(const StepBench& bench, int64_t batch) {
+  config::Config config;
   config.model.name = model_name(bench.model);
   config.train.global_batch = batch;
-  if (bench.precision != config.train.precision) train::apply_set(config, "train.precision=" + bench.precision);
-  for (const std::string& set : bench.sets) train::apply_set(config, set);
+  if (bench.precision != config.train.precision) config::apply_set(config, "train.precision=" + bench.precision);
+  for (const std::string& set : bench.sets) config::apply_set(config, set);
   nn::apply_name(config.model);
-  train::validate_without_data(config);
+  config::validate_without_data(config);
   return config;
 }
 
@@ -130,8 +128,8 @@ std::string model_name(const std::string& wanted) {
 }
 
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
-  const train::Config config = step_config(bench, batch);
-  train::check_memory(train::plan_memory(config, 1), config, 1, 1);
+  const config::Config config = step_config(bench, batch);
+  plan::check_memory(plan::plan_memory(config, 1), config, 1, 1);
   harness.apply(config);
   Trainee trainee(config, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,

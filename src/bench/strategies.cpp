@@ -16,12 +16,12 @@
 #include "child.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+#include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
-#include "ditrain/train/memory_plan.hpp"
-#include "ditrain/train/option_table.hpp"
-#include "ditrain/train/rank_groups.hpp"
 #include "quantile.hpp"
 
 namespace ditrain::bench {
@@ -148,7 +148,7 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
 
 // The config of a strategy, on all cores whatever the number of ranks. Returns its path.
 std::string StrategiesMeter::config_file(const Contender& c) {
-  train::Config config;
+  config::Config config;
   config.model.name = model_name(bench_.model);
   config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
   config.train.global_batch = bench_.batch;
@@ -157,13 +157,13 @@ std::string StrategiesMeter::config_file(const Contender& c) {
   config.parallel.strategy = c.strategy;
   config.parallel.threads = threads_ / c.ranks;
   config.parallel.clusters = c.ranks == 1 ? clusters_ : 1;
-  train::apply_set(config, "train.precision=" + bench_.precision);
-  for (const std::string& set : bench_.sets) train::apply_set(config, set);
+  config::apply_set(config, "train.precision=" + bench_.precision);
+  for (const std::string& set : bench_.sets) config::apply_set(config, set);
   nn::apply_name(config.model);
-  train::validate(config);
-  train::validate_for_ranks(train::with_tensor_ranks(config, c.ranks), c.ranks);
+  config::validate(config);
+  config::validate_for_ranks(config::with_tensor_ranks(config, c.ranks), c.ranks);
   const std::string path = folder_.path() + "/" + c.strategy + ".yaml";
-  std::ofstream(path) << train::to_yaml(config);
+  std::ofstream(path) << config::to_yaml(config);
   return path;
 }
 

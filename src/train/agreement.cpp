@@ -87,7 +87,7 @@ void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
                     .hint = f[6]});
 }
 
-std::vector<Fact> start_facts(const Config& config, const TrainOptions& options) {
+std::vector<Fact> start_facts(const config::Config& config, const TrainOptions& options) {
   const std::string build = std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : "");
   const std::string command_line =
       fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
@@ -98,7 +98,7 @@ std::vector<Fact> start_facts(const Config& config, const TrainOptions& options)
            "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and weights "
            "would drift apart"},
           {"command line", command_line, "the same flags for all ranks"},
-          {"config", to_yaml(config), "one config file on a file system that all nodes share"}};
+          {"config", config::to_yaml(config), "one config file on a file system that all nodes share"}};
 }
 
 }  // namespace ditrain::train

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kReferenceImages = 4000;
 
-diffusion::SamplerConfig sampler_of(const Config& c) {
+diffusion::SamplerConfig sampler_of(const config::Config& c) {
   // Pixel models are limited to the range of their data; what latents are limited to is not known.
   const bool pixels = c.data.kind != "latents";
   const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;

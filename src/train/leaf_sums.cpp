@@ -8,19 +8,20 @@
 
 namespace ditrain::train {
 
-void LeafSums::allocate() {
-  for (int level = 0; level < levels(); ++level) waiting_.emplace_back(Shape{elements_});
+LeafSums::LeafSums(int64_t leaves, const Tensor& grads, ops::Context& ctx) : tree_(leaves), grads_(grads), ctx_(ctx) {
+  for (int level = 0; level < tree_.most_waiting(); ++level) waiting_.emplace_back(Shape{grads.size()});
 }
 
-void LeafSums::add(ops::Context& ctx, int64_t leaf, const Tensor& grads, const autograd::ArenaSlice& slice) {
+void LeafSums::ready(const MicroBatchPlace& micro, const parallel::Range& slice) {
+  const int64_t leaf = micro.number;
   const int before = tree_.waiting(leaf), after = before - tree_.merges(leaf);
   const bool waits = leaf + 1 < tree_.terms();
   if (before == after && !waits) return;
-  const Pin<float> g(grads);
+  const Pin<float> g(grads_);
   std::vector<std::unique_ptr<Pin<float>>> sums;  // those that take part
   for (int level = after; level < std::max(before, after + 1); ++level)
     sums.push_back(std::make_unique<Pin<float>>(waiting_[size_t(level)]));
-  ctx.for_range(slice.end - slice.begin, dist::kPiece, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+  ctx_.for_range(slice.size(), dist::kPiece, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t i = slice.begin + begin; i < slice.begin + end; i += dist::kPiece) {
       const int64_t count = std::min(dist::kPiece, slice.begin + end - i);
       for (int level = before - 1; level >= after; --level)

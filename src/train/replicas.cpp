@@ -4,7 +4,7 @@
 
 namespace ditrain::train {
 
-std::vector<dist::Replica> replicas_of(const Config& config, const autograd::ParameterStore& parameters,
+std::vector<dist::Replica> replicas_of(const config::Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx) {
   std::vector<dist::Replica> replicas;
   const auto add = [&](const char* name, const Tensor& tensor) {
@@ -19,7 +19,7 @@ std::vector<dist::Replica> replicas_of(const Config& config, const autograd::Par
   return replicas;
 }
 
-void verify_replicas(const Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
+void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx) {
   if (comm.world_size() > 1)
     dist::compare_replicas(comm, replicas_of(config, parameters, ctx), "after step " + std::to_string(step), part);

@@ -28,7 +28,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-std::string data_advice(const RunSummary& s, const Config& c) {
+std::string data_advice(const RunSummary& s, const config::Config& c) {
   std::string text = fmt::format("waiting for data took {} of the time: more data.loader_threads (now {})",
                                  percent(s.mean[Phase::kData] / s.wall_s), c.data.loader_threads);
   if (c.data.kind == "folder") text += ", or smaller image files";
@@ -36,7 +36,7 @@ std::string data_advice(const RunSummary& s, const Config& c) {
 }
 
 /// What may still be set, given what is set.
-std::vector<std::string> shorter_sums(const RunSummary& s, const Config& c) {
+std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config& c) {
   std::vector<std::string> ways;
   const int64_t samples = c.train.global_batch / s.ranks;
   const double share = s.least_waited_s / s.wall_s;
@@ -55,7 +55,7 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const Config& c) {
   return ways;
 }
 
-std::string sums_advice(const RunSummary& s, const Config& c) {
+std::string sums_advice(const RunSummary& s, const config::Config& c) {
   if (c.parallel.strategy == "dp_tp")
     return fmt::format(
         "every rank waited for sums, {} of the time and more: parallel.strategy: cftp exchanges no "
@@ -107,7 +107,7 @@ std::string load_line(const RunSummary& s) {
                      s.slowest_rank, s.slowest_host, s.slowest_compute_s, 100 * s.imbalance(), s.compute_s);
 }
 
-std::vector<std::string> advice(const RunSummary& s, const Config& c) {
+std::vector<std::string> advice(const RunSummary& s, const config::Config& c) {
   std::vector<std::string> lines;
   if (s.steps < kFewSteps || s.wall_s <= 0) return lines;
   const auto matters = [&](double seconds) { return seconds > kWorthSaying * s.wall_s; };

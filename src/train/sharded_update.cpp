@@ -10,9 +10,19 @@
 #include "ditrain/kernels/elementwise.hpp"
 
 namespace ditrain::train {
+
+ShardedUpdate::ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, const optim::Config& config,
+                             autograd::ParameterStore& parameters, ops::Context& ctx)
+    : shards_(shards),
+      engine_(engine),
+      config_(config),
+      parameters_(parameters),
+      ctx_(ctx),
+      grads_(parameters.grads),
+      requests_(size_t(shards.grid().size())) {}
+
 void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
-  requests_.resize(size_t(shards_.grid().size()));
   engine_.communicator().count_gradients();
   requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().shard_grain(k));
 }
@@ -23,12 +33,14 @@ std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char*
   return std::exchange(requests_[size_t(k)], nullptr)->outcome();
 }
 
-void ShardedUpdate::update(int64_t k, const optim::Config& config, const optim::StepSettings& settings) {
-  const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
-  optim::adamw_ema_step(ctx_, config, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
+void ShardedUpdate::update(int64_t first, int64_t last, const optim::StepSettings& settings) {
   const Pin<float> values(parameters_.values);
-  optim::copy_as_updated(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
-  send(k);
+  for (int64_t k = first; k < last; ++k) {
+    const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
+    optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
+    optim::copy_as_updated(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
+    send(k);
+  }
 }
 
 void ShardedUpdate::finish(dist::StepOutcome& step) {

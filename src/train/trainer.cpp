@@ -14,22 +14,21 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/measure.hpp"
+#include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
+#include "ditrain/plan/placement.hpp"
+#include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/agreement.hpp"
-#include "ditrain/train/checkpoint.hpp"
-#include "ditrain/train/cut.hpp"
 #include "ditrain/train/evaluation.hpp"
-#include "ditrain/train/inputs.hpp"
-#include "ditrain/train/kernel_settings.hpp"
-#include "ditrain/train/memory_plan.hpp"
-#include "ditrain/train/option_table.hpp"
-#include "ditrain/train/placement.hpp"
-#include "ditrain/train/rank_groups.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/run_folder.hpp"
 #include "ditrain/train/run_summary.hpp"
@@ -42,14 +41,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One more request that ranks agree on, beside those of signals: a step beat the measured peak, so it was too low.
-constexpr uint64_t kPeakTooLow = uint64_t{1} << 32;
-constexpr double kMaxMfu = 1.02;
+constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says that it was measured too low
 
 // What the run starts from: a checkpoint folder, or "" for nothing.
 std::string resume_from(const TrainOptions& options) {
   if (options.resume.empty()) return "";
-  if (options.resume != "auto") return find_checkpoint(options.resume);
+  if (options.resume != "auto") return checkpoint::find_checkpoint(options.resume);
   return io::latest_checkpoint(options.out + "/checkpoints").value_or("");
 }
 
@@ -61,7 +58,7 @@ fs::path run_of(const std::string& checkpoint) {
 // In this scope a rank waits for so long for the others, whichever of them it talks to; 0: for ever.
 class PatienceScope {
  public:
-  PatienceScope(dist::Communicator& all, RankGroups& groups, double seconds)
+  PatienceScope(dist::Communicator& all, plan::RankGroups& groups, double seconds)
       : all_(all, seconds), data_(groups.data(), seconds) {
     if (groups.tensor() != nullptr) tensor_.emplace(groups.tensor()->communicator(), seconds);
   }
@@ -74,17 +71,18 @@ class PatienceScope {
 /// All the state of one run; the functions below are its chapters.
 class Run {
  public:
-  Run(const Config& config, const TrainOptions& options, dist::Communicator& comm)
+  Run(const config::Config& config, const TrainOptions& options, dist::Communicator& comm)
       : config_(config),
         options_(options),
         comm_(comm),
         start_s_(now_s()),
-        placement_(plan_placement(config, comm)),
+        placement_(plan::plan_placement(config, comm)),
         groups_(config, comm),
         team_(placement_.team()),
         ctx_(team_),
+        plan_(plan::plan_run(config, comm.world_size(), placement_.plan.cluster_sizes, bandwidth())),
         model_(config.model, groups_.tensor_parallel()),
-        step_(config_, model_, groups_.data(), ctx_, groups_.tensor()),
+        step_(plan_, model_, groups_.data(), ctx_, groups_.tensor()),
         trace_(options.trace.has_value(), comm.rank()) {}
 
   int run();
@@ -92,14 +90,13 @@ class Run {
  private:
   bool leader() const { return comm_.rank() == 0; }
   void open();
-  std::string choose_cut();
+  plan::DomainBandwidth bandwidth();
   void start_report();
   void check_fallbacks();
   void check_same_start();
   void choose_kernels();
   void measure_peak();
   void allocate();
-  int64_t bad_files();
   void initialise_weights();
   void load_checkpoint();
   void begin_folder();
@@ -108,22 +105,23 @@ class Run {
   void after_step(StepMetrics& metrics, bool last);
   void report(StepMetrics& metrics, bool last);
   void verify();
-  uint64_t agree_on_requests(double mfu);
+  StepFacts facts();
   void checkpoint(bool must_succeed);
   void finish();
 
-  const Config& config_;
+  const config::Config config_;
   const TrainOptions& options_;
   dist::Communicator& comm_;
   double start_s_;
-  Placement placement_;
+  plan::Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // who makes the matrix products
-  RankGroups groups_;
+  plan::RankGroups groups_;
   std::unique_ptr<dist::NodeMemory>
       gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;
   ops::Context ctx_;
+  const plan::RunPlan plan_;
   nn::Dit model_;
   TrainStep step_;
   Trace trace_;
@@ -132,8 +130,9 @@ class Run {
   std::string resumed_;                // checkpoint folder; "": a new run
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
-  PhaseTimes beside_;             // checkpoints and comparisons since the last line of metrics
-  std::vector<PhaseSpan> spans_;  // since the last step was traced
+  PhaseLog beside_;               // beside the steps, since the last line of metrics: samples, checkpoints, comparisons
+  StepFacts agreed_;              // of the last step, by all ranks
+  double last_mfu_ = 0;           // of this rank
   int64_t checkpoint_step_ = -1;  // the last one written
   int64_t verified_step_ = -1;    // the last one after which the replicas were compared
   int64_t first_step_ = 0;        // of the loop
@@ -144,14 +143,13 @@ class Run {
 };
 
 void Run::open() {
-  const MemoryPlan plan = plan_memory(config_, comm_.world_size());
-  check_memory(plan, config_, comm_.world_size(), comm_.local_size());
+  plan::check_memory(plan_.memory, config_, comm_.world_size(), comm_.local_size());
   if (config_.dist.engine && groups_.data().world_size() > 1) {
     gradient_memory_ =
         std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
     if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
   }
-  data_ = open_data(config_);
+  data_ = plan::open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
     if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
     resumed_ = resume_from(options_);
@@ -159,7 +157,9 @@ void Run::open() {
       throw InputError({.where = "output",
                         .what = options_.out + " holds another run than " + resumed_,
                         .expected = "the folder of the resumed run, or a new one"});
-    if (!resumed_.empty()) check_resume(parse_config(read_checkpoint_state(resumed_).config_yaml, resumed_), config_);
+    if (!resumed_.empty())
+      config::check_resume(config::parse_config(checkpoint::read_checkpoint_state(resumed_).config_yaml, resumed_),
+                           config_);
     folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
     log::open_file(options_.out + "/log.txt");
   }
@@ -175,7 +175,7 @@ void Run::check_same_start() {
 // Collective: the notes of all ranks, each once. Once memory and threads have their places: all that can fall back has
 // done so.
 void Run::check_fallbacks() {
-  if (precision_of(config_) == DType::kBF16 && peak_type_ == DType::kF32)
+  if (config::precision_of(config_) == DType::kBF16 && peak_type_ == DType::kF32)
     placement_.notes.push_back(
         "train.precision: bf16, but this CPU has no bf16 products: less memory, but f32 would be faster");
   for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
@@ -199,22 +199,19 @@ void Run::check_fallbacks() {
   topology_ += notes_;
 }
 
-std::string Run::choose_cut() {
-  const bool several = nodes_of_clusters(placement_).size() > 1;
-  const DomainBandwidth bandwidth = several ? measure_domains(ctx_) : DomainBandwidth{};
-  const int64_t samples = micro_batch_of(config_, groups_.data().world_size());
-  const CutPlan plan = plan_cut(config_, samples, placement_.plan.cluster_sizes, bandwidth);
-  ctx_.set_cut(plan.cut);
-  return plan.why;
+// Between NUMA domains, where clusters lie in several.
+plan::DomainBandwidth Run::bandwidth() {
+  const bool several = plan::nodes_of_clusters(placement_).size() > 1;
+  return several ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
 }
 
 void Run::start_report() {
   const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
-                              kernels::dispatch_report() + products_ + "\n" + "cut: " + choose_cut() + "\n";
+                              kernels::dispatch_report() + products_ + "\n" + "cut: " + plan_.cut.why + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log::info_lines(machine);
-  log::info_lines(describe_model(config_));
-  log::info_lines(describe(plan_memory(config_, comm_.world_size())));
+  log::info_lines(plan::describe_model(config_));
+  log::info_lines(describe(plan_.memory));
   log::info("data: {}", data_->describe());
   topology_ = machine;
 }
@@ -232,47 +229,48 @@ void Run::measure_peak() {
 }
 
 void Run::choose_kernels() {
-  products_ = apply_kernel_settings(config_, placement_.topology, placement_.pus, ctx_);
+  products_ = plan::apply_kernel_settings(config_, placement_.topology, placement_.pus, ctx_);
   const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
-  peak_type_ = has_bf16 ? precision_of(config_) : DType::kF32;
+  peak_type_ = has_bf16 ? config::precision_of(config_) : DType::kF32;
 }
 
 void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining, precision_of(config_), memory::system_memory(),
+  parameters.allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config_), memory::system_memory(),
                       gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
-  const std::string refusal = spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
+  const std::string refusal = plan::spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
   if (!refusal.empty()) placement_.notes.push_back(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
-  if (!step_.engine()) return;
-  log::info("{}", step_.engine()->description());
-  log::info_lines(step_.factors().describe());
-  if (!step_.engine()->binding_failure().empty()) placement_.notes.push_back(step_.engine()->binding_failure());
+  const dist::Engine* engine = step_.sync().engine();
+  if (engine == nullptr) return;
+  log::info("{}", engine->description());
+  log::info_lines(describe_factors(plan_.gradients, config_));
+  if (!engine->binding_failure().empty()) placement_.notes.push_back(engine->binding_failure());
 }
 
 void Run::initialise_weights() {
   autograd::ParameterStore& parameters = model_.parameters();
   nn::initialise(model_, uint64_t(config_.train.seed));
   if (const std::string& from = config_.train.init_from; !from.empty()) {
-    load_weights(fs::is_regular_file(from) ? from : find_checkpoint(from) + "/ema.safetensors", parameters,
-                 parameters.values);
+    checkpoint::load_weights(fs::is_regular_file(from) ? from : checkpoint::find_checkpoint(from) + "/ema.safetensors",
+                             parameters, parameters.values);
     log::info("weights: {}", from);
   }
   step_.keep(parameters.values, parameters.ema);
 }
 
 void Run::load_checkpoint() {
-  const CheckpointState state = read_checkpoint_state(resumed_);
-  load_training_state(resumed_, model_.parameters(),
-                      [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); });
+  const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(resumed_);
+  checkpoint::load_training_state(resumed_, model_.parameters(),
+                                  [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); });
   progress_ = {state.step, state.optimizer_step, state.skipped_steps};
   checkpoint_step_ = state.step;
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
-  const Config before = parse_config(state.config_yaml, resumed_);
-  if (precision_of(config_) == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
+  const config::Config before = config::parse_config(state.config_yaml, resumed_);
+  if (config::precision_of(config_) == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
     log::warn("kernels.fuse was {} before: in bf16 it moves roundings, so the run does not continue bit for bit",
               before.kernels.fuse);
   if (state.world_size != comm_.world_size())
@@ -281,7 +279,7 @@ void Run::load_checkpoint() {
 
 // Rank 0, once nothing can be refused any more: what an abandoned continuation left after this step goes aside.
 void Run::begin_folder() {
-  folder_->write("config.yaml", to_yaml(config_));
+  folder_->write("config.yaml", config::to_yaml(config_));
   folder_->write("topology.txt", topology_);
   const int64_t lines = discard_metrics_after(options_.out, progress_.step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
@@ -294,51 +292,51 @@ void Run::begin_folder() {
   }
 }
 
-// Collective: unreadable samples that the ranks met, each counting its own; those that share a replica read the same.
-int64_t Run::bad_files() {
-  double count = double(data_->bad_files());
-  groups_.data().allreduce_sum(&count, 1);
-  return int64_t(count);
-}
-
 StepMetrics Run::one_step() {
   const double start = now_s();
-  StepMetrics m;
+  PhaseLog waited;
   dataset::Batch batch;
   {
-    const PhaseTimer timer(m.seconds, spans_, Phase::kData);
+    const PhaseTimer timer(waited, Phase::kData);
     batch = loader_->next();
   }
-  StepResult result = step_.run(batch, progress_);
+  StepResult result = step_.run(batch, progress_, facts());
   const double step_s = now_s() - start, flop = 6.0 * nn::forward_macs(config_.model);
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
-  m.seconds.add(result.seconds);
-  spans_.insert(spans_.end(), result.spans.begin(), result.spans.end());
-  m.step = progress_.step, m.loss = result.loss, m.mse = result.mse, m.vb = result.vb;
+  StepMetrics m;
+  m.seconds.add(waited.seconds), m.seconds.add(result.log.seconds);
+  std::vector<PhaseSpan> spans = std::exchange(beside_.spans, {});
+  for (const PhaseLog* log : {&waited, &result.log}) spans.insert(spans.end(), log->spans.begin(), log->spans.end());
+  agreed_ = result.facts;
+  m.step = progress_.step, m.loss = agreed_.loss, m.mse = agreed_.mse, m.vb = agreed_.vb;
   m.lr = result.lr, m.grad_norm = result.grad_norm, m.non_finite = result.non_finite;
   m.images_per_second = double(config_.train.global_batch) / step_s;
   m.tflops = flop * m.images_per_second * 1e-12;
   m.mfu = m.tflops * 1e12 / peak_flops_;
-  m.skipped_steps = progress_.skipped_steps, m.bad_files = bad_files();
+  last_mfu_ = m.mfu;
+  m.skipped_steps = progress_.skipped_steps, m.bad_files = int64_t(agreed_.bad_files);
   m.allreduce_hidden_s = result.allreduce_hidden_s;
-  trace_.add_step(m.step, start, std::exchange(spans_, {}), step_.communication().buckets);
+  trace_.add_step(m.step, start, spans, step_.sync().communication().buckets);
   return m;
 }
 
 // Collective: a run in which ranks differ ends here, before it writes anything.
 void Run::verify() {
   if (config_.dist.verify_every == 0 || verified_step_ == progress_.step) return;
-  const PhaseTimer timer(beside_, spans_, Phase::kVerify);
+  const PhaseTimer timer(beside_, Phase::kVerify);
   const int part = groups_.tensor() ? groups_.tensor()->communicator().rank() : 0;
   verify_replicas(config_, model_.parameters(), progress_.step, part, comm_, ctx_);
   verified_step_ = progress_.step;
 }
 
-uint64_t Run::agree_on_requests(double mfu) {
-  uint64_t mine = platform::take_signal_flags();
-  if (options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours) mine |= platform::kStopRequested;
-  if (mfu > kMaxMfu) mine |= kPeakTooLow;
-  return comm_.allreduce_or(mine);
+// What this rank tells the others in the step that begins. Unreadable samples: each rank counts its own.
+StepFacts Run::facts() {
+  const uint64_t flags = platform::take_signal_flags();
+  const bool time_is_over = options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours;
+  return {.bad_files = double(data_->bad_files()),
+          .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
+          .checkpoint = (flags & platform::kCheckpointRequested) != 0,
+          .peak_too_low = last_mfu_ > kMaxMfu};
 }
 
 void Run::checkpoint(bool must_succeed) {
@@ -346,28 +344,28 @@ void Run::checkpoint(bool must_succeed) {
   DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
   verify();
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 writes
-  const PhaseTimer timer(beside_, spans_, Phase::kCheckpoint);
+  const PhaseTimer timer(beside_, Phase::kCheckpoint);
   std::string problem;
-  WholeState whole;
-  if (step_.is_sharded()) whole = [this](const Tensor& state) -> const Tensor& { return step_.whole(state); };
+  checkpoint::WholeState whole;
+  if (plan_.gradients.sharded) whole = [this](const Tensor& state) -> const Tensor& { return step_.whole(state); };
   if (leader()) try {
-      const CheckpointState state{.step = progress_.step,
-                                  .optimizer_step = progress_.optimizer_step,
-                                  .skipped_steps = progress_.skipped_steps,
-                                  .world_size = comm_.world_size(),
-                                  .isa = kernels::chosen_isa(),
-                                  .kernels = kernels::dispatch_report(),
-                                  .version = kVersion,
-                                  .config_yaml = to_yaml(config_)};
-      log::info("checkpoint: {}", save_checkpoint(folder_->checkpoints(), state, model_.parameters(),
-                                                  config_.checkpoint, groups_.tensor(), whole));
+      const checkpoint::CheckpointState state{.step = progress_.step,
+                                              .optimizer_step = progress_.optimizer_step,
+                                              .skipped_steps = progress_.skipped_steps,
+                                              .world_size = comm_.world_size(),
+                                              .isa = kernels::chosen_isa(),
+                                              .kernels = kernels::dispatch_report(),
+                                              .version = kVersion,
+                                              .config_yaml = config::to_yaml(config_)};
+      log::info("checkpoint: {}", checkpoint::save_checkpoint(folder_->checkpoints(), state, model_.parameters(),
+                                                              config_.checkpoint, groups_.tensor(), whole));
     } catch (const RunError& e) {
       problem = e.what();
     }
   else if (groups_.tensor() && groups_.data().rank() == 0)
-    help_save_checkpoint(*groups_.tensor(), model_.parameters());
+    checkpoint::help_save_checkpoint(*groups_.tensor(), model_.parameters());
   else
-    accompany_checkpoint(model_.parameters(), whole);
+    checkpoint::accompany_checkpoint(model_.parameters(), whole);
   const bool failed = comm_.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!failed) checkpoint_step_ = progress_.step;
   if (failed && must_succeed)
@@ -384,19 +382,19 @@ void Run::after_step(StepMetrics& m, bool last) {
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   Evaluation evaluation{config_, model_, *data_, comm_, ctx_, step_.whole(model_.parameters().ema)};
   if (due(config_.sample.every_steps)) {
-    const PhaseTimer timer(m.seconds, spans_, Phase::kSample);
+    const PhaseTimer timer(beside_, Phase::kSample);
     evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",
                            last && config_.eval.every_steps > 0, m.extra);
   }
   if (due(config_.eval.every_steps)) {
-    const PhaseTimer timer(m.seconds, spans_, Phase::kEval);
+    const PhaseTimer timer(beside_, Phase::kEval);
     evaluation.validation(m.extra);
   }
   comm_.barrier();
 }
 
 void Run::report(StepMetrics& m, bool last) {
-  m.seconds.add(std::exchange(beside_, {}));
+  m.seconds.add(std::exchange(beside_.seconds, {}));
   m.rss_bytes = platform::resident_bytes();
   m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradient_memory_ ? gradient_memory_->peak_bytes() : 0);
   total_.add(m.seconds);
@@ -428,10 +426,9 @@ int Run::train_loop() {
     }
     if (config_.dist.verify_every > 0 && progress_.step % config_.dist.verify_every == 0) verify();
     if (m.non_finite.empty() || last) after_step(m, last);
-    const uint64_t requests = agree_on_requests(m.mfu);
-    if ((requests & kPeakTooLow) != 0) measure_peak();
-    const bool stop = (requests & platform::kStopRequested) != 0 && !last;
-    const bool wanted = (requests & platform::kCheckpointRequested) != 0 ||
+    if (agreed_.peak_too_low) measure_peak();
+    const bool stop = agreed_.stop && !last;
+    const bool wanted = agreed_.checkpoint ||
                         (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);
     report(m, last || stop);  // before the checkpoint: what that holds has its line
     if (last || stop || wanted) checkpoint(last || stop);
@@ -445,7 +442,7 @@ int Run::train_loop() {
 }
 
 void Run::finish() {
-  total_.add(beside_);
+  total_.add(beside_.seconds);
   const double wall = now_s() - loop_start_s_;
   log::info_lines(phase_table(total_, wall, comm_));
   const RunSummary summary = summarise({.total = total_,
@@ -455,7 +452,7 @@ void Run::finish() {
                                         .comm_shares_cores = comm_.world_size() > 1 && placement_.comm_pus.empty()},
                                        comm_);
   log::info_lines(load_line(summary));
-  if (step_.engine()) {
+  if (step_.sync().engine()) {
     const double in_group = groups_.tensor() ? groups_.tensor()->summing_s() : 0;
     double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed] - in_group};
     comm_.allreduce_sum(seconds, 2);
@@ -472,12 +469,11 @@ void Run::finish() {
   }
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
-  const int64_t bad = bad_files();
-  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps, bad,
-            format_bytes(size_t(peak)));
+  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps,
+            int64_t(agreed_.bad_files), plan::format_bytes(size_t(peak)));
   for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;
-  trace_.add_phases(spans_);
+  trace_.add_phases(beside_.spans);
   const std::string path = options_.trace->empty() ? options_.out + "/trace.json" : *options_.trace;
   trace_.write(path, comm_);
   log::info("trace: {}", path);
@@ -524,10 +520,10 @@ int Run::run() {
 
 }  // namespace
 
-int run_training(const Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
-  validate(wanted);
-  const Config config = with_tensor_ranks(wanted, comm);
-  validate_for_ranks(config, comm.world_size());
+int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
+  config::validate(wanted);
+  const config::Config config = plan::with_tensor_ranks(wanted, comm);
+  config::validate_for_ranks(config, comm.world_size());
   check_agreement(comm, start_facts(config, options));
   Run run(config, options, comm);
   return run.run();

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/peers.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
-#include "ditrain/train/kernel_settings.hpp"
-#include "ditrain/train/option_table.hpp"
 #include "io/temporary_folder.hpp"
 
 using namespace ditrain;
@@ -35,7 +35,7 @@ class ScratchTuning {
   }
   ~ScratchTuning() { before_.empty() ? unsetenv("DITRAIN_TUNING") : setenv("DITRAIN_TUNING", before_.c_str(), 1); }
   void write(const kernels::GemmBlocking& derived) const {
-    train::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, {28, 256}}, path());
+    plan::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, {28, 256}}, path());
   }
 
  private:
@@ -50,7 +50,7 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
   const ScratchTuning tuning;
   const bool tuned = GENERATE(false, true);
   Harness harness(1, Effort::quick());  // a second thread of oneDNN upsets the address sanitizer, see peers_test
-  if (tuned) tuning.write(train::derived_blocking(harness.placement().topology));
+  if (tuned) tuning.write(plan::derived_blocking(harness.placement().topology));
   bench_ladder(harness, tiny());
   const Json j = Json::parse(to_json(harness.report()));
   int left_out = 0;
@@ -82,8 +82,8 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
 
 TEST_CASE("ladder: its switches are keys of the config") {
   for (const Rung& rung : ladder_rungs()) {
-    train::Config config;
-    for (const std::string& set : rung.sets) CHECK_NOTHROW(train::apply_set(config, set));
+    config::Config config;
+    for (const std::string& set : rung.sets) CHECK_NOTHROW(config::apply_set(config, set));
   }
 }
 

@@ -16,13 +16,13 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/config/program.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/engine.hpp"
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/dist/node_memory.hpp"
 #include "ditrain/dist/placement.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "ditrain/train/program.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dist;
@@ -83,7 +83,9 @@ void check_gradient_sums(Communicator& comm) {
 
 void check_unwaited_request(Communicator& comm) {
   std::vector<float> x = gradients_of(comm.rank(), 15000);
-  { const auto request = comm.start_allreduce_sum(x.data(), 15000); }
+  {
+    const auto request = comm.start_allreduce_sum(x.data(), 15000);
+  }
   expect(is_sum(x, comm), "a request that goes out of scope is finished", comm);
 }
 
@@ -419,8 +421,8 @@ int main(int argc, char** argv) {
   const MpiConfig config{
       .max_count = kMaxCount, .funneled = mode == "funneled", .ranks_per_node = mode == "nodes_of_2" ? 2 : 0};
   if (mode == "late")
-    return train::run_mpi_program("late", argc, argv,
-                                  [&](Communicator& comm) { return give_up_one_after_the_other(comm, number); });
+    return config::run_mpi_program("late", argc, argv,
+                                   [&](Communicator& comm) { return give_up_one_after_the_other(comm, number); });
   const auto comm = make_communicator(&argc, &argv, config);
   if (mode == "abort") abort_while_others_wait(*comm, number);
   if (mode == "hang" || mode == "stop") wait_for_who_does_not_come(*comm, mode == "stop");

@@ -11,8 +11,8 @@ using namespace ditrain::test;
 namespace {
 
 /// Several buckets a step.
-train::Config ranks_config() {
-  train::Config c = small_config();
+config::Config ranks_config() {
+  config::Config c = small_config();
   c.dist.bucket_mib = 0.03;
   return c;
 }
@@ -20,10 +20,10 @@ train::Config ranks_config() {
 }  // namespace
 
 TEST_CASE("weights that are updated bucket by bucket have the bits of those updated at the end") {
-  train::Config early = ranks_config();
+  config::Config early = ranks_config();
   early.train.precision = GENERATE("f32", "bf16");
   early.dist.allreduce = GENERATE("flat", "hierarchical");
-  train::Config late = early, in_passing = early;
+  config::Config late = early, in_passing = early;
   late.train.on_non_finite = "skip";
   in_passing.dist.engine = false;
   if (GENERATE(true, false)) early.dist.adaln = late.dist.adaln = "reduce";
@@ -45,7 +45,7 @@ TEST_CASE("weights that are updated bucket by bucket have the bits of those upda
 
 TEST_CASE(
     "dist.adaln: factors of all ranks make the gradients that sums of matrices make, the same bits on all ranks") {
-  train::Config reduce = ranks_config();
+  config::Config reduce = ranks_config();
   reduce.train.global_batch = 12;
   reduce.train.micro_batch = GENERATE(0, 1);
   reduce.train.precision = GENERATE("f32", "bf16");
@@ -53,13 +53,13 @@ TEST_CASE(
   reduce.dist.allreduce = GENERATE("hierarchical", "flat");
   CAPTURE(reduce.train.micro_batch, reduce.train.precision, reduce.optimizer.clip_norm, reduce.dist.allreduce);
   reduce.dist.adaln = "reduce";
-  train::Config factors = reduce, sharded = reduce;
+  config::Config factors = reduce, sharded = reduce;
   factors.dist.adaln = "factors";
   sharded.dist.adaln = "auto", sharded.dist.shard_optimizer = true;
   for (const auto& [r, per_node] : {std::pair{1, 1}, {2, 2}, {2, 1}, {3, 2}, {4, 4}}) {
     const int ranks = r, ranks_per_node = per_node;
     CAPTURE(ranks, ranks_per_node);
-    const auto run = [&](const train::Config& config) {
+    const auto run = [&](const config::Config& config) {
       return train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, config, 2);
     };
     const auto want = run(reduce), got = run(factors), of_shards = run(sharded);
@@ -81,35 +81,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer bytes") {
-  train::Config config = small_config();  // width 32: blocks have 192 x 32, the final layer 64 x 32
-  nn::Dit model(config.model);
-  const auto layers = [&](int64_t global_batch, int replicas) {
-    config.train.global_batch = global_batch;
-    return train::AdalnFactors(config, model.parameters(), replicas).slices().size();
-  };
-  CHECK(layers(21, 2) == 4);  // 21 (64 + 32) <= 64 32
-  CHECK(layers(22, 2) == 3);
-  CHECK(layers(27, 2) == 3);  // 27 (192 + 32) <= 192 32
-  CHECK(layers(28, 2) == 0);
-  CHECK(layers(4, 1) == 0);
-  const train::AdalnFactors some(config, model.parameters(), 1);
-  CHECK(some.describe() == "");
-  config.train.global_batch = 16;
-  // (2 - 1) / 2 of 16 x (3 x 224 + 96) and twice that of 3 x (192 x 32 + 192) + 64 x 32 + 64 elements.
-  CHECK(train::AdalnFactors(config, model.parameters(), 2).describe() ==
-        "adaLN gradients of 4 layers: 16 samples' factors are gathered, a step brings a rank 24.0 KiB instead of 82.5 "
-        "KiB");
-  config.dist.reproducible = true;
-  CHECK(layers(4, 2) == 0);
-  config.dist.reproducible = false, config.dist.engine = false;
-  CHECK(layers(4, 2) == 0);
-  config.dist.engine = true, config.dist.adaln = "reduce";
-  CHECK(layers(4, 2) == 0);
-}
-
 TEST_CASE("a bad step spoils weights only where they are updated early, on all ranks, and says so") {
-  train::Config config = ranks_config();
+  config::Config config = ranks_config();
   const auto poison = [](int rank, dataset::Batch& batch) {
     if (rank == 1) batch.images[5] = std::numeric_limits<float>::infinity();
   };
@@ -142,7 +115,7 @@ TEST_CASE("a bad step spoils weights only where they are updated early, on all r
 }
 
 TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give the same bits") {
-  train::Config config = ranks_config();
+  config::Config config = ranks_config();
   config.dist.reproducible = true;
   config.train.global_batch = 8;
   config.train.micro_batch = GENERATE(1, 2);
@@ -164,7 +137,7 @@ TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give 
 }
 
 TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and one leaf a rank") {
-  train::Config config = ranks_config();
+  config::Config config = ranks_config();
   config.dist.reproducible = true;
   config.train.global_batch = 6;
   config.train.micro_batch = 1;
@@ -176,7 +149,7 @@ TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and on
 }
 
 TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a part of their memory") {
-  train::Config config = ranks_config();
+  config::Config config = ranks_config();
   config.dist.bucket_mib = 0.2;  // several pieces each
   config.model.hidden_size = 64;
   config.train.global_batch = 12;
@@ -184,7 +157,7 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
   config.dist.allreduce = GENERATE("hierarchical", "flat");
   config.train.precision = GENERATE("f32", "bf16");
   CAPTURE(config.optimizer.clip_norm, config.dist.allreduce, config.train.precision);
-  train::Config sharded = config;
+  config::Config sharded = config;
   sharded.dist.shard_optimizer = true;
   for (const auto& [ranks, ranks_per_node] : {std::pair{1, 1}, {2, 1}, {3, 3}, {3, 2}}) {
     CAPTURE(ranks, ranks_per_node);
@@ -203,7 +176,7 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
 }
 
 TEST_CASE("dist.shard_optimizer with dist.reproducible, and after steps that are left out") {
-  train::Config config = ranks_config();
+  config::Config config = ranks_config();
   config.dist.bucket_mib = 0.2;
   config.train.global_batch = 8, config.train.micro_batch = 2;
   config.dist.reproducible = true;

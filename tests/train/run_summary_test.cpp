@@ -20,13 +20,13 @@ RunSummary good_run() {
   return s;
 }
 
-Config on_16_samples() {
-  Config c;
+config::Config on_16_samples() {
+  config::Config c;
   c.train.global_batch = 16;
   return c;
 }
 
-std::string only_advice(const RunSummary& s, const Config& c) {
+std::string only_advice(const RunSummary& s, const config::Config& c) {
   const std::vector<std::string> lines = advice(s, c);
   REQUIRE(lines.size() == 1);
   return lines.front();
@@ -46,7 +46,7 @@ TEST_CASE("advice: none where nothing is to be gained, nor from a handful of ste
 TEST_CASE("advice: waiting for data asks for loader threads") {
   RunSummary s = good_run();
   s.mean[Phase::kData] = 12;
-  Config c;
+  config::Config c;
   c.data.loader_threads = 3;
   CHECK(only_advice(s, c) == "waiting for data took 12 % of the time: more data.loader_threads (now 3)");
   c.data.kind = "folder";
@@ -56,7 +56,7 @@ TEST_CASE("advice: waiting for data asks for loader threads") {
 TEST_CASE("advice: what shortens sums is what is not set yet") {
   RunSummary s = good_run();
   s.least_waited_s = 9;
-  Config c = on_16_samples();
+  config::Config c = on_16_samples();
   CHECK_THAT(only_advice(s, c), Contains("9 % of the time") && Contains("dist.wire: bf16") &&
                                     Contains("train.global_batch") && !Contains("micro_batch") &&
                                     !Contains("dist.overlap") && !Contains("comm_cores") && !Contains("allreduce"));
@@ -89,7 +89,7 @@ TEST_CASE("advice: a slow rank is named, with its threads if they are fewer") {
 TEST_CASE("advice: checkpoints and comparisons that take long ask for a larger interval") {
   RunSummary s = good_run();
   s.mean[Phase::kCheckpoint] = 10;
-  Config c;
+  config::Config c;
   c.checkpoint.every_steps = 5;
   CHECK_THAT(only_advice(s, c), Contains("checkpoint.every_steps (now 5)"));
   c.checkpoint.every_steps = 0;  // the last one has to be

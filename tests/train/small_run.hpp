@@ -8,23 +8,15 @@
 
 #include "dist/thread_world.hpp"
 #include "ditrain/dist/node_memory.hpp"
-#include "ditrain/train/memory_plan.hpp"
+#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "support/random_tensor.hpp"
+#include "support/small_config.hpp"
 
 namespace ditrain::test {
 
-inline train::Config small_config() {
-  train::Config c;
-  c.model.name = "custom";
-  c.model.input_height = c.model.input_width = 8, c.model.in_channels = 3, c.model.patch_size = 2;
-  c.model.hidden_size = 32, c.model.depth = 3, c.model.num_heads = 4, c.model.num_classes = 5;
-  c.train.global_batch = 4;
-  return c;
-}
-
 /// `count` samples of the global batch from number `first` on.
-inline dataset::Batch random_batch(const train::Config& c, int64_t first, int64_t count) {
+inline dataset::Batch random_batch(const config::Config& c, int64_t first, int64_t count) {
   const int64_t elements = c.model.in_channels * c.model.pixels();
   const std::vector<float> all = to_vector(random_tensor({c.train.global_batch, elements}, 3));
   dataset::Batch batch;
@@ -32,7 +24,7 @@ inline dataset::Batch random_batch(const train::Config& c, int64_t first, int64_
   for (int64_t i = first; i < first + count; ++i) batch.labels.push_back(i % c.model.num_classes);
   return batch;
 }
-inline dataset::Batch random_batch(const train::Config& c) { return random_batch(c, 0, c.train.global_batch); }
+inline dataset::Batch random_batch(const config::Config& c) { return random_batch(c, 0, c.train.global_batch); }
 
 /// A whole arena of weights; 0 between parameters, as everywhere.
 inline Tensor random_weights(nn::Dit& model) {
@@ -67,7 +59,7 @@ inline bool is_rounded(const Tensor& x, const Tensor& y) {
 }
 
 /// All ranks of the world make `steps` steps on their shares of one batch; `change` may spoil what a rank gets.
-inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const train::Config& config, int steps,
+inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Config& config, int steps,
                                          const std::function<void(int rank, dataset::Batch&)>& change = {}) {
   std::vector<RankOutcome> outcomes(static_cast<size_t>(world.ranks));
   run_ranks(world, [&](ThreadCommunicator& comm) {
@@ -77,8 +69,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const train::Confi
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
-    train::TrainStep step(config, model, comm, ctx);
-    parameters.allocate(autograd::ParameterStore::For::kTraining, train::precision_of(config), memory::system_memory(),
+    train::TrainStep step(plan::plan_run(config, comm.world_size(), team.cluster_sizes()), model, comm, ctx);
+    parameters.allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config), memory::system_memory(),
                         &*gradients, step.state_elements());
     copy(random_weights(model), parameters.values);
     step.allocate(&*gradients);
@@ -90,7 +82,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const train::Confi
     train::Progress progress;
     for (int i = 0; i < steps; ++i) {
       const train::StepResult result = step.run(batch, progress);
-      o.losses.push_back(result.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
+      o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
     }
     o.values = to_vector(parameters.values);
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);

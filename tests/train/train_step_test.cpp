@@ -13,15 +13,19 @@ using namespace ditrain::train;
 namespace {
 
 struct Rig {
-  explicit Rig(const Config& c, int workers = 1)
-      : config(c), model(c.model), team({.num_workers = workers}), ctx(team), step(config, model, *comm, ctx) {
-    model.parameters().allocate(autograd::ParameterStore::For::kTraining, precision_of(config));
+  explicit Rig(const config::Config& c, int workers = 1)
+      : config(c),
+        model(c.model),
+        team({.num_workers = workers}),
+        ctx(team),
+        step(plan::plan_run(config, 1, team.cluster_sizes()), model, *comm, ctx) {
+    model.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config));
     copy(random_tensor({model.parameters().arena_size()}, 5, 0.1f), model.parameters().values);
     step.allocate();
   }
   StepResult run() { return step.run(random_batch(config), progress); }
 
-  Config config;
+  config::Config config;
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
   nn::Dit model;
   parallel::Team team;
@@ -38,7 +42,7 @@ struct Outcome {
 };
 Outcome two_steps(Rig& rig) {
   Outcome o;
-  for (int i = 0; i < 2; ++i) o.losses.push_back(rig.run().loss);
+  for (int i = 0; i < 2; ++i) o.losses.push_back(rig.run().facts.loss);
   o.grads = to_vector(rig.model.parameters().grads), o.values = to_vector(rig.model.parameters().values);
   return o;
 }
@@ -46,7 +50,7 @@ Outcome two_steps(Rig& rig) {
 }  // namespace
 
 TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
-  Config config = small_config();
+  config::Config config = small_config();
   config.train.micro_batch = GENERATE(0, 2);
   std::vector<Outcome> outcomes;
   for (const std::string& mode : all_words<nn::Recompute>())
@@ -61,7 +65,7 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
 }
 
 TEST_CASE("in bf16 the copy of the weights follows them: from the first step on, and over steps that are skipped") {
-  Config config = small_config();
+  config::Config config = small_config();
   config.train.precision = "bf16";
   Rig rig(config, 2);
   const Tensor &values = rig.model.parameters().values, &bf16 = rig.model.parameters().values_bf16;
@@ -87,7 +91,7 @@ TEST_CASE("in bf16 the copy of the weights follows them: from the first step on,
 }
 
 TEST_CASE("a step in bf16 has the losses of one in f32 but for roundings, and the same bits for any team") {
-  Config config = small_config();
+  config::Config config = small_config();
   Rig f32(config);
   config.train.precision = "bf16";
   Rig one(config), three(config, 3);
@@ -98,7 +102,7 @@ TEST_CASE("a step in bf16 has the losses of one in f32 but for roundings, and th
 }
 
 TEST_CASE("gradients left from before have no part in a step") {
-  Config config = small_config();
+  config::Config config = small_config();
   config.train.micro_batch = GENERATE(0, 2);
   Rig clean(config), dirty(config);
   for (const autograd::Parameter* p : dirty.model.parameters().state_dict())
@@ -109,7 +113,7 @@ TEST_CASE("gradients left from before have no part in a step") {
 }
 
 TEST_CASE("the gradient of two micro-batches is that of all samples at once, up to rounding") {
-  Config config = small_config();
+  config::Config config = small_config();
   Rig whole(config);
   config.train.micro_batch = 2;
   Rig parts(config);

@@ -16,10 +16,10 @@
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/bench/report.hpp"
+#include "ditrain/config/config.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/ops/context.hpp"
-#include "ditrain/train/config.hpp"
-#include "ditrain/train/placement.hpp"
+#include "ditrain/plan/placement.hpp"
 
 namespace ditrain::bench {
 
@@ -66,12 +66,12 @@ class Harness {
 
   ops::Context& ctx() { return ctx_; }
   const Effort& effort() const { return effort_; }
-  const train::Placement& placement() const { return placement_; }
+  const plan::Placement& placement() const { return placement_; }
   int num_threads() const { return placement_.threads; }
 
   /// Section `kernels` of a config for the rows that follow; at first that of the defaults, but without a tuning file:
   /// a damaged one must not stop who writes a new one.
-  void apply(const train::Config& config);
+  void apply(const config::Config& config);
   const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
 
   /// One row: our work and its limiting loop in turn, then our work and the rivals in turn.
@@ -113,7 +113,7 @@ class Harness {
   void compare(const Work& work, Row& row);
 
   Effort effort_;
-  train::Placement placement_;
+  plan::Placement placement_;
   parallel::Team team_;
   ops::Context ctx_;
   std::string products_;

@@ -29,7 +29,7 @@ void bench_steps(Harness& harness, const StepBench& bench);
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name = "");
 
 /// The config of those steps, checked. Errors: as bench_steps, but for memory
-train::Config step_config(const StepBench& bench, int64_t batch);
+config::Config step_config(const StepBench& bench, int64_t batch);
 /// `batch` samples for the model: standard normal images, uniform labels.
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 

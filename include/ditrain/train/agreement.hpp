@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/train/config.hpp"
 #include "ditrain/train/trainer.hpp"
 
 namespace ditrain::train {
@@ -20,6 +20,6 @@ struct Fact {
 void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine);
 
 /// Program, instruction set, command line and config of this process.
-std::vector<Fact> start_facts(const Config& config, const TrainOptions& options);
+std::vector<Fact> start_facts(const config::Config& config, const TrainOptions& options);
 
 }  // namespace ditrain::train

@@ -3,16 +3,16 @@
 #include <map>
 #include <string>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/nn/dit.hpp"
-#include "ditrain/train/config.hpp"
 
 namespace ditrain::train {
 
 /// Collective. Results are added to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
-  const Config& config;
+  const config::Config& config;
   nn::Dit& model;
   const dataset::Dataset& data;
   dist::Communicator& comm;

@@ -4,28 +4,24 @@
 #pragma once
 #include <vector>
 
-#include "ditrain/autograd/parameters.hpp"
 #include "ditrain/dist/sums.hpp"
-#include "ditrain/ops/context.hpp"
+#include "ditrain/train/sync_policy.hpp"
 
 namespace ditrain::train {
 
-class LeafSums {
+class LeafSums final : public SyncPolicy {
  public:
-  /// Declares; allocate() allocates.
-  LeafSums(int64_t leaves, int64_t arena_elements) : tree_(leaves), elements_(arena_elements) {}
-  void allocate();
-  size_t bytes() const { return size_t(tree_.most_waiting()) * size_t(elements_) * sizeof(float); }
-  int levels() const { return tree_.most_waiting(); }
+  /// Allocates. `grads`: the gradient arena, which must outlive this.
+  LeafSums(int64_t leaves, const Tensor& grads, ops::Context& ctx);
 
-  /// The gradients of a slice are those of leaf `leaf` (0, 1, ...), final. Once it is the last leaf's turn, `grads`
-  /// holds the sum of all there.
-  /// Threads:  cuts the slice by elements
-  void add(ops::Context& ctx, int64_t leaf, const Tensor& grads, const autograd::ArenaSlice& slice);
+  /// The gradients of a slice are those of leaf micro.number, final. Once it is the last leaf's turn, the arena holds
+  /// the sum of all there. Threads:  cuts the slice by elements
+  void ready(const MicroBatchPlace& micro, const parallel::Range& slice) override;
 
  private:
   dist::SumTree tree_;
-  int64_t elements_;
+  const Tensor grads_;
+  ops::Context& ctx_;
   std::vector<Tensor> waiting_;  // the oldest first
 };
 

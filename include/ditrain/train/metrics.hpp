@@ -45,22 +45,26 @@ class PhaseTimes {
   std::array<double, kPhaseNames.size()> seconds_{};
 };
 
-/// Adds the time of its own life to a phase, and to a list for the timeline.
+/// Times of phases, and where they lie.
+struct PhaseLog {
+  PhaseTimes seconds = {};
+  std::vector<PhaseSpan> spans = {};
+};
+
+/// Adds the time of its own life to a phase.
 class PhaseTimer {
  public:
-  PhaseTimer(PhaseTimes& times, std::vector<PhaseSpan>& spans, Phase phase)
-      : times_(times), spans_(spans), phase_(phase), start_s_(now_s()) {}
+  PhaseTimer(PhaseLog& log, Phase phase) : log_(log), phase_(phase), start_s_(now_s()) {}
   ~PhaseTimer() {
     const double end_s = now_s();
-    times_[phase_] += end_s - start_s_;
-    spans_.push_back({phase_, start_s_, end_s});
+    log_.seconds[phase_] += end_s - start_s_;
+    log_.spans.push_back({phase_, start_s_, end_s});
   }
   PhaseTimer(const PhaseTimer&) = delete;
   PhaseTimer& operator=(const PhaseTimer&) = delete;
 
  private:
-  PhaseTimes& times_;
-  std::vector<PhaseSpan>& spans_;
+  PhaseLog& log_;
   Phase phase_;
   double start_s_;
 };

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/train/config.hpp"
 #include "ditrain/train/metrics.hpp"
 
 namespace ditrain::train {
@@ -48,6 +48,6 @@ std::string load_line(const RunSummary& summary);
 ///           sums       where even the rank that waits least waits: the settings that shorten it and are not set yet
 ///           imbalance  the slowest rank: fewer threads than others, or its place in topology.txt
 ///           checkpoint, verify  a larger interval
-std::vector<std::string> advice(const RunSummary& summary, const Config& config);
+std::vector<std::string> advice(const RunSummary& summary, const config::Config& config);
 
 }  // namespace ditrain::train

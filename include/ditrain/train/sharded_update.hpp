@@ -2,7 +2,7 @@
 // shards, nothing of the others. A rank updates the weights of its shards; the gradient arena, whose sums are used up
 // by then, carries the new weights to all.
 //
-//   bucket of gradients summed -> update(k): own shard of the weights -> gradient arena -> all ranks -> finish():
+//   bucket of gradients summed -> update(): own shard of the weights -> gradient arena -> all ranks -> finish():
 //   weights
 //
 // Whoever needs a whole arena of the state (checkpoints, samples) gets it in the gradient arena, too: no further
@@ -13,37 +13,34 @@
 #include <vector>
 
 #include "ditrain/dist/engine.hpp"
-#include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/dist/shards.hpp"
-#include "ditrain/optim/optimizer.hpp"
+#include "ditrain/train/state_update.hpp"
 
 namespace ditrain::train {
 
-class ShardedUpdate {
+class ShardedUpdate final : public StateUpdate {
  public:
-  /// The store has its gradients in the engine's arena, and `shards` elements of each moment and of the EMA.
-  ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, autograd::ParameterStore& parameters,
-                ops::Context& ctx)
-      : shards_(shards), engine_(engine), parameters_(parameters), ctx_(ctx), grads_(parameters.grads) {}
+  /// The store has its gradients in the engine's arena, and shards.size() elements of each moment and of the EMA.
+  ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, const optim::Config& config,
+                autograd::ParameterStore& parameters, ops::Context& ctx);
 
-  /// Bucket k is summed: updates this rank's shard of it, and starts to send it to all. In one order on all ranks.
-  void update(int64_t k, const optim::Config& config, const optim::StepSettings& settings);
-  /// Returns when the weights (and their bf16 copy) of all buckets so updated are here; adds how they came to `step`.
+  /// Updates this rank's shard of each bucket, and starts to send it to all. In one order on all ranks.
+  void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
+  /// Returns when the weights (and their bf16 copy) of all buckets are here.
   /// Errors: RunError naming ranks if they are not, after the communicator's timeout
-  void finish(dist::StepOutcome& step);
+  void finish(dist::StepOutcome& step) override;
 
-  /// Collective: a moment or the EMA of all ranks, whole. It lies in the gradient arena: valid until the next call or
-  /// step.
-  const Tensor& whole(const Tensor& state);
-  /// Takes this rank's shards of a whole arena into `state`.
-  void keep(const Tensor& whole, const Tensor& state);
+  /// Collective. It lies in the gradient arena: valid until the next call or step.
+  const Tensor& whole(const Tensor& state) override;
+  void keep(const Tensor& whole, const Tensor& state) override;
 
  private:
   void send(int64_t k);
   std::optional<dist::ReductionOutcome> wait(int64_t k, const char* what);
 
-  const dist::Shards& shards_;
+  const dist::Shards shards_;
   dist::Engine& engine_;
+  const optim::Config config_;
   autograd::ParameterStore& parameters_;
   ops::Context& ctx_;
   Pin<float> grads_;

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/train/config.hpp"
 
 namespace ditrain::train {
 
@@ -22,6 +22,6 @@ struct TrainOptions {
 /// allocated,
 ///           and for checkpoints that do not fit; RunError for a loss that is not finite (on_non_finite: stop) or a
 ///           last checkpoint that cannot be written
-int run_training(const Config& config, const TrainOptions& options, dist::Communicator& comm);
+int run_training(const config::Config& config, const TrainOptions& options, dist::Communicator& comm);
 
 }  // namespace ditrain::train

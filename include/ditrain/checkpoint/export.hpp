@@ -1,0 +1,46 @@
+// From a checkpoint, or an exported file, to a model with weights, and from a model to files that other programs read.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/config/config.hpp"
+
+namespace ditrain::checkpoint {
+
+/// Weights on disk and the config of the model that they belong to.
+struct WeightsSource {
+  std::string file;  ///< the .safetensors file
+  config::Config config;
+  int64_t step = -1;  ///< optimiser steps done; -1: the file does not say
+};
+
+/// Looks for weights. `path` is a run folder, a folder of checkpoints or a checkpoint folder, of which `weights` ("ema"
+/// or "model") picks the file; or a .safetensors file: one that ditexport wrote carries its config, others need
+/// state.json beside them (checkpoints) or config.yaml beside them.
+/// Errors:   InputError if there is nothing, if no config can be found, and for other words in `weights`
+WeightsSource find_weights(const std::string& path, const std::string& weights);
+
+/// The model of that source with its weights, allocated for inference.
+/// Errors:   InputError as load_weights
+std::unique_ptr<nn::Dit> load_model(const WeightsSource& source);
+
+/// Writes one safetensors file with the names and shapes of the public DiT state dict (pos_embed included), all tensors
+/// of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that ditsample can use the file alone.
+/// Weights are those that the parameters are bound to.
+/// Errors:   InputError if `path` exists or its folder cannot be written to; RunError (disk full, ...), then nothing is
+///           left behind
+void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype);
+
+/// Writes FOLDER/transformer/{config.json, diffusion_pytorch_model.safetensors} for diffusers' DiTTransformer2DModel
+/// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents also get a model_index.json of
+/// DiTPipeline, whose VAE is to be given when loading. Shapes:   q, k, v are thirds of qkv; the embedders of t and y
+/// are repeated in every block, as that class stores them Differs:  diffusers divides the exponents of its timestep
+/// frequencies by 127 where the reference divides by 128 Errors:   InputError as check_diffusers and export_dit
+void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype);
+
+/// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, no classes, no
+///           row for dropped labels (class_dropout 0), mlp_ratio other than 4
+void check_diffusers(const nn::DitConfig& model);
+
+}  // namespace ditrain::checkpoint

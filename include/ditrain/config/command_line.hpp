@@ -1,0 +1,68 @@
+// Command lines of all programs: long flags from one table a program, checked, with `--help` and `--version`; and
+// `run_program`, the outermost frame, which turns errors into messages and exit codes.
+//
+//   CommandLine line("ditrain", "train a Diffusion Transformer", {{"config", "FILE", "what to train"}, ...});
+//   if (!line.parse(argc, argv)) return kExitDone;
+//   const std::string path = line.get("config");
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ditrain::config {
+
+struct Flag {
+  std::string name;      ///< without dashes
+  std::string argument;  ///< "": a switch; "FILE": needs a value; "[FILE]": the value may be left out
+  std::string help;
+  std::string default_value = {};
+  bool repeated = false;  ///< may be given more than once
+};
+
+class CommandLine {
+ public:
+  /// `positional` names what may follow the flags ("FIXTURE..."); empty: nothing may. `details` closes `--help`.
+  CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional = "",
+              std::string details = "");
+
+  /// Reads the command line. False: --help or --version was asked for and printed to stdout; the program is done.
+  /// Errors:   InputError "[command line] ...": unknown flag (the nearest is named), missing value, flag given twice
+  bool parse(int argc, const char* const* argv);
+  /// The same, printing to `out`.
+  bool parse(int argc, const char* const* argv, std::ostream& out);
+
+  /// Whether the user gave the flag.
+  bool has(const std::string& name) const;
+  /// Its value, or else its default; "" for `--flag` whose value was left out.
+  std::string get(const std::string& name) const;
+  /// Errors:   InputError that names the flag, if its value is no number in [low, high]
+  int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
+  double get_double(const std::string& name, double low, double high) const;
+  /// All values of a repeated flag, in order.
+  std::vector<std::string> get_all(const std::string& name) const;
+  const std::vector<std::string>& positional() const { return positional_; }
+
+  std::string help_text() const;
+
+ private:
+  const Flag* find(const std::string& name) const;
+  const Flag& flag(const std::string& name) const;        // asked for by the program: must exist
+  const Flag& given_flag(const std::string& name) const;  // typed by the user: may not exist
+  std::vector<std::string> with_joined_values(int argc, const char* const* argv) const;
+  void run_parser(const std::vector<std::string>& arguments);
+  void check_counts() const;
+
+  std::string program_, summary_, positional_help_, details_;
+  std::vector<Flag> flags_;
+  std::map<std::string, std::vector<std::string>> values_;
+  std::vector<std::string> positional_;
+};
+
+/// Runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error: [where] what; ..." and gives
+/// its own exit code; an error of std::filesystem gives 2, out of memory and any other exception 1.
+int run_program(const char* name, const std::function<int()>& body);
+
+}  // namespace ditrain::config

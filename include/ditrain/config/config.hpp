@@ -1,0 +1,135 @@
+// The config tree of a run: one struct a section of the YAML file, and the functions that read, write and check it.
+// A field and its row in option_table.cpp are all that a new key needs. Keys of features that this version lacks exist
+// and accept only what this version does; nothing is silently ignored.
+//
+//   Config config = load_config("quickstart.yaml", {"train.steps=100"});
+//   validate(config);
+//   validate_for_ranks(config, world_size);
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/dataset/config.hpp"
+#include "ditrain/diffusion/config.hpp"
+#include "ditrain/dist/link_model.hpp"
+#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/optim/config.hpp"
+
+namespace ditrain::config {
+
+struct TrainConfig {
+  int64_t steps = 1000;       ///< optimiser steps in all
+  int64_t global_batch = 32;  ///< samples a step, over all ranks
+  int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
+  std::string precision = "f32";
+  std::string recompute = "selective";
+  std::string on_non_finite = "stop";  ///< stop | skip (the step), counted
+  int64_t seed = 0;
+  std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
+};
+
+struct ParallelConfig {
+  int64_t threads = 0;   ///< worker threads a rank; 0: auto
+  int64_t clusters = 0;  ///< thread clusters a rank; 0: auto
+  std::string strategy = "cftp";
+  int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
+  std::string cut = "auto";
+  int64_t comm_cores = -1;  ///< cores of a rank that only communicate; -1: auto, 0: shared with workers
+  bool smt = false;
+};
+
+struct MemoryConfig {
+  double fast_gib = 0;
+  int64_t copy_cores = -1;  ///< cores of a rank that only copy between tiers; -1: auto, 0: shared with workers
+  std::string automem = "off";
+};
+
+struct KernelsConfig {
+  std::string gemm = "own";
+  bool fuse = true;
+  std::string tuned = "auto";
+};
+
+struct DistConfig {
+  double bucket_mib = 25;  ///< size of one gradient bucket [MiB]
+  bool overlap = true;
+  bool engine = true;                      ///< a thread of its own makes the sums
+  std::string allreduce = "hierarchical";  ///< flat | hierarchical (in the memory of a node, then between nodes)
+  std::string wire = "f32";                ///< f32 | bf16: what travels between nodes
+  std::string adaln = "auto";              ///< auto | reduce | factors: what ranks exchange of adaLN's gradients
+  bool shard_optimizer = false;            ///< moments and EMA are divided over the ranks
+  bool reproducible = false;               ///< bits do not depend on the number of ranks
+  double timeout_s = 0;                    ///< a step that waits longer for another rank ends the run; 0: never
+  int64_t verify_every = 0;                ///< steps between comparisons of the ranks' weights; 0: never
+  std::optional<dist::LinkModel> simulate_link = {};
+};
+
+struct CheckpointConfig {
+  int64_t every_steps = 1000;  ///< 0: only at the end
+  int64_t keep_last = 3;       ///< 0: all
+  int64_t keep_every = 0;      ///< steps divisible by it are kept for ever; 0: none
+};
+
+struct LogConfig {
+  int64_t every_steps = 10;  ///< progress lines; metrics.jsonl has every step
+};
+
+struct SampleConfig {
+  int64_t every_steps = 0;  ///< 0: no samples while training
+  int64_t num_images = 64;
+  std::string steps = "50";        ///< respacing, as "50", "ddim25" or "10,10,20"
+  std::string sampler = "ddpm";    ///< ddpm | ddim
+  double cfg_scale = 1.0;          ///< classifier-free guidance; 1: off
+  std::string cfg_channels = "3";  ///< 3 (the reference's rule) | all
+};
+
+struct EvalConfig {
+  int64_t every_steps = 0;  ///< 0: no validation loss
+  int64_t num_images = 256;
+};
+
+struct Config {
+  nn::DitConfig model;
+  diffusion::Config diffusion;
+  dataset::Config data;
+  TrainConfig train;
+  optim::Config optimizer;
+  optim::EmaConfig ema;
+  ParallelConfig parallel;
+  MemoryConfig memory;
+  KernelsConfig kernels;
+  DistConfig dist;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  SampleConfig sample;
+  EvalConfig eval;
+};
+
+/// Reads the config `path`, applies `sets` ("a.b=v") in order, then fills the sizes that model.name stands for.
+/// `path` is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside
+/// the folder of the running program. Nothing is allocated and no cross check made: call `validate`.
+/// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
+Config load_config(const std::string& path, const std::vector<std::string>& sets = {});
+
+/// The same from text; `file_name` is what messages call it.
+Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets = {});
+
+/// The effective config: every key, with a comment each; `parse_config` of it gives the same Config.
+std::string to_yaml(const Config& config);
+
+/// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
+/// section sample only if sample.every_steps is above 0. For one process.
+/// Errors:   InputError "[config] ...", with the line to set
+void validate(const Config& config);
+
+/// The part of `validate` that leaves out section `data` (programs that bring their own data, such as ditbench).
+void validate_without_data(const Config& config);
+
+/// Checks that ranks and model divide over the ranks that share a replica (dp_tp), and the global batch evenly over the
+/// replicas of `world_size` ranks and into micro-batches. parallel.tensor_ranks: auto counts as 1.
+/// Errors:   InputError "[config] train.global_batch ..."
+void validate_for_ranks(const Config& config, int world_size);
+
+}  // namespace ditrain::config

@@ -1,0 +1,60 @@
+// The one table of config keys. The YAML reader, `--set a.b=v`, the config reference of `--help`, the dump of the
+// effective config and the check on resume all walk it; a key that is not in it does not exist.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ditrain/config/config.hpp"
+
+namespace ditrain::config {
+
+/// A value as written: one scalar, or the scalars of a list; of a map, the list of its "key: value".
+struct OptionValue {
+  std::vector<std::string> items;
+  bool is_list = false;
+};
+
+struct Option {
+  std::string section, key;
+  std::string help;      ///< what it does, with its unit
+  std::string expected;  ///< the values that are accepted, for messages and the reference
+  bool may_change_on_resume = false;
+  bool takes_map = false;
+  /// Stores `value`. Errors: InputError "[config] ORIGINsection.key: ..."; `origin` is "FILE:LINE: ", "--set: " or "".
+  std::function<void(Config&, const OptionValue& value, const std::string& origin)> set;
+  /// The value as YAML text that `set` reads back to the same bits.
+  std::function<std::string(const Config&)> get;
+
+  std::string name() const { return section + "." + key; }
+};
+
+/// All options, grouped by section in the order in which they are written.
+const std::vector<Option>& option_table();
+
+/// The sections, in order.
+std::vector<std::string> option_sections();
+
+/// The option `section.key`, for messages prefixed with `origin`.
+/// Errors:   InputError for an unknown section or key; names the nearest
+const Option& find_option(const std::string& section, const std::string& key, const std::string& origin);
+
+/// Applies one "a.b=v"; v is a scalar, taken as it is, or a list "[1, 2]".
+/// Errors:   InputError "[config] --set: ..."
+void apply_set(Config& config, const std::string& assignment);
+
+/// The config reference that `--help` prints: every key with type, default and meaning.
+std::string config_reference();
+
+struct Difference {
+  std::string key, old_value, new_value;
+};
+
+/// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
+/// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches.
+std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
+
+/// Errors:   InputError "[resume] ..." that lists both values of every such key
+void check_resume(const Config& old_config, const Config& new_config);
+
+}  // namespace ditrain::config

@@ -1,0 +1,46 @@
+// How the gradients of a rank become those of the global batch: the buckets in which they travel, the layers of which
+// ranks exchange factors instead (dist.adaln), who keeps which part of the optimiser's state, and when weights change.
+//
+// The gradient of a linear layer over a batch of B samples is dy^T x with B rows of dy [N] and x [K]: of rank B. While
+// B (N + K) <= N K, ranks gather these rows in the place of the matrix, which moves fewer bytes, and each multiplies
+// those of all samples of the global batch: the same bits everywhere, in the order of the samples.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/autograd/parameters.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/dist/shards.hpp"
+
+namespace ditrain::plan {
+
+/// A layer of which ranks exchange factors; they begin in the place of its weight's gradient.
+struct FactorLayer {
+  std::string weight, bias;         ///< names of the parameters
+  int64_t outputs = 0, inputs = 0;  ///< N, K
+  parallel::Range slice = {};       ///< of the arena: weight and bias, a bucket of their own
+  int64_t row_elements() const { return outputs + inputs; }
+};
+
+struct GradientPlan {
+  int replicas = 1;                       ///< ranks with samples of their own, which sum gradients
+  dist::BucketGrid buckets{0, 1};         ///< of dist.bucket_mib, at least 1024 elements; one for each factor layer
+  std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine, with dist.reproducible, or
+                                          ///< where the products of ranks may differ in bits
+  int64_t factor_rows = 0;  ///< of each factor layer: samples of the global batch
+  bool sharded = false;     ///< moments and EMA are divided over the replicas (dist.shard_optimizer)
+  /// The weights of a bucket change when it has arrived; else all of them when the last one has, with its norm.
+  bool updates_early = false;
+
+  /// Elements of each moment and of the EMA that a rank keeps; no rank has more than rank 0.
+  int64_t state_elements(int rank = 0) const;
+  size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
+};
+
+/// `layout`: the parameters of a replica, or of this rank's part of it; nothing has to be allocated.
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas);
+
+/// "": no factors. Else a line with the bytes that a rank moves in a step, without and with factors.
+std::string describe_factors(const GradientPlan& plan, const config::Config& config);
+
+}  // namespace ditrain::plan

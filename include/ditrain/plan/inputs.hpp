@@ -1,0 +1,17 @@
+// What a run is made of: data and model.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/config/config.hpp"
+
+namespace ditrain::plan {
+
+/// The training data. Errors: as dataset::open_dataset
+std::unique_ptr<dataset::Dataset> open_data(const config::Config& config);
+
+/// One line: sizes, parameters, work of an image.
+std::string describe_model(const config::Config& config);
+
+}  // namespace ditrain::plan

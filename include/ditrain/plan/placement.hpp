@@ -1,0 +1,67 @@
+// Where a rank computes: its threads, their cores, and what a person should know or change about it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/parallel/core_plan.hpp"
+#include "ditrain/parallel/team.hpp"
+#include "ditrain/platform/topology.hpp"
+#include "ditrain/tensor/tensor.hpp"
+#include "ditrain/config/config.hpp"
+
+namespace ditrain::plan {
+
+struct Placement {
+  platform::Topology topology;
+  parallel::CorePlan plan;
+  int threads = 1, clusters = 1;
+  std::string ruled_by;            ///< what set the number of threads
+  std::vector<int> pus;            ///< one a worker; empty: not bound
+  std::vector<int> comm_pus;       ///< one for each core of communication's own; empty: it shares the workers'
+  std::vector<int> copy_pus;       ///< the same for copies between tiers of memory
+  std::vector<int> helper_pus;     ///< for other threads, of the loader say: the rank's cores that are not set aside
+  std::string set_aside;           ///< two lines about the cores set aside: how many, or why none
+  std::string map;                 ///< who has which core: a table, on rank 0 of all ranks
+  std::vector<std::string> notes;  ///< fallbacks and advice, each one line
+  parallel::Team::Config team() const { return plan.team(); }
+};
+
+/// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
+/// 0 for a single rank, memory.copy_cores: auto is 0 while memory.automem is off; see parallel::plan_cores for the
+/// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its
+/// cores hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its
+/// ranks), a note says so and gives the mpirun line that fixes it. So does one where OMP_NUM_THREADS leaves most of a
+/// rank's cores idle.
+/// Errors:   InputError "[placement] ..." as parallel::plan_cores
+Placement plan_placement(const config::Config& config, dist::Communicator& comm);
+
+/// Lines for the start report and topology.txt: machine, ranks, threads, map.
+std::string describe(const Placement& placement, const dist::Communicator& comm);
+
+/// How ranks that nobody started would lie on nodes like `machine` (its allowed part): as many a node as Slurm's
+/// variables say (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1), one a die if they are as many as dies, else equal
+/// shares of its cores. Without them one a die if that fills whole nodes, else equal shares of one node's cores, else
+/// (more ranks than cores) one a die on as many nodes as it takes.
+struct SupposedRanks {
+  int nodes = 1, per_node = 1;
+  std::string per_node_from;  ///< the variable that says so; "": none does
+  bool one_a_die = true;
+  std::vector<Placement> on_node;  ///< the ranks of the first node
+};
+/// Errors:   as plan_placement
+SupposedRanks suppose_ranks(const config::Config& config, const platform::Topology& machine, int ranks);
+
+/// The same lines as for ranks that run, with the assumption and the lines for mpirun and srun that make it true.
+std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
+
+/// The NUMA nodes of a rank's clusters, each once; none where workers are not bound or nodes are unknown.
+std::vector<int> nodes_of_clusters(const Placement& placement);
+
+/// Spreads the pages of tensors that every cluster reads over the NUMA nodes of all clusters; nothing to do if they are
+/// one. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors
+/// are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if it did
+/// not.
+std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors);
+
+}  // namespace ditrain::plan

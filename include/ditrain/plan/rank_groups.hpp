@@ -1,0 +1,54 @@
+// Who a rank shares what with (parallel.strategy). cftp, dp: every rank has a whole replica and samples of its own.
+// dp_tp: parallel.tensor_ranks ranks share a replica and its samples; the ranks that have the same part of each replica
+// sum their gradients.
+#pragma once
+#include <memory>
+
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/config/replicas.hpp"
+
+namespace ditrain::plan {
+
+/// config::with_tensor_ranks for the ranks that run.
+/// Errors:   InputError for auto on nodes with different numbers of ranks
+config::Config with_tensor_ranks(config::Config config, const dist::Communicator& world);
+
+/// The ranks that share a replica with this one.
+class TensorGroup {
+ public:
+  explicit TensorGroup(std::unique_ptr<dist::Communicator> communicator) : communicator_(std::move(communicator)) {}
+
+  dist::Communicator& communicator() const { return *communicator_; }
+  /// data[i] becomes the sum over the group. Errors: RunError naming ranks after the communicator's timeout
+  void sum(float* data, int64_t n);
+  /// Seconds spent in sum() so far.
+  double summing_s() const { return summing_s_; }
+  /// L2 norm of the gradients of the whole replica: shared parameters of all ranks, the others once. The same bits on
+  /// all ranks. Collective in the group.
+  double gradient_norm(ops::Context& ctx, autograd::ParameterStore& parameters) const;
+
+ private:
+  std::unique_ptr<dist::Communicator> communicator_;
+  double summing_s_ = 0;
+};
+
+class RankGroups {
+ public:
+  /// Collective. Ranks of a node, in order, are a group; of a config that passed with_tensor_ranks and
+  /// validate_for_ranks.
+  RankGroups(const config::Config& config, dist::Communicator& world);
+
+  /// The ranks that have what this one has of their replicas; all ranks, unless replicas are shared.
+  dist::Communicator& data() const { return data_ ? *data_ : world_; }
+  /// nullptr: the rank has its replica alone.
+  TensorGroup* tensor() const { return tensor_.get(); }
+  nn::TensorParallel tensor_parallel() const;
+
+ private:
+  dist::Communicator& world_;
+  std::unique_ptr<dist::Communicator> data_;
+  std::unique_ptr<TensorGroup> tensor_;
+};
+
+}  // namespace ditrain::plan

@@ -1,0 +1,83 @@
+// The one owner of what becomes of gradients: buckets, the engine that sums them beside backward, factors of adaLN
+// layers, sums of micro-batches along a tree, the update of weights and where its state lies, and the ranks that share
+// a replica. TrainStep tells it what is final; the plan (plan/gradient_plan.hpp) says which policies take part.
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/plan/run_plan.hpp"
+#include "ditrain/train/adaln_factors.hpp"
+#include "ditrain/train/leaf_sums.hpp"
+#include "ditrain/train/sharded_update.hpp"
+
+namespace ditrain::train {
+
+/// What ranks tell each other once per step. Losses are summed over the global batch; a request of any rank is one of
+/// all.
+struct StepFacts {
+  double loss = 0, mse = 0, vb = 0;  ///< of this rank's samples, then of all
+  double bad_files = 0;
+  bool stop = false, checkpoint = false, peak_too_low = false;
+};
+
+class GradientSync {
+ public:
+  /// comm: the ranks that share out samples and sum gradients; group: those that share this rank's replica, if any do.
+  /// The plan outlives the object.
+  GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+               plan::TensorGroup* group);
+  /// See TrainStep::allocate.
+  void allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus);
+  /// Off: sums start when backward has ended (dist.overlap, which says how it begins).
+  void set_overlap(bool overlap) { overlap_ = overlap; }
+
+  const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< for passes over the model
+  void begin(const MicroBatchPlace& micro);
+  /// The gradients of this slice are final for the micro-batch.
+  void ready(const parallel::Range& slice);
+  /// Of dist.reproducible: the losses of the micro-batch, of which the tree is made; the facts hold none of them then.
+  void add_losses(StepFacts& facts);
+
+  /// Returns when all gradients are those of the global batch; where updates are early, the weights too are new then.
+  void collect(const optim::StepSettings& update, PhaseLog& log);
+  /// The one small collective of a step: on all ranks the facts of all.
+  void exchange(StepFacts& facts);
+  double norm();  ///< of the collected gradients
+  /// Changes the weights, unless they have changed.
+  void update(const optim::StepSettings& settings, PhaseLog& log);
+  bool updates_early() const { return plan_.gradients.updates_early; }
+  /// The name of the first parameter, in the order of backward, whose gradient is not finite on any rank; "": none.
+  /// Collective.
+  std::string first_bad_gradient();
+
+  StateUpdate& state() { return *state_; }
+  double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< in sums over the group so far
+  const dist::Engine* engine() const { return engine_.get(); }           ///< null: sums are made in passing
+  /// Of the last step: its gradients, then the new weights that ranks with shards send each other.
+  const dist::StepOutcome& communication() const { return communication_; }
+
+ private:
+  void finish(PhaseLog& log);
+
+  const plan::RunPlan& plan_;
+  autograd::ParameterStore& parameters_;
+  dist::Communicator& comm_;
+  ops::Context& ctx_;
+  plan::TensorGroup* group_;
+  bool overlap_;
+  AdalnFactors factors_;
+  std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
+  std::unique_ptr<dist::Engine> engine_;
+  std::unique_ptr<dist::GradientBuckets> buckets_;
+  std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible
+  std::vector<double> leaf_losses_;      // of it: loss, mse and vb of each micro-batch
+  std::unique_ptr<StateUpdate> state_;
+  std::vector<SyncPolicy*> policies_;  // in the order in which they are called
+  MicroBatchPlace micro_;
+  dist::StepOutcome communication_;
+};
+
+}  // namespace ditrain::train

@@ -1,0 +1,37 @@
+// The steps of a gradient on its way to new weights, and who takes part in them. GradientSync calls all of its policies
+// in one order; each does its own part and knows nothing of the others.
+//
+//   backward of a micro-batch -> ready(slice) ... -> bucket of all ranks -> arrived(k) -> update(first, last) ->
+//   finish()
+#pragma once
+#include "ditrain/dist/gradient_buckets.hpp"
+#include "ditrain/ops/context.hpp"
+#include "ditrain/optim/optimizer.hpp"
+#include "ditrain/train/metrics.hpp"
+
+namespace ditrain::train {
+
+/// Samples that pass through the model together, among those of a step.
+struct MicroBatchPlace {
+  int64_t number = 0;        ///< of this rank's micro-batches, from 0
+  int64_t first_sample = 0;  ///< in the global batch
+  bool last = true;          ///< of the step on this rank
+};
+
+class SyncPolicy {
+ public:
+  virtual ~SyncPolicy() = default;
+  /// The gradients of this slice of the arena are final for the micro-batch.
+  virtual void ready(const MicroBatchPlace&, const parallel::Range& /*slice*/) {}
+  /// Bucket k holds what the ranks have together. Time goes to `log`.
+  virtual void arrived(int64_t /*k*/, PhaseLog& /*log*/) {}
+  /// Changes the weights of buckets first ... last-1 whose gradients are final.
+  virtual void update(int64_t /*first*/, int64_t /*last*/, const optim::StepSettings&) {}
+  /// All buckets have been updated: returns when their new weights are here; adds what that took to `step`.
+  virtual void finish(dist::StepOutcome& /*step*/) {}
+};
+
+/// Sum of squares of gradients, piece by piece as the engine forms it of what it sums: the same bits.
+double squares_of(ops::Context& ctx, const float* grads, const parallel::Range& slice);
+
+}  // namespace ditrain::train

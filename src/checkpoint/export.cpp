@@ -1,0 +1,210 @@
+#include "ditrain/checkpoint/export.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/version.hpp"
+#include "export_names.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using autograd::Parameter;
+using json = nlohmann::ordered_json;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected) {
+  throw InputError({.where = "export",
+                    .what = "diffusers' DiTTransformer2DModel has no place for " + what,
+                    .got = got,
+                    .expected = expected,
+                    .hint = "--format dit"});
+}
+
+// A file or folder that gets its name only when it is complete; a failed export leaves nothing behind.
+class NewPath {
+ public:
+  explicit NewPath(const std::string& path) : path_(fs::path(path).lexically_normal()) {
+    if (!path_.has_filename()) path_ = path_.parent_path();  // "out/"
+    if (fs::exists(fs::symlink_status(path_)))
+      throw InputError({.where = "export", .what = path_.string() + " exists already", .expected = "a new path"});
+    parent_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+    io::make_output_folder(parent_.string());
+    temporary_ = parent_ / ("." + path_.filename().string() + ".partial");
+    fs::remove_all(temporary_);
+  }
+  ~NewPath() {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+  NewPath(const NewPath&) = delete;
+  NewPath& operator=(const NewPath&) = delete;
+
+  std::string temporary() const { return temporary_.string(); }
+  void commit() {
+    std::error_code error;
+    fs::rename(temporary_, path_, error);
+    if (error) throw RunError({.where = "export", .what = "cannot create " + path_.string() + ": " + error.message()});
+    io::fsync_directory(parent_.string());
+  }
+
+ private:
+  fs::path path_, parent_, temporary_;
+};
+
+// The tensors of a file, taken from parameters whose memory is held in place meanwhile.
+class TensorList {
+ public:
+  explicit TensorList(DType dtype) : dtype_(dtype) {
+    DITRAIN_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "a floating type");
+  }
+
+  void add(const std::string& name, const Parameter& p) { add(name, p.value); }
+  void add(const std::string& name, const Tensor& value) {
+    pins_.push_back(std::make_unique<Pin<float>>(value));
+    const bool half = dtype_ == DType::kBF16;
+    list_.push_back({name, half ? "BF16" : "F32", value.shape(), pins_.back()->get(), half});
+  }
+  void write(const std::string& path, const std::map<std::string, std::string>& metadata) {
+    io::write_safetensors(path, list_, metadata);
+  }
+
+ private:
+  DType dtype_;
+  std::vector<std::unique_ptr<Pin<float>>> pins_;
+  std::vector<io::TensorToWrite> list_;
+};
+
+// `name`, or, where it has a '*', a name for each block.
+std::vector<std::string> copies(const std::string& name, int64_t depth) {
+  const size_t star = name.find('*');
+  if (star == name.npos) return {name};
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < depth; ++i) names.push_back(name.substr(0, star) + std::to_string(i) + name.substr(star + 1));
+  return names;
+}
+
+// The state dict under the names of diffusers that the parameters declare; its position table is computed there.
+TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
+  TensorList list(dtype);
+  for (const Parameter* p : model.parameters().state_dict()) {
+    DITRAIN_CHECK(!p->trainable || !p->diffusers.empty(), p->name + " has no name in files of diffusers");
+    const auto parts = int64_t(p->diffusers.size());
+    for (int64_t k = 0; k < parts; ++k) {
+      const int64_t rows = p->value.dim(0) / parts;
+      const Tensor part = parts == 1 ? p->value : p->value.rows(k * rows, (k + 1) * rows);
+      for (const std::string& name : copies(p->diffusers[size_t(k)], model.config().depth)) list.add(name, part);
+    }
+  }
+  return list;
+}
+
+json transformer_config(const nn::DitConfig& m) {
+  return {{"_class_name", "DiTTransformer2DModel"},
+          {"activation_fn", "gelu-approximate"},
+          {"attention_bias", true},
+          {"attention_head_dim", m.head_dim()},
+          {"dropout", 0.0},
+          {"in_channels", m.in_channels},
+          {"norm_elementwise_affine", false},
+          {"norm_eps", 1e-6},
+          {"norm_num_groups", 32},
+          {"norm_type", "ada_norm_zero"},
+          {"num_attention_heads", m.num_heads},
+          {"num_embeds_ada_norm", m.num_classes},
+          {"num_layers", m.depth},
+          {"out_channels", m.out_channels()},
+          {"patch_size", m.patch_size},
+          {"sample_size", m.input_width},
+          {"upcast_attention", false}};
+}
+
+json scheduler_config(const diffusion::Config& d) {
+  const double scale = 1000.0 / double(d.num_steps);  // the linear schedule keeps its total noise
+  return {{"_class_name", "DDIMScheduler"},
+          {"beta_end", 0.02 * scale},
+          {"beta_schedule", d.schedule},
+          {"beta_start", 1e-4 * scale},
+          {"clip_sample", false},
+          {"num_train_timesteps", d.num_steps},
+          {"prediction_type", d.prediction == "x0" ? "sample" : d.prediction},
+          {"set_alpha_to_one", true},
+          {"steps_offset", 0}};
+}
+
+json pipeline_index(int64_t num_classes) {
+  json labels = json::object();
+  for (int64_t i = 0; i < num_classes; ++i) labels[std::to_string(i)] = std::to_string(i);
+  return {{"_class_name", "DiTPipeline"},
+          {"id2label", labels},
+          {"scheduler", {"diffusers", "DDIMScheduler"}},
+          {"transformer", {"diffusers", "DiTTransformer2DModel"}},
+          {"vae", {"diffusers", "AutoencoderKL"}}};
+}
+
+void write_json(const std::string& path, const json& content) {
+  io::write_file_atomically(path, content.dump(2) + "\n");
+}
+
+// diffusers computes the table itself; weights trained with another one would be read wrongly.
+void check_position_table(nn::Dit& model) {
+  constexpr float kBf16Rounding = 0x1p-8f;  // of values up to 1, with room for one more rounding
+  const nn::DitConfig& m = model.config();
+  const std::vector<float> table = nn::sincos_position_table(m.hidden_size, m.grid_height(), m.grid_width());
+  const Pin<float> pos_embed(model.parameters().find("pos_embed").value);
+  for (size_t i = 0; i < table.size(); ++i)
+    if (!(std::fabs(pos_embed[i] - table[i]) <= kBf16Rounding))
+      refuse("a position table of its own",
+             "pos_embed element " + std::to_string(i) + " = " + std::to_string(pos_embed[i]), std::to_string(table[i]));
+}
+
+// The user's paths stay at home.
+std::string public_yaml(config::Config config) {
+  config.data.path.clear();
+  config.train.init_from.clear();
+  return config::to_yaml(config);
+}
+
+}  // namespace
+
+void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype) {
+  NewPath target(path);
+  TensorList list(dtype);
+  for (const Parameter* p : model.parameters().state_dict()) list.add(p->name, *p);
+  list.write(target.temporary(), {{kConfigMetadata, public_yaml(config)}, {kVersionMetadata, kVersion}});
+  target.commit();
+}
+
+void check_diffusers(const nn::DitConfig& m) {
+  const auto text = [](auto v) { return std::to_string(v); };
+  if (m.input_height != m.input_width)
+    refuse("images that are not square", text(m.input_height) + " x " + text(m.input_width), "height = width");
+  if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
+  if (m.label_rows() != m.num_classes + 1)
+    refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
+}
+
+void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype) {
+  check_diffusers(model.config());
+  check_position_table(model);
+  NewPath target(folder);
+  const std::string transformer = target.temporary() + "/transformer", scheduler = target.temporary() + "/scheduler";
+  io::make_output_folder(transformer);
+  io::make_output_folder(scheduler);
+  diffusers_tensors(model, dtype)
+      .write(transformer + "/diffusion_pytorch_model.safetensors", {{kVersionMetadata, kVersion}});
+  write_json(transformer + "/config.json", transformer_config(model.config()));
+  write_json(scheduler + "/scheduler_config.json", scheduler_config(config.diffusion));
+  constexpr int64_t kLatentChannels = 4;  // what DiTPipeline's VAE decodes
+  if (model.config().in_channels == kLatentChannels)
+    write_json(target.temporary() + "/model_index.json", pipeline_index(model.config().num_classes));
+  target.commit();
+}
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,207 @@
+// The hand-written split of option texts: no regular expressions, whose recursion long arguments could exhaust.
+#define CXXOPTS_NO_REGEX
+#include "ditrain/config/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <cxxopts.hpp>
+#include <filesystem>
+#include <iostream>
+#include <new>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::config {
+namespace {
+
+[[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& expected = "",
+                       const std::string& hint = "") {
+  throw InputError({.where = "command line", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+bool is_switch(const Flag& flag) { return flag.argument.empty(); }
+bool is_optional(const Flag& flag) { return flag.argument.starts_with('['); }
+
+std::string usage_of(const Flag& flag) {
+  return "--" + flag.name + (is_switch(flag) ? "" : " " + flag.argument) + (flag.repeated ? "..." : "");
+}
+
+template <class T>
+bool read_whole(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end && !text.empty();
+}
+
+}  // namespace
+
+CommandLine::CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional,
+                         std::string details)
+    : program_(std::move(program)),
+      summary_(std::move(summary)),
+      positional_help_(std::move(positional)),
+      details_(std::move(details)),
+      flags_(std::move(flags)) {
+  flags_.push_back({"help", "", "print this and exit"});
+  flags_.push_back({"version", "", "print the version and exit"});
+}
+
+const Flag* CommandLine::find(const std::string& name) const {
+  const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+  return found == flags_.end() ? nullptr : &*found;
+}
+
+const Flag& CommandLine::flag(const std::string& name) const {
+  const Flag* found = find(name);
+  DITRAIN_CHECK(found != nullptr, program_ + " has no flag --" + name);
+  return *found;
+}
+
+const Flag& CommandLine::given_flag(const std::string& name) const {
+  if (const Flag* found = find(name)) return *found;
+  std::vector<std::string> names;
+  for (const Flag& f : flags_) names.push_back(f.name);
+  const std::string near = nearest_word(name, names);
+  fail("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",
+       near.empty() ? program_ + " --help" : "");
+}
+
+/// Every value joined to its flag ("--num", "8" -> "--num=8"), so that a value can begin with a dash or be left out.
+std::vector<std::string> CommandLine::with_joined_values(int argc, const char* const* argv) const {
+  std::vector<std::string> joined = {program_};
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--") {
+      joined.insert(joined.end(), argv + i, argv + argc);
+      break;
+    }
+    if (argument.size() > 1 && argument[0] == '-' && argument[1] != '-')
+      fail("unknown flag " + argument, "", "flags with two dashes", program_ + " --help");
+    joined.push_back(argument);
+    if (!argument.starts_with("--")) continue;
+    const size_t equal = argument.find('=');
+    const Flag& f = given_flag(argument.substr(2, equal == std::string::npos ? equal : equal - 2));
+    const bool has_value = equal != std::string::npos;
+    if (is_switch(f) && has_value) fail("--" + f.name + " takes no value", argument.substr(equal + 1));
+    if (is_switch(f) || has_value) continue;
+    const std::string next = i + 1 < argc ? argv[i + 1] : "--";
+    const bool next_is_value = !next.starts_with("--") && !(is_optional(f) && next.starts_with('-'));
+    if (!next_is_value && !is_optional(f)) fail("--" + f.name + " needs a value", "", usage_of(f));
+    joined.back() += "=" + (next_is_value ? next : "");
+    i += next_is_value;
+  }
+  return joined;
+}
+
+void CommandLine::run_parser(const std::vector<std::string>& arguments) {
+  cxxopts::Options options(program_, summary_);
+  for (const Flag& f : flags_) {
+    const auto value = is_switch(f) ? std::shared_ptr<cxxopts::Value>(cxxopts::value<bool>())
+                                    : std::shared_ptr<cxxopts::Value>(cxxopts::value<std::string>());
+    options.add_options()(f.name, f.help, value);
+  }
+  std::vector<const char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
+  try {
+    const cxxopts::ParseResult result = options.parse(int(pointers.size()), pointers.data());
+    for (const auto& pair : result.arguments()) values_[pair.key()].push_back(pair.value());
+    positional_ = result.unmatched();
+  } catch (const cxxopts::exceptions::exception& error) {
+    fail(error.what(), "", "", program_ + " --help");
+  }
+}
+
+void CommandLine::check_counts() const {
+  for (const auto& [name, values] : values_)
+    if (values.size() > 1 && !flag(name).repeated && !is_switch(flag(name)))
+      fail("--" + name + " is given twice", values[0] + " and " + values[1], "one value");
+  if (positional_help_.empty() && !positional_.empty()) fail("unexpected argument", positional_[0], "only flags");
+}
+
+bool CommandLine::parse(int argc, const char* const* argv, std::ostream& out) {
+  values_.clear();
+  run_parser(with_joined_values(argc, argv));
+  if (has("help"))
+    out << help_text();
+  else if (has("version"))
+    out << program_ << " " << kVersion << "\n";
+  if (has("help") || has("version")) return false;
+  check_counts();
+  return true;
+}
+
+bool CommandLine::parse(int argc, const char* const* argv) { return parse(argc, argv, std::cout); }
+
+bool CommandLine::has(const std::string& name) const { return values_.contains(flag(name).name); }
+
+std::string CommandLine::get(const std::string& name) const {
+  const Flag& f = flag(name);
+  const auto found = values_.find(name);
+  return found == values_.end() ? f.default_value : found->second.back();
+}
+
+std::vector<std::string> CommandLine::get_all(const std::string& name) const {
+  const std::string& fallback = flag(name).default_value;
+  const auto found = values_.find(name);
+  if (found != values_.end()) return found->second;
+  return fallback.empty() ? std::vector<std::string>{} : std::vector<std::string>{fallback};
+}
+
+int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high) const {
+  int64_t value = 0;
+  const std::string text = get(name);
+  if (!read_whole(text, value) || value < low || value > high)
+    fail("--" + name + ": bad value", "'" + text + "'", fmt::format("an integer from {} to {}", low, high));
+  return value;
+}
+
+double CommandLine::get_double(const std::string& name, double low, double high) const {
+  double value = 0;
+  const std::string text = get(name);
+  if (!read_whole(text, value) || !std::isfinite(value) || value < low || value > high)
+    fail("--" + name + ": bad value", "'" + text + "'", fmt::format("a number from {} to {}", low, high));
+  return value;
+}
+
+std::string CommandLine::help_text() const {
+  size_t width = 0;
+  for (const Flag& f : flags_) width = std::max(width, usage_of(f).size());
+  std::string text = fmt::format("{} - {}\n\nUsage: {} [flags]{}{}\n\n", program_, summary_, program_,
+                                 positional_help_.empty() ? "" : " ", positional_help_);
+  for (const Flag& f : flags_) {
+    const std::string fallback = f.default_value.empty() ? "" : " [default " + f.default_value + "]";
+    text += fmt::format("  {:<{}}  {}{}\n", usage_of(f), width, f.help, fallback);
+  }
+  return details_.empty() ? text : text + "\n" + details_ + (details_.ends_with('\n') ? "" : "\n");
+}
+
+int run_program(const char* name, const std::function<int()>& body) {
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
+  // One write: what MPI prints of its own at the same time must not come between.
+  const auto say = [name](const std::string& text) {
+    std::cerr << std::string(name) + ": error: " + log::of_rank() + text + "\n";
+  };
+  try {
+    return body();
+  } catch (const Error& error) {
+    say(error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    say("[memory] out of memory; try a smaller train.micro_batch or model");
+    return kExitFailed;
+  } catch (const std::filesystem::filesystem_error& error) {
+    say("[file system] " + std::string(error.what()));
+    return kExitBadInput;
+  } catch (const std::exception& error) {
+    say("[internal] " + std::string(error.what()));
+    return kExitFailed;
+  }
+}
+
+}  // namespace ditrain::config

@@ -1,0 +1,204 @@
+// Reads configs: finds the file, parses YAML with line numbers, applies --set, and writes the effective config.
+#include "ditrain/config/config.hpp"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFileBytes = 1 << 20;  // a full config has under 10 KiB
+
+/// Where each key was written ("FILE:LINE: " or "--set: "), for checks that come after reading.
+using Origins = std::map<std::string, std::string>;
+
+[[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& expected = "",
+                       const std::string& hint = "") {
+  throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+std::vector<std::string> candidate_paths(const std::string& path) {
+  std::vector<std::string> paths = {path};
+  if (fs::path(path).is_absolute()) return paths;
+  paths.push_back((fs::path(kInstalledConfigs) / path).string());
+  std::error_code ignored;  // without /proc the installed path has to do
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  if (program.has_parent_path())
+    paths.push_back((program.parent_path().parent_path() / "share/ditrain/configs" / path).string());
+  return paths;
+}
+
+std::string find_config_file(const std::string& path) {
+  if (path.empty()) fail("no config file given", "", "", "--config quickstart.yaml");
+  std::string looked;
+  for (const std::string& candidate : candidate_paths(path)) {
+    std::error_code error;
+    if (fs::is_directory(candidate, error)) fail(candidate + " is a folder", "", "a YAML file");
+    if (fs::exists(candidate, error)) return candidate;
+    looked += (looked.empty() ? "" : ", ") + candidate;
+  }
+  fail("no such config file", path, "one of: " + looked);
+}
+
+/// Reads over a document without building anything.
+struct IgnoredEvents final : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Whether anything follows the first document. YAML::LoadAll would tell, but never ends on text such as ", a".
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  IgnoredEvents ignored;
+  return parser.HandleNextDocument(ignored) && parser.HandleNextDocument(ignored);
+}
+
+class ConfigReader {
+ public:
+  ConfigReader(Config& config, std::string file_name) : config_(config), file_name_(std::move(file_name)) {}
+
+  void read(const std::string& text) {
+    check_bytes(text);
+    const YAML::Node root = parse(text);
+    if (!root.IsMap()) fail(at(root.Mark()) + "not a map of sections", "", "sections such as train: {steps: 100}");
+    std::set<std::string> seen;
+    for (const auto& section : root) read_section(section.first, section.second, seen);
+  }
+
+  const Origins& origins() const { return origins_; }
+
+ private:
+  std::string at(const YAML::Mark& mark) const {
+    return mark.is_null() ? file_name_ + ": " : fmt::format("{}:{}: ", file_name_, mark.line + 1);
+  }
+
+  void check_bytes(const std::string& text) const {
+    if (text.size() > kMaxFileBytes) fail(file_name_ + ": too large for a config", "", "at most 1 MiB");
+    if (text.find('\0') != std::string::npos) fail(file_name_ + ": not a text file", "a zero byte", "YAML");
+  }
+
+  YAML::Node parse(const std::string& text) const {
+    try {
+      const YAML::Node document = YAML::Load(text);
+      const bool several = has_second_document(text);
+      if (several || document.IsNull())
+        fail(file_name_ + ": holds " + (several ? "several documents" : "no settings"), "", "one YAML document");
+      return document;
+    } catch (const YAML::Exception& error) {
+      fail(at(error.mark) + "not valid YAML: " + error.msg);
+    }
+  }
+
+  std::string key_text(const YAML::Node& key, const std::string& inside, std::set<std::string>& seen) const {
+    if (!key.IsScalar()) fail(at(key.Mark()) + "a key of " + inside + " is not a word");
+    if (!seen.insert(key.Scalar()).second)
+      fail(at(key.Mark()) + key.Scalar() + " is there twice in " + inside, "", "each key once");
+    return key.Scalar();
+  }
+
+  void read_section(const YAML::Node& key, const YAML::Node& keys, std::set<std::string>& seen_sections) {
+    const std::string section = key_text(key, "the file", seen_sections), origin = at(key.Mark());
+    const std::vector<std::string> sections = option_sections();
+    if (std::find(sections.begin(), sections.end(), section) == sections.end()) find_option(section, "", origin);
+    if (keys.IsNull()) return;  // all keys commented out
+    if (!keys.IsMap()) fail(origin + section + ": not a map of keys", "", section + ": {key: value}");
+    std::set<std::string> seen;
+    for (const auto& entry : keys) {
+      const std::string name = key_text(entry.first, "section " + section, seen), line = at(entry.first.Mark());
+      const Option& option = find_option(section, name, line);
+      option.set(config_, value_of(entry.second, option, line), line);
+      origins_[option.name()] = line;
+    }
+  }
+
+  static OptionValue value_of(const YAML::Node& node, const Option& option, const std::string& line) {
+    OptionValue value;
+    if (node.IsScalar()) value.items = {node.Scalar()};
+    value.is_list = node.IsSequence();
+    bool ok = node.IsScalar() || (value.is_list && node.size() > 0);
+    if (node.IsMap() && option.takes_map) {
+      ok = value.is_list = node.size() > 0;
+      for (const auto& entry : node) {
+        ok = ok && entry.first.IsScalar() && entry.second.IsScalar();
+        if (ok) value.items.push_back(entry.first.Scalar() + ": " + entry.second.Scalar());
+      }
+    }
+    for (size_t i = 0; ok && node.IsSequence() && i < node.size(); ++i) {
+      ok = node[i].IsScalar();
+      if (ok) value.items.push_back(node[i].Scalar());
+    }
+    const char* got = node.IsNull() ? "nothing" : node.IsMap() ? "a map" : "a list of lists or an empty list";
+    if (!ok) fail(line + option.name() + ": bad value", got, option.expected);
+    return value;
+  }
+
+  Config& config_;
+  std::string file_name_;
+  Origins origins_;
+};
+
+/// Fills the sizes of model.name; sizes that were written beside it have to be the same.
+void fill_model_sizes(Config& config, const Origins& origins) {
+  const Config written = config;
+  nn::apply_name(config.model);
+  for (const char* name : {"hidden_size", "depth", "num_heads", "patch_size"}) {
+    const Option& option = find_option("model", name, "");
+    const auto origin = origins.find(option.name());
+    if (origin == origins.end() || option.get(written) == option.get(config)) continue;
+    fail(origin->second + option.name() + " contradicts model.name: " + config.model.name, option.get(written),
+         option.get(config), "model.name: custom");
+  }
+}
+
+}  // namespace
+
+Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets) {
+  Config config;
+  ConfigReader reader(config, file_name);
+  reader.read(text);
+  Origins origins = reader.origins();
+  for (const std::string& assignment : sets) {
+    apply_set(config, assignment);
+    origins[assignment.substr(0, assignment.find('='))] = "--set: ";
+  }
+  fill_model_sizes(config, origins);
+  return config;
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& sets) {
+  const std::string file = find_config_file(path);
+  return parse_config(io::read_text_file(file, kMaxFileBytes), file, sets);
+}
+
+std::string to_yaml(const Config& config) {
+  std::string text, section;
+  for (const Option& o : option_table()) {
+    if (o.section != section) text += (text.empty() ? "" : "\n") + (section = o.section) + ":\n";
+    text += fmt::format("  {:<28}  # {}\n", o.key + ": " + o.get(config), o.help);
+  }
+  return text;
+}
+
+}  // namespace ditrain::config

@@ -1,0 +1,373 @@
+// The rows of the option table. A new key is a field of its struct and one row here.
+#include "ditrain/config/option_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "ditrain/nn/layers.hpp"
+#include "option_table_values.hpp"
+
+// The name of a key that is also the path of its field, and access to that field.
+#define DITRAIN_KEY(path) #path, [](auto& config) -> auto& { return config.path; }
+
+namespace ditrain::config {
+namespace {
+
+// Nobody trains beyond these bounds. They keep the bytes of all parameters below 2^56 and positions (steps times batch)
+// at 2^62; the bytes of a batch and its activations, which they cannot bound, are checked by validate().
+constexpr int64_t kMaxSide = 4096, kMaxChannels = 1024, kMaxWidth = 65536, kMaxDepth = 1024, kMaxClasses = 1 << 24;
+constexpr int64_t kMaxBatch = 1 << 22, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
+constexpr NumberRange kShare{0, 1, true};
+
+template <class Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
+Option input_size() {
+  const std::string name = "model.input_size";
+  const std::string expected = fmt::format("N or [H, W], sides from 1 to {}", kMaxSide);
+  Option o = named_option(name, "pixels (or latents) of a side, or height and width", expected);
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (v.is_list && v.items.size() != 2) refuse(origin, name, shown(v), expected);
+    const IntegerRange range{1, kMaxSide};
+    const int64_t height = read_integer({{v.items.front()}}, range, origin, name);
+    const int64_t width = read_integer({{v.items.back()}}, range, origin, name);
+    c.model.input_height = height, c.model.input_width = width;
+  };
+  o.get = [](const Config& c) {
+    const nn::DitConfig& m = c.model;
+    return m.input_height == m.input_width ? std::to_string(m.input_height)
+                                           : fmt::format("[{}, {}]", m.input_height, m.input_width);
+  };
+  return o;
+}
+
+Option betas() {
+  const std::string name = "optimizer.betas", expected = "[beta1, beta2], each from 0 to below 1";
+  Option o = named_option(name, "decay of the first and second moment", expected);
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!v.is_list || v.items.size() != 2) refuse(origin, name, shown(v), expected);
+    const double beta1 = read_number({{v.items[0]}}, kShare, origin, name);
+    const double beta2 = read_number({{v.items[1]}}, kShare, origin, name);
+    c.optimizer.beta1 = beta1, c.optimizer.beta2 = beta2;
+  };
+  o.get = [](const Config& c) {
+    return fmt::format("[{}, {}]", number_text(c.optimizer.beta1), number_text(c.optimizer.beta2));
+  };
+  return o;
+}
+
+Option simulate_link() {
+  const std::string name = "dist.simulate_link";
+  const std::string expected = "off or {gbit_s: above 0, latency_us: 0 or more, hosts: 2 or more}";
+  Option o = named_option(name, "hold gradients back as a link between hosts would", expected);
+  o.takes_map = true;
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return c.dist.simulate_link.reset();
+    if (!v.is_list) refuse(origin, name, shown(v), expected);
+    dist::LinkModel link;
+    std::set<std::string> seen;
+    for (const std::string& item : v.items) {
+      const size_t colon = item.find(':'), first = item.find_first_not_of(' ', colon + 1);
+      const std::string key = item.substr(0, colon), text = first == std::string::npos ? "" : item.substr(first);
+      if (colon == std::string::npos || !seen.insert(key).second) refuse(origin, name, shown(v), expected);
+      const std::string of = name + "." + key;
+      if (key == "gbit_s")
+        link.gbit_s = read_number({{text}}, {1e-6, 1e6}, origin, of);
+      else if (key == "latency_us")
+        link.latency_us = read_number({{text}}, {0, 1e9}, origin, of);
+      else if (key == "hosts")
+        link.hosts = int(read_integer({{text}}, {2, 1 << 20}, origin, of));
+      else
+        refuse(origin, name, shown(v), expected);
+    }
+    c.dist.simulate_link = link;
+  };
+  o.get = [](const Config& c) -> std::string {
+    if (!c.dist.simulate_link) return "off";
+    const dist::LinkModel& link = *c.dist.simulate_link;
+    return fmt::format("{{gbit_s: {}, latency_us: {}, hosts: {}}}", number_text(link.gbit_s),
+                       number_text(link.latency_us), link.hosts);
+  };
+  return o;
+}
+
+using Rows = std::vector<Option>;
+
+Rows model_rows() {
+  return {
+      choice(DITRAIN_KEY(model.name), nn::model_names(), {},
+             "size and patch; custom: the next four keys, which otherwise follow from the name"),
+      integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "width of a token"),
+      integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
+      integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
+      integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels of a side of a patch"),
+      number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
+      input_size(),
+      integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
+      integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses}, "0: not conditioned on labels"),
+      number(DITRAIN_KEY(model.class_dropout), kShare, "share of labels dropped in training, which guidance needs"),
+      boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
+  };
+}
+
+Rows diffusion_rows() {
+  return {
+      integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "noise levels of the process"),
+      choice(DITRAIN_KEY(diffusion.schedule), names_of(diffusion::beta_schedules()), {}, "of the noise levels"),
+      choice(DITRAIN_KEY(diffusion.prediction), {"epsilon", "x0"}, {}, "what the model predicts: noise or clean data"),
+      choice(DITRAIN_KEY(diffusion.variance), {"auto", "learned_range", "fixed_large", "fixed_small"}, {},
+             "of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
+      choice(DITRAIN_KEY(diffusion.loss), names_of(diffusion::objectives()), {},
+             "mse; mse_vb adds the bound that trains the variance; kl: the bound alone"),
+  };
+}
+
+Rows data_rows() {
+  return {
+      choice(DITRAIN_KEY(data.kind), dataset::kinds(), {},
+             "shapes: drawn, needs no files; folder: images; latents: safetensors shards"),
+      text(DITRAIN_KEY(data.path), "folder of the data (folder, latents)", "a path"),
+      choice(DITRAIN_KEY(data.on_bad_file), {"error", "skip"}, {}, "stop at an unreadable file, or count and skip it"),
+      boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, latents with flipped copies)"),
+      number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
+             "latents are multiplied by it; 1: the files hold scaled ones"),
+      integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images of an epoch (shapes)"),
+      integer(DITRAIN_KEY(data.loader_threads), {1, 1024}, "threads that read and decode"),
+      integer(DITRAIN_KEY(data.queue_batches), {1, 1024}, "batches kept ready ahead of the step"),
+  };
+}
+
+Rows train_rows() {
+  return {
+      integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in all"),
+      integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples of a step, over all ranks"),
+      integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
+      choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
+             "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
+      choice(DITRAIN_KEY(train.recompute), all_words<nn::Recompute>(), {},
+             "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
+             "all but the input of a block (1, a third more work)"),
+      choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},
+             "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
+             "while other gradients still travel"),
+      integer(DITRAIN_KEY(train.seed), {0}, "of all random numbers"),
+      text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
+  };
+}
+
+Rows optimizer_rows() {
+  return {
+      number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
+      betas(),
+      number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
+      number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled, on every parameter"),
+      number(DITRAIN_KEY(optimizer.clip_norm), {0}, "largest L2 norm of all gradients together; 0: no clipping"),
+      choice(DITRAIN_KEY(optimizer.schedule), {"constant", "cosine"}, {}, "of the learning rate, after the warm-up"),
+      integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which lr rises linearly"),
+      number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
+      number(DITRAIN_KEY(ema.decay), kShare, "of the moving average of the weights"),
+      boolean(DITRAIN_KEY(ema.warmup), "smaller decay in the first steps: min(decay, (1 + k) / (10 + k))"),
+  };
+}
+
+Rows machine_rows() {
+  return {
+      integer_or_auto(DITRAIN_KEY(parallel.threads), 1, kMaxThreads,
+                      "worker threads of a rank; auto: the least of affinity mask, cgroup CPU quota, "
+                      "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
+      integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
+                      "thread clusters of a rank, a divisor of its threads; auto: one a NUMA domain, inside a single "
+                      "one an L3 cache"),
+      choice(
+          DITRAIN_KEY(parallel.strategy), {"cftp", "dp", "dp_tp"}, {},
+          "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
+          "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
+      integer_or_auto(DITRAIN_KEY(parallel.tensor_ranks), 1, kMaxThreads,
+                      "ranks that share a replica (dp_tp); auto: all of a node"),
+      choice(
+          DITRAIN_KEY(parallel.cut), {"auto", "samples", "n"}, {},
+          "what clusters share out: samples of the micro-batch, n (columns of products and heads), or what moves fewer "
+          "bytes"),
+      integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
+                      "cores of a rank that only communicate; auto: 1 from 8 cores a rank on, if there are several "
+                      "ranks; 0: workers' cores do it too"),
+      boolean(DITRAIN_KEY(parallel.smt), "a worker on every hardware thread of a core instead of one a core"),
+      reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
+      integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
+                      "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
+                      "memory.automem is on"),
+      reserved(text(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
+      choice(DITRAIN_KEY(kernels.gemm), {"own", "openblas", "blis", "onednn", "ref"}, {},
+             "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
+      boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
+      text(DITRAIN_KEY(kernels.tuned),
+           "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", "a path"),
+  };
+}
+
+Rows dist_rows() {
+  return {
+      number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
+      boolean(DITRAIN_KEY(dist.overlap), "start to sum gradients over ranks while backward still runs"),
+      boolean(DITRAIN_KEY(dist.engine), "a thread of its own makes the sums; false: the computing thread, in passing"),
+      choice(DITRAIN_KEY(dist.allreduce), {"flat", "hierarchical"}, {},
+             "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
+      choice(DITRAIN_KEY(dist.wire), {"f32", "bf16"}, {},
+             "type of gradients between nodes (hierarchical); they are summed in f32"),
+      choice(DITRAIN_KEY(dist.adaln), {"auto", "reduce", "factors"}, {},
+             "adaLN gradients: sum the matrices, or gather the rows of which they are products; every rank then "
+             "multiplies those of all ranks after backward. auto gathers where the rows fit in the place of the "
+             "matrix (blocks up to a global batch of 6/7 of the width, the final layer up to 2/3: in f32 half of the "
+             "batch up to which that moves fewer bytes) with dist.engine and without dist.reproducible; factors: the "
+             "same, refused where a layer cannot"),
+      boolean(
+          DITRAIN_KEY(dist.shard_optimizer),
+          "a rank keeps moments and EMA of its share of the parameters only, updates those and sends them to the "
+          "others: 12 bytes a parameter are divided by the ranks, to the same bits; ranks of a node pass on no more "
+          "than before, between nodes half as much again travels (needs dist.engine)"),
+      boolean(DITRAIN_KEY(dist.reproducible),
+              "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
+              "tree; costs log2(micro-batches of a rank) more gradients in memory, and up to four passes over the "
+              "gradients for each micro-batch"),
+      number(DITRAIN_KEY(dist.timeout_s), {0},
+             "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever"),
+      integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
+              "steps between comparisons of the ranks' weights, made before every checkpoint too; 0: never"),
+      simulate_link(),
+  };
+}
+
+Rows output_rows() {
+  return {
+      integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "0: only at the end"),
+      integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "newest checkpoints to keep; 0: all"),
+      integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps}, "steps divisible by it are kept for ever; 0: none"),
+      integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps}, "between progress lines; metrics.jsonl has every step"),
+      integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "between pictures of samples; 0: none"),
+      integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),
+      text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
+      choice(DITRAIN_KEY(sample.sampler), names_of(diffusion::samplers()), {}, "how a step is taken"),
+      number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
+      choice(DITRAIN_KEY(sample.cfg_channels), {"3", "all"}, {}, "guided channels; 3: the reference's rule"),
+      integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "between validation losses; 0: none"),
+      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
+  };
+}
+
+bool free_on_resume(const Option& o) {
+  static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
+  // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
+  // (in bf16 it moves roundings, and the run says so). Other products have another order of sums.
+  static const std::set<std::string> kKeys = {"train.steps",        "train.recompute", "data.loader_threads",
+                                              "data.queue_batches", "kernels.fuse",    "kernels.tuned"};
+  return kSections.contains(o.section) || kKeys.contains(o.name());
+}
+
+Rows all_rows() {
+  Rows all;
+  for (const auto& rows : {model_rows(), diffusion_rows(), data_rows(), train_rows(), optimizer_rows(), machine_rows(),
+                           dist_rows(), output_rows()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  for (Option& o : all) o.may_change_on_resume = free_on_resume(o);
+  return all;
+}
+
+OptionValue value_of_text(const std::string& text, bool maps) {
+  const auto inside = [&text](char first, char last) {
+    return text.size() >= 2 && text.front() == first && text.back() == last;
+  };
+  if (!inside('[', ']') && !(maps && inside('{', '}'))) return {{text}};
+  OptionValue value{{}, true};
+  std::string item;
+  for (char c : text.substr(1, text.size() - 2) + ",") {
+    if (c == ',')
+      value.items.push_back(std::exchange(item, ""));
+    else if (c != ' ')
+      item += c;
+  }
+  return value;
+}
+
+}  // namespace
+
+const std::vector<Option>& option_table() {
+  static const std::vector<Option> table = all_rows();
+  return table;
+}
+
+std::vector<std::string> option_sections() {
+  std::vector<std::string> sections;
+  for (const Option& o : option_table())
+    if (sections.empty() || sections.back() != o.section) sections.push_back(o.section);
+  return sections;
+}
+
+const Option& find_option(const std::string& section, const std::string& key, const std::string& origin) {
+  std::vector<std::string> keys;
+  for (const Option& o : option_table()) {
+    if (o.section != section) continue;
+    if (o.key == key) return o;
+    keys.push_back(o.key);
+  }
+  const bool known_section = !keys.empty();
+  const std::vector<std::string> candidates = known_section ? keys : option_sections();
+  const std::string near = nearest_word(known_section ? key : section, candidates);
+  const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
+  throw InputError({.where = "config",
+                    .what = origin + what + (near.empty() ? "" : "; did you mean " + near + "?"),
+                    .expected = near.empty() ? alternatives(candidates) : ""});
+}
+
+void apply_set(Config& config, const std::string& assignment) {
+  const size_t equal = assignment.find('='), dot = assignment.find('.');
+  if (equal == std::string::npos || dot == std::string::npos || dot > equal)
+    throw InputError({.where = "config",
+                      .what = "--set: no assignment",
+                      .got = shown({{assignment}}),
+                      .expected = "section.key=value",
+                      .hint = "--set train.steps=100"});
+  const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
+  const Option& option = find_option(section, key, "--set: ");
+  option.set(config, value_of_text(assignment.substr(equal + 1), option.takes_map), "--set: ");
+}
+
+std::string config_reference() {
+  const Config defaults;
+  std::string text = "Config keys (YAML file, or --set section.key=value):\n", section;
+  for (const Option& o : option_table()) {
+    if (o.section != section) text += "  " + (section = o.section) + ":\n";
+    text += fmt::format("    {:<16} {}; {} [default {}]\n", o.key, o.help, o.expected, o.get(defaults));
+  }
+  return text;
+}
+
+std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config) {
+  std::vector<Difference> differences;
+  for (const Option& o : option_table()) {
+    const std::string old_value = o.get(old_config), new_value = o.get(new_config);
+    if (!o.may_change_on_resume && old_value != new_value) differences.push_back({o.name(), old_value, new_value});
+  }
+  return differences;
+}
+
+void check_resume(const Config& old_config, const Config& new_config) {
+  const std::vector<Difference> differences = differences_on_resume(old_config, new_config);
+  if (differences.empty()) return;
+  std::string list;
+  for (const Difference& d : differences)
+    list += fmt::format("{}{}: was {}, now {}", list.empty() ? "" : "; ", d.key, d.old_value, d.new_value);
+  throw InputError({.where = "resume",
+                    .what = "the config differs from that of the run: " + list,
+                    .hint = "the old values, or a new --out folder with train.init_from"});
+}
+
+}  // namespace ditrain::config

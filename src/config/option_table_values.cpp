@@ -1,0 +1,141 @@
+#include "option_table_values.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ditrain::config {
+namespace {
+
+constexpr size_t kMaxTextLength = 4096;  // PATH_MAX; no text option needs more
+constexpr size_t kMaxShownLength = 60;
+
+const std::string& only_item(const OptionValue& value, const std::string& expected, const std::string& origin,
+                             const std::string& name) {
+  if (value.is_list || value.items.size() != 1) refuse(origin, name, shown(value), expected);
+  return value.items.front();
+}
+
+bool plain_in_yaml(const std::string& text) {
+  static const std::string kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+";
+  const auto safe = [](char c) { return kSafe.find(c) != std::string::npos || c == '-'; };
+  const bool null_word = text == "null" || text == "Null" || text == "NULL";
+  return !text.empty() && text.front() != '-' && !null_word && std::all_of(text.begin(), text.end(), safe);
+}
+
+}  // namespace
+
+std::string IntegerRange::text() const {
+  if (high == kNoLimit) return fmt::format("{}an integer >= {}", besides, low);
+  return fmt::format("{}an integer from {} to {}", besides, low, high);
+}
+
+std::string NumberRange::text() const {
+  if (high == HUGE_VAL) return fmt::format("a number >= {}", low);
+  return fmt::format("a number from {} to {}{}", low, open_high ? "below " : "", high);
+}
+
+void refuse(const std::string& origin, const std::string& name, const std::string& got, const std::string& expected,
+            const std::string& hint) {
+  throw InputError(
+      {.where = "config", .what = origin + name + ": bad value", .got = got, .expected = expected, .hint = hint});
+}
+
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+std::string yaml_text(const std::string& text) {
+  if (plain_in_yaml(text)) return text;
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+
+std::string shown(const OptionValue& value) {
+  std::string all;
+  for (const std::string& item : value.items) all += (all.empty() ? "" : ", ") + item;
+  if (all.size() > kMaxShownLength) all = all.substr(0, kMaxShownLength) + "...";
+  return value.is_list ? "[" + all + "]" : "'" + all + "'";
+}
+
+int64_t read_integer(const OptionValue& value, const IntegerRange& range, const std::string& origin,
+                     const std::string& name) {
+  const std::string& item = only_item(value, range.text(), origin, name);
+  int64_t result = 0;
+  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), result);
+  if (error != std::errc() || end != item.data() + item.size() || result < range.low || result > range.high)
+    refuse(origin, name, shown(value), range.text());
+  return result;
+}
+
+double read_number(const OptionValue& value, const NumberRange& range, const std::string& origin,
+                   const std::string& name) {
+  const std::string& item = only_item(value, range.text(), origin, name);
+  double result = 0;
+  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), result);
+  const bool is_number = error == std::errc() && end == item.data() + item.size() && std::isfinite(result);
+  if (!is_number || result < range.low || result > range.high || (range.open_high && result == range.high))
+    refuse(origin, name, shown(value), range.text());
+  return result;
+}
+
+bool read_boolean(const OptionValue& value, const std::string& origin, const std::string& name) {
+  const std::string& item = only_item(value, "true or false", origin, name);
+  if (item != "true" && item != "false") refuse(origin, name, shown(value), "true or false");
+  return item == "true";
+}
+
+std::string read_text(const OptionValue& value, const std::string& origin, const std::string& name) {
+  const std::string& item = only_item(value, "one text", origin, name);
+  if (item.size() > kMaxTextLength) refuse(origin, name, shown(value), fmt::format("at most {} bytes", kMaxTextLength));
+  const bool control = std::any_of(item.begin(), item.end(), [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; });
+  if (control) refuse(origin, name, "control characters", "printable text");
+  return item;
+}
+
+std::string read_choice(const OptionValue& value, const std::vector<std::string>& words,
+                        const std::vector<std::string>& later, const std::string& origin, const std::string& name) {
+  const std::string& item = only_item(value, alternatives(words), origin, name);
+  if (std::find(words.begin(), words.end(), item) != words.end()) return item;
+  if (std::find(later.begin(), later.end(), item) != later.end())
+    throw InputError({.where = "config",
+                      .what = origin + name + ": " + item + " is not available in this version",
+                      .expected = alternatives(words)});
+  const std::string near = nearest_word(item, words);
+  refuse(origin, name, shown(value), alternatives(words), words.size() > 1 ? near : "");
+}
+
+Option named_option(const std::string& name, std::string help, std::string expected) {
+  Option o;
+  const size_t dot = name.find('.');
+  o.section = name.substr(0, dot), o.key = name.substr(dot + 1);
+  o.help = std::move(help), o.expected = std::move(expected);
+  return o;
+}
+
+Option reserved(Option option) {
+  const std::string only = option.get(Config{});
+  const auto parse = option.set;
+  option.set = [parse, only, get = option.get, name = option.name()](Config& c, const OptionValue& v,
+                                                                     const std::string& origin) {
+    Config trial;
+    parse(trial, v, origin);
+    if (get(trial) != only)
+      throw InputError({.where = "config",
+                        .what = origin + name + ": " + get(trial) + " is not available in this version",
+                        .expected = only});
+    parse(c, v, origin);
+  };
+  option.expected = only;
+  return option;
+}
+
+}  // namespace ditrain::config

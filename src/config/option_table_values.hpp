@@ -1,0 +1,117 @@
+// Kinds of option values: each function makes one row of the option table from a key, the field that it fills and the
+// values that it accepts. Texts come from outside, so every one is checked as a whole: no value is cut or guessed.
+#pragma once
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
+
+namespace ditrain::config {
+
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+struct IntegerRange {
+  int64_t low, high = kNoLimit;
+  const char* besides = "";  ///< what else is accepted, read by the caller, for the text
+  std::string text() const;
+};
+
+struct NumberRange {
+  double low, high = HUGE_VAL;
+  bool open_high = false;  ///< high itself is not allowed
+  std::string text() const;
+};
+
+[[noreturn]] void refuse(const std::string& origin, const std::string& name, const std::string& got,
+                         const std::string& expected, const std::string& hint = "");
+
+/// The words as "a, b or c".
+std::string alternatives(const std::vector<std::string>& words);
+/// Quoted where plain YAML would read it as something else.
+std::string yaml_text(const std::string& text);
+std::string number_text(double value);
+/// For messages: the items of a list in brackets, a scalar in quotes, cut after 60 characters.
+std::string shown(const OptionValue& value);
+
+/// One scalar of the value. Errors: InputError if it is a list or no such number, word or text.
+int64_t read_integer(const OptionValue& value, const IntegerRange& range, const std::string& origin,
+                     const std::string& name);
+double read_number(const OptionValue& value, const NumberRange& range, const std::string& origin,
+                   const std::string& name);
+bool read_boolean(const OptionValue& value, const std::string& origin, const std::string& name);
+std::string read_text(const OptionValue& value, const std::string& origin, const std::string& name);
+/// `later`: words that mean something, but not in this version.
+std::string read_choice(const OptionValue& value, const std::vector<std::string>& words,
+                        const std::vector<std::string>& later, const std::string& origin, const std::string& name);
+
+/// Splits "section.key" into a row without set and get.
+Option named_option(const std::string& name, std::string help, std::string expected);
+/// An option of a feature that this version lacks: nothing but the default is accepted.
+Option reserved(Option option);
+
+template <class F>
+Option integer(const std::string& name, F field, const IntegerRange& range, std::string help) {
+  Option o = named_option(name, std::move(help), range.text());
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c) = read_integer(v, range, origin, name);
+  };
+  o.get = [=](const Config& c) { return std::to_string(field(c)); };
+  return o;
+}
+
+/// From `low` to `high`; low - 1 in the field stands for the word "auto".
+template <class F>
+Option integer_or_auto(const std::string& name, F field, int64_t low, int64_t high, std::string help) {
+  const IntegerRange range{low, high, "auto or "};
+  Option o = named_option(name, std::move(help), range.text());
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    const bool automatic = !v.is_list && v.items.front() == "auto";
+    field(c) = automatic ? low - 1 : read_integer(v, range, origin, name);
+  };
+  o.get = [=](const Config& c) { return field(c) < low ? "auto" : std::to_string(field(c)); };
+  return o;
+}
+
+template <class F>
+Option number(const std::string& name, F field, const NumberRange& range, std::string help) {
+  Option o = named_option(name, std::move(help), range.text());
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c) = read_number(v, range, origin, name);
+  };
+  o.get = [=](const Config& c) { return number_text(field(c)); };
+  return o;
+}
+
+template <class F>
+Option boolean(const std::string& name, F field, std::string help) {
+  Option o = named_option(name, std::move(help), "true or false");
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) { field(c) = read_boolean(v, origin, name); };
+  o.get = [=](const Config& c) { return field(c) ? "true" : "false"; };
+  return o;
+}
+
+template <class F>
+Option text(const std::string& name, F field, std::string help, std::string expected = "text") {
+  Option o = named_option(name, std::move(help), std::move(expected));
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) { field(c) = read_text(v, origin, name); };
+  o.get = [=](const Config& c) { return yaml_text(field(c)); };
+  return o;
+}
+
+template <class F>
+Option choice(const std::string& name, F field, const std::vector<std::string>& words,
+              const std::vector<std::string>& later, std::string help) {
+  Option o = named_option(name, std::move(help), alternatives(words));
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c) = read_choice(v, words, later, origin, name);
+  };
+  o.get = [=](const Config& c) { return yaml_text(field(c)); };
+  return o;
+}
+
+}  // namespace ditrain::config

@@ -1,0 +1,30 @@
+#include "ditrain/config/replicas.hpp"
+
+#include <algorithm>
+
+namespace ditrain::config {
+
+int tensor_ranks(const Config& config) {
+  return config.parallel.strategy == "dp_tp" ? int(std::max<int64_t>(1, config.parallel.tensor_ranks)) : 1;
+}
+
+int replicas(const Config& config, int world_size) { return world_size / tensor_ranks(config); }
+
+int64_t micro_batch_of(const Config& config, int replicas) {
+  const int64_t share = std::max<int64_t>(1, config.train.global_batch / replicas);
+  return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
+}
+
+Config with_tensor_ranks(Config config, int ranks_per_node) {
+  ParallelConfig& p = config.parallel;
+  if (p.strategy == "dp_tp" && p.tensor_ranks == 0) p.tensor_ranks = ranks_per_node;
+  return config;
+}
+
+bool products_are_equal_on_all_ranks(const Config& config) {
+  return config.kernels.gemm == "own" || config.kernels.gemm == "ref";
+}
+
+DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
+
+}  // namespace ditrain::config

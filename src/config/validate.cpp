@@ -1,0 +1,206 @@
+// Checks that join several keys, or keys and the number of ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/diffusion/sampler.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/config/replicas.hpp"
+
+namespace ditrain::config {
+namespace {
+
+constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from the end of int64_t
+
+[[noreturn]] void fail(const std::string& what, const std::string& got, const std::string& expected,
+                       const std::string& hint = "") {
+  throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+/// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes of a sample.
+void check_memory_sizes(const Config& c) {
+  const nn::DitConfig& m = c.model;
+  const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
+  const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
+  const double images = 4.0 * double(m.in_channels * m.pixels()) * double(c.data.queue_batches + 16);
+  const int64_t samples = std::max(c.train.global_batch, 2 * eval::kDefaultBatch);  // training, or guided sampling
+  const double bytes = double(samples) * (activations + images);
+  if (bytes > kMaxBytes)
+    fail("model and train.global_batch are too large for any machine",
+         fmt::format("about 2^{:.0f} bytes for a batch", std::log2(bytes)), "at most 2^60 bytes");
+}
+
+void check_sampling(const Config& c) {
+  if (c.sample.every_steps == 0) return;
+  diffusion::SamplerConfig sampler;
+  sampler.kind = c.sample.sampler, sampler.spacing = c.sample.steps, sampler.cfg_scale = c.sample.cfg_scale;
+  try {
+    sampler.validate(c.diffusion.num_steps);
+  } catch (const InputError& error) {  // it does not know the section
+    fail(std::string("section sample is not usable: ") + error.what(), "", "");
+  }
+  const bool guided = c.sample.cfg_scale != 1;
+  if (guided && (c.model.num_classes == 0 || c.model.class_dropout == 0))
+    fail("sample.cfg_scale needs a model that knows labels and their absence",
+         fmt::format("{} with model.num_classes {} and model.class_dropout {}", c.sample.cfg_scale, c.model.num_classes,
+                     c.model.class_dropout),
+         "classes and a class_dropout above 0", "sample.cfg_scale: 1");
+}
+
+void check_optimizer(const Config& c) {
+  if (c.optimizer.schedule == "cosine" && c.optimizer.min_lr > c.optimizer.lr)
+    fail("optimizer.min_lr is above optimizer.lr", fmt::format("{}", c.optimizer.min_lr),
+         fmt::format("at most {}", c.optimizer.lr));
+}
+
+void check_threads(const Config& c) {
+  if (c.parallel.threads > 0 && c.parallel.clusters > c.parallel.threads)
+    fail("parallel.clusters is above parallel.threads", std::to_string(c.parallel.clusters),
+         fmt::format("at most {}", c.parallel.threads));
+}
+
+void check_strategy(const Config& c) {
+  const std::string& strategy = c.parallel.strategy;
+  if (strategy != "cftp" && c.parallel.clusters > 1)
+    fail("parallel.strategy: " + strategy + " has one cluster a rank",
+         fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
+         fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
+  if (strategy == "dp_tp" && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
+    fail("pictures and validation need a replica a rank, which parallel.strategy: dp_tp has not",
+         fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
+         "0 for both, or parallel.strategy: cftp or dp");
+  if (strategy == "dp_tp" && (c.dist.shard_optimizer || c.dist.reproducible))
+    fail("parallel.strategy: dp_tp divides replicas over ranks in its own way",
+         fmt::format("dist.shard_optimizer: {}, dist.reproducible: {}", c.dist.shard_optimizer, c.dist.reproducible),
+         "false for both, or parallel.strategy: cftp or dp");
+}
+
+// A replica that several ranks share.
+void check_tensor_ranks(const Config& c, int64_t ranks) {
+  const int64_t group = tensor_ranks(c), heads = c.model.num_heads, width = c.model.mlp_size();
+  const std::string sharing = fmt::format("parallel.tensor_ranks: {}", group);
+  if (ranks % group != 0)
+    fail("the ranks do not divide into groups that share a replica", fmt::format("{} for {} rank(s)", sharing, ranks),
+         fmt::format("a multiple of {} ranks", group));
+  if (heads % group != 0 || width % group != 0)
+    fail("attention heads and MLP width do not divide over the ranks that share a replica",
+         fmt::format("{} heads and width {} for {}", heads, width, sharing), "multiples",
+         fmt::format("parallel.tensor_ranks: {}", std::gcd(std::gcd(heads, width), group)));
+}
+
+void check_kernels(const Config& c) {
+  if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
+}
+
+void check_dist(const Config& c) {
+  if (c.dist.wire == "bf16" && (c.dist.allreduce == "flat" || !c.dist.engine))
+    fail("dist.wire: bf16 is for hierarchical sums",
+         fmt::format("dist.allreduce: {}, dist.engine: {}", c.dist.allreduce, c.dist.engine),
+         "dist.allreduce: hierarchical and dist.engine: true", "dist.wire: f32");
+  if (c.dist.simulate_link && !c.dist.engine)
+    fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");
+  if (c.dist.shard_optimizer && !c.dist.engine)
+    fail("dist.shard_optimizer is a task of the engine", "dist.engine: false", "dist.engine: true");
+  if (c.dist.adaln != "factors") return;
+  if (!c.dist.engine || c.dist.reproducible || !products_are_equal_on_all_ranks(c))
+    fail(
+        "dist.adaln: factors are gathered by the engine, multiplied to the same bits on all ranks, and not added as "
+        "dist.reproducible adds",
+        fmt::format("dist.engine: {}, kernels.gemm: {}, dist.reproducible: {}", c.dist.engine, c.kernels.gemm,
+                    c.dist.reproducible),
+        "dist.engine: true, kernels.gemm: own or ref, dist.reproducible: false", "dist.adaln: auto");
+  // The final layer's [2C, C] has the least room.
+  const int64_t most = 2 * c.model.hidden_size / 3;
+  if (c.train.global_batch > most)
+    fail("dist.adaln: factors of so many samples are larger than the gradients",
+         fmt::format("train.global_batch: {} with width {}", c.train.global_batch, c.model.hidden_size),
+         fmt::format("at most {}", most), "dist.adaln: auto");
+}
+
+void check_reproducible(const Config& c) {
+  if (!c.dist.reproducible) return;
+  if (c.dist.allreduce == "flat" || !c.dist.engine || c.dist.wire != "f32")
+    fail(
+        "dist.reproducible needs sums whose order ditrain makes itself, in f32",
+        fmt::format("dist.allreduce: {}, dist.engine: {}, dist.wire: {}", c.dist.allreduce, c.dist.engine, c.dist.wire),
+        "dist.allreduce: hierarchical, dist.engine: true and dist.wire: f32");
+  if (c.train.micro_batch == 0)
+    fail("dist.reproducible adds the gradients of micro-batches, whose size must not follow from the ranks",
+         "train.micro_batch: 0", "an own size that divides the batch of a rank",
+         "train.micro_batch: 1, or what fits the fewest samples a rank will have");
+}
+
+void check_drawn_data(const Config& c) {
+  if (c.model.num_classes != 0 && c.model.num_classes != dataset::kShapesClasses)
+    fail(fmt::format("data.kind: shapes has {} classes", dataset::kShapesClasses),
+         fmt::format("model.num_classes {}", c.model.num_classes),
+         fmt::format("model.num_classes: {}, or 0 for none", dataset::kShapesClasses));
+}
+
+void check_path(const Config& c) {
+  const bool folder = c.data.kind == "folder";
+  if (!c.data.path.empty()) return;
+  throw InputError({.where = "config",
+                    .what = "data.path is not set, and data.kind: " + c.data.kind + " reads from it",
+                    .expected = folder ? "a folder of images, or of one sub-folder of images a class"
+                                       : "a folder of .safetensors shards with latents",
+                    .hint = "--set data.path=DIR, or in section data of the config the line `path: DIR`"});
+}
+
+}  // namespace
+
+void validate_without_data(const Config& config) {
+  nn::validate(config.model);
+  config.diffusion.validate();
+  diffusion::make_rules(config.diffusion, config.model.learn_sigma);
+  check_memory_sizes(config);
+  check_sampling(config);
+  check_optimizer(config);
+  check_threads(config);
+  check_strategy(config);
+  check_kernels(config);
+  check_dist(config);
+  check_reproducible(config);
+}
+
+void validate(const Config& config) {
+  validate_without_data(config);
+  if (config.data.kind == "shapes")
+    check_drawn_data(config);
+  else
+    check_path(config);
+}
+
+void validate_for_ranks(const Config& config, int world_size) {
+  DITRAIN_CHECK(world_size >= 1, "a run has ranks");
+  check_tensor_ranks(config, world_size);
+  const int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
+  const int64_t ranks = replicas(config, world_size);  // with samples of their own
+  const char* who = tensor_ranks(config) > 1 ? "replicas" : "ranks";
+  if (batch < ranks)
+    fail(fmt::format("more {} than samples in a batch", who),
+         fmt::format("{} {} for train.global_batch {}", ranks, who, batch), fmt::format("at most {} {}", batch, who),
+         fmt::format("train.global_batch: {}", ranks));
+  if (batch % ranks != 0) {
+    const int64_t below = batch / ranks * ranks;
+    fail(fmt::format("train.global_batch does not divide over the {}", who),
+         fmt::format("{} samples over {} {}", batch, ranks, who), fmt::format("a multiple of {}", ranks),
+         fmt::format("train.global_batch: {} or {}", below, below + ranks));
+  }
+  const int64_t share = batch / ranks;
+  if (micro != 0 && share % micro != 0)
+    fail("train.micro_batch does not divide the batch of a rank",
+         fmt::format("{} for {} samples a rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
+         fmt::format("a divisor of {}, or 0 for all at once", share));
+  if (config.dist.reproducible && !std::has_single_bit(uint64_t(ranks)))
+    fail("dist.reproducible needs a number of ranks that is a power of two", fmt::format("{} ranks", ranks),
+         "1, 2, 4, 8, ... ranks");
+}
+
+}  // namespace ditrain::config

@@ -1,0 +1,89 @@
+#include "ditrain/plan/dry_run.hpp"
+
+#include <fmt/format.h>
+
+#include "ditrain/base/log.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/plan/cut.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
+#include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+#include "ditrain/plan/placement.hpp"
+#include "ditrain/plan/rank_groups.hpp"
+
+namespace ditrain::plan {
+
+namespace {
+
+platform::Topology allowed_part(const platform::Topology& machine) {
+  return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
+}
+
+// Of so many that nobody started.
+int ranks_per_node(const config::Config& config, int ranks) {
+  return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
+}
+
+// The memory of another machine is not known: there one rank of it is held against this one's.
+int ranks_that_share_memory(const config::Config& config, int ranks, const dist::Communicator& comm) {
+  if (ranks == 0) return comm.local_size();
+  return platform::probe_machine().is_this_machine ? ranks_per_node(config, ranks) : 1;
+}
+
+struct DescribedPlacement {
+  std::string text;
+  std::vector<int> clusters;  // of the first rank: their sizes
+  int nodes;                  // NUMA nodes of these
+};
+
+// Of the ranks that run, or of those that somebody asks about or that another machine would run.
+DescribedPlacement describe_placement(const config::Config& config, int ranks, dist::Communicator& comm) {
+  const platform::Topology machine = platform::probe_machine();
+  if (ranks > 0 || !machine.is_this_machine) {
+    const int supposed = ranks > 0 ? ranks : comm.world_size();
+    const platform::Topology allowed = allowed_part(machine);
+    const SupposedRanks s = suppose_ranks(config, allowed, supposed);
+    return {describe(s, allowed, supposed), s.on_node.front().plan.cluster_sizes,
+            int(nodes_of_clusters(s.on_node.front()).size())};
+  }
+  const Placement placement = plan_placement(config, comm);
+  std::string text = describe(placement, comm);
+  for (const std::string& note : placement.notes) text += "note: " + note + "\n";
+  return {text, placement.plan.cluster_sizes, int(nodes_of_clusters(placement).size())};
+}
+
+}  // namespace
+
+void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
+  config::validate(wanted);
+  const int world = ranks > 0 ? ranks : comm.world_size();
+  const config::Config config =
+      ranks > 0 ? config::with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
+  config::validate_for_ranks(config, world);
+  const DescribedPlacement placement = describe_placement(config, ranks, comm);
+  const auto data = open_data(config);
+  log::info_lines(placement.text);
+  log::info_lines(describe_model(config));
+  log::info("data: {}", data->describe());
+  const int shares = config::replicas(config, world);
+  if (shares < world) log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
+  log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
+            config.train.global_batch / shares, config::micro_batch_of(config, shares), config.train.steps,
+            double(config.train.steps * config.train.global_batch) / double(data->size()));
+  if (placement.clusters.size() > 1)
+    log::info("cut: {}{}", plan_cut(config, config::micro_batch_of(config, shares), placement.clusters).why,
+              config.parallel.cut == "auto" && placement.nodes > 1
+                  ? "; a run measures the bandwidth between NUMA domains first"
+                  : "");
+  nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
+  log::info_lines(describe_factors(plan_gradients(config, model.parameters(), shares), config));
+  const MemoryPlan plan = plan_memory(config, world);
+  log::info_lines(describe(plan));
+  const size_t limit = platform::memory_limit().bytes;
+  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.total());
+  check_memory(plan, config, world, ranks_that_share_memory(config, ranks, comm));
+}
+
+}  // namespace ditrain::plan

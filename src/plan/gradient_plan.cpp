@@ -1,0 +1,69 @@
+#include "ditrain/plan/gradient_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+constexpr int64_t kLeastBucket = 1024;  // elements
+
+std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
+  if (replicas == 1 || !config.dist.engine || config.dist.reproducible || config.dist.adaln == "reduce") return {};
+  if (!config::products_are_equal_on_all_ranks(config)) return {};
+  std::vector<FactorLayer> layers;
+  for (const autograd::Parameter* w : layout.state_dict()) {
+    if (!w->offers_gradient) continue;
+    const autograd::Parameter& b = layout.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
+    const FactorLayer layer{w->name, b.name, w->shape[0], w->shape[1], {w->slice.begin, b.slice.end}};
+    if (config.train.global_batch * layer.row_elements() <= w->size()) layers.push_back(layer);
+  }
+  return layers;
+}
+
+}  // namespace
+
+int64_t GradientPlan::state_elements(int rank) const {
+  return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
+}
+
+size_t GradientPlan::factor_scratch_bytes() const {
+  int64_t dy = 0, x = 0;
+  for (const FactorLayer& layer : factors) dy = std::max(dy, layer.outputs), x = std::max(x, layer.inputs);
+  return size_t(factor_rows * (dy + x)) * sizeof(float);
+}
+
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
+  const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
+  std::vector<parallel::Range> slices;
+  for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
+  const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
+  return {.replicas = replicas,
+          .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
+          .factors = factors,
+          .factor_rows = factors.empty() ? 0 : config.train.global_batch,
+          .sharded = config.dist.shard_optimizer && replicas > 1,
+          .updates_early = replicas > 1 && config::tensor_ranks(config) == 1 && config.optimizer.clip_norm == 0 &&
+                           config.train.on_non_finite == "stop"};
+}
+
+std::string describe_factors(const GradientPlan& plan, const config::Config& config) {
+  if (plan.factors.empty()) return "";
+  const double wire_bytes = config.dist.wire == "bf16" ? 2 : 4;  // of an element of a matrix
+  double factors = 0, matrices = 0;
+  for (const FactorLayer& layer : plan.factors) {
+    factors += double(plan.factor_rows * layer.row_elements()) * sizeof(float);
+    matrices += double(layer.slice.size()) * wire_bytes;
+  }
+  const double others = double(plan.replicas - 1) / double(plan.replicas);
+  return fmt::format(
+      "adaLN gradients of {} layers: {} samples' factors are gathered, a step brings a rank {} instead of {}",
+      plan.factors.size(), plan.factor_rows, format_bytes(size_t(others * factors)),
+      format_bytes(size_t(2 * others * matrices)));
+}
+
+}  // namespace ditrain::plan

@@ -1,0 +1,225 @@
+#include "ditrain/plan/memory_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/dist/sums.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
+#include "ditrain/platform/limits.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+using autograd::Mode;
+using autograd::ParameterStore;
+
+// Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
+constexpr size_t kProgramBytes = size_t{160} << 20;
+
+size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
+  int64_t batch = 0;
+  if (config.sample.every_steps > 0) {
+    const int64_t mine = (config.sample.num_images + world_size - 1) / world_size;
+    const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
+    batch = std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1);
+  }
+  if (config.eval.every_steps > 0) batch = std::max(batch, eval::kDefaultBatch);
+  if (batch == 0) return 0;
+  nn::DitPass pass(model, batch, Mode::kInference);
+  return pass.tape().temporary_bytes();
+}
+
+MemoryItem tree_of_sums(const config::Config& config, int world_size, int64_t arena_elements) {
+  if (!config.dist.reproducible) return {"tree of sums", "", 0};
+  const int64_t share = config.train.global_batch / config::replicas(config, world_size);
+  const int64_t leaves = share / config::micro_batch_of(config, config::replicas(config, world_size));
+  const int levels = dist::SumTree(std::max<int64_t>(1, leaves)).most_waiting();
+  return {"tree of sums", fmt::format("dist.reproducible: {} more gradients for {} micro-batches", levels, leaves),
+          size_t(levels) * size_t(arena_elements) * sizeof(float)};
+}
+
+std::vector<MemoryItem> kept_by_node(nn::DitPass& pass) {
+  std::vector<MemoryItem> kept;
+  for (const auto& node : pass.tape().nodes()) {
+    size_t bytes = 0;
+    std::string names;
+    for (const auto& a : node->kept()) {
+      bytes += a->bytes();
+      names += (names.empty() ? "" : ", ") + a->name.substr(a->name.rfind('.') + 1);
+    }
+    kept.push_back({node->name(), names, bytes});
+  }
+  return kept;
+}
+
+}  // namespace
+
+size_t MemoryPlan::total() const {
+  return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
+}
+
+nn::PassOptions pass_options(const config::Config& config) {
+  return {.recompute = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute),
+          .precision = config::precision_of(config)};
+}
+
+MemoryPlan plan_memory(const config::Config& config, int world_size) {
+  MemoryPlan plan;
+  const int replicas = config::replicas(config, world_size);
+  plan.micro_batch = config::micro_batch_of(config, replicas);
+  nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
+  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, pass_options(config));
+  plan.kept = kept_by_node(pass);
+  const GradientPlan gradients = plan_gradients(config, model.parameters(), replicas);
+  const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
+  const size_t state = size_t(gradients.state_elements()) * sizeof(float);
+  const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
+  const nn::DitConfig& m = config.model;
+  const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
+  const auto samples = size_t(config.train.global_batch / replicas);
+  const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
+  const bool sums = replicas > 1 && config.dist.engine;
+  plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
+                {"bf16 weights", "read by products", config::precision_of(config) == DType::kBF16 ? arena / 2 : 0},
+                {"gradients", "", arena},
+                {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
+                {"EMA", share, state},
+                tree_of_sums(config, world_size, model.parameters().arena_size()),
+                {"kept activations", batch + ", train.recompute: " + config.train.recompute, pass.tape().kept_bytes()},
+                {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
+                {"data queue", fmt::format("{} batches", config.data.queue_batches),
+                 size_t(config.data.queue_batches + 1) * samples * image},
+                {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
+                {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+                {"samples, validation", "", sampling_bytes(model, config, world_size)},
+                {"program", "code, libraries, packing buffers", kProgramBytes}};
+  return plan;
+}
+
+std::string format_bytes(size_t bytes) {
+  const double b = double(bytes);
+  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
+  if (b >= 0x1p20) return fmt::format("{:.1f} MiB", b / 0x1p20);
+  return fmt::format("{:.1f} KiB", b / 0x1p10);
+}
+
+std::string describe(const MemoryPlan& plan) {
+  std::string s = "memory plan of a rank:\n";
+  for (const MemoryItem& item : plan.items)
+    if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
+  return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
+}
+
+namespace {
+
+// The largest micro-batch of at most `most` samples with which `ranks` ranks of a node fit; 0: none does.
+int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, int64_t most) {
+  const size_t limit = platform::memory_limit(ranks).bytes;
+  const int64_t share = config.train.global_batch / config::replicas(config, world_size);
+  for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
+    if (share % micro != 0) continue;
+    config.train.micro_batch = micro;
+    if (plan_memory(config, world_size).total() * size_t(ranks) <= limit) return micro;
+  }
+  return 0;
+}
+
+// The modes that keep less than config.train.recompute, each with the largest micro-batch that fits; only if that is
+// above `without`, the largest that fits as it is.
+std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
+  std::string s;
+  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
+  const auto now = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute);
+  for (const auto& [word, mode] : nn::words_of(now)) {
+    if (mode <= now) continue;
+    config.train.recompute = word;
+    const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+    if (fits <= without) continue;
+    s += fmt::format("\n  --set train.recompute={}", word);
+    if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
+  }
+  return s;
+}
+
+// The same for states that are shared out over the ranks, where that is possible.
+std::string what_fits_sharded(config::Config config, int world_size, int local_size, int64_t without) {
+  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine || config.parallel.strategy == "dp_tp")
+    return "";
+  config.dist.shard_optimizer = true;
+  const int64_t micro = config::micro_batch_of(config, world_size);
+  const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+  if (fits <= without || (config.dist.reproducible && fits < micro)) return "";
+  return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
+}
+
+// Changes that would fit, those that cost least time first, as lines for a person.
+std::string what_fits(const config::Config& config, int world_size, int local_size) {
+  std::string s;
+  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
+  // Reproducible sums are of micro-batches as they are.
+  const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
+  if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
+  s += what_fits_recomputing(config, world_size, local_size, smaller);
+  s += what_fits_sharded(config, world_size, local_size, smaller);
+  for (int ranks = local_size - 1; ranks >= 1; --ranks) {
+    const int world = std::max(1, world_size / local_size * ranks);
+    const bool divides = world % config::tensor_ranks(config) == 0 &&
+                         config.train.global_batch % config::replicas(config, world) == 0 &&
+                         (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
+    const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
+    if (fewer == 0) continue;
+    s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);
+    break;
+  }
+  return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
+}
+
+}  // namespace
+
+void check_memory(const MemoryPlan& plan, const config::Config& config, int world_size, int local_size) {
+  const platform::MemoryLimit limit = platform::memory_limit(local_size);
+  const size_t needed = plan.total() * size_t(local_size);
+  if (needed <= limit.bytes) return;
+  throw InputError(
+      {.where = "memory",
+       .what = fmt::format("{} rank(s) on this node do not fit", local_size),
+       .got = format_bytes(needed),
+       .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan)),
+       .hint = "what fits:" + what_fits(config, world_size, local_size)});
+}
+
+void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
+  constexpr const char* kColours[] = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951",
+                                      "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e"};
+  const double width = 760, total = double(plan.total());
+  std::string bar, legend;
+  double x = 20;
+  int row = 0;
+  for (const MemoryItem& item : plan.items) {
+    if (item.bytes == 0) continue;
+    const char* colour = kColours[size_t(row) % std::size(kColours)];
+    const double w = width * double(item.bytes) / total;
+    bar += fmt::format("<rect x=\"{:.1f}\" y=\"40\" width=\"{:.1f}\" height=\"46\" fill=\"{}\"/>\n", x, w, colour);
+    legend += fmt::format(
+        "<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
+        "{3}: {4} ({5:.1f} %) {6}</text>\n",
+        104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes), 100 * double(item.bytes) / total,
+        item.note);
+    x += w, ++row;
+  }
+  io::write_file_atomically(
+      path,
+      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
+                  "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan of a rank: {}</text>\n{}{}</svg>\n",
+                  120 + 20 * row, format_bytes(plan.total()), bar, legend));
+}
+
+}  // namespace ditrain::plan

@@ -1,0 +1,315 @@
+#include "ditrain/plan/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dist/placement.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/numa.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+using platform::Topology;
+
+/// A rank among those of its node and of the run.
+struct Neighbours {
+  int on_mask = 1, number_on_mask = 0;
+  int on_node = 1, in_world = 1;
+};
+
+std::vector<int> numbers(const std::vector<platform::Pu>& pus) {
+  std::vector<int> out;
+  for (const platform::Pu& pu : pus) out.push_back(pu.os);
+  return out;
+}
+
+/// Every hardware thread of the cores that are neither set aside nor another rank's; of the mask, where workers are not
+/// bound.
+std::vector<int> free_pus(const Topology& topology, const parallel::CorePlan& plan) {
+  if (plan.workers.empty()) return topology.allowed_pus;
+  std::set<int> cores;
+  for (const auto* pus : {&plan.workers, &plan.unused})
+    for (const platform::Pu& pu : *pus) cores.insert(pu.core);
+  std::vector<int> free;
+  for (const platform::Pu& pu : topology.allowed)
+    if (cores.count(pu.core) > 0) free.push_back(pu.os);
+  return free;
+}
+
+/// "communication: ...": how many cores of its own, or why none. `idle` says why nobody needs one.
+std::string set_aside_line(const std::string& who, const char* key, int64_t asked, size_t cores, const char* idle) {
+  std::string what = fmt::format("{} core(s) of its own", cores);
+  if (cores == 0) {
+    const char* automatic = *idle ? idle : "the rank has fewer than 8 cores, or its workers take them all";
+    what = fmt::format("shares the cores of the workers ({})", asked == 0 ? key : automatic);
+  }
+  return fmt::format("{}: {}\n", who, what);
+}
+
+/// With one cluster a rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
+void check_single_cluster(Placement& p, const std::string& strategy, parallel::CoreRequest request, int ranks) {
+  p.plan.clusters_from = "parallel.strategy: " + strategy + ", one a rank";
+  request.clusters = 0;
+  const int clusters = int(parallel::plan_cores(p.topology, request).cluster_sizes.size());
+  if (clusters == 1) return;
+  p.notes.push_back(fmt::format(
+      "parallel.strategy: {} has a rank a cluster, and the cores of this one hold {} clusters; one each: mpirun -np {} "
+      "--map-by slot:PE={} --bind-to core ditrain ...",
+      strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
+}
+
+/// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
+void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
+  if (p.ruled_by != "OMP_NUM_THREADS") return;
+  const auto unset = [](const char* name) {
+    return std::string_view(name) == "OMP_NUM_THREADS" ? nullptr : std::getenv(name);
+  };
+  const int a_core = sharing.smt ? int(p.topology.allowed_pus.size()) / p.topology.allowed_cores : 1;
+  const auto cores_of = [&](int count) { return (count + a_core - 1) / a_core; };
+  const int used = cores_of(threads),
+            cores = cores_of(platform::default_threads(p.topology, sharing, "", unset).threads);
+  if (2 * used >= cores) return;
+  p.notes.push_back(
+      fmt::format("OMP_NUM_THREADS={} leaves {} of the {} core(s) of this rank idle; unset it, or set parallel.threads",
+                  threads, cores - used, cores));
+}
+
+Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
+  const config::ParallelConfig& c = config.parallel;
+  const char* alone = n.in_world == 1 ? "one rank" : "";
+  const char* no_tiers = config.memory.automem == "off" ? "memory.automem: off" : "";
+  const auto asked = [](int64_t cores, const char* idle) {
+    return cores == parallel::kAutoCores && *idle ? 0 : int(cores);
+  };
+  const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
+  const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
+  const bool single = c.strategy != "cftp";
+  const parallel::CoreRequest request{.threads = int(c.threads),
+                                      .budget = automatic.threads,
+                                      .clusters = single ? 1 : int(c.clusters),
+                                      .comm_cores = asked(c.comm_cores, alone),
+                                      .copy_cores = asked(config.memory.copy_cores, no_tiers),
+                                      .smt = c.smt,
+                                      .ranks_on_mask = n.on_mask,
+                                      .rank_on_mask = n.number_on_mask};
+  Placement p;
+  p.plan = parallel::plan_cores(topology, request);
+  p.topology = std::move(topology);
+  p.threads = p.plan.num_workers();
+  p.clusters = int(p.plan.cluster_sizes.size());
+  p.ruled_by = c.threads > 0 ? "parallel.threads" : automatic.ruled_by;
+  p.pus = numbers(p.plan.workers), p.comm_pus = numbers(p.plan.comm), p.copy_pus = numbers(p.plan.copy);
+  p.helper_pus = free_pus(p.topology, p.plan);
+  p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
+                set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
+  p.notes = p.plan.notes;
+  add_omp_note(p, sharing, automatic.threads);
+  if (single) check_single_cluster(p, c.strategy, request, n.in_world);
+  return p;
+}
+
+/// Rows as lines of cells between tabs: what ranks send to rank 0.
+std::string map_lines(const parallel::CorePlan& plan) {
+  std::string lines;
+  for (const parallel::MapRow& r : parallel::map_of(plan))
+    lines += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", r.role, r.threads, r.pus, r.cores, r.l2, r.l3, r.numa,
+                         r.die, r.package);
+  return lines;
+}
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream in(line);
+  for (std::string cell; std::getline(in, cell, '\t');) cells.push_back(cell);
+  return cells;
+}
+
+/// Columns as wide as their widest cell.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> width(rows.front().size());
+  for (const auto& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}}", row[i], width[i] + 1);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+/// The table of all ranks; ranks with the same cores, on different nodes, are one entry.
+std::string map_table(const std::vector<std::string>& lines_of_ranks) {
+  std::vector<std::pair<std::string, std::vector<int>>> entries;  // lines and the ranks that have them
+  std::map<std::string, size_t> place;
+  for (size_t rank = 0; rank < lines_of_ranks.size(); ++rank) {
+    const auto [it, is_new] = place.try_emplace(lines_of_ranks[rank], entries.size());
+    if (is_new) entries.emplace_back(lines_of_ranks[rank], std::vector<int>{});
+    entries[it->second].second.push_back(int(rank));
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"rank", "role", "threads", "PU", "core", "L2", "L3", "NUMA", "die", "package"}};
+  for (const auto& [lines, ranks] : entries) {
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);) {
+      rows.push_back(cells_of(line));
+      rows.back().insert(rows.back().begin(), platform::format_pus(ranks));
+    }
+  }
+  return aligned(rows);
+}
+
+/// As many ranks of that many threads as a node has cores for.
+std::string mpirun_line(const dist::Communicator& comm, int cores, int threads) {
+  const int ranks = std::clamp(cores / threads, 1, comm.local_size());
+  return fmt::format("mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", ranks * comm.num_nodes(),
+                     ranks, threads);
+}
+
+void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
+  if (dist::mpi_launcher().empty() || p.topology.allowed_cores >= wanted) return;
+  p.notes.push_back(fmt::format(
+      "the affinity mask gives this rank {} core(s) where {} are wanted (mpirun binds a rank to one core by default); "
+      "to use them: {}",
+      p.topology.allowed_cores, wanted, mpirun_line(comm, p.topology.cores, wanted)));
+}
+
+/// A batch script that forgot the launcher: the allocation has room for several ranks, and this is the only one.
+void add_launcher_note(Placement& p) {
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  if (!dist::mpi_launcher().empty() || tasks == nullptr || std::atoi(tasks) <= 1) return;
+  p.notes.push_back(fmt::format(
+      "one rank, but the Slurm allocation is for {} tasks: to start them all, srun ditrain ... or mpirun ditrain ...",
+      tasks));
+}
+
+std::string describe_threads(const Placement& p) {
+  return fmt::format("threads: {} a rank in {} cluster(s) ({}), set by {}; {}\n{}", p.threads, p.clusters,
+                     p.plan.clusters_from, p.ruled_by, p.pus.empty() ? "not pinned" : "pinned", p.set_aside);
+}
+
+/// Allowed PUs of each die that has any.
+std::vector<std::vector<int>> masks_of_dies(const Topology& machine) {
+  std::map<int, std::vector<int>> dies;
+  for (const platform::Pu& pu : machine.allowed) dies[pu.die].push_back(pu.os);
+  std::vector<std::vector<int>> masks;
+  for (const auto& [die, mask] : dies) masks.push_back(mask);
+  return masks;
+}
+
+struct RanksPerNode {
+  int ranks = 0;  // 0: nobody says
+  std::string said_by;
+};
+
+/// What the allocation says. One of a single node is where people ask about larger jobs: its node is not counted.
+RanksPerNode ranks_per_node_of_slurm(int ranks) {
+  const auto number = [](const char* variable) {
+    const char* text = std::getenv(variable);
+    return text == nullptr ? 0 : std::atoi(text);
+  };
+  constexpr const char *kTasks = "SLURM_NTASKS_PER_NODE", *kNodes = "SLURM_NNODES";
+  if (const int tasks = number(kTasks); tasks > 0) return {std::min(tasks, ranks), kTasks};
+  if (const int nodes = number(kNodes); nodes > 1) return {(ranks - 1) / nodes + 1, kNodes};
+  return {};
+}
+
+}  // namespace
+
+Placement plan_placement(const config::Config& config, dist::Communicator& comm) {
+  Topology topology = platform::probe_topology();
+  const dist::MaskSharing overlap = dist::share_mask(comm, topology.allowed_pus);
+  Placement p = place(config, std::move(topology),
+                      {.on_mask = overlap.ranks,
+                       .number_on_mask = overlap.number,
+                       .on_node = comm.local_size(),
+                       .in_world = comm.world_size()});
+  const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
+  const int64_t threads = config.parallel.threads;
+  add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
+  add_launcher_note(p);
+  const std::string lines = map_lines(p.plan);
+  const std::vector<std::string> all = comm.gather_strings(lines);
+  p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);
+  return p;
+}
+
+std::string describe(const Placement& p, const dist::Communicator& comm) {
+  return platform::describe(p.topology) +
+         fmt::format("ranks: {} on {} node(s); {}\n", comm.world_size(), comm.num_nodes(), comm.description()) +
+         describe_threads(p) + p.map;
+}
+
+SupposedRanks suppose_ranks(const config::Config& config, const Topology& machine, int ranks) {
+  const std::vector<std::vector<int>> dies = masks_of_dies(machine);
+  const int num_dies = int(dies.size());
+  SupposedRanks s;
+  const RanksPerNode told = ranks_per_node_of_slurm(ranks);
+  const bool fills_nodes = num_dies > 1 && ranks % num_dies == 0;
+  s.one_a_die = told.ranks > 0 ? num_dies > 1 && told.ranks == num_dies : fills_nodes || ranks > machine.allowed_cores;
+  s.per_node = told.ranks > 0 ? told.ranks : s.one_a_die ? num_dies : ranks;
+  s.per_node_from = told.said_by;
+  s.nodes = (ranks + s.per_node - 1) / s.per_node;
+  for (int i = 0; i < s.per_node; ++i) {
+    Neighbours n{.on_node = s.per_node, .in_world = ranks};
+    if (!s.one_a_die) n.on_mask = s.per_node, n.number_on_mask = i;
+    s.on_node.push_back(place(config, s.one_a_die ? with_mask(machine, dies[size_t(i)]) : machine, n));
+  }
+  return s;
+}
+
+std::string describe(const SupposedRanks& s, const Topology& machine, int ranks) {
+  std::vector<std::string> lines;
+  int cores = machine.cores;
+  for (const Placement& p : s.on_node) {
+    lines.push_back(map_lines(p.plan));
+    cores = std::min(cores, s.one_a_die ? p.topology.allowed_cores : std::max(1, machine.allowed_cores / s.per_node));
+  }
+  std::string text = platform::describe(machine);
+  const std::string from = s.per_node_from.empty() ? "" : fmt::format(" ({})", s.per_node_from);
+  text += fmt::format("ranks: {} on {} node(s), {} a node{}, assumed to be {}\n", ranks, s.nodes, s.per_node, from,
+                      s.one_a_die       ? "one a die"
+                      : s.per_node == 1 ? "all its cores"
+                                        : "equal shares of the cores");
+  text += fmt::format("launch: mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", ranks,
+                      s.per_node, cores);
+  text += fmt::format(
+      "    or: srun --nodes={} --ntasks={} --ntasks-per-node={} --cpus-per-task={} --cpu-bind=cores "
+      "--wait=20 ditrain ...\n",
+      s.nodes, ranks, s.per_node, cores * std::max(1, machine.pus / machine.cores));
+  text += describe_threads(s.on_node.front()) + map_table(lines);
+  std::set<std::string> notes;
+  for (const Placement& p : s.on_node) notes.insert(p.notes.begin(), p.notes.end());
+  for (const std::string& note : notes) text += "note: " + note + "\n";
+  return text;
+}
+
+std::vector<int> nodes_of_clusters(const Placement& placement) {
+  std::set<int> distinct;
+  for (const platform::Domain& domain : placement.plan.domain_of)
+    if (domain.bulk_node >= 0) distinct.insert(domain.bulk_node);
+  return {distinct.begin(), distinct.end()};
+}
+
+std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors) {
+  const std::vector<int> nodes = nodes_of_clusters(placement);
+  if (nodes.size() < 2) return "";
+  std::string reason;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const auto result =
+        platform::place_on_nodes(Pin<void>(tensor).get(), tensor.bytes(), nodes, platform::NodePolicy::kInterleave);
+    if (!result) reason = result.reason;
+  }
+  return reason;
+}
+
+}  // namespace ditrain::plan

@@ -1,0 +1,174 @@
+#include "ditrain/train/gradient_sync.hpp"
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/elementwise.hpp"
+
+namespace ditrain::train {
+namespace {
+
+constexpr int kLosses = 3;  // loss, mse and vb
+
+// StepFacts as numbers whose sums over ranks mean the same; losses first.
+using Numbers = std::array<double, kLosses + 4>;
+Numbers numbers_of(const StepFacts& f) {
+  return {f.loss, f.mse, f.vb, f.bad_files, double(f.stop), double(f.checkpoint), double(f.peak_too_low)};
+}
+StepFacts facts_of(const Numbers& n) { return {n[0], n[1], n[2], n[3], n[4] > 0, n[5] > 0, n[6] > 0}; }
+
+// Losses along the tree, all else one by one.
+Numbers tree_sums(const double* terms, int64_t n) {
+  Numbers sums{};
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (i < kLosses)
+      sums[i] = dist::tree_sum(terms + i, n, int64_t(sums.size()));
+    else
+      for (int64_t term = 0; term < n; ++term) sums[i] += terms[term * int64_t(sums.size()) + int64_t(i)];
+  return sums;
+}
+
+}  // namespace
+
+GradientSync::GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+                           plan::TensorGroup* group)
+    : plan_(plan),
+      parameters_(model.parameters()),
+      comm_(comm),
+      ctx_(ctx),
+      group_(group),
+      overlap_(plan.config.dist.overlap),
+      factors_(plan.gradients, parameters_, ctx) {}
+
+void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
+  const config::DistConfig& dist = plan_.config.dist;
+  const plan::GradientPlan& gradients = plan_.gradients;
+  grads_ = std::make_unique<Pin<float>>(parameters_.grads);
+  if (gradient_memory != nullptr && dist.engine) {
+    const dist::EngineConfig engine{.hierarchical = dist.allreduce == "hierarchical",
+                                    .wire = dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
+                                    .shards = gradients.sharded,
+                                    .gathers = !gradients.factors.empty(),
+                                    .tree = dist.reproducible,
+                                    .link = dist.simulate_link,
+                                    .pus = comm_pus};
+    engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
+    buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), gradients.buckets);
+  } else {
+    DITRAIN_CHECK(!gradients.sharded && gradients.factors.empty(), "shards or factors without an engine");
+    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), gradients.buckets);
+  }
+  if (dist.reproducible) {
+    leaf_sums_ = std::make_unique<LeafSums>(plan_.samples / plan_.micro_batch, parameters_.grads, ctx_);
+    policies_.push_back(leaf_sums_.get());
+  }
+  if (!gradients.factors.empty()) {
+    factors_.allocate(*buckets_);
+    policies_.push_back(&factors_);
+  }
+  const optim::Config& optimizer = plan_.config.optimizer;
+  if (gradients.sharded)
+    state_ = std::make_unique<ShardedUpdate>(dist::Shards(gradients.buckets, comm_.rank(), comm_.world_size()),
+                                             *engine_, optimizer, parameters_, ctx_);
+  else
+    state_ = std::make_unique<ReplicatedUpdate>(gradients.buckets, updates_early(), optimizer, parameters_, ctx_);
+  policies_.push_back(state_.get());
+}
+
+void GradientSync::begin(const MicroBatchPlace& micro) {
+  micro_ = micro;
+  factors_.start_at(micro.first_sample);
+}
+
+// After the last micro-batch the buckets of the slice may leave.
+void GradientSync::ready(const parallel::Range& slice) {
+  for (SyncPolicy* policy : policies_) policy->ready(micro_, slice);
+  if (micro_.last && overlap_) buckets_->mark_ready(slice.begin, slice.end);
+}
+
+void GradientSync::add_losses(StepFacts& facts) {
+  if (!leaf_sums_) return;
+  const Numbers losses = numbers_of({.loss = facts.loss, .mse = facts.mse, .vb = facts.vb});
+  leaf_losses_.insert(leaf_losses_.end(), losses.begin(), losses.end());
+  facts.loss = facts.mse = facts.vb = 0;
+}
+
+void GradientSync::collect(const optim::StepSettings& update, PhaseLog& log) {
+  if (!overlap_) buckets_->start_all();
+  const auto next_arrived = [&] {
+    const PhaseTimer waiting(log, Phase::kAllreduceExposed);
+    return buckets_->finish_next().has_value();
+  };
+  for (int64_t k = 0; next_arrived(); ++k) {
+    for (SyncPolicy* policy : policies_) policy->arrived(k, log);
+    if (!updates_early()) continue;
+    const PhaseTimer timer(log, Phase::kOptimizer);
+    for (SyncPolicy* policy : policies_) policy->update(k, k + 1, update);
+  }
+  buckets_->finish();
+  communication_ = buckets_->last_step();
+  if (updates_early()) finish(log);
+}
+
+void GradientSync::finish(PhaseLog& log) {
+  const PhaseTimer timer(log, Phase::kAllreduceExposed);
+  for (SyncPolicy* policy : policies_) policy->finish(communication_);
+}
+
+void GradientSync::exchange(StepFacts& facts) {
+  Numbers numbers = numbers_of(facts);
+  if (!leaf_sums_) {
+    comm_.allreduce_sum(numbers.data(), int64_t(numbers.size()));
+  } else {
+    const Numbers losses = tree_sums(leaf_losses_.data(), int64_t(leaf_losses_.size() / numbers.size()));
+    std::copy_n(losses.begin(), kLosses, numbers.begin());
+    leaf_losses_.clear();
+    const std::vector<double> of_ranks = comm_.gather(numbers.data(), int64_t(numbers.size()));
+    if (!of_ranks.empty()) numbers = tree_sums(of_ranks.data(), int64_t(of_ranks.size() / numbers.size()));
+    comm_.broadcast(numbers.data(), sizeof numbers, 0);
+  }
+  facts = facts_of(numbers);
+  if (group_ == nullptr) return;
+  // Ranks that share a replica have the same losses, but signals of their own.
+  constexpr uint64_t kStop = 1, kCheckpoint = 2, kPeakTooLow = 4;
+  const uint64_t mine =
+      (facts.stop ? kStop : 0) | (facts.checkpoint ? kCheckpoint : 0) | (facts.peak_too_low ? kPeakTooLow : 0);
+  const uint64_t any = group_->communicator().allreduce_or(mine);
+  facts.stop = any & kStop, facts.checkpoint = any & kCheckpoint, facts.peak_too_low = any & kPeakTooLow;
+}
+
+double GradientSync::norm() {
+  if (group_) return group_->gradient_norm(ctx_, parameters_);
+  std::optional<double> squares = communication_.sum_squares;  // a by-product of the sums
+  if (!squares && leaf_sums_) {                                // one rank: what the engine computes on several
+    squares = 0.0;
+    for (int64_t k = 0; k < buckets_->num_buckets(); ++k)
+      *squares += squares_of(ctx_, grads_->get(), buckets_->bucket(k));
+  }
+  return squares ? std::sqrt(*squares + factors_.take_squares()) : optim::gradient_norm(ctx_, parameters_);
+}
+
+void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {
+  if (updates_early()) return;
+  {
+    const PhaseTimer timer(log, Phase::kOptimizer);
+    for (SyncPolicy* policy : policies_) policy->update(0, buckets_->num_buckets(), settings);
+  }
+  finish(log);
+}
+
+// In the order of the backward pass, which is that of the arena from its end: what goes bad spoils all that comes after
+// it. A rank may have the sums of its shards only, or the weights that came of them: those of a bad gradient are bad.
+std::string GradientSync::first_bad_gradient() {
+  double begin = -1;
+  for (const autograd::Parameter* p : parameters_.state_dict())
+    if (p->trainable && double(p->slice.begin) > begin && ops::find_non_finite(ctx_, p->grad) >= 0)
+      begin = double(p->slice.begin);
+  comm_.allreduce_max(&begin, 1);
+  if (group_) group_->communicator().allreduce_max(&begin, 1);  // its stores have one layout
+  return begin < 0 ? "" : parameters_.at(int64_t(begin)).name;
+}
+
+}  // namespace ditrain::train

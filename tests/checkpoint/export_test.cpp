@@ -1,0 +1,258 @@
+#include "ditrain/checkpoint/export.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "eval/tiny_model.hpp"
+#include "io/temporary_folder.hpp"
+
+using namespace ditrain;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+using autograd::Parameter;
+using autograd::ParameterStore;
+
+config::Config tiny_run() {
+  config::Config config;
+  config.model = test::tiny_config();
+  config.data.path = "/home/someone/private";
+  return config;
+}
+
+/// A run folder with one checkpoint whose weights and average differ.
+struct TinyRun {
+  explicit TinyRun(const config::Config& config = tiny_run()) {
+    nn::Dit model(config.model);
+    ParameterStore& parameters = model.parameters();
+    parameters.allocate(ParameterStore::For::kTraining);
+    nn::initialise(model, 1);
+    test::fill_random(parameters, parameters.values, 1);
+    test::fill_random(parameters, parameters.ema, 2);
+    checkpoint::CheckpointState state;
+    state.step = 40;
+    state.config_yaml = config::to_yaml(config);
+    checkpoint = checkpoint::save_checkpoint(folder / "run/checkpoints", state, parameters, config.checkpoint);
+  }
+  std::string run() const { return folder / "run"; }
+
+  TemporaryFolder folder;
+  std::string checkpoint;
+};
+
+std::vector<float> weights(nn::Dit& model) {
+  std::vector<float> all;
+  for (const Parameter* p : model.parameters().state_dict()) {
+    const std::vector<float> values = to_vector(p->value);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<float> expected_weights(uint64_t seed) {
+  return weights(*test::random_model(test::tiny_config(), seed));  // the position table is the same for any seed
+}
+
+std::vector<float> tensor(const io::SafetensorsFile& file, const std::string& name) {
+  return io::to_f32(file.tensor(name));
+}
+
+json read_json(const std::string& path) { return json::parse(get_file(path)); }
+
+std::vector<std::string> entries(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("weights are found from a run, a checkpoint and a file") {
+  const TinyRun tiny;
+  for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
+    INFO(path);
+    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"), model = checkpoint::find_weights(path, "model");
+    CHECK(ema.step == 40);
+    CHECK(ema.config.model.hidden_size == 32);
+    CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
+    CHECK(weights(*checkpoint::load_model(model)) == expected_weights(1));
+  }
+  const checkpoint::WeightsSource file = checkpoint::find_weights(tiny.checkpoint + "/model.safetensors", "ema");
+  CHECK(file.step == 40);
+  CHECK(weights(*checkpoint::load_model(file)) == expected_weights(1));
+}
+
+TEST_CASE("weights without a config, or none at all, are refused") {
+  const TinyRun tiny;
+  CHECK_THROWS_WITH(checkpoint::find_weights(tiny.run(), "emma"), Contains("ema or model"));
+  CHECK_THROWS_WITH(checkpoint::find_weights(tiny.folder / "absent", "ema"), Contains("does not exist"));
+  fs::create_directory(tiny.folder / "empty");
+  CHECK_THROWS_AS(checkpoint::find_weights(tiny.folder / "empty", "ema"), InputError);
+  const std::string lonely = tiny.folder / "lonely.safetensors";
+  fs::copy(tiny.checkpoint + "/ema.safetensors", lonely);
+  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, "ema"), Contains("no config"));
+  put_file(tiny.folder / "config.yaml", config::to_yaml(tiny_run()));
+  CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, "ema"))) == expected_weights(2));
+}
+
+TEST_CASE("dit export: public names and shapes, and it loads without anything beside it") {
+  const TinyRun tiny;
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const auto model = checkpoint::load_model(source);
+  const std::string path = tiny.folder / "new/export.safetensors";
+  checkpoint::export_dit(path, *model, source.config, DType::kF32);
+  CHECK(entries(tiny.folder / "new") == std::vector<std::string>{"export.safetensors"});
+
+  const io::SafetensorsFile file(path);
+  CHECK(file.metadata().at("format") == "pt");
+  CHECK(get_file(path).find("/home/someone") == std::string::npos);
+  const auto expected = model->parameters().state_dict();
+  CHECK(file.tensors().size() == expected.size());
+  for (const Parameter* p : expected) {
+    INFO(p->name);
+    CHECK(file.tensor(p->name).dtype == "F32");
+    CHECK(file.tensor(p->name).shape == p->shape);
+    CHECK(tensor(file, p->name) == to_vector(p->value));
+  }
+  CHECK(file.tensor("pos_embed").shape == std::vector<int64_t>{1, 16, 32});
+  CHECK(file.tensor("y_embedder.embedding_table.weight").shape == std::vector<int64_t>{9, 32});
+
+  const checkpoint::WeightsSource again = checkpoint::find_weights(path, "ema");
+  CHECK(weights(*checkpoint::load_model(again)) == expected_weights(2));
+}
+
+TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
+  const TinyRun tiny;
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "model");
+  const auto model = checkpoint::load_model(source);
+  const std::string path = tiny.folder / "half.safetensors";
+  checkpoint::export_dit(path, *model, source.config, DType::kBF16);
+  const io::SafetensorsFile file(path);
+  for (const io::TensorView& view : file.tensors()) CHECK(view.dtype == "BF16");
+  std::vector<float> rounded = expected_weights(1);
+  for (float& v : rounded) v = to_f32(to_bf16(v));
+  const auto loaded = checkpoint::load_model(checkpoint::find_weights(path, "ema"));
+  CHECK(weights(*loaded) == rounded);
+  checkpoint::export_diffusers(tiny.folder / "diffusers", *loaded, source.config, DType::kF32);
+  CHECK(fs::exists(tiny.folder / "diffusers/transformer/config.json"));
+}
+
+TEST_CASE("diffusers export: names, thirds of qkv, repeated embedders") {
+  const TinyRun tiny;
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const auto model = checkpoint::load_model(source);
+  const std::string out = tiny.folder / "diffusers/";
+  checkpoint::export_diffusers(out, *model, source.config, DType::kF32);
+  CHECK(entries(out) == std::vector<std::string>{"scheduler", "transformer"});
+
+  const io::SafetensorsFile file(out + "transformer/diffusion_pytorch_model.safetensors");
+  ParameterStore& p = model->parameters();
+  constexpr size_t kOfModel = 6, kOfBlock = 19;  // 9 linear layers and the label table
+  CHECK(file.tensors().size() == kOfModel + 2 * kOfBlock);
+  const auto same = [&](const std::string& name, const std::string& ours) {
+    INFO(name);
+    CHECK(file.tensor(name).shape == p.find(ours).shape);
+    CHECK(tensor(file, name) == to_vector(p.find(ours).value));
+  };
+  for (const std::string part : {"weight", "bias"}) {
+    same("pos_embed.proj." + part, "x_embedder.proj." + part);
+    same("proj_out_1." + part, "final_layer.adaLN_modulation.1." + part);
+    same("proj_out_2." + part, "final_layer.linear." + part);
+    for (const std::string i : {"0", "1"}) {
+      const std::string theirs = "transformer_blocks." + i + ".", ours = "blocks." + i + ".";
+      same(theirs + "norm1.emb.timestep_embedder.linear_1." + part, "t_embedder.mlp.0." + part);
+      same(theirs + "norm1.emb.timestep_embedder.linear_2." + part, "t_embedder.mlp.2." + part);
+      same(theirs + "norm1.emb.class_embedder.embedding_table.weight", "y_embedder.embedding_table.weight");
+      same(theirs + "norm1.linear." + part, ours + "adaLN_modulation.1." + part);
+      same(theirs + "attn1.to_out.0." + part, ours + "attn.proj." + part);
+      same(theirs + "ff.net.0.proj." + part, ours + "mlp.fc1." + part);
+      same(theirs + "ff.net.2." + part, ours + "mlp.fc2." + part);
+      std::vector<float> qkv;
+      for (const char* third : {"to_q.", "to_k.", "to_v."}) {
+        const std::vector<float> rows = tensor(file, theirs + "attn1." + third + part);
+        CHECK(rows.size() == (part == "weight" ? 32u * 32u : 32u));
+        qkv.insert(qkv.end(), rows.begin(), rows.end());
+      }
+      CHECK(qkv == to_vector(p.find(ours + "attn.qkv." + part).value));
+    }
+  }
+}
+
+TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
+  config::Config config = tiny_run();
+  config.model.in_channels = 4;
+  config.diffusion.num_steps = 500;
+  config.diffusion.prediction = "x0";
+  const TinyRun tiny(config);
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const std::string out = tiny.folder / "diffusers";
+  checkpoint::export_diffusers(out, *checkpoint::load_model(source), source.config, DType::kBF16);
+
+  const json model = read_json(out + "/transformer/config.json");
+  const std::map<std::string, int64_t> sizes = {
+      {"attention_head_dim", 16}, {"num_attention_heads", 2}, {"in_channels", 4},  {"out_channels", 8},
+      {"num_layers", 2},          {"patch_size", 8},          {"sample_size", 32}, {"num_embeds_ada_norm", 8}};
+  for (const auto& [key, value] : sizes) {
+    INFO(key);
+    CHECK(model.at(key) == value);
+  }
+  CHECK(model.at("_class_name") == "DiTTransformer2DModel");
+  CHECK(model.at("norm_eps") == 1e-6);
+  CHECK(model.at("activation_fn") == "gelu-approximate");
+  const json scheduler = read_json(out + "/scheduler/scheduler_config.json");
+  CHECK(scheduler.at("num_train_timesteps") == 500);
+  CHECK(scheduler.at("beta_end") == Approx(0.04));
+  CHECK(scheduler.at("prediction_type") == "sample");
+  const json index = read_json(out + "/model_index.json");
+  CHECK(index.at("_class_name") == "DiTPipeline");
+  CHECK(index.at("vae") == json::array({"diffusers", "AutoencoderKL"}));
+  CHECK(index.at("id2label").size() == 8);
+  const io::SafetensorsFile file(out + "/transformer/diffusion_pytorch_model.safetensors");
+  CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
+}
+
+TEST_CASE("diffusers export refuses what that class cannot express") {
+  const auto refused = [](auto change, const std::string& text) {
+    nn::DitConfig config = test::tiny_config();
+    change(config);
+    CHECK_THROWS_WITH(checkpoint::check_diffusers(config), Contains(text));
+    TemporaryFolder folder;
+    const auto model = test::random_model(config);
+    CHECK_THROWS_AS(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32), InputError);
+    CHECK(entries(folder.path()).empty());
+  };
+  refused([](auto& c) { c.input_height = 16; }, "not square; got 16 x 32");
+  refused([](auto& c) { c.num_classes = 0; }, "without classes");
+  refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
+  refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
+  CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
+
+  const auto model = test::random_model(test::tiny_config());
+  {
+    const Pin<float> table(model->parameters().find("pos_embed").value);
+    table[7] += 0.5f;
+  }
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32), Contains("pos_embed element 7"));
+}
+
+TEST_CASE("an export overwrites nothing") {
+  TemporaryFolder folder;
+  const auto model = test::random_model(test::tiny_config());
+  put_file(folder / "old", "precious");
+  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32), Contains("exists already"));
+  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "old", *model, tiny_run(), DType::kF32),
+                    Contains("exists already"));
+  CHECK(get_file(folder / "old") == "precious");
+  CHECK(entries(folder.path()) == std::vector<std::string>{"old"});
+  CHECK_THROWS_AS(checkpoint::export_dit(folder / "old/in", *model, tiny_run(), DType::kF32), InputError);
+}

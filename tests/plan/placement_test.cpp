@@ -1,0 +1,254 @@
+#include "ditrain/plan/placement.hpp"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <thread>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "platform/synthetic.hpp"
+
+using namespace ditrain;
+using Catch::Contains;
+using platform::ScopedVariable;
+using platform::synthetic_machine;
+
+namespace {
+
+using Sizes = std::vector<int>;
+
+std::string error_of(const config::Config& config) {
+  try {
+    plan::plan_placement(config, *dist::make_null_communicator());
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// The lines of a text that begin with `word`.
+std::vector<std::string> lines_of(const std::string& text, const std::string& word) {
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    const std::string line = text.substr(begin, end - begin);
+    const size_t first = line.find_first_not_of(' ');
+    if (first != line.npos && line.compare(first, word.size(), word) == 0) lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("this machine: threads, cores and the map agree with the mask") {
+  const auto comm = dist::make_null_communicator();
+  const plan::Placement p = plan::plan_placement(config::Config{}, *comm);
+  CHECK(p.threads == p.team().num_workers);
+  CHECK(p.pus == p.team().pus);
+  CHECK(p.threads <= p.topology.allowed_cores);
+  CHECK(p.comm_pus.empty());  // one rank has nobody to talk to
+  CHECK(p.copy_pus.empty());
+  const std::string text = describe(p, *comm);
+  CHECK_THAT(text, Contains("ranks: 1 on 1 node(s)") && Contains("threads: " + std::to_string(p.threads) + " a rank"));
+  CHECK_THAT(text, Contains("communication: shares the cores of the workers (one rank)"));
+  CHECK_THAT(text, Contains("copies: shares the cores of the workers (memory.automem: off)"));
+  CHECK(lines_of(text, "0     cluster").size() == size_t(p.clusters));
+}
+
+TEST_CASE("a pretended machine gets this process' mask") {
+  const std::vector<int> mask = platform::affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
+    WARN("skipped: needs PUs 0 and 1");
+    return;
+  }
+  plan::Placement p;
+  std::thread([&] {
+    REQUIRE(platform::set_affinity_mask({0, 1}));
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "package:2 numa:2 core:2 pu:1(indexes=0,2,1,3,4,5,6,7)");
+    p = plan::plan_placement(config::Config{}, *dist::make_null_communicator());
+  }).join();
+  CHECK((p.threads == 2 && p.clusters == 2));
+  CHECK(p.pus == Sizes{0, 1});
+  CHECK(p.plan.clusters_from == "NUMA domains");
+  CHECK_THAT(p.map, Contains("0     cluster 1  1        1   2     -   -   1     0    0"));
+}
+
+TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says who") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  const ScopedVariable omp("OMP_NUM_THREADS", "40");
+  const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, node, 4);
+  CHECK(s.on_node[0].threads == 39);  // and a core to communicate
+  CHECK_THAT(describe(s, node, 4),
+             Contains("threads: 39 a rank in 2 cluster(s) (NUMA domains), set by OMP_NUM_THREADS"));
+  const ScopedVariable slurm("SLURM_CPUS_PER_TASK", "7");
+  CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].threads == 7);
+  CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
+}
+
+TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);  // 128 cores of two hardware threads
+  config::Config config;
+  const auto notes = [&](const char* threads) {
+    const ScopedVariable omp("OMP_NUM_THREADS", threads);
+    return plan::suppose_ranks(config, node, 2).on_node[1].notes;
+  };
+  CHECK(notes("32").empty());
+  REQUIRE(notes("1").size() == 1);
+  CHECK(notes("1")[0] ==
+        "OMP_NUM_THREADS=1 leaves 63 of the 64 core(s) of this rank idle; unset it, or set parallel.threads");
+  CHECK_THAT(notes("31,2").at(0), Contains("OMP_NUM_THREADS=31 leaves 33 of the 64 core(s)"));
+  {
+    const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "4");
+    CHECK(plan::suppose_ranks(config, node, 2).on_node[0].notes.empty());  // the allocation has no more
+  }
+  {
+    const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "8");
+    CHECK(plan::suppose_ranks(config, node, 2).on_node[0].notes.empty());  // half of what there is
+  }
+  config.parallel.smt = true;
+  CHECK(notes("64").empty());
+  CHECK_THAT(notes("61").at(0), Contains("OMP_NUM_THREADS=61 leaves 33 of the 64 core(s)"));
+  config.parallel.smt = false, config.parallel.threads = 1;
+  CHECK(notes("1").empty());
+}
+
+TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  config::Config config;
+  config.memory.copy_cores = 1;
+  const plan::SupposedRanks s = plan::suppose_ranks(config, node, 8);
+  CHECK((s.nodes == 2 && s.per_node == 4 && s.one_a_die));
+  REQUIRE(s.on_node.size() == 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    const plan::Placement& p = s.on_node[size_t(rank)];
+    CHECK((p.threads == 150 && p.clusters == 4));
+    CHECK(p.team().cluster_sizes == Sizes{38, 38, 37, 37});
+    CHECK(p.comm_pus == Sizes{152 * rank + 151});
+    CHECK(p.copy_pus == Sizes{152 * rank + 113});
+    CHECK(p.pus.front() == 152 * rank);
+    CHECK(p.ruled_by == "affinity mask");
+  }
+  const std::string text = describe(s, node, 8);
+  CHECK_THAT(text, Contains("ranks: 8 on 2 node(s), 4 a node, assumed to be one a die"));
+  CHECK_THAT(text, Contains("mpirun -np 8 --map-by ppr:4:node:PE=152 --bind-to core ditrain"));
+  CHECK_THAT(
+      text,
+      Contains("srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=152 --cpu-bind=cores --wait=20 ditrain"));
+  CHECK(lines_of(text, "2     ").size() == 6);  // four clusters, communication, copies
+  CHECK(lines_of(text, "3     cluster 2").at(0) ==
+        "  3     cluster 2      37       532-568  532-568  14  -   14    3    1");
+  CHECK(lines_of(text, "3     communication").at(0) ==
+        "  3     communication  1        607      607      15  -   15    3    1");
+}
+
+TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores do not suffice") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);
+  const auto suppose = [&](int ranks) { return plan::suppose_ranks(config::Config{}, node, ranks); };
+  const plan::SupposedRanks one = suppose(1);
+  CHECK((one.nodes == 1 && one.per_node == 1 && !one.one_a_die));
+  CHECK((one.on_node[0].threads == 128 && one.on_node[0].clusters == 2));
+  CHECK((suppose(2).nodes == 1 && suppose(2).one_a_die && suppose(4).nodes == 2));
+  const plan::SupposedRanks three = suppose(3);
+  CHECK((three.nodes == 1 && three.per_node == 3 && !three.one_a_die));
+  CHECK(three.on_node[2].pus.front() == 2 * 84);
+  CHECK(three.on_node[0].threads == 41);  // 42 cores, one to communicate
+  const plan::SupposedRanks many = suppose(129);
+  CHECK((many.nodes == 65 && many.per_node == 2 && many.one_a_die));
+  CHECK_THAT(describe(three, node, 3),
+             Contains("--map-by ppr:3:node:PE=42") && Contains("--cpus-per-task=84 ") && Contains("equal shares"));
+
+  const platform::Topology laptop = synthetic_machine(platform::kLaptop);
+  CHECK(plan::suppose_ranks(config::Config{}, laptop, 2).on_node[1].pus == Sizes{1});
+  CHECK(plan::suppose_ranks(config::Config{}, laptop, 4).nodes == 4);
+}
+
+TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
+  const platform::Topology laptop = synthetic_machine("package:1 [numa] core:16 pu:1");
+  CHECK((plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 1));
+  {
+    const ScopedVariable tasks("SLURM_NTASKS_PER_NODE", "1");
+    const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, laptop, 16);
+    CHECK((s.nodes == 16 && s.per_node == 1 && !s.one_a_die));
+    CHECK(s.on_node[0].threads == 15);  // and a core to communicate
+    const std::string text = describe(s, laptop, 16);
+    CHECK_THAT(text,
+               Contains("ranks: 16 on 16 node(s), 1 a node (SLURM_NTASKS_PER_NODE), assumed to be all its cores\n"));
+    CHECK_THAT(text, Contains("srun --nodes=16 --ntasks=16 --ntasks-per-node=1 --cpus-per-task=16 "));
+    const ScopedVariable nodes("SLURM_NNODES", "2");  // fewer than that makes: the ranks asked for count
+    CHECK(plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 16);
+  }
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  const auto by_nodes = [&](const char* nodes, int ranks) {
+    const ScopedVariable variable("SLURM_NNODES", nodes);
+    return plan::suppose_ranks(config::Config{}, node, ranks);
+  };
+  const plan::SupposedRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
+                      many = by_nodes("8", 3);
+  CHECK((two.nodes == 2 && two.per_node == 4 && two.one_a_die && two.per_node_from == "SLURM_NNODES"));
+  CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_a_die));
+  CHECK(uneven.on_node[2].pus.front() == 2 * 202);
+  CHECK((one.nodes == 2 && one.one_a_die && one.per_node_from.empty()));
+  CHECK((many.nodes == 3 && many.per_node == 1));
+}
+
+TEST_CASE("dp and dp_tp have one cluster a rank, and a rank on the cores of several is told how to have more") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  config::Config config;
+  config.parallel.strategy = GENERATE("dp", "dp_tp");
+  config.parallel.comm_cores = 0;
+  const plan::Placement die = plan::suppose_ranks(config, node, 4).on_node[0];
+  CHECK((die.threads == 152 && die.clusters == 1));
+  CHECK(die.plan.clusters_from == "parallel.strategy: " + config.parallel.strategy + ", one a rank");
+  REQUIRE(die.notes.size() == 1);
+  CHECK_THAT(
+      die.notes[0],
+      Contains("the cores of this one hold 4 clusters; one each: mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
+  CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
+  config.parallel.strategy = "cftp";
+  CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
+}
+
+TEST_CASE("two hardware threads a core on request") {
+  const platform::Topology node = synthetic_machine(platform::kEpycNps1);
+  config::Config config;
+  config.parallel.smt = true, config.parallel.comm_cores = 2;
+  const plan::SupposedRanks s = plan::suppose_ranks(config, node, 2);
+  CHECK(s.on_node[0].threads == 124);
+  CHECK(s.on_node[0].comm_pus.size() == 2);
+}
+
+TEST_CASE("helper threads get what neither another rank has nor is set aside") {
+  const platform::Topology node = synthetic_machine("package:1 [numa] core:32 pu:2");
+  const ScopedVariable omp("OMP_NUM_THREADS", "10");
+  config::Config config;
+  config.memory.copy_cores = 1;
+  const plan::Placement p = plan::suppose_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
+  CHECK((p.threads == 8 && p.comm_pus == Sizes{50} && p.copy_pus == Sizes{48}));
+  CHECK(platform::format_pus(p.helper_pus) == "32-47,52-63");
+  config.memory.copy_cores = 0, config.parallel.threads = 40;  // more than its cores: workers are not bound either
+  CHECK(plan::suppose_ranks(config, node, 1).on_node[0].helper_pus.size() == 64);
+}
+
+TEST_CASE("impossible placements are errors that name the way out") {
+  config::Config config;
+  config.parallel.comm_cores = 4000;
+  CHECK_THAT(error_of(config),
+             Contains("[placement] parallel.comm_cores") && Contains("try parallel.comm_cores: auto"));
+  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000;
+  CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
+  config.memory.copy_cores = 0, config.parallel.clusters = 4000;
+  CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));
+}
+
+TEST_CASE("tensors spread over nodes only if clusters have several") {
+  const Tensor tensor({1 << 20});
+  plan::Placement p;
+  CHECK(plan::spread_over_clusters(p, {tensor}) == "");
+  p.plan.domain_of = {{.bulk_node = 0}, {.bulk_node = 0}, {.bulk_node = -1}};
+  CHECK(plan::spread_over_clusters(p, {tensor}) == "");
+  p.plan.domain_of = {{.bulk_node = 4000}, {.bulk_node = 4001}};  // which no test machine has
+  CHECK_THAT(plan::spread_over_clusters(p, {Tensor(), tensor}), Contains("NUMA node(s) 4000-4001: mbind: "));
+  CHECK(to_vector(tensor)[12345] == 0);
+}
