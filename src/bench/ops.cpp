@@ -11,10 +11,8 @@
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/diffusion/diffusion.hpp"
-#include "ditrain/kernels/elementwise.hpp"
-#include "ditrain/kernels/softmax.hpp"
+#include "ditrain/kernels/described.hpp"
 #include "ditrain/ops/attention.hpp"
-#include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/random.hpp"
 #include "ditrain/optim/optimizer.hpp"
 
@@ -112,6 +110,69 @@ class StreamLimit {
   Way loops_;
 };
 
+// The arrays of an operator, rows x cols of them or as many elements.
+class OperatorArrays {
+ public:
+  OperatorArrays(ops::Context& ctx, int num_workers, const kernels::Operator& op, int64_t rows, int64_t cols)
+      : op_(op), cols_(cols) {
+    for (const kernels::Parameter& p : op.parameters) {
+      if (!p.is_array()) continue;
+      const bool of_rows = p.length == kernels::Length::kPerRow, of_columns = p.length == kernels::Length::kPerColumn;
+      const Tensor t = random_tensor(ctx, {of_columns ? num_workers : rows, of_rows ? 1 : cols}, 0, 1, p.type);
+      arrays_.push_back({std::make_shared<Held>(t), int64_t(t.bytes()) / t.dim(0), of_columns});
+      if (of_rows || of_columns) continue;  // next to nothing
+      (p.role == kernels::Role::kIn    ? streams_.reads
+       : p.role == kernels::Role::kOut ? streams_.writes
+                                       : streams_.updates)
+          .push_back(t);
+    }
+  }
+
+  /// What it has to move.
+  const Streams& streams() const { return streams_; }
+  bool reads_bf16() const { return !streams_.reads.empty() && streams_.reads.front().dtype() == DType::kBF16; }
+
+  /// Some of the rows; sums of columns are each worker's own.
+  void call(int64_t first, int64_t rows, int worker) const {
+    std::vector<kernels::Value> values;
+    auto array = arrays_.begin();
+    for (const kernels::Parameter& p : op_.parameters) {
+      switch (p.role) {
+        case kernels::Role::kCount:
+          values.push_back({nullptr, double(rows * cols_)});
+          break;
+        case kernels::Role::kRows:
+          values.push_back({nullptr, double(rows)});
+          break;
+        case kernels::Role::kColumns:
+        case kernels::Role::kStride:
+          values.push_back({nullptr, double(cols_)});
+          break;
+        case kernels::Role::kNumber:
+          values.push_back({nullptr, 0.5});
+          break;
+        default:
+          values.push_back({array++->at(first, worker)});
+      }
+    }
+    op_.call(values);
+  }
+
+ private:
+  struct Array {
+    std::shared_ptr<Held> held;
+    int64_t row_bytes;
+    bool per_worker;
+    void* at(int64_t row, int worker) const {
+      return static_cast<std::byte*>(held->get()) + (per_worker ? worker : row) * row_bytes;
+    }
+  };
+  kernels::Operator op_;
+  int64_t cols_;
+  std::vector<Array> arrays_;
+  Streams streams_;
+};
+
 // The rows of one precision. Values lie in [0, 1): the limiting loops keep them there, and roots of them are real.
 class ElementwiseRows {
  public:
@@ -122,21 +183,16 @@ class ElementwiseRows {
   }
 
   void add_all() {
-    activations();
-    norms();
-    gates();
+    for (const kernels::Operator& op : kernels::operators(activation_))
+      if (!op.title.empty()) add_operator(op);
     if (activation_ == DType::kF32) {
-      f32_only();
-      softmax_and_noise();
+      normals();
       loss();
     }
     optimizer();
   }
 
  private:
-  Tensor array(DType type) const { return random_tensor(ctx_, {B_, kTokens, C_}, 0, 1, type); }
-  ops::Chunk chunk(int64_t index) const { return {random_tensor(ctx_, {B_, 3 * C_}, 0, 1), index}; }
-
   void add(const std::string& name, DType type, const Streams& streams, std::function<void()> call) {
     add(name, type, streams, std::move(call), B_ * kTokens, C_);
   }
@@ -151,61 +207,18 @@ class ElementwiseRows {
                                    .details = {{"rows", rows}, {"cols", cols}}}));
   }
 
-  void activations() {
-    const Tensor x = array(activation_), y = array(activation_);
-    add("tanh-GELU forward", activation_, {{x}, {y}}, [&] { ops::gelu_forward(ctx_, x, y); });
-    add("tanh-GELU backward", activation_, {{x}, {}, {y}}, [&] { ops::gelu_backward(ctx_, x, y, y); });
-    if (activation_ != DType::kF32) return;
-    add("SiLU forward", activation_, {{x}, {y}}, [&] { ops::silu_forward(ctx_, x, y); });
-    add("SiLU backward", activation_, {{x}, {}, {y}}, [&] { ops::silu_backward(ctx_, x, y, y); });
+  void add_operator(const kernels::Operator& op) {
+    const OperatorArrays arrays(ctx_, harness_.num_threads(), op, B_ * kTokens, C_);
+    add(op.title, arrays.reads_bf16() ? DType::kBF16 : activation_, arrays.streams(), [&] {
+      ctx_.for_range(B_ * kTokens, 1, [&](int64_t begin, int64_t end, const parallel::Worker& w) {
+        arrays.call(begin, end - begin, w.worker);
+      });
+    });
   }
 
-  void norms() {
-    const Tensor x = array(DType::kF32), h = array(activation_), dx = array(DType::kF32);
-    const Tensor mean({B_, kTokens}), rstd({B_, kTokens});
-    const ops::Chunk shift = chunk(0), scale = chunk(1), dshift = chunk(0), dscale = chunk(1);
-    add("LayerNorm+modulate forward", activation_, {{x}, {h}},
-        [&] { ops::layer_norm_modulate_forward(ctx_, x, shift, scale, h, mean, rstd); });
-    add("LayerNorm+modulate backward", activation_, {{x, h}, {}, {dx}},
-        [&] { ops::layer_norm_modulate_backward(ctx_, x, mean, rstd, scale, h, dx, dshift, dscale); });
-  }
-
-  void gates() {
-    const Tensor x = array(DType::kF32), h = array(activation_), y = array(DType::kF32), dh = array(activation_);
-    const ops::Chunk gate = chunk(2), dgate = chunk(2);
-    add("gate+residual forward", activation_, {{x, h}, {y}}, [&] { ops::gate_residual_forward(ctx_, x, gate, h, y); });
-    add("gate+residual backward", activation_, {{x, h}, {dh}},
-        [&] { ops::gate_residual_backward(ctx_, x, gate, h, dh, dgate); });
-  }
-
-  void f32_only() {
-    const Tensor x = array(DType::kF32), y = array(DType::kF32), z = array(DType::kF32), half = array(DType::kBF16);
-    const Pin<float> px(x), py(y), pz(z);
-    const Pin<BFloat16> phalf(half);
-    const auto split = [&](auto kernel) {
-      ctx_.for_range(x.size(), 1024, [&](int64_t i, int64_t end, const parallel::Worker&) { kernel(i, end - i); });
-    };
-    add("q_sample", DType::kF32, {{x, y}, {z}},
-        [&] { split([&](int64_t i, int64_t n) { kernels::scale_add(0.8f, px + i, 0.6f, py + i, pz + i, n); }); });
-    add("add", DType::kF32, {{x}, {}, {y}}, [&] { ops::add(ctx_, x, y); });
-    add("sum of squares", DType::kF32, {{x}}, [&] { ops::sum_squares(ctx_, x); });
-    add("cast to bf16", DType::kF32, {{x}, {half}},
-        [&] { split([&](int64_t i, int64_t n) { kernels::convert(px + i, phalf + i, n); }); });
-    add("cast from bf16", DType::kBF16, {{half}, {y}},
-        [&] { split([&](int64_t i, int64_t n) { kernels::convert(phalf + i, py + i, n); }); });
-  }
-
-  void softmax_and_noise() {
-    const Tensor x = array(DType::kF32), y = array(DType::kF32), z = array(DType::kF32);
-    const Pin<float> px(x), py(y), pz(z);
-    const auto rows = [&](auto kernel) {
-      ctx_.for_range(B_ * kTokens, 1,
-                     [&](int64_t r, int64_t end, const parallel::Worker&) { kernel(r * C_, end - r); });
-    };
-    add("softmax forward", DType::kF32, {{x}, {z}},
-        [&] { rows([&](int64_t i, int64_t n) { kernels::softmax_forward(px + i, pz + i, n, C_); }); });
-    add("softmax backward", DType::kF32, {{x, y}, {z}},
-        [&] { rows([&](int64_t i, int64_t n) { kernels::softmax_backward(px + i, py + i, pz + i, n, C_); }); });
+  void normals() {
+    const Tensor z = random_tensor(ctx_, {B_, kTokens, C_}, 0, 1);
+    const Pin<float> pz(z);
     const RandomKey key(0, Stream::kTest, 2);
     add("normals", DType::kF32, {{}, {z}}, [&] { ops::fill_normal(ctx_, {&key, 1}, z.size(), pz); });
   }

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "ditrain/base/error.hpp"
-#include "kernel_table.hpp"
+#include "instruction_sets.hpp"
 
 namespace ditrain::kernels {
 
@@ -25,7 +25,7 @@ void set_gemm_blocking(const GemmBlocking& blocking) {
   gemm_blocking_in_use = blocking;
 }
 
-int64_t gemm_tile_rows() { return process_isa().table->tile_rows; }
+int64_t gemm_tile_rows() { return process_kernels().kernels.f32_products->tile_rows; }
 
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core) {
   constexpr size_t kUsualL2 = size_t{1} << 20, kUsualL3 = size_t{2} << 20;  // where hwloc knows nothing

@@ -1,20 +1,20 @@
-// The public functions: each forwards to the table of the chosen instruction set.
+// The public functions: each forwards to the kernels that this process has chosen.
 #include "ditrain/base/error.hpp"
-#include "kernel_table.hpp"
+#include "instruction_sets.hpp"
 
 namespace ditrain::kernels {
-
-namespace {
-const KernelTable& table() { return *process_isa().table; }
-}  // namespace
 
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
   DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
-  table().gemm(args, scratch, gang);
+  process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, gang);
 }
-size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) { return table().gemm_scratch_bytes(args, gang); }
-size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang) { return table().gemm_shared_bytes(args, gang); }
+size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) {
+  return process_kernels().kernels.products(args.arithmetic).scratch_bytes(args, gang);
+}
+size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang) {
+  return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, gang);
+}
 
 namespace {
 
@@ -59,84 +59,42 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
   return g;
 }
 
+namespace {
+const AttentionKernels& attention() { return *process_kernels().kernels.attention; }
+const ElementwiseKernels& elementwise() { return *process_kernels().kernels.elementwise; }
+}  // namespace
+
 void attention_forward(const AttentionHead& head, void* out, float* lse, void* scratch) {
-  table().attention_forward(head, out, lse, scratch);
+  attention().forward(head, out, lse, scratch);
 }
 void attention_backward(const AttentionHead& head, const void* out, const void* dout, const float* lse, void* dq,
                         void* dk, void* dv, void* scratch) {
-  table().attention_backward(head, out, dout, lse, dq, dk, dv, scratch);
+  attention().backward(head, out, dout, lse, dq, dk, dv, scratch);
 }
-size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) {
-  return table().attention_scratch_bytes(tokens, head_dim);
-}
-
-// One definition for each type of activation.
-#define DITRAIN_ACTIVATION(T, field)                                                                                  \
-  void gelu_forward(const T* x, T* y, int64_t n) { table().field.gelu_forward(x, y, n); }                             \
-  void gelu_backward(const T* x, const T* dy, T* dx, int64_t n) { table().field.gelu_backward(x, dy, dx, n); }        \
-  int64_t find_non_finite(const T* x, int64_t n) { return table().field.find_non_finite(x, n); }                      \
-  void add(const float* x, T* y, int64_t n) { table().field.add(x, y, n); }                                           \
-  void column_sums(const T* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {                              \
-    table().field.column_sums(dy, stride, db, rows, cols);                                                            \
-  }                                                                                                                   \
-  void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale, \
-                        T* y, int64_t rows, int64_t cols) {                                                           \
-    table().field.layer_norm_apply(x, mean, rstd, shift, scale, y, rows, cols);                                       \
-  }                                                                                                                   \
-  void gate_residual_forward(const float* x, const float* gate, const T* h, float* y, int64_t rows, int64_t cols) {   \
-    table().field.gate_residual_forward(x, gate, h, y, rows, cols);                                                   \
-  }                                                                                                                   \
-  void gate_residual_backward(const float* dy, const float* gate, const T* h, T* dh, float* dgate, int64_t rows,      \
-                              int64_t cols) {                                                                         \
-    table().field.gate_residual_backward(dy, gate, h, dh, dgate, rows, cols);                                         \
-  }                                                                                                                   \
-  void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, T* y, float* mean,         \
-                                   float* rstd, int64_t rows, int64_t cols, float eps) {                              \
-    table().field.layer_norm_modulate_forward(x, shift, scale, y, mean, rstd, rows, cols, eps);                       \
-  }                                                                                                                   \
-  void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,         \
-                                    const T* dy, float* dx, float* dshift, float* dscale, int64_t rows,               \
-                                    int64_t cols) {                                                                   \
-    table().field.layer_norm_modulate_backward(x, mean, rstd, scale, dy, dx, dshift, dscale, rows, cols);             \
-  }
-DITRAIN_ACTIVATION(float, f32)
-DITRAIN_ACTIVATION(BFloat16, bf16)
-#undef DITRAIN_ACTIVATION
-
-void convert(const float* x, BFloat16* y, int64_t n) { table().to_bf16(x, y, n); }
-void convert(const BFloat16* x, float* y, int64_t n) { table().to_f32(x, y, n); }
-void silu_forward(const float* x, float* y, int64_t n) { table().silu_forward(x, y, n); }
-void silu_backward(const float* x, const float* dy, float* dx, int64_t n) { table().silu_backward(x, dy, dx, n); }
-double sum_squares(const float* x, int64_t n) { return table().sum_squares(x, n); }
-void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
-  table().layer_norm_statistics(x, mean, rstd, rows, cols, eps);
-}
-void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
-               int64_t n) {
-  table().adamw_ema(step, g, p, m, v, ema, copy, n);
-}
-void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n) {
-  table().scale_add(a, x, b, noise, out, n);
-}
-
-void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols) {
-  table().softmax_forward(x, y, rows, cols);
-}
-void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols) {
-  table().softmax_backward(y, dy, dx, rows, cols);
-}
-double square_error(const float* out, const float* target, double weight, float* dout, int64_t n) {
-  return table().square_error(out, target, weight, dout, n);
-}
-double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_weight, float* dv, int64_t n) {
-  return table().normal_kl(kl, out_weight, dout, v_weight, dv, n);
-}
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) { return attention().scratch_bytes(tokens, head_dim); }
 
 void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n) {
-  table().random_uniform(key.sequence(), first, out, n);
+  elementwise().random_uniform(key.sequence(), first, out, n);
 }
 void fill_normal(const RandomKey& key, uint64_t first, float* out, int64_t n) {
-  table().random_normal(key.sequence(), first, out, n);
+  elementwise().random_normal(key.sequence(), first, out, n);
 }
+
+// The operators of operators.inc: once, and for activations once per type T.
+using namespace roles;
+
+#define DITRAIN_OPERATOR(name, title, result, parameters, arguments) \
+  result name parameters { return elementwise().name arguments; }
+#define DITRAIN_ACTIVATION(name, title, result, parameters, arguments) \
+  result name parameters { return elementwise().f32.name arguments; }
+#define T float
+#include "ditrain/kernels/operators.inc"
+#undef T
+
+#define DITRAIN_ACTIVATION(name, title, result, parameters, arguments) \
+  result name parameters { return elementwise().bf16.name arguments; }
+#define T BFloat16
+#include "ditrain/kernels/operators.inc"
+#undef T
 
 }  // namespace ditrain::kernels

@@ -4,7 +4,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "kernel_table.hpp"
+#include "instruction_sets.hpp"
 
 namespace ditrain::kernels {
 
@@ -26,8 +26,7 @@ double peak_of(double (*burst)(int64_t iterations), double seconds) {
 
 double measure_fma_peak(DType type, double seconds) {
   DITRAIN_CHECK(type != DType::kI64, "no multiply-add loop for integers");
-  const KernelTable& table = *process_isa().table;
-  const auto burst = type == DType::kBF16 ? table.fma_burst_bf16 : table.fma_burst;
+  const auto burst = process_kernels().kernels.products(type).fma_burst;
   return burst == nullptr ? 0 : peak_of(burst, seconds);
 }
 
@@ -36,7 +35,7 @@ float stream_pass(const StreamMix& mix, float* const* arrays, int64_t n) {
                     mix.updates >= 0 && mix.updates <= kMaxStreamUpdates && mix.arrays() > 0,
                 "a mix of " + std::to_string(mix.reads) + " read, " + std::to_string(mix.writes) + " written and " +
                     std::to_string(mix.updates) + " updated arrays");
-  return process_isa().table->stream_burst(mix, arrays, n);
+  return process_kernels().kernels.elementwise->stream_burst(mix, arrays, n);
 }
 
 }  // namespace ditrain::kernels

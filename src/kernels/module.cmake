@@ -5,35 +5,39 @@ if(DITRAIN_SANITIZE)
   # Checks in unrolled kernels take an hour to optimise; without the second flag nothing is contracted.
   list(APPEND isa_flags -O1 -fexpensive-optimizations)
 endif()
-target_sources(ditrain_kernels PRIVATE ${CMAKE_CURRENT_LIST_DIR}/isa/baseline.cpp)
-set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/baseline.cpp PROPERTIES COMPILE_OPTIONS "${isa_flags}")
 
-# ditrain_isa_object(NAME SOURCE FLAGS...): one more object of a source that serves several instruction sets.
-function(ditrain_isa_object name source)
-  add_library(ditrain_kernels_${name} OBJECT ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/${source})
+# ditrain_instruction_set(NAME "FAMILIES" FLAGS...): the objects of an instruction set, isa/FAMILY.cpp each; its row in
+# instruction_sets.cpp names the same families. Constants in FLAGS: see isa/common.inc.
+set(all_families f32_products bf16_products attention elementwise)
+function(ditrain_isa_object name families)
+  list(TRANSFORM families REPLACE "(.+)" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/\\1.cpp")
+  add_library(ditrain_kernels_${name} OBJECT EXCLUDE_FROM_ALL ${families})
   target_include_directories(ditrain_kernels_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_compile_options(ditrain_kernels_${name} PRIVATE ${isa_flags} ${ARGN} -DDITRAIN_ISA=${name})
+endfunction()
+function(ditrain_instruction_set name families)
+  ditrain_isa_object(${name} "${families}" ${ARGN})
   target_sources(ditrain_kernels PRIVATE $<TARGET_OBJECTS:ditrain_kernels_${name}>)
 endfunction()
 
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  ditrain_instruction_set(baseline "${all_families}" -DDITRAIN_LANES=4 -DDITRAIN_TILE_ROWS=12)
+else()
+  ditrain_instruction_set(baseline "${all_families}" -DDITRAIN_LANES=4 -DDITRAIN_TILE_ROWS=4)
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  target_sources(ditrain_kernels PRIVATE
-    ${CMAKE_CURRENT_LIST_DIR}/isa/avx2.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/avx512.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp ${CMAKE_CURRENT_LIST_DIR}/isa/amx_bf16.cpp)
   target_compile_definitions(ditrain_kernels PRIVATE DITRAIN_KERNELS_X86=1)
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx2.cpp PROPERTIES COMPILE_OPTIONS
-    "${isa_flags};-mavx2;-mfma")
-  set(avx512_flags ${isa_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512)
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS
-    "${avx512_flags};-mavx512bf16")
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/isa/amx_bf16.cpp PROPERTIES COMPILE_OPTIONS
-    "${avx512_flags};-mavx512bf16;-mamx-tile;-mamx-bf16")
-  # For the kernels' tests alone.
-  add_library(ditrain_kernel_models OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/isa/amx_model.cpp)
-  target_include_directories(ditrain_kernel_models PRIVATE ${PROJECT_SOURCE_DIR}/include)
-  target_compile_options(ditrain_kernel_models PRIVATE ${avx512_flags} -mavx512bf16)
-  target_compile_definitions(ditrain_kernel_models INTERFACE DITRAIN_KERNEL_MODELS=1)
+  set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
+      -DDITRAIN_LANES=16 -DDITRAIN_TILE_ROWS=14)
+  ditrain_instruction_set(avx2 "${all_families}" -mavx2 -mfma -DDITRAIN_LANES=8 -DDITRAIN_TILE_ROWS=6)
+  ditrain_instruction_set(avx512 "${all_families}" ${avx512_flags})
+  ditrain_instruction_set(avx512_bf16 "${all_families}" ${avx512_flags} -mavx512bf16)
+  ditrain_instruction_set(amx_bf16 bf16_products ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16
+                          -DDITRAIN_TILE_UNIT=amx_unit.inc)
+  # The tile unit in plain C++, for the kernels' tests alone: see tests/kernels/models.cpp.
+  ditrain_isa_object(amx_model bf16_products ${avx512_flags} -mavx512bf16 -DDITRAIN_TILE_UNIT=amx_model.inc)
+  target_compile_definitions(ditrain_kernels_amx_model INTERFACE DITRAIN_KERNEL_MODELS=1)
+  add_library(ditrain_kernel_models ALIAS ditrain_kernels_amx_model)
 endif()
 # Arm: GCC 12 knows no SME, and SVE is tested with clang alone; another compiler builds the baseline (NEON).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"
@@ -42,16 +46,22 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID 
   foreach(bits 128 256 512)
     math(EXPR lanes "${bits} / 32")
     set(vector_flags -march=armv9-a+bf16 -msve-vector-bits=${bits} -DDITRAIN_LANES=${lanes})
-    ditrain_isa_object(sve2_${bits} sve2.cpp ${vector_flags})
+    set(tile_rows 12)
+    if(bits EQUAL 256)
+      set(tile_rows 8)  # see micro_kernel.inc
+    endif()
+    ditrain_instruction_set(sve2_${bits} "${all_families}" ${vector_flags} -DDITRAIN_TILE_ROWS=${tile_rows})
     # The matrix unit's vectors are as long as the others or longer.
     foreach(sme_bits 128 256 512)
       math(EXPR sme_lanes "${sme_bits} / 32")
       if(sme_bits GREATER_EQUAL bits)
-        ditrain_isa_object(sme_${sme_bits}_sve2_${bits} sme.cpp ${vector_flags} -DDITRAIN_SME_LANES=${sme_lanes})
+        math(EXPR tile_rows "2 * ${sme_lanes}")
+        ditrain_instruction_set(sme_${sme_bits}_sve2_${bits} "f32_products;bf16_products;attention" ${vector_flags}
+                                -DDITRAIN_TILE_ROWS=${tile_rows} -DDITRAIN_SME_LANES=${sme_lanes})
       endif()
     endforeach()
   endforeach()
-  ditrain_isa_object(sme sme_multiply.cpp -march=armv9-a+sme)
+  ditrain_instruction_set(sme sme_multiply -march=armv9-a+sme)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_FLAGS -march=armv9-a+sme)
   check_cxx_source_compiles("

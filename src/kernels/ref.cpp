@@ -1,8 +1,8 @@
 // kernels::ref on f32 arrays.
+#include "ditrain/kernels/ref.hpp"
+
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/gemm.hpp"
-#include "ditrain/kernels/loss.hpp"
-#include "ditrain/kernels/softmax.hpp"
 #include "ref_bodies.hpp"
 
 namespace ditrain::kernels::ref {
@@ -124,6 +124,40 @@ void layer_norm_modulate_backward(const float* x, const float* mean, const float
   layer_norm_modulate_backward_body(x, mean, rstd, scale, dy, dx, dshift, dscale, rows, cols);
 }
 
+void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
+                      float* y, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const double xhat = (double(x[i]) - double(mean[i / cols])) * double(rstd[i / cols]);
+    y[i] = static_cast<float>(scale == nullptr ? xhat : xhat * (1 + double(scale[i % cols])) + double(shift[i % cols]));
+  }
+}
+void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
+  std::vector<float> y(static_cast<size_t>(rows * cols));
+  layer_norm_modulate_forward(x, nullptr, nullptr, y.data(), mean, rstd, rows, cols, eps);
+}
+
+void add(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(double(x[i]) + double(y[i]));
+}
+void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(double(a) * double(x[i]) + double(b) * double(noise[i]));
+}
+double sum_squares(const float* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(x[i]) * double(x[i]);
+  return sum;
+}
+int64_t find_non_finite(const float* x, int64_t n) {
+  const float* at = std::find_if(x, x + n, [](float v) { return !std::isfinite(v); });
+  return at == x + n ? -1 : at - x;
+}
+void convert_to_bf16(const float* x, BFloat16* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+void convert_to_f32(const BFloat16* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_f32(x[i]);
+}
+
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols) {
   for (int64_t j = 0; j < cols; ++j) {
     double sum = double(db[j]);
@@ -160,17 +194,20 @@ double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_we
   return sum;
 }
 
-void adamw_ema(const AdamWStep& s, const float* g, float* p, float* m, float* v, float* ema, int64_t n) {
+// Averages in the form of the kernels and of torch, a + (1 - beta) (b - a): infinities meet as there.
+void adamw_ema(const AdamWStep& s, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
+               int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const double gradient = s.grad_scale * double(g[i]);
-    const double first = s.beta1 * double(m[i]) + (1 - s.beta1) * gradient;
+    const double first = double(m[i]) + (1 - s.beta1) * (gradient - double(m[i]));
     const double second = s.beta2 * double(v[i]) + (1 - s.beta2) * gradient * gradient;
-    const double decayed = double(p[i]) - s.lr * s.weight_decay * double(p[i]);
+    const double decayed = double(p[i]) * (1 - s.lr * s.weight_decay);
     const double next = decayed - s.lr / s.bias1 * first / (std::sqrt(second) / std::sqrt(s.bias2) + s.eps);
     m[i] = static_cast<float>(first);
     v[i] = static_cast<float>(second);
     p[i] = static_cast<float>(next);
-    if (ema != nullptr) ema[i] = static_cast<float>(s.ema_decay * double(ema[i]) + (1 - s.ema_decay) * next);
+    if (copy != nullptr) copy[i] = to_bf16(p[i]);
+    if (ema != nullptr) ema[i] = static_cast<float>(double(ema[i]) + (1 - s.ema_decay) * (next - double(ema[i])));
   }
 }
 

@@ -15,13 +15,18 @@ inline constexpr double kGeluRoot = 0.79788456080286535588;  // sqrt(2 / pi)
 
 inline double gelu_argument(double x) { return kGeluRoot * (x + 0.044715 * x * x * x); }
 // 0.5 (1 + tanh u) is 1 / (1 + e^-2u); the second form loses nothing where tanh u is close to -1.
-inline double gelu(double x) { return x / (1 + std::exp(-2 * gelu_argument(x))); }
+inline double gelu(double x) {
+  if (std::isinf(x)) return x > 0 ? x : -0.0;  // the limits, here and below
+  return x / (1 + std::exp(-2 * gelu_argument(x)));
+}
 inline double gelu_slope(double x) {
+  if (std::isinf(x)) return x > 0 ? 1 : -0.0;
   const double s = 1 / (1 + std::exp(-2 * gelu_argument(x)));
   return s + x * s * (1 - s) * 2 * kGeluRoot * (1 + 3 * 0.044715 * x * x);
 }
-inline double silu(double x) { return x / (1 + std::exp(-x)); }
+inline double silu(double x) { return std::isinf(x) ? (x > 0 ? x : -0.0) : x / (1 + std::exp(-x)); }
 inline double silu_slope(double x) {
+  if (std::isinf(x)) return x > 0 ? 1 : -0.0;
   const double s = 1 / (1 + std::exp(-x));
   return s * (1 + x * (1 - s));
 }

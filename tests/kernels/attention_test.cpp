@@ -37,13 +37,13 @@ struct Data {
   float* slice(Guarded& x, int64_t which) const { return x.data() + (which * heads + head_index) * dim; }
   float* out_slice(Guarded& x) const { return x.data() + head_index * dim; }
 
-  void run(const KernelTable& table) {
-    const Scratch scratch(table.attention_scratch_bytes(tokens, dim));
-    table.attention_forward(head, out_slice(out), lse.data(), scratch.get());
+  void run(const AttentionKernels& table) {
+    const Scratch scratch(table.scratch_bytes(tokens, dim));
+    table.forward(head, out_slice(out), lse.data(), scratch.get());
     CHECK(scratch.zone_untouched());
-    const Scratch again(table.attention_scratch_bytes(tokens, dim));
-    table.attention_backward(head, out_slice(out), out_slice(dout), lse.data(), slice(dqkv, 0), slice(dqkv, 1),
-                             slice(dqkv, 2), again.get());
+    const Scratch again(table.scratch_bytes(tokens, dim));
+    table.backward(head, out_slice(out), out_slice(dout), lse.data(), slice(dqkv, 0), slice(dqkv, 1), slice(dqkv, 2),
+                   again.get());
     CHECK(again.zone_untouched());
   }
   void run_reference() {
@@ -55,7 +55,7 @@ struct Data {
 
 /// largest: bound of |q|, |k|, |v|. Errors of scores (sums of d terms) enter p as relative errors; gradients are sums
 /// over tokens of p (dp - delta) times q or k, and sum_s p = 1.
-void check(const KernelTable& table, int64_t t, int64_t d, int64_t heads, float largest) {
+void check(const AttentionKernels& table, int64_t t, int64_t d, int64_t heads, float largest) {
   INFO(table.name << " tokens " << t << " dim " << d << " heads " << heads << " magnitude " << largest);
   Data fast(t, d, heads, heads - 1, largest), slow(t, d, heads, heads - 1, largest);
   fast.run(table);
@@ -76,7 +76,7 @@ void check(const KernelTable& table, int64_t t, int64_t d, int64_t heads, float 
 }  // namespace
 
 TEST_CASE("attention equals the reference, forward and backward") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     const int64_t r = table->tile_rows, c = table->tile_cols;
     for (int64_t t : {int64_t{1}, int64_t{2}, r, r + 1, c - 1, c, c + 1, 2 * c + r + 3}) {
       for (int64_t d : {int64_t{1}, int64_t{3}, r + 1, int64_t{64}, int64_t{72}}) check(*table, t, d, 1, 1);
@@ -138,7 +138,7 @@ struct LongRow {
 
 TEST_CASE("attention over 4,096 tokens") {
   const int64_t tokens = only_kernels() == nullptr ? 4096 : 640;
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     for (const int64_t dim : {64, 72}) {
       INFO(table->name << " dim " << dim);
       Data x(tokens, dim, 1, 0, 1);
@@ -190,7 +190,7 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
 }
 
 /// bf16 tensors against the reference on the same rounded values; p, ds and the result are rounded once each.
-void check_bf16(const KernelTable& table, int64_t t, int64_t d, int64_t heads) {
+void check_bf16(const AttentionKernels& table, int64_t t, int64_t d, int64_t heads) {
   INFO(table.name << " bf16 tokens " << t << " dim " << d << " heads " << heads);
   Data exact(t, d, heads, heads - 1, 1);
   std::vector<BFloat16> qkv = rounded(exact.qkv.values()), dout = rounded(exact.dout.values());
@@ -204,12 +204,12 @@ void check_bf16(const KernelTable& table, int64_t t, int64_t d, int64_t heads) {
   const auto at = [&](std::vector<BFloat16>& x, int64_t which) { return x.data() + (which * heads + heads - 1) * d; };
   AttentionHead head = exact.head;
   head.q = at(qkv, 0), head.k = at(qkv, 1), head.v = at(qkv, 2), head.type = DType::kBF16;
-  const Scratch scratch(table.attention_scratch_bytes(t, d));
-  table.attention_forward(head, at(out, 0), lse.data(), scratch.get());
+  const Scratch scratch(table.scratch_bytes(t, d));
+  table.forward(head, at(out, 0), lse.data(), scratch.get());
   // The reference's own output goes into both backward passes, so that only backward is compared.
   std::vector<BFloat16> ref_out = rounded(exact.out.values());
-  table.attention_backward(head, at(ref_out, 0), at(dout, 0), exact.lse.data(), at(dqkv, 0), at(dqkv, 1), at(dqkv, 2),
-                           scratch.get());
+  table.backward(head, at(ref_out, 0), at(dout, 0), exact.lse.data(), at(dqkv, 0), at(dqkv, 1), at(dqkv, 2),
+                 scratch.get());
   CHECK(scratch.zone_untouched());
   int64_t touched = 0;  // other heads
   for (size_t i = 0; i < out.size(); ++i) touched += int64_t(i) / d % heads != heads - 1 && out[i].bits != mark.bits;
@@ -229,7 +229,7 @@ void check_bf16(const KernelTable& table, int64_t t, int64_t d, int64_t heads) {
 }  // namespace
 
 TEST_CASE("attention of bf16 tensors stays within its roundings") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     for (int64_t t : {1, 2, 15, 33, 64, 256, 301, 571})
       for (int64_t d : {8, 17, 64, 72}) check_bf16(*table, t, d, t % 2 + 1);
   }
@@ -239,17 +239,17 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
   // Terms (p or its gradient) and the result are rounded by at most 2^-9 of their own each, at random: relative to what
   // they add up to, the error does not grow with the number of tokens. The limit is three such roundings, as above.
   const int64_t tokens = only_kernels() == nullptr ? 4096 : 640, dim = 72;
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     INFO(table->name);
     Data x(tokens, dim, 1, 0, 1);
     std::vector<BFloat16> qkv = rounded(x.qkv.values()), dout = rounded(x.dout.values());
     std::vector<BFloat16> out(dout.size()), dqkv(qkv.size());
     AttentionHead head = x.head;
     head.q = qkv.data(), head.k = qkv.data() + dim, head.v = qkv.data() + 2 * dim, head.type = DType::kBF16;
-    const Scratch scratch(table->attention_scratch_bytes(tokens, dim));
-    table->attention_forward(head, out.data(), x.lse.data(), scratch.get());
-    table->attention_backward(head, out.data(), dout.data(), x.lse.data(), dqkv.data(), dqkv.data() + dim,
-                              dqkv.data() + 2 * dim, scratch.get());
+    const Scratch scratch(table->scratch_bytes(tokens, dim));
+    table->forward(head, out.data(), x.lse.data(), scratch.get());
+    table->backward(head, out.data(), dout.data(), x.lse.data(), dqkv.data(), dqkv.data() + dim, dqkv.data() + 2 * dim,
+                    scratch.get());
     CHECK(scratch.zone_untouched());
     x.qkv = Guarded(widened(qkv)), x.dout = Guarded(widened(dout)), x.out = Guarded(widened(out));
     const std::vector<float> gradients = widened(dqkv);
@@ -270,7 +270,7 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
 }
 
 TEST_CASE("attention with scores far apart is right, with scores of 1e8 finite") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     check(*table, 40, 64, 1, 6);
     Data x(300, 8, 1, 0, 1e4f);  // the softmax picks one key
     x.run(*table);
@@ -280,7 +280,7 @@ TEST_CASE("attention with scores far apart is right, with scores of 1e8 finite")
 }
 
 TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     INFO(table->name);
     Data x(45, 12, 3, 1, 1), y(45, 12, 3, 1, 1);
     y.head.next = 12;  // fetched, and nothing else
@@ -296,7 +296,7 @@ TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
 }
 
 TEST_CASE("a NaN key makes every output of attention NaN, a NaN query only its own") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const AttentionKernels* table : usable_attention()) {
     INFO(table->name);
     Data keys(33, 5, 1, 0, 1), query(33, 5, 1, 0, 1);
     keys.slice(keys.qkv, 1)[7 * keys.head.qkv_stride + 2] = std::numeric_limits<float>::quiet_NaN();

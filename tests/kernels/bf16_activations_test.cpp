@@ -50,26 +50,24 @@ TEST_CASE("conversion rounds to nearest even and keeps NaN, infinity, signed zer
     std::memcpy(&v, &bits, 4);
     if (!std::isnan(v)) x.push_back(v);
   }
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
-    const std::string name = table->name;  // these convert by AVX512-BF16's instruction
-    const bool flushes = name == "avx512_bf16" || name.rfind("amx", 0) == 0;
     for (int64_t n : {int64_t{1}, int64_t{5}, int64_t(x.size())}) {
       std::vector<float> some(x.begin(), x.begin() + n);
       Output y(n);
-      table->to_bf16(some.data(), y.data(), n);
+      table->convert_to_bf16(some.data(), y.data(), n);
       for (float& v : some)
-        if (flushes && std::fpclassify(v) == FP_SUBNORMAL) v = std::copysign(0.0f, v);
+        if (table->flushes_to_bf16 && std::fpclassify(v) == FP_SUBNORMAL) v = std::copysign(0.0f, v);
       CHECK(y.equals(some));
       Guarded back(n);
-      table->to_f32(y.data(), back.data(), n);
+      table->convert_to_f32(y.data(), back.data(), n);
       CHECK(same_bits(back.values(), widened(rounded(some))));
     }
   }
 }
 
 TEST_CASE("gelu on bf16") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t n : kLengths) {
       const Halves x = rounded(random_values(n, 1, 4)), dy = rounded(random_values(n, 2));
       std::vector<float> y(size_t(n), 0.0f), dx = y;
@@ -85,7 +83,7 @@ TEST_CASE("gelu on bf16") {
 }
 
 TEST_CASE("gate and residual on bf16") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t cols : {1, 5, 16, 33, 100}) {
       const int64_t rows = 3, n = rows * cols;
       const std::vector<float> x = random_values(n, 1), gate = random_values(cols, 2), dy = random_values(n, 3);
@@ -105,7 +103,7 @@ TEST_CASE("gate and residual on bf16") {
 }
 
 TEST_CASE("layer norm to and from bf16, and its statistics alone") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t cols : {2, 7, 16, 40, 129}) {
       const int64_t rows = 4, n = rows * cols;
       const std::vector<float> x = random_values(n, 1), shift = random_values(cols, 2), scale = random_values(cols, 3);
@@ -133,7 +131,7 @@ TEST_CASE("layer norm to and from bf16, and its statistics alone") {
 }
 
 TEST_CASE("the first NaN or infinity of bf16 values is found") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     Halves x = rounded(random_values(3000, 1));
     CHECK(table->bf16.find_non_finite(x.data(), 3000) == -1);
     x[2100] = BFloat16{0x7f80}, x[2500] = BFloat16{0x7fc0};
@@ -145,7 +143,7 @@ TEST_CASE("the first NaN or infinity of bf16 values is found") {
 TEST_CASE("AdamW writes the bf16 copy of the new weights") {
   AdamWStep step;
   step.bias1 = 0.1, step.bias2 = 0.001;
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t n : kLengths) {
       for (bool with_ema : {false, true}) {
         std::vector<float> g = random_values(n, 1), p = random_values(n, 2), m = std::vector<float>(size_t(n)),

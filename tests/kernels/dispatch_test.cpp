@@ -7,107 +7,149 @@
 using namespace ditrain;
 using namespace ditrain::kernels;
 
+namespace {
+
+std::vector<InstructionSet> runnable() {
+  std::vector<InstructionSet> sets;
+  for (const InstructionSet& set : instruction_sets())
+    if (set.obstacle.empty()) sets.push_back(set);
+  return sets;
+}
+
+/// The first of `sets` from `from` on that has a family.
+template <class Table>
+const Table* first_with(const Table* Families::* family, const std::vector<InstructionSet>& sets, size_t from) {
+  while (sets[from].kernels.*family == nullptr) ++from;
+  return sets[from].kernels.*family;
+}
+
+}  // namespace
+
 TEST_CASE("DITRAIN_ISA lowers the choice and says what it refused") {
-  std::vector<const KernelTable*> tables;
-  for (const IsaCandidate& c : isa_candidates())
-    if (c.obstacle.empty()) tables.push_back(c.table);
-  CHECK(choose_isa(nullptr).table == tables.front());
-  CHECK(choose_isa("").table == tables.front());
-  CHECK(choose_isa("scalar").table == tables.back());
-  CHECK(choose_isa("baseline").table == tables.back());
-  CHECK(std::string(tables.back()->name) == "baseline");
-  for (const KernelTable* table : tables) CHECK(choose_isa(table->name).table == table);
-  if (tables.size() > 1) {
-    CHECK(choose_isa("scalar").refused.find("DITRAIN_ISA=scalar") != std::string::npos);
-    CHECK(choose_isa("scalar").refused.find(tables.front()->name) != std::string::npos);
+  const std::vector<InstructionSet> sets = runnable();
+  CHECK(choose_kernels(nullptr).isa == sets.front().name);
+  CHECK(choose_kernels("").isa == sets.front().name);
+  CHECK(choose_kernels("scalar").isa == sets.back().name);
+  CHECK(std::string(sets.back().name) == "baseline");
+  for (const InstructionSet& set : sets) CHECK(choose_kernels(set.name).isa == set.name);
+  if (sets.size() > 1) {
+    CHECK(choose_kernels("scalar").report.find(std::string(sets[sets.size() - 2].name) + ": DITRAIN_ISA=scalar") !=
+          std::string::npos);
   }
 }
 
-TEST_CASE("DITRAIN_ISA takes the name of a family for its first member") {
-  const std::string fastest = choose_isa(nullptr).table->name;
-  const std::string family = fastest.substr(0, fastest.find('_'));
-  if (family == "sme" || family == "sve2") CHECK(choose_isa(family.c_str()).table->name == fastest);
-  if (family == "sme") CHECK(std::string(choose_isa("sve2").table->name).rfind("sve2_", 0) == 0);
+TEST_CASE("every family comes from the first instruction set that is allowed, runs here and has it") {
+  const std::vector<InstructionSet> sets = runnable();
+  for (size_t i = 0; i < sets.size(); ++i) {
+    CAPTURE(sets[i].name);
+    const Families chosen = choose_kernels(sets[i].name).kernels;
+    CHECK(chosen.f32_products == first_with(&Families::f32_products, sets, i));
+    CHECK(chosen.bf16_products == first_with(&Families::bf16_products, sets, i));
+    CHECK(chosen.attention == first_with(&Families::attention, sets, i));
+    CHECK(chosen.elementwise == first_with(&Families::elementwise, sets, i));
+  }
+  if (only_kernels() != nullptr) CHECK(choose_kernels(nullptr).isa == only_kernels());
 }
 
-TEST_CASE("the kernels are the best of this CPU") {
-  const platform::CpuFeatures& cpu = platform::cpu_features();
-  const std::string chosen = choose_isa(nullptr).table->name;
-#if defined(__aarch64__) && defined(__clang__) && __clang_major__ >= 19
-  const auto bits = [](int n) { return n == 128 || n == 256 || n == 512; };
-  const std::string sve2 = "sve2_" + std::to_string(cpu.sve_bits);
-  if (cpu.sme && bits(cpu.sme_bits) && bits(cpu.sve_bits) && cpu.sme_bits >= cpu.sve_bits)
-    CHECK(chosen == "sme_" + std::to_string(cpu.sme_bits) + "_" + sve2);
-  else if (cpu.sve2 && bits(cpu.sve_bits))
-    CHECK(chosen == sve2);
-  else
-    CHECK(chosen == "baseline");
-#elif defined(__x86_64__)
-  CHECK(chosen == (cpu.amx_bf16 && cpu.avx512_bf16 ? "amx_bf16"
-                   : cpu.avx512_bf16               ? "avx512_bf16"
-                   : cpu.avx512                    ? "avx512"
-                   : cpu.avx2_fma                  ? "avx2"
-                                                   : "baseline"));
-#endif
-  if (only_kernels() != nullptr) CHECK(chosen == only_kernels());
+TEST_CASE("an instruction set with products alone takes the rest from the next one") {
+  const std::vector<InstructionSet> sets = runnable();
+  const Families& baseline = sets.back().kernels;
+  const InstructionSet unit{"unit", "", {.bf16_products = baseline.bf16_products}};
+  const KernelChoice choice = choose_kernels(nullptr, {unit, sets.back()});
+  CHECK(choice.isa == "unit");
+  CHECK(choice.kernels.f32_products == baseline.f32_products);
+  CHECK(choice.kernels.attention == baseline.attention);
+  CHECK(choice.kernels.elementwise == baseline.elementwise);
+  const InstructionSet missing{"missing", "CPU lacks it", {.bf16_products = baseline.bf16_products}};
+  const std::string report = choose_kernels(nullptr, {missing, sets.back()}).report;
+  CHECK(report.find(" tiles (refused: missing: CPU lacks it)\nattention: baseline") != std::string::npos);
+  CHECK(report.find("attention: baseline") < report.find("elementwise: baseline\n"));
+}
+
+TEST_CASE("DITRAIN_ISA takes the beginning of a name for the first instruction set of that name") {
+  for (const InstructionSet& set : runnable()) {
+    const std::string name = set.name, beginning = name.substr(0, name.find('_'));
+    const std::string chosen = choose_kernels(beginning.c_str()).isa;
+    CHECK((chosen == beginning || chosen.starts_with(beginning + "_")));
+  }
 }
 
 TEST_CASE("an instruction set that the CPU lacks is never chosen") {
-  for (const IsaCandidate& c : isa_candidates()) {
-    const IsaChoice choice = choose_isa(c.table->name);
-    CHECK((choice.table == c.table) == c.obstacle.empty());
-    if (!c.obstacle.empty()) CHECK(choice.refused.find(c.obstacle) != std::string::npos);
+  for (const InstructionSet& set : instruction_sets()) {
+    const KernelChoice choice = choose_kernels(set.name);
+    CHECK((choice.isa == set.name) == set.obstacle.empty());
+    if (!set.obstacle.empty()) CHECK(choice.report.find(set.obstacle) != std::string::npos);
   }
+  const std::vector<InstructionSet> on_nothing = instruction_sets({});
+  for (const InstructionSet& set : on_nothing) CHECK(set.obstacle.empty() == (set.name == std::string("baseline")));
 }
 
 TEST_CASE("an unknown DITRAIN_ISA is an input error that lists the known ones") {
-  CHECK_THROWS_AS(choose_isa("avx1024"), InputError);
+  CHECK_THROWS_AS(choose_kernels("avx1024"), InputError);
   try {
-    choose_isa("sse9");
+    choose_kernels("sse9");
   } catch (const InputError& e) {
     CHECK(std::string(e.what()).find("sse9") != std::string::npos);
-    for (const IsaCandidate& c : isa_candidates())
-      CHECK(std::string(e.what()).find(c.table->name) != std::string::npos);
+    for (const InstructionSet& set : instruction_sets())
+      CHECK(std::string(e.what()).find(set.name) != std::string::npos);
   }
 }
 
 TEST_CASE("the report names every family and the chosen kernels") {
   const std::string report = dispatch_report();
-  CHECK(chosen_isa() == process_isa().table->name);
-  for (const char* family : {"gemm: ", "attention: ", "elementwise: "}) {
-    CHECK(report.find(family + chosen_isa()) != std::string::npos);
-  }
+  const Families& kernels = process_kernels().kernels;
+  CHECK(report.find(std::string("gemm: ") + kernels.bf16_products->name + " ") == 0);
+  CHECK(report.find(std::string("\nattention: ") + kernels.attention->name + " ") != std::string::npos);
+  CHECK(report.find(std::string("\nelementwise: ") + kernels.elementwise->name) != std::string::npos);
+  CHECK(chosen_isa() == process_kernels().isa);
 }
 
 #if defined(__x86_64__)
 namespace {
 
-const IsaCandidate& candidate(const std::vector<IsaCandidate>& list, const std::string& name) {
-  return *std::find_if(list.begin(), list.end(), [&](const IsaCandidate& c) { return c.table->name == name; });
+/// Those of the names on that CPU.
+std::vector<InstructionSet> sets_on(const platform::CpuFeatures& cpu, const std::vector<std::string>& names) {
+  std::vector<InstructionSet> sets;
+  for (const InstructionSet& set : instruction_sets(cpu))
+    if (std::find(names.begin(), names.end(), set.name) != names.end()) sets.push_back(set);
+  return sets;
+}
+std::string obstacle(const platform::CpuFeatures& cpu, const std::string& name) {
+  return sets_on(cpu, {name}).front().obstacle;
 }
 
 }  // namespace
 
-TEST_CASE("a CPU without AMX and a system that grants no tiles are told apart") {
-  platform::CpuFeatures cpu{.avx2_fma = true, .avx512 = true, .avx512_bf16 = true};
-  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "CPU lacks amx_bf16");
-  cpu.has_amx_bf16 = true;
-  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "Linux grants no tiles");
-  cpu.amx_bf16 = true;
-  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "");
-  cpu.avx512_bf16 = false;
-  CHECK(candidate(isa_candidates(cpu), "amx_bf16").obstacle == "CPU lacks avx512_bf16");
+TEST_CASE("each missing feature of a CPU is named, and tiles that Linux does not grant") {
+  platform::CpuFeatures cpu{
+      .avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true, .has_amx_bf16 = true};
+  CHECK(obstacle(cpu, "amx_bf16") == "");
+  cpu.amx_bf16 = false;
+  CHECK(obstacle(cpu, "amx_bf16") == "Linux grants no tiles");
+  cpu.has_amx_bf16 = false;
+  CHECK(obstacle(cpu, "amx_bf16") == "CPU lacks amx_bf16");
+  CHECK(obstacle(cpu, "avx512_bf16") == "");
+  cpu.amx_bf16 = cpu.has_amx_bf16 = true, cpu.avx512_bf16 = false;
+  CHECK(obstacle(cpu, "amx_bf16") == "CPU lacks avx512_bf16");
+  CHECK(obstacle(cpu, "avx512") == "");
+  cpu.avx512 = false;
+  CHECK(obstacle(cpu, "avx512_bf16") == "CPU lacks avx512 (F, BW, DQ and VL)");
+  CHECK(obstacle(cpu, "avx2") == "");
+  cpu.avx2_fma = false;
+  CHECK(obstacle(cpu, "avx2") == "CPU lacks avx2 or fma");
 }
 
 TEST_CASE("the report says which products are made on a tile unit, and in which blocks") {
-  const std::vector<IsaCandidate> list = isa_candidates();
-  CHECK(report_of({candidate(list, "amx_bf16").table, ""}) ==
-        "gemm: amx_bf16 14x32 tiles, 32x32 on the tile unit for bf16\n"
-        "attention: amx_bf16 14x32 tiles, not on the tile unit\n"
-        "elementwise: amx_bf16\n");
-  CHECK(report_of({candidate(list, "avx2").table, "avx512: CPU lacks avx512"}) ==
-        "gemm: avx2 6x16 tiles (refused: avx512: CPU lacks avx512)\n"
-        "attention: avx2 6x16 tiles (refused: avx512: CPU lacks avx512)\n"
-        "elementwise: avx2 (refused: avx512: CPU lacks avx512)\n");
+  const std::vector<std::string> names = {"amx_bf16", "avx512_bf16", "avx2"};
+  const platform::CpuFeatures all{
+      .avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true, .has_amx_bf16 = true};
+  CHECK(choose_kernels(nullptr, sets_on(all, names)).report ==
+        "gemm: amx_bf16 32x32 tiles for bf16, avx512_bf16 14x32 tiles for f32\n"
+        "attention: avx512_bf16 14x32 tiles\n"
+        "elementwise: avx512_bf16\n");
+  const std::string refused = "avx512_bf16: CPU lacks avx512 (F, BW, DQ and VL))\n";
+  CHECK(choose_kernels(nullptr, sets_on({.avx2_fma = true}, names)).report ==
+        "gemm: avx2 6x16 tiles (refused: amx_bf16: CPU lacks avx512 (F, BW, DQ and VL); " + refused +
+            "attention: avx2 6x16 tiles (refused: " + refused + "elementwise: avx2 (refused: " + refused);
 }
 #endif

@@ -16,8 +16,8 @@ using UnaryGradient = void (*)(const float*, const float*, float*, int64_t);
 
 struct Activation {
   const char* name;
-  Unary (*forward)(const KernelTable&);
-  UnaryGradient (*backward)(const KernelTable&);
+  Unary (*forward)(const ElementwiseKernels&);
+  UnaryGradient (*backward)(const ElementwiseKernels&);
   Unary ref_forward;
   UnaryGradient ref_backward;
   double (*value)(double);
@@ -25,11 +25,12 @@ struct Activation {
   double (*exponent)(double);  // z of the kernels: y = x / (1 + e^-z)
 };
 const Activation kActivations[] = {
-    {"gelu", [](const KernelTable& t) { return t.f32.gelu_forward; },
-     [](const KernelTable& t) { return t.f32.gelu_backward; }, ref::gelu_forward, ref::gelu_backward, ref::gelu,
+    {"gelu", [](const ElementwiseKernels& t) { return t.f32.gelu_forward; },
+     [](const ElementwiseKernels& t) { return t.f32.gelu_backward; }, ref::gelu_forward, ref::gelu_backward, ref::gelu,
      ref::gelu_slope, [](double x) { return 2 * ref::gelu_argument(x); }},
-    {"silu", [](const KernelTable& t) { return t.silu_forward; }, [](const KernelTable& t) { return t.silu_backward; },
-     ref::silu_forward, ref::silu_backward, ref::silu, ref::silu_slope, [](double x) { return x; }}};
+    {"silu", [](const ElementwiseKernels& t) { return t.silu_forward; },
+     [](const ElementwiseKernels& t) { return t.silu_backward; }, ref::silu_forward, ref::silu_backward, ref::silu,
+     ref::silu_slope, [](double x) { return x; }}};
 
 const std::vector<int64_t> kLengths = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 257};
 
@@ -68,7 +69,7 @@ TEST_CASE("exp is within 1.1 ulp, saturates and keeps NaN") {
     x.push_back(value);
     if (value < 87.3f) x.push_back(-value);
   }
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const std::vector<float> y = run(table->exp, x);
     double worst = 0;
@@ -95,7 +96,7 @@ TEST_CASE("exp is within 1.1 ulp, saturates and keeps NaN") {
 TEST_CASE("powers of two are within their relative error, saturate and keep NaN") {
   std::vector<float> x;
   for (float t = -125; t < 128; t += 0.00917f) x.push_back(t);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const std::vector<float> y = run(table->exp2, x);
     double worst = 0;
@@ -114,7 +115,7 @@ TEST_CASE("powers of two are within their relative error, saturate and keep NaN"
 
 TEST_CASE("gelu and silu are within the stated error of f64") {
   const std::vector<float> x = wide_range(), dy = random_values(static_cast<int64_t>(x.size()), 31);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const Activation& f : kActivations) {
       INFO(table->name << " " << f.name);
       const std::vector<float> y = run(f.forward(*table), x), dx = run(f.backward(*table), x, dy);
@@ -141,7 +142,7 @@ TEST_CASE("gelu and silu are within the stated error of f64") {
 
 TEST_CASE("gelu and silu saturate and keep NaN") {
   const std::vector<float> high = {60, 200, 1e5f, 1e13f, 3e38f, kInfinity}, ones(6, 1.0f);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const Activation& f : kActivations) {
       INFO(table->name << " " << f.name);
       std::vector<float> low = high;
@@ -180,7 +181,7 @@ TEST_CASE("reference activations: slopes equal finite differences in f64") {
 TEST_CASE("element-wise kernels: any cut of the range gives the same bits, in place too") {
   const int64_t n = 203;
   const std::vector<float> x = random_values(n, 41, 3), dy = random_values(n, 42);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const Activation& f : kActivations) {
       INFO(table->name << " " << f.name);
       std::vector<float> cut = x, dcut = dy;  // in place: y over x, dx over dy
@@ -196,7 +197,7 @@ TEST_CASE("element-wise kernels: any cut of the range gives the same bits, in pl
 }
 
 TEST_CASE("add, scale_add") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t n : kLengths) {
       INFO(table->name << " n " << n);
       const std::vector<float> x = random_values(n, 51), y = random_values(n, 52);
@@ -221,7 +222,7 @@ TEST_CASE("sum_squares accumulates in f64 and gives the same bits in every instr
   double want = 0;
   for (float v : x) want += double(v) * double(v);
   double first = -1;
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const double got = table->sum_squares(x.data(), static_cast<int64_t>(x.size()));
     CHECK(got == Approx(want).epsilon(1e-12));
@@ -233,7 +234,7 @@ TEST_CASE("sum_squares accumulates in f64 and gives the same bits in every instr
 }
 
 TEST_CASE("find_non_finite returns the first index") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     for (int64_t n : {1, 15, 16, 17, 1023, 1024, 1025, 5000}) {
       std::vector<float> x = random_values(n, 62, 3e38f);
@@ -248,7 +249,7 @@ TEST_CASE("find_non_finite returns the first index") {
 }
 
 TEST_CASE("gated residual equals the reference") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t cols : {1, 5, 16, 33, 70, 129}) {
       for (int64_t rows : {1, 3, 600}) {
         INFO(table->name << " rows " << rows << " cols " << cols);
@@ -272,7 +273,7 @@ TEST_CASE("gated residual equals the reference") {
 TEST_CASE("sums over rows: slices of columns give the same bits as the whole, rows beyond one chunk") {
   const int64_t rows = 1100, cols = 150;
   const std::vector<float> dy = random_values(rows * cols, 81);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     std::vector<float> whole = random_values(cols, 83), sliced = whole, want = whole;
     table->f32.column_sums(dy.data(), cols, whole.data(), rows, cols);

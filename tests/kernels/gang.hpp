@@ -8,7 +8,7 @@
 namespace ditrain::kernels {
 
 /// rows[i]: rows of member i, all rows of g in total; 0 for one that only packs.
-inline void run_as_gang(const KernelTable& table, const GemmArgs& g, const std::vector<int64_t>& rows) {
+inline void run_as_gang(const ProductKernels& table, const GemmArgs& g, const std::vector<int64_t>& rows) {
   std::barrier meeting(int64_t(rows.size()));
   const auto meet = [](const void* who) {
     const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(who))->arrive_and_wait();
@@ -18,7 +18,7 @@ inline void run_as_gang(const KernelTable& table, const GemmArgs& g, const std::
             .most_cols = g.n,
             .meet = meet,
             .who = &meeting};
-  const Scratch shared(table.gemm_shared_bytes(g, gang));
+  const Scratch shared(table.shared_bytes(g, gang));
   gang.shared = shared.get();
   {
     std::vector<std::jthread> threads;
@@ -26,7 +26,7 @@ inline void run_as_gang(const KernelTable& table, const GemmArgs& g, const std::
       threads.emplace_back([&, i, first, own = gang]() mutable {
         own.member = int(i);
         const GemmArgs part = block_of(g, first, rows[size_t(i)], 0, g.n);
-        const Scratch scratch(table.gemm_scratch_bytes(part, own));
+        const Scratch scratch(table.scratch_bytes(part, own));
         table.gemm(part, scratch.get(), own);
       });
   }

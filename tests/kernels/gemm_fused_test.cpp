@@ -150,8 +150,8 @@ std::string compare(const std::vector<float>& got, const std::vector<float>& wan
   return difference(g, w, 4 * tolerance(p.k, 1.7) + (rounds ? 1.2 * largest / 256 : 1e-6));
 }
 
-void run(const KernelTable& table, const GemmArgs& args) {
-  const Scratch scratch(table.gemm_scratch_bytes(args, {}));
+void run(const ProductKernels& table, const GemmArgs& args) {
+  const Scratch scratch(table.scratch_bytes(args, {}));
   table.gemm(args, scratch.get(), {});
   CHECK(scratch.zone_untouched());
 }
@@ -159,7 +159,7 @@ void run(const KernelTable& table, const GemmArgs& args) {
 void check(const Problem& p) {
   Data slow(p);
   ref::gemm(slow.args);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(p.arithmetic)) {
     INFO(text(p, table->name));
     Data fast(p);
     run(*table, fast.args);
@@ -273,7 +273,7 @@ TEST_CASE("gemm of no steps is what is added to the sums, through the epilogue")
 }
 
 TEST_CASE("gelu backward may leave out gelu itself") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     const Problem p{20,          40,          30,          false,       true,
                     DType::kF32, DType::kF32, DType::kF32, DType::kF32, EpilogueKind::kGeluBackward};
     Data with(p), without(p);
@@ -292,7 +292,7 @@ TEST_CASE("bf16 gemm gives the same bits when a gang packs b together") {
   for (const EpilogueKind kind : {EpilogueKind::kNone, EpilogueKind::kGelu, EpilogueKind::kGateResidual}) {
     Data x({1171, 69, 2 * kSumChunk + 77, false, true, DType::kBF16, DType::kBF16, DType::kBF16, DType::kBF16, kind});
     const Data::Written start = x.written();
-    for (const KernelTable* table : usable_tables()) {
+    for (const ProductKernels* table : usable_products(x.p.arithmetic)) {
       INFO(text(x.p, table->name));
       x.restore(start);
       set_gemm_blocking(before);
@@ -311,8 +311,8 @@ TEST_CASE("bf16 gemm gives the same bits when a gang packs b together") {
 }
 
 TEST_CASE("fused gemm gives the same bits however it is cut") {
-  for (const KernelTable* table : usable_tables()) {
-    for (DType type : kTypes) {
+  for (DType type : kTypes) {
+    for (const ProductKernels* table : usable_products(type)) {
       const Problem p{187,     205, kSumChunk + 70, false, true, type, type, type, type, EpilogueKind::kGateResidual,
                       Norm::kA};
       INFO(text(p, table->name));
@@ -340,7 +340,7 @@ TEST_CASE("gemm gives the same bits for any cache blocks") {
                   true}}) {
       Data x(p);
       const Data::Written start = x.written();
-      for (const KernelTable* table : usable_tables()) {
+      for (const ProductKernels* table : usable_products(p.arithmetic)) {
         x.restore(start);
         run(*table, x.args);
         const Data::Written usual = x.written();
@@ -359,9 +359,9 @@ TEST_CASE("gemm gives the same bits for any cache blocks") {
 }
 
 TEST_CASE("a row of a product has the same bits alone and among 4,096") {
-  for (const KernelTable* table : usable_tables()) {
-    for (int kind = 0; kind < 4; ++kind) {
-      const DType type = kTypes[kind % 2];
+  for (int kind = 0; kind < 4; ++kind) {
+    const DType type = kTypes[kind % 2];
+    for (const ProductKernels* table : usable_products(type)) {
       const Problem all{4096, 40, kSumChunk + 6, false, kind < 2, type, type, DType::kF32, type};
       INFO(text(all, table->name));
       Data many(all), one(all);
@@ -442,7 +442,7 @@ TEST_CASE("gemm gathers patches of images while packing: the bits of the product
           std::vector<float> slow(size), want(size), got(size), cut(size);
           p.of_patches.c = slow.data();
           ref::gemm(p.of_patches);
-          for (const KernelTable* table : usable_tables()) {
+          for (const ProductKernels* table : usable_products(arithmetic)) {
             INFO(table->name);
             p.of_array.c = want.data();
             run(*table, p.of_array);

@@ -5,6 +5,7 @@
 #include "gang.hpp"
 #include "kernel_test_utils.hpp"
 
+using namespace ditrain;
 using namespace ditrain::kernels;
 
 namespace {
@@ -15,7 +16,7 @@ struct Problem {
   int64_t pad;  // added to every row stride
 };
 
-std::string text(const Problem& p, const KernelTable& table) {
+std::string text(const Problem& p, const ProductKernels& table) {
   return std::string(table.name) + " m " + std::to_string(p.m) + " n " + std::to_string(p.n) + " k " +
          std::to_string(p.k) + " trans " + std::to_string(p.trans_a) + std::to_string(p.trans_b) + " accumulate " +
          std::to_string(p.accumulate) + " bias " + std::to_string(p.bias) + " pad " + std::to_string(p.pad);
@@ -62,10 +63,10 @@ struct Data {
   }
 };
 
-void check(const Problem& p, const KernelTable& table) {
+void check(const Problem& p, const ProductKernels& table) {
   INFO(text(p, table));
   Data fast(p), slow(p);
-  const Scratch scratch(table.gemm_scratch_bytes(fast.args, {}));
+  const Scratch scratch(table.scratch_bytes(fast.args, {}));
   table.gemm(fast.args, scratch.get(), {});
   ref::gemm(slow.args);
   CHECK(difference(fast.c.values(), slow.c.values(), tolerance(p.k)) == "");
@@ -76,7 +77,7 @@ void check(const Problem& p, const KernelTable& table) {
 }  // namespace
 
 TEST_CASE("gemm equals the reference for odd, tiny and tile +-1 shapes") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     const int64_t r = table->tile_rows, c = table->tile_cols;
     for (int64_t m : {int64_t{1}, int64_t{2}, r - 1, r, r + 1, 2 * r + 3}) {
       for (int64_t n : {int64_t{1}, c / 2 - 1, c / 2, c / 2 + 1, c - 1, c, c + 1, 3 * c + 5}) {
@@ -91,7 +92,7 @@ TEST_CASE("gemm equals the reference for odd, tiny and tile +-1 shapes") {
 }
 
 TEST_CASE("gemm equals the reference across blocks of rows, columns and sum chunks") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     for (int bits = 0; bits < 4; ++bits) {
       const bool ta = (bits & 1) != 0, tb = (bits & 2) != 0;
       check({5, 40, kSumChunk - 1, ta, tb, false, true, 0}, *table);
@@ -108,7 +109,7 @@ TEST_CASE("gemm equals the reference across blocks of rows, columns and sum chun
 }
 
 TEST_CASE("gemm with an empty dimension") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     check({3, 5, 0, false, false, false, true, 0}, *table);  // bias only
     check({3, 5, 0, false, true, true, true, 2}, *table);    // c + bias
     check({3, 5, 0, true, false, false, false, 0}, *table);  // zeros
@@ -119,16 +120,16 @@ TEST_CASE("gemm with an empty dimension") {
 
 TEST_CASE("gemm gives the same bits however rows and columns are cut") {
   const Problem whole{187, 205, kSumChunk + 70, false, true, true, true, 1};
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     INFO(table->name);
     Data one(whole), many(whole);
-    const Scratch scratch(table->gemm_scratch_bytes(one.args, {}));
+    const Scratch scratch(table->scratch_bytes(one.args, {}));
     table->gemm(one.args, scratch.get(), {});
     const GemmArgs& g = many.args;
     for (int64_t i = 0, rows = 1; i < g.m; i += rows, rows = rows * 2 + 1) {
       for (int64_t j = 0, cols = 3; j < g.n; j += cols, cols = cols * 2 - 1) {
         const GemmArgs part = block_of(g, i, std::min(rows, g.m - i), j, std::min(cols, g.n - j));
-        const Scratch small(table->gemm_scratch_bytes(part, {}));
+        const Scratch small(table->scratch_bytes(part, {}));
         table->gemm(part, small.get(), {});
       }
     }
@@ -139,11 +140,11 @@ TEST_CASE("gemm gives the same bits however rows and columns are cut") {
 TEST_CASE("gemm sums in the declared order") {
   // Chains of kSumChunk from zero; the old c first, then the chunk sums, the bias last.
   const Problem p{17, 37, 2 * kSumChunk + 77, true, false, true, true, 0};
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     INFO(table->name);
-    const bool fused = has_fused_multiply_add(*table);
+    const bool fused = table->fused_multiply_add;
     Data fast(p), slow(p);
-    const Scratch scratch(table->gemm_scratch_bytes(fast.args, {}));
+    const Scratch scratch(table->scratch_bytes(fast.args, {}));
     table->gemm(fast.args, scratch.get(), {});
     const GemmArgs& g = slow.args;
     for (int64_t i = 0; i < g.m; ++i) {
@@ -172,10 +173,10 @@ TEST_CASE("gemm gives the same bits when a gang packs b together") {
   const GemmBlocking before = gemm_blocking();
   set_gemm_blocking({40, 96});
   const Problem whole{187, 205, kSumChunk + 70, false, true, true, true, 1};
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     INFO(table->name);
     Data one(whole);
-    const Scratch alone(table->gemm_scratch_bytes(one.args, {}));
+    const Scratch alone(table->scratch_bytes(one.args, {}));
     table->gemm(one.args, alone.get(), {});
     for (const std::vector<int64_t>& rows : {std::vector<int64_t>{100, 87}, {60, 0, 127}, {14, 59, 14, 100}}) {
       Data again(whole);
@@ -189,11 +190,11 @@ TEST_CASE("gemm gives the same bits when a gang packs b together") {
 
 TEST_CASE("a NaN in an operand of gemm reaches its row or column and nothing else") {
   const Problem p{20, 50, 40, false, false, false, false, 0};
-  for (const KernelTable* table : usable_tables()) {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
     INFO(table->name);
     Data x(p);
     x.a.data()[13 * x.args.lda + 5] = std::numeric_limits<float>::quiet_NaN();
-    const Scratch scratch(table->gemm_scratch_bytes(x.args, {}));
+    const Scratch scratch(table->scratch_bytes(x.args, {}));
     table->gemm(x.args, scratch.get(), {});
     const std::vector<float> c = x.c.values();
     int64_t wrong = 0;
@@ -206,7 +207,7 @@ TEST_CASE("the public gemm runs the chosen kernels") {
   const Problem p{30, 33, 20, false, true, false, true, 0};
   Data direct(p), forwarded(p);
   const Scratch scratch(gemm_scratch_bytes(direct.args));
-  process_isa().table->gemm(direct.args, scratch.get(), {});
+  process_kernels().kernels.f32_products->gemm(direct.args, scratch.get(), {});
   gemm(forwarded.args, scratch.get());
   CHECK(same_bits(direct.c.values(), forwarded.c.values()));
 }

@@ -12,9 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "../../src/kernels/kernel_table.hpp"
+#include "../../src/kernels/instruction_sets.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/kernels/loss.hpp"
+#include "ditrain/kernels/described.hpp"
+#include "ditrain/kernels/ref.hpp"
 #include "models.hpp"
 
 namespace ditrain::kernels {
@@ -23,30 +24,29 @@ namespace ditrain::kernels {
 /// this CPU gets (an emulator is slow and is run once for each).
 inline const char* only_kernels() { return std::getenv("DITRAIN_TEST_ONLY"); }
 
-/// The kernels that this CPU can run; what it lacks is reported, once. Those on models of a unit come last.
-inline std::vector<const KernelTable*> usable_tables() {
+/// The kernels of a family that this CPU can run; what it lacks is reported, once. Those on models of a unit come last.
+template <class Table>
+std::vector<const Table*> usable(const Table* Families::* family) {
   static bool reported = only_kernels() != nullptr;
-  std::vector<const KernelTable*> tables;
-  const auto add = [&](const IsaCandidate& c) {
-    if (c.obstacle.empty() && (only_kernels() == nullptr || c.table->name == std::string(only_kernels())))
-      tables.push_back(c.table);
+  std::vector<InstructionSet> sets = instruction_sets();
+  for (const InstructionSet& model : models()) sets.push_back(model);
+  std::vector<const Table*> tables;
+  for (const InstructionSet& set : sets) {
+    if (set.kernels.*family == nullptr) continue;
+    const bool asked_for = only_kernels() == nullptr || set.name == std::string(only_kernels());
+    if (set.obstacle.empty() && asked_for)
+      tables.push_back(set.kernels.*family);
     else if (!reported)
-      WARN("skipped: " << c.table->name << ", " << (c.obstacle.empty() ? "not asked for" : c.obstacle));
-  };
-  for (const IsaCandidate& c : isa_candidates()) add(c);
-  for (const IsaCandidate& c : model_tables()) add(c);
+      WARN("skipped: " << set.name << ", " << (set.obstacle.empty() ? "not asked for" : set.obstacle));
+  }
   reported = true;
   return tables;
 }
-
-/// Does the table's a * b + c round once? What every x86 has does not.
-inline bool has_fused_multiply_add([[maybe_unused]] const KernelTable& table) {
-#if defined(__x86_64__)
-  return std::string(table.name) != "baseline";
-#else
-  return true;
-#endif
+inline std::vector<const ProductKernels*> usable_products(DType arithmetic) {
+  return usable(arithmetic == DType::kF32 ? &Families::f32_products : &Families::bf16_products);
 }
+inline std::vector<const AttentionKernels*> usable_attention() { return usable(&Families::attention); }
+inline std::vector<const ElementwiseKernels*> usable_elementwise() { return usable(&Families::elementwise); }
 
 /// Uniform values in [-1, 1), different for every `salt`.
 inline std::vector<float> random_values(int64_t n, uint64_t salt, float magnitude = 1) {
@@ -54,20 +54,6 @@ inline std::vector<float> random_values(int64_t n, uint64_t salt, float magnitud
   std::vector<float> x(static_cast<size_t>(n));
   for (size_t i = 0; i < x.size(); ++i) x[i] = magnitude * (2 * key.uniform(i) - 1);
   return x;
-}
-
-/// With weights as some step of noise gives them.
-inline NormalKl some_normal_kl(const float* out, const float* x_t, const float* x0, const float* v) {
-  return {.out = out,
-          .x_t = x_t,
-          .x0 = x0,
-          .v = v,
-          .by_out = -0.7,
-          .by_x_t = 1.3,
-          .by_x0 = -0.9,
-          .by_v = 0.8,
-          .at_v_0 = 0.3,
-          .inverse_true_variance = 40};
 }
 
 /// n floats between two zones that nothing may touch. Everything starts as the same NaN pattern, so that a read of what

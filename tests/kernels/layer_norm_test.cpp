@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kEps = 1e-6f;
 
-void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated) {
+void check(const ElementwiseKernels& table, int64_t rows, int64_t cols, bool modulated) {
   INFO(table.name << " rows " << rows << " cols " << cols << " modulated " << modulated);
   const int64_t n = rows * cols;
   std::vector<float> x = random_values(n, 91, 2);
@@ -45,7 +45,7 @@ void check(const KernelTable& table, int64_t rows, int64_t cols, bool modulated)
 }  // namespace
 
 TEST_CASE("layer norm equals the reference, forward and backward") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (int64_t cols : {2, 3, 4, 7, 15, 16, 17, 48, 63, 65, 128, 384, 1152}) {
       for (int64_t rows : {1, 5, 40}) {
         check(*table, rows, cols, true);
@@ -61,7 +61,7 @@ TEST_CASE("layer norm: the gradient of a row has the same bits alone and among o
   const std::vector<float> x = random_values(rows * cols, 98), dy = random_values(rows * cols, 99),
                            scale = random_values(cols, 100), mean = random_values(rows, 101),
                            rstd = random_values(rows, 102);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     std::vector<float> together = random_values(rows * cols, 103), alone = together, shift_sum(53), scale_sum(53);
     table->f32.layer_norm_modulate_backward(x.data(), mean.data(), rstd.data(), scale.data(), dy.data(),
@@ -75,7 +75,7 @@ TEST_CASE("layer norm: the gradient of a row has the same bits alone and among o
 }
 
 TEST_CASE("layer norm of a constant row is the shift, and a large mean costs no digits of the variance") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const int64_t cols = 37;
     const std::vector<float> constant(cols, 2.5f), shift = random_values(cols, 96), scale = random_values(cols, 97);

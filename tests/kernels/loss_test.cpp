@@ -42,7 +42,7 @@ int64_t count_wrong(const std::vector<float>& got, const std::vector<float>& wan
 }  // namespace
 
 TEST_CASE("sum of squared errors and its gradient equal the reference") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const int64_t n : kLengths) {
       INFO(table->name << " n " << n);
       const std::vector<float> out = random_values(n, 411, 3), target = random_values(n + 1, 412, 3);
@@ -58,7 +58,7 @@ TEST_CASE("sum of squared errors and its gradient equal the reference") {
 }
 
 TEST_CASE("divergence of normals and its gradients equal the reference") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const int64_t n : kLengths) {
       for (const bool learned : {true, false}) {
         INFO(table->name << " n " << n << " learned " << learned);
@@ -110,7 +110,7 @@ TEST_CASE("the exponential in f64: error, ends and NaN") {
               .by_v = 0,
               .at_v_0 = 0,
               .inverse_true_variance = 1};
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const auto e = [&](double x) {
       kl.at_v_0 = -x;
@@ -132,7 +132,7 @@ TEST_CASE("the exponential in f64: error, ends and NaN") {
 }
 
 TEST_CASE("losses do not hide what is not finite") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const float bad : {kNan, kInfinity, -kInfinity}) {
       for (const int64_t at : {0, 20}) {
         INFO(table->name << " " << bad << " at " << at);

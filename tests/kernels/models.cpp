@@ -4,16 +4,17 @@ namespace ditrain::kernels {
 
 #ifdef DITRAIN_KERNEL_MODELS
 namespace amx_model {
-extern const KernelTable table;
+extern const ProductKernels bf16_products;
 }
 
-std::vector<IsaCandidate> model_tables() {
-  for (const IsaCandidate& c : isa_candidates())  // what is around the model is theirs
-    if (c.table->name == std::string("avx512_bf16")) return {{&amx_model::table, c.obstacle}};
+std::vector<InstructionSet> models() {
+  for (const InstructionSet& set : instruction_sets())  // what is around the model is compiled as for this one
+    if (set.name == std::string("avx512_bf16"))
+      return {{"amx_model", set.obstacle, {.bf16_products = &amx_model::bf16_products}}};
   return {};
 }
 #else
-std::vector<IsaCandidate> model_tables() { return {}; }
+std::vector<InstructionSet> models() { return {}; }
 #endif
 
 }  // namespace ditrain::kernels

@@ -37,7 +37,7 @@ constexpr double kLargestError = 4.5;  // ulp; 3.7 and, without fused multiply-a
 }  // namespace
 
 TEST_CASE("random bits and uniform numbers are those of the scalar generator") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const uint64_t first : kFirsts) {
       for (const int64_t n : kLengths) {
         INFO(table->name << " first " << first << " n " << n);
@@ -62,7 +62,7 @@ TEST_CASE("random normals are those of the scalar generator to some units in the
   constexpr int64_t kCount = 1 << 18;
   std::vector<float> want(kCount), got(kCount);
   kKey.fill_normal(want.data(), kCount, 5);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     table->random_normal(kKey.sequence(), 5, got.data(), kCount);
     double worst = 0;
@@ -87,7 +87,7 @@ TEST_CASE("normals of words that are hard: ends of the logarithm, its branches, 
     radius_words.insert(radius_words.end(), {1u << bit, ~(1u << bit), (1u << bit) - 1});
     angle_words.insert(angle_words.end(), {1u << bit, ~(1u << bit), 0u - (1u << bit)});
   }
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     double worst = 0;
     for (const uint32_t radius : radius_words) {
@@ -112,7 +112,7 @@ TEST_CASE("normals of words that are hard: ends of the logarithm, its branches, 
 
 TEST_CASE("random numbers do not depend on where a range is cut nor on where it is written") {
   constexpr int64_t kCount = 1000;
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     std::vector<float> whole(kCount), cut(kCount + 1);
     table->random_normal(kKey.sequence(), 0, whole.data(), kCount);
@@ -125,7 +125,7 @@ TEST_CASE("random numbers do not depend on where a range is cut nor on where it 
 TEST_CASE("normals have the moments, tails and distribution of N(0, 1) and no correlation of neighbours") {
   constexpr int64_t kCount = 1 << 20, kBins = 256;
   constexpr double n = kCount;
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     std::vector<float> x(kCount);
     table->random_normal(kKey.sequence(), 0, x.data(), kCount);
@@ -160,7 +160,7 @@ TEST_CASE("normals have the moments, tails and distribution of N(0, 1) and no co
 }
 
 TEST_CASE("the public functions are those of the chosen kernels") {
-  const KernelTable& table = *process_isa().table;
+  const ElementwiseKernels& table = *process_kernels().kernels.elementwise;
   std::vector<float> a(37), b(37);
   fill_normal(kKey, 6, a.data(), 37);
   table.random_normal(kKey.sequence(), 6, b.data(), 37);

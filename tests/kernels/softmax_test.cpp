@@ -12,7 +12,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kWidths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 257, 1152};
 
-std::vector<float> forward(const KernelTable& table, const std::vector<float>& x, int64_t cols) {
+std::vector<float> forward(const ElementwiseKernels& table, const std::vector<float>& x, int64_t cols) {
   Guarded y(static_cast<int64_t>(x.size()));
   table.softmax_forward(x.data(), y.data(), y.size() / cols, cols);
   CHECK(y.zones_untouched());
@@ -38,7 +38,7 @@ int64_t count_wrong(const std::vector<float>& x, const std::vector<float>& y, in
 }  // namespace
 
 TEST_CASE("softmax equals the reference for any width and range") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const int64_t cols : kWidths) {
       for (const float magnitude : {1.0f, 30.0f, 3000.0f}) {
         INFO(table->name << " cols " << cols << " magnitude " << magnitude);
@@ -69,7 +69,7 @@ TEST_CASE("softmax gradient equals the reference, whose slope is that of finite 
     };
     CHECK(dx[i] == Approx((value(1e-5) - value(-1e-5)) / 2e-5).margin(1e-9));
   }
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const int64_t cols : kWidths) {
       INFO(table->name << " cols " << cols);
       const std::vector<float> p = forward(*table, random_values(2 * cols, 311, 3), cols);
@@ -85,7 +85,7 @@ TEST_CASE("softmax gradient equals the reference, whose slope is that of finite 
 }
 
 TEST_CASE("softmax of rows with infinities and NaN") {
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     for (const int64_t cols : {1, 3, 16, 21, 70}) {
       for (const int64_t at : {int64_t{0}, cols / 2, cols - 1}) {
         INFO(table->name << " cols " << cols << " at " << at);
@@ -115,7 +115,7 @@ TEST_CASE("softmax of rows with infinities and NaN") {
 TEST_CASE("softmax in place and at unaligned addresses gives the same bits, row by row too") {
   const int64_t rows = 5, cols = 77;
   const std::vector<float> x = random_values(rows * cols, 331, 5), dy = random_values(rows * cols, 332);
-  for (const KernelTable* table : usable_tables()) {
+  for (const ElementwiseKernels* table : usable_elementwise()) {
     INFO(table->name);
     const std::vector<float> y = forward(*table, x, cols);
     std::vector<float> dx(y.size());

@@ -8,10 +8,10 @@ using namespace ditrain::kernels;
 
 namespace {
 
-std::vector<const KernelTable*> tile_tables() {
-  std::vector<const KernelTable*> tables;
-  for (const KernelTable* table : usable_tables())
-    if (std::string(table->name).rfind("amx_", 0) == 0) tables.push_back(table);
+std::vector<const ProductKernels*> tile_tables() {
+  std::vector<const ProductKernels*> tables;
+  for (const ProductKernels* table : usable_products(DType::kBF16))
+    if (table->sums_in_blocks) tables.push_back(table);
   return tables;
 }
 
@@ -33,8 +33,8 @@ struct Product {
     g.a_type = g.b_type = g.arithmetic = DType::kBF16;
     return g;
   }
-  void run(const KernelTable& table) {
-    const Scratch scratch(table.gemm_scratch_bytes(args(), {}));
+  void run(const ProductKernels& table) {
+    const Scratch scratch(table.scratch_bytes(args(), {}));
     table.gemm(args(), scratch.get(), {});
   }
   /// As the manual has it: in blocks of 32 steps a chain over the even steps and one over the odd ones, from zero.
@@ -61,7 +61,7 @@ struct Product {
 }  // namespace
 
 TEST_CASE("bf16 products on the tile unit sum in the order of Intel's manual") {
-  for (const KernelTable* table : tile_tables())
+  for (const ProductKernels* table : tile_tables())
     for (int64_t m : {1, 16, 17, 33, 70})  // up to 16 rows: the weight is read from where it lies
       for (int64_t n : {1, 16, 31, 32, 50, 65})
         for (int64_t k : {2, 32, 46, int(kSumChunk), int(kSumChunk) + 70}) {
@@ -74,7 +74,7 @@ TEST_CASE("bf16 products on the tile unit sum in the order of Intel's manual") {
 }
 
 TEST_CASE("a bf16 that is subnormal counts as zero on the tile unit, and so does a sum") {
-  for (const KernelTable* table : tile_tables()) {
+  for (const ProductKernels* table : tile_tables()) {
     CAPTURE(table->name);
     Product p{20, 20, 32};
     std::fill(p.c.begin(), p.c.end(), 0.0f), std::fill(p.bias.begin(), p.bias.end(), 0.0f);

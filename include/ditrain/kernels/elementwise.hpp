@@ -30,8 +30,10 @@ int64_t find_non_finite(const BFloat16* x, int64_t n);
 /// Rounds to nearest even; NaN stays NaN (quiet). Subnormals stay, but on CPUs with AVX512-BF16, whose conversion (in
 /// everything here that writes bf16) makes 0 of their sign of them; their products of pairs take such inputs for 0,
 /// too.
-void convert(const float* x, BFloat16* y, int64_t n);
-void convert(const BFloat16* x, float* y, int64_t n);
+void convert_to_bf16(const float* x, BFloat16* y, int64_t n);
+void convert_to_f32(const BFloat16* x, float* y, int64_t n);
+inline void convert(const float* x, BFloat16* y, int64_t n) { convert_to_bf16(x, y, n); }
+inline void convert(const BFloat16* x, float* y, int64_t n) { convert_to_f32(x, y, n); }
 
 /// y[r,:] = x[r,:] + gate h[r,:] for the rows of one sample; gate [cols]. y may alias x.
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
@@ -86,19 +88,4 @@ void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float*
 /// x_t = a x0 + b noise
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n);
 
-namespace ref {  // the same functions in plain loops with f64 arithmetic: the oracle
-void gelu_forward(const float* x, float* y, int64_t n);
-void gelu_backward(const float* x, const float* dy, float* dx, int64_t n);
-void silu_forward(const float* x, float* y, int64_t n);
-void silu_backward(const float* x, const float* dy, float* dx, int64_t n);
-void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
-void gate_residual_backward(const float* dy, const float* gate, const float* h, float* dh, float* dgate, int64_t rows,
-                            int64_t cols);
-void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
-                                 float* rstd, int64_t rows, int64_t cols, float eps);
-void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,
-                                  const float* dy, float* dx, float* dshift, float* dscale, int64_t rows, int64_t cols);
-void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
-void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, int64_t n);
-}  // namespace ref
 }  // namespace ditrain::kernels

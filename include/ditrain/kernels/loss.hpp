@@ -23,8 +23,4 @@ struct NormalKl {
 /// Numerics: e^-g with an error below 2 ulp (f64); infinity where it is beyond f64
 double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_weight, float* dv, int64_t n);
 
-namespace ref {  // the same functions in plain loops: the oracle
-double square_error(const float* out, const float* target, double weight, float* dout, int64_t n);
-double normal_kl(const NormalKl& kl, double out_weight, float* dout, double v_weight, float* dv, int64_t n);
-}  // namespace ref
 }  // namespace ditrain::kernels

@@ -11,8 +11,4 @@ void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols);
 /// dx[r,:] = y[r,:] (dy[r,:] - sum_j y[r,j] dy[r,j]), overwritten; y is what forward wrote. dx may be dy or y.
 void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols);
 
-namespace ref {  // the same functions in plain loops with f64 arithmetic: the oracle
-void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols);
-void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols);
-}  // namespace ref
 }  // namespace ditrain::kernels

@@ -1,0 +1,165 @@
+// The one table of instruction sets, and the choice among them. To add one: a row here (with its obstacle), a line in
+// module.cmake, and what the CPU must have in ditrain/platform/cpu.hpp.
+#include "instruction_sets.hpp"
+
+#include <cstdlib>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+
+// ROW(name, obstacle on `cpu`, families)
+#if defined(DITRAIN_KERNELS_X86)
+#define DITRAIN_INSTRUCTION_SETS(ROW)                                       \
+  ROW(amx_bf16, against_amx_bf16(cpu), DITRAIN_BF16_PRODUCTS)               \
+  ROW(avx512_bf16, against_avx512_bf16(cpu), DITRAIN_ALL_FAMILIES)          \
+  ROW(avx512, against_avx512(cpu), DITRAIN_ALL_FAMILIES)                    \
+  ROW(avx2, cpu.avx2_fma ? "" : lacks("avx2 or fma"), DITRAIN_ALL_FAMILIES) \
+  ROW(baseline, "", DITRAIN_ALL_FAMILIES)
+#elif defined(DITRAIN_KERNELS_SVE2)
+#define DITRAIN_INSTRUCTION_SETS(ROW)                                               \
+  ROW(sme_512_sve2_512, against_sme(cpu, 512, 512), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sme_512_sve2_256, against_sme(cpu, 512, 256), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sme_512_sve2_128, against_sme(cpu, 512, 128), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sme_256_sve2_256, against_sme(cpu, 256, 256), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sme_256_sve2_128, against_sme(cpu, 256, 128), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sme_128_sve2_128, against_sme(cpu, 128, 128), DITRAIN_PRODUCTS_AND_ATTENTION) \
+  ROW(sve2_512, against_sve2(cpu, 512), DITRAIN_ALL_FAMILIES)                       \
+  ROW(sve2_256, against_sve2(cpu, 256), DITRAIN_ALL_FAMILIES)                       \
+  ROW(sve2_128, against_sve2(cpu, 128), DITRAIN_ALL_FAMILIES)                       \
+  ROW(baseline, "", DITRAIN_ALL_FAMILIES)
+#else
+#define DITRAIN_INSTRUCTION_SETS(ROW) ROW(baseline, "", DITRAIN_ALL_FAMILIES)
+#endif
+
+#define DITRAIN_BF16_PRODUCTS(set) .bf16_products = &set::bf16_products
+// Attention makes its products on the matrix unit, too.
+#define DITRAIN_PRODUCTS_AND_ATTENTION(set) \
+  .f32_products = &set::f32_products, DITRAIN_BF16_PRODUCTS(set), .attention = &set::attention
+#define DITRAIN_ALL_FAMILIES(set) DITRAIN_PRODUCTS_AND_ATTENTION(set), .elementwise = &set::elementwise
+
+namespace ditrain::kernels {
+
+// The tables that src/kernels/isa makes.
+#define DITRAIN_DECLARE(set, obstacle, families)           \
+  namespace set {                                          \
+  extern const ProductKernels f32_products, bf16_products; \
+  extern const AttentionKernels attention;                 \
+  extern const ElementwiseKernels elementwise;             \
+  }
+DITRAIN_INSTRUCTION_SETS(DITRAIN_DECLARE)
+
+namespace {
+
+using platform::CpuFeatures;
+
+// Obstacles, see InstructionSet.
+[[maybe_unused]] std::string lacks(const std::string& feature) { return "CPU lacks " + feature; }
+
+#ifdef DITRAIN_KERNELS_X86
+std::string against_avx512(const CpuFeatures& cpu) { return cpu.avx512 ? "" : lacks("avx512 (F, BW, DQ and VL)"); }
+
+std::string against_avx512_bf16(const CpuFeatures& cpu) {
+  const std::string obstacle = against_avx512(cpu);
+  return obstacle.empty() && !cpu.avx512_bf16 ? lacks("avx512_bf16") : obstacle;
+}
+
+std::string against_amx_bf16(const CpuFeatures& cpu) {
+  const std::string obstacle = against_avx512_bf16(cpu);
+  if (!obstacle.empty() || cpu.amx_bf16) return obstacle;
+  return cpu.has_amx_bf16 ? "Linux grants no tiles" : lacks("amx_bf16");
+}
+#endif
+
+#ifdef DITRAIN_KERNELS_SVE2
+std::string against_sve2(const CpuFeatures& cpu, int bits) {
+  if (!cpu.sve2) return lacks("sve2 with bf16");
+  if (cpu.sve_bits == bits) return "";
+  return lacks("vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sve_bits) + ")");
+}
+
+std::string against_sme(const CpuFeatures& cpu, int bits, int sve_bits) {
+  if (!cpu.sme) return lacks("sme");
+  if (cpu.sme_bits == bits) return against_sve2(cpu, sve_bits);
+  return lacks("streaming vectors of " + std::to_string(bits) + " bits (its have " + std::to_string(cpu.sme_bits) +
+               ")");
+}
+#endif
+
+/// Where in the list the first allowed one stands: the one called `wanted`, or else the first whose name begins with it
+/// ("sve2" stands for "sve2_512").
+size_t first_allowed(const std::vector<InstructionSet>& list, const std::string& wanted) {
+  const std::string name = wanted == "scalar" ? "baseline" : wanted;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (name == list[i].name) return i;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (std::string(list[i].name).starts_with(name + "_")) return i;
+  std::string known = "scalar";
+  for (const InstructionSet& set : list) known += std::string(", ") + set.name;
+  throw InputError({.where = "DITRAIN_ISA",
+                    .what = "unknown instruction set",
+                    .got = "'" + wanted + "'",
+                    .expected = "one of " + known,
+                    .hint = "unset it to use the fastest"});
+}
+
+/// The first candidate of a family that is not refused; ` (refused: ...)` says why the ones before it were, or is
+/// empty.
+template <class Table>
+std::string choose(const Table* Families::* family, const std::vector<InstructionSet>& list, KernelChoice& choice) {
+  std::string refused;
+  for (const InstructionSet& set : list) {
+    if (set.kernels.*family == nullptr) continue;
+    if (set.obstacle.empty()) {
+      choice.kernels.*family = set.kernels.*family;
+      return refused.empty() ? "" : " (refused: " + refused + ")";
+    }
+    refused += (refused.empty() ? "" : "; ") + std::string(set.name) + ": " + set.obstacle;
+  }
+  check_failed(__FILE__, __LINE__, "baseline runs everywhere", "the baseline kernels were refused");
+}
+
+template <class Table>
+std::string with_tiles(const Table& x) {
+  return std::string(x.name) + " " + std::to_string(x.tile_rows) + "x" + std::to_string(x.tile_cols) + " tiles";
+}
+
+std::string products_text(const Families& kernels) {
+  const ProductKernels &f32 = *kernels.f32_products, &bf16 = *kernels.bf16_products;
+  if (std::string(f32.name) == bf16.name) return with_tiles(f32);
+  return with_tiles(bf16) + " for bf16, " + with_tiles(f32) + " for f32";
+}
+
+}  // namespace
+
+std::vector<InstructionSet> instruction_sets([[maybe_unused]] const CpuFeatures& cpu) {
+#define DITRAIN_ROW(set, obstacle, families) {#set, obstacle, {families(set)}},
+  return {DITRAIN_INSTRUCTION_SETS(DITRAIN_ROW)};
+}
+
+KernelChoice choose_kernels(const char* wanted, const std::vector<InstructionSet>& list) {
+  std::vector<InstructionSet> candidates = list;
+  const size_t first = wanted != nullptr && *wanted != '\0' ? first_allowed(list, wanted) : 0;
+  for (size_t i = 0; i < first; ++i)
+    if (candidates[i].obstacle.empty()) candidates[i].obstacle = std::string("DITRAIN_ISA=") + wanted;
+  KernelChoice choice;
+  for (const InstructionSet& set : candidates)
+    if (set.obstacle.empty() && choice.isa.empty()) choice.isa = set.name;
+  choose(&Families::f32_products, candidates, choice);
+  const std::string why_products = choose(&Families::bf16_products, candidates, choice),
+                    why_attention = choose(&Families::attention, candidates, choice),
+                    why_elementwise = choose(&Families::elementwise, candidates, choice);
+  choice.report = "gemm: " + products_text(choice.kernels) + why_products +
+                  "\nattention: " + with_tiles(*choice.kernels.attention) + why_attention +
+                  "\nelementwise: " + choice.kernels.elementwise->name + why_elementwise + "\n";
+  return choice;
+}
+
+const KernelChoice& process_kernels() {
+  static const KernelChoice choice = choose_kernels(std::getenv("DITRAIN_ISA"));
+  return choice;
+}
+
+std::string chosen_isa() { return process_kernels().isa; }
+std::string dispatch_report() { return process_kernels().report; }
+
+}  // namespace ditrain::kernels

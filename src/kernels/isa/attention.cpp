@@ -1,0 +1,24 @@
+// Attention; see common.inc.
+// clang-format off: each needs those above it
+#include "common.inc"
+#include "panels.inc"
+#include "micro_kernel.inc"
+#ifdef DITRAIN_SME_LANES
+#include "sme_tiles.inc"
+#endif
+#include "attention.inc"
+// clang-format on
+
+namespace ditrain::kernels::DITRAIN_ISA {
+
+extern const AttentionKernels attention;
+const AttentionKernels attention = {
+    .name = DITRAIN_QUOTE(DITRAIN_ISA),
+    .tile_rows = kTileRows,
+    .tile_cols = kTileCols,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .scratch_bytes = attention_scratch_bytes,
+};
+
+}  // namespace ditrain::kernels::DITRAIN_ISA
