@@ -66,8 +66,7 @@ size_t MemoryPlan::total() const {
 }
 
 nn::PassOptions pass_options(const config::Config& config) {
-  return {.recompute = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute),
-          .precision = config::precision_of(config)};
+  return {.recompute = config.train.recompute, .precision = config::precision_of(config)};
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size) {
@@ -92,7 +91,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size) {
                 {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
                 {"EMA", share, state},
                 tree_of_sums(config, world_size, model.parameters().arena_size()),
-                {"kept activations", batch + ", train.recompute: " + config.train.recompute, pass.tape().kept_bytes()},
+                {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
+                 pass.tape().kept_bytes()},
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
@@ -136,10 +136,10 @@ int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, in
 std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  const auto now = parse_word<nn::Recompute>("config", "train.recompute", config.train.recompute);
+  const nn::Recompute now = config.train.recompute;
   for (const auto& [word, mode] : nn::words_of(now)) {
     if (mode <= now) continue;
-    config.train.recompute = word;
+    config.train.recompute = mode;
     const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
     if (fits <= without) continue;
     s += fmt::format("\n  --set train.recompute={}", word);

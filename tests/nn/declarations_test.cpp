@@ -56,6 +56,40 @@ TEST_CASE("the state dict has the reference's names and shapes in its order") {
   CHECK(number == all.size());
 }
 
+TEST_CASE("norms of queries and keys stand between qkv and proj, as in timm, and start as no change") {
+  const auto names = [](nn::QkNorm qk_norm) {
+    nn::DitConfig c = small();
+    c.qk_norm = qk_norm;
+    nn::Dit model(c);
+    model.parameters().allocate(ParameterStore::For::kInference);
+    nn::initialise(model, 1);
+    std::vector<std::string> all;
+    for (const Parameter* p : model.parameters().state_dict()) {
+      const std::string prefix = "blocks.1.attn.";
+      if (p->name.starts_with(prefix)) all.push_back(p->name.substr(prefix.size()));
+      if (p->name.find("_norm") == std::string::npos) continue;
+      CHECK(p->full_shape == Shape{8});
+      CHECK(to_vector(p->value) == std::vector<float>(8, p->name.ends_with(".weight") ? 1.0f : 0.0f));
+    }
+    return all;
+  };
+  CHECK(names(nn::QkNorm::kNone) == std::vector<std::string>{"qkv.weight", "qkv.bias", "proj.weight", "proj.bias"});
+  CHECK(names(nn::QkNorm::kRms) == std::vector<std::string>{"qkv.weight", "qkv.bias", "q_norm.weight", "k_norm.weight",
+                                                            "proj.weight", "proj.bias"});
+  CHECK(names(nn::QkNorm::kLayer) == std::vector<std::string>{"qkv.weight", "qkv.bias", "q_norm.weight", "q_norm.bias",
+                                                              "k_norm.weight", "k_norm.bias", "proj.weight",
+                                                              "proj.bias"});
+}
+
+TEST_CASE("advice on tensors that a model lacks or has too many") {
+  using nn::advice_on_tensor;
+  CHECK(advice_on_tensor("blocks.3.attn.q_norm.weight", /*extra=*/true) == "model.qk_norm: none");
+  CHECK(advice_on_tensor("blocks.3.attn.k_norm.bias", false) == "model.qk_norm: layer");
+  CHECK_THAT(advice_on_tensor("blocks.3.attn.k_norm.weight", false), Catch::Contains("model.qk_norm: rms"));
+  CHECK_THAT(advice_on_tensor("blocks.3.attn.k_norm.bias", true), Catch::Contains("model.qk_norm: rms"));
+  CHECK(advice_on_tensor("blocks.3.attn.qkv.weight", true) == "");
+}
+
 TEST_CASE("arenas have the reverse of the order in which gradients become final") {
   nn::DitConfig c = small();
   c.depth = 1;

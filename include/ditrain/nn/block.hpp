@@ -44,8 +44,8 @@ BlockWeights declare_block(const Declarations& block, const DitConfig& config);
 AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
 MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
 
-/// What to change in a config so that a model that lacks a tensor of this name has it, or (`extra`: the model has it, a
-/// file does not) the other way round; "" if no setting decides about it.
+/// What to set in a config so that the model has a tensor of this name, or (`extra`) has it not; "" if no setting
+/// decides about it.
 std::string advice_on_tensor(const std::string& name, bool extra);
 
 /// Multiply-adds per image of q k^T and of the product with v.

@@ -1,12 +1,11 @@
 // What the half-layers of a DiT share: weights of a linear layer and the tensors that pass from node to node.
 // Legend of shapes: B batch, T tokens, C width, H heads, F MLP width, P patch, O output channels.
 #pragma once
-#include <span>
 #include <vector>
 
 #include "ditrain/autograd/tape.hpp"
-#include "ditrain/base/words.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/recompute.hpp"
 #include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"
 
@@ -16,15 +15,6 @@ using autograd::ActivationRef;
 using autograd::Gradients;
 using autograd::KeepPolicy;
 using autograd::Parameter;
-
-/// What the blocks compute again in backward rather than keep; the bits of the results are the same.
-///   kNone       nothing                                            about 18 B T C values kept a block
-///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
-///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1
-enum class Recompute { kNone, kSelective, kBlock };
-inline constexpr Word<Recompute> kRecomputes[] = {
-    {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"block", Recompute::kBlock}};
-constexpr std::span<const Word<Recompute>> words_of(Recompute) { return kRecomputes; }  ///< from least to most
 
 /// Takes weight gradients over from a pass: those of layers that have one row of x and dy per sample, which are fewer
 /// numbers than their product dy^T x. The pass asks once per layer that declares offers_gradient.
