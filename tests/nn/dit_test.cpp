@@ -134,7 +134,8 @@ TEST_CASE("gradients of the whole model agree with finite differences") {
   };
   const auto check = [&](const Tensor& x, const Tensor& dx, const std::string& name) {
     const Tensor direction = random_tensor(x.shape(), 11);
-    const double h = 2e-3;
+    const bool weak = name.find("_norm.") != std::string::npos;  // outputs hardly change: rounding would drown it
+    const double h = weak ? 2e-2 : 2e-3;
     const double numeric = (loss_along(x, direction, h) - loss_along(x, direction, -h)) / (2 * h);
     const double analytic = dot(dx, direction), size = std::sqrt(dot(dx, dx) * dot(direction, direction));
     INFO(name << ": numeric " << numeric << ", analytic " << analytic << ", |dx| |direction| " << size);
