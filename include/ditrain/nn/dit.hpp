@@ -1,4 +1,5 @@
-// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them.
+// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them. Each
+// layer declares its own (declarations.hpp); Dit::declare in dit.cpp is the reference's __init__.
 //
 //   Dit model(config);
 //   model.parameters().allocate(ParameterStore::For::kTraining);
