@@ -1,3 +1,7 @@
+# Read once for all modules, tests and programs (CMAKE_DISABLE_PRECOMPILE_HEADERS turns that off).
+set(DITRAIN_COMMON_HEADERS <algorithm> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <optional> <set>
+    <string> <vector>)
+
 # ditrain_module(NAME "MODULES IT MAY INCLUDE" LIBRARIES...): static library ditrain_NAME from src/NAME. Its headers are
 # found through a folder of their own, so that a module that includes what it has not declared does not compile.
 function(ditrain_module name uses)
@@ -20,6 +24,12 @@ function(ditrain_module name uses)
   file(MAKE_DIRECTORY ${headers}/ditrain)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/ditrain/${name} ${headers}/ditrain/${name} SYMBOLIC)
   target_include_directories(ditrain_${name} ${scope} ${headers} ${PROJECT_BINARY_DIR}/generated)
+  # Not into kernels: objects of an instruction set share no code with others.
+  if(name STREQUAL base)
+    target_precompile_headers(ditrain_base PRIVATE ${DITRAIN_COMMON_HEADERS} <fmt/format.h>)
+  elseif(scope STREQUAL PUBLIC AND NOT name STREQUAL kernels)
+    target_precompile_headers(ditrain_${name} REUSE_FROM ditrain_base)
+  endif()
   list(TRANSFORM uses PREPEND ditrain_ OUTPUT_VARIABLE modules)
   target_link_libraries(ditrain_${name} ${scope} ${modules} ${ARGN})
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/${name}/module.cmake)
@@ -38,6 +48,7 @@ function(ditrain_program name)
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${ARGN})
+  target_precompile_headers(${name} REUSE_FROM ditrain_base)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

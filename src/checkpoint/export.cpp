@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/version.hpp"
@@ -126,15 +127,16 @@ json transformer_config(const nn::DitConfig& m) {
           {"upcast_attention", false}};
 }
 
-json scheduler_config(const diffusion::Config& d) {
+json scheduler_config(diffusion::Config d) {
+  diffusion::settle(d);
   const double scale = 1000.0 / double(d.num_steps);  // the linear schedule keeps its total noise
   return {{"_class_name", "DDIMScheduler"},
           {"beta_end", 0.02 * scale},
-          {"beta_schedule", d.schedule},
+          {"beta_schedule", d.schedule->name},
           {"beta_start", 1e-4 * scale},
           {"clip_sample", false},
           {"num_train_timesteps", d.num_steps},
-          {"prediction_type", d.prediction == "x0" ? "sample" : d.prediction},
+          {"prediction_type", d.prediction->diffusers_name},
           {"set_alpha_to_one", true},
           {"steps_offset", 0}};
 }
@@ -194,8 +196,18 @@ void check_diffusers(const nn::DitConfig& m) {
   if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
 }
 
+void check_diffusers(const diffusion::Config& d) {
+  if (d.process == diffusion::default_row<diffusion::ProcessKind>()) return;
+  throw InputError({.where = "export",
+                    .what = "diffusers' flow schedulers give the model 1000 (1 - t) where this one was trained on t",
+                    .got = "process " + std::string(d.process->name),
+                    .expected = "process ddpm",
+                    .hint = "--format dit"});
+}
+
 void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype) {
   check_diffusers(model.config());
+  check_diffusers(config.diffusion);
   check_position_table(model);
   NewPath target(folder);
   const std::string transformer = target.temporary() + "/transformer", scheduler = target.temporary() + "/scheduler";

@@ -63,7 +63,7 @@ std::string shown(const OptionValue& value) {
   std::string all;
   for (const std::string& item : value.items) all += (all.empty() ? "" : ", ") + item;
   if (all.size() > kMaxShownLength) all = all.substr(0, kMaxShownLength) + "...";
-  return value.is_list ? "[" + all + "]" : "'" + all + "'";
+  return value.is_list ? fmt::format("[{}]", all) : fmt::format("'{}'", all);
 }
 
 int64_t read_integer(const OptionValue& value, const IntegerRange& range, const std::string& origin,

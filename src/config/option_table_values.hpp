@@ -129,4 +129,20 @@ Option word(const std::string& name, F field, std::string help) {
   return o;
 }
 
+/// The same for a row that may be left open: the word "auto" stands for null.
+template <class F>
+Option word_or_auto(const std::string& name, F field, std::string help) {
+  using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
+  std::vector<std::string> words = all_words<V>();
+  words.emplace_back("auto");
+  Option o = named_option(name, std::move(help), alternatives(words));
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!find_word(read_choice(v, words, {}, origin, name), field(c))) field(c) = nullptr;
+  };
+  o.get = [=](const Config& c) {
+    return field(c) == nullptr ? std::string("auto") : yaml_text(std::string(word_of(field(c))));
+  };
+  return o;
+}
+
 }  // namespace ditrain::config

@@ -13,6 +13,8 @@ void verify_dit_init_stats(Verification& v);  ///< distribution of initial weigh
 void verify_diffusion(Verification& v);       ///< schedules, losses, posteriors
 void verify_train_traj(Verification& v);      ///< training runs of a small model
 void verify_sample_traj(Verification& v);     ///< sampling runs of a small model
+void verify_flow(Verification& v);            ///< flow matching, time shifts, v and min-SNR weights
+void verify_samplers(Verification& v);        ///< samplers on an analytic denoiser
 
 // Parts of verify_ops.
 void verify_elementwise_ops(Verification& v);

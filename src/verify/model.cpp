@@ -102,7 +102,7 @@ std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::
 
 std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx) {
   std::copy(batch.x.begin(), batch.x.end(), Pin<float>(pass.image()).get());
-  pass.t().assign(batch.t.begin(), batch.t.end());
+  pass.t() = batch.t;
   pass.y() = batch.y;
   pass.forward(ctx);
   return to_vector(pass.out());
@@ -118,16 +118,14 @@ LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch,
   const nn::DitConfig& c = model.config();
   const int64_t B = int64_t(batch.t.size());
   const diffusion::Shape shape{.channels = c.in_channels, .pixels = c.pixels()};
-  const diffusion::Schedule schedule = diffusion::make_schedule("linear", kTrainedSteps);
-  const diffusion::Rules rules = diffusion::make_rules({.loss = "mse_vb"}, c.learn_sigma);
+  const auto process = diffusion::make_process({}, c.learn_sigma);  // as in the reference's training: mse_vb
+  const std::vector<double> t(batch.t.begin(), batch.t.end());
   std::vector<float> x_t(batch.x0.size()), dout(size_t(num_elements(output_shape(c, B))));
-  diffusion::q_sample(schedule, batch.x0.data(), batch.noise.data(), batch.t.data(), x_t.data(), shape.elements(), 0,
-                      B);
+  diffusion::q_sample(*process, batch.x0.data(), batch.noise.data(), t.data(), x_t.data(), shape.elements(), 0, B);
   LossResults r;
-  r.out = run_forward(pass, {x_t, batch.t, batch.y}, ctx);
-  std::vector<diffusion::LossTerms> terms(batch.t.size());
-  diffusion::training_loss(schedule, rules, shape,
-                           {batch.x0.data(), x_t.data(), batch.noise.data(), batch.t.data(), r.out.data()},
+  r.out = run_forward(pass, {x_t, t, batch.y}, ctx);
+  std::vector<diffusion::LossTerms> terms(t.size());
+  diffusion::training_loss(*process, shape, {batch.x0.data(), x_t.data(), batch.noise.data(), t.data(), r.out.data()},
                            1.0 / double(B), dout.data(), terms.data(), 0, B);
   run_backward(model, pass, dout, ctx);
   for (const diffusion::LossTerms& term : terms)

@@ -7,7 +7,7 @@
 
 namespace ditrain::verify {
 
-inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that every model fixture was made with
+inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that model fixtures were made with
 
 /// The metadata's "model", a name as in configs, and cfg.{input_size, patch_size, in_channels, hidden_size, depth,
 /// num_heads, num_classes, learn_sigma}. Without a name, all of these have to be there; a model with a name has the
@@ -40,7 +40,7 @@ std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::
 
 struct ModelBatch {
   std::vector<float> x;    ///< [B, C, H, W]
-  std::vector<int64_t> t;  ///< [B]
+  std::vector<double> t;   ///< [B], as the model is given it
   std::vector<int64_t> y;  ///< [B], null class where dropped
 };
 /// out [B, O, H, W]

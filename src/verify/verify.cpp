@@ -25,6 +25,8 @@ constexpr Kind kKinds[] = {
     {"diffusion", verify_diffusion},
     {"train_traj", verify_train_traj},
     {"sample_traj", verify_sample_traj},
+    {"flow", verify_flow},
+    {"samplers", verify_samplers},
 };
 
 const Kind& find_kind(const io::SafetensorsFile& file) {

@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "io/temporary_folder.hpp"
@@ -217,7 +218,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   config::Config config = tiny_run();
   config.model.in_channels = 4;
   config.diffusion.num_steps = 500;
-  config.diffusion.prediction = "x0";
+  config.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
   const TinyRun tiny(config);
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
   const std::string out = tiny.folder / "diffusers";
@@ -246,6 +247,16 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }
 
+TEST_CASE("diffusers export names the prediction as diffusers does") {
+  for (const auto& [ours, theirs] : {std::pair{"epsilon", "epsilon"}, {"x0", "sample"}, {"v", "v_prediction"}}) {
+    TemporaryFolder folder;
+    config::Config config = tiny_run();
+    config.diffusion.prediction = diffusion::named<diffusion::Prediction>(ours);
+    checkpoint::export_diffusers(folder / "out", *test::random_model(test::tiny_config()), config, DType::kF32);
+    CHECK(read_json(folder / "out/scheduler/scheduler_config.json").at("prediction_type") == theirs);
+  }
+}
+
 TEST_CASE("diffusers export refuses what that class cannot express") {
   const auto refused = [](auto change, const std::string& text) {
     nn::DitConfig config = test::tiny_config();
@@ -262,6 +273,9 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }, "scales of queries and keys; got model.qk_norm rms");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
+  CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));
+  const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
+  CHECK_THROWS_WITH(checkpoint::check_diffusers(flow), Contains("process flow") && Contains("try --format dit"));
 
   const auto model = test::random_model(test::tiny_config());
   {

@@ -80,10 +80,10 @@ struct LogConfig {
 struct SampleConfig {
   int64_t every_steps = 0;  ///< 0: no samples while training
   int64_t num_images = 64;
-  std::string steps = "50";        ///< respacing, as "50", "ddim25" or "10,10,20"
-  std::string sampler = "ddpm";    ///< ddpm | ddim
-  double cfg_scale = 1.0;          ///< classifier-free guidance; 1: off
-  std::string cfg_channels = "3";  ///< 3 (the reference's rule) | all
+  std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
+  const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
+  double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
+  std::string cfg_channels = "3";               ///< 3 (the reference's rule) | all
 };
 
 struct EvalConfig {
@@ -119,6 +119,10 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 /// The effective config: every key, with a comment each; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
+
+/// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
+/// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps
+diffusion::SamplerConfig sampler_of(const Config& config);
 
 /// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
 /// section sample only if sample.every_steps is above 0. For one process.
