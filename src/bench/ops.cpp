@@ -246,7 +246,7 @@ class ElementwiseRows {
 
   void optimizer() {
     autograd::ParameterStore store;
-    store.add("w", {B_, kTokens, C_}, 0);
+    store.add("w", {B_, kTokens, C_});
     store.allocate(autograd::ParameterStore::For::kTraining, activation_);
     Streams streams{.reads = {store.grads}, .updates = {store.values, store.exp_avg, store.exp_avg_sq, store.ema}};
     if (store.values_bf16.defined()) streams.writes = {store.values_bf16};

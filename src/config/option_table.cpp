@@ -9,7 +9,6 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/nn/layers.hpp"
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
@@ -109,6 +108,9 @@ Rows model_rows() {
       integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses}, "0: not conditioned on labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare, "share of labels dropped in training, which guidance needs"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
+      word(DITRAIN_KEY(model.qk_norm),
+           "normalisation of queries and keys over the width of a head, before the attention: RMSNorm with scales, or "
+           "LayerNorm with scales and shifts"),
   };
 }
 
@@ -159,9 +161,9 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
              "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
-      choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
-             "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
-             "all but the input of a block (1, a third more work)"),
+      word(DITRAIN_KEY(train.recompute),
+           "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
+           "all but the input of a block (1, a third more work)"),
       choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},
              "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
              "while other gradients still travel"),

@@ -62,7 +62,7 @@ std::string number_text(double value) { return fmt::format("{}", value); }
 std::string shown(const OptionValue& value) {
   std::string all;
   for (const std::string& item : value.items) all += (all.empty() ? "" : ", ") + item;
-  if (all.size() > kMaxShownLength) all = all.substr(0, kMaxShownLength) + "...";
+  if (all.size() > kMaxShownLength) all.replace(kMaxShownLength, all.npos, "...");
   return value.is_list ? fmt::format("[{}]", all) : fmt::format("'{}'", all);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync) {
   nn::PassOptions options = plan::pass_options(plan.config);
-  options.adaLN_factors = &sync.factor_rows();
+  options.sink = &sync.weight_gradients();
   return options;
 }
 

@@ -30,17 +30,21 @@ void fill_table(nn::Dit& model, const autograd::Parameter& pos_embed) {
 
 }  // namespace
 
-nn::DitConfig read_dit_config(Verification& v) {
+nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise) {
   nn::DitConfig c;
-  c.name = "custom";
-  c.input_height = c.input_width = v.setting("cfg.input_size", 1, 1024);
-  c.patch_size = v.setting("cfg.patch_size", 1, 64);
-  c.in_channels = v.setting("cfg.in_channels", 1, 64);
-  c.hidden_size = v.setting("cfg.hidden_size", 1, 8192);
-  c.depth = v.setting("cfg.depth", 1, 64);
-  c.num_heads = v.setting("cfg.num_heads", 1, 8192);
-  c.num_classes = v.setting("cfg.num_classes", 1, 100000);
-  c.learn_sigma = v.setting("cfg.learn_sigma", 0, 1) == 1;
+  c.name = v.metadata("model", otherwise);
+  nn::apply_name(c);
+  const auto setting = [&](const std::string& name, int64_t low, int64_t high, int64_t of_name) {
+    return c.name == "custom" || v.has("cfg." + name) ? v.setting("cfg." + name, low, high) : of_name;
+  };
+  c.input_height = c.input_width = setting("input_size", 1, 1024, c.input_height);
+  c.patch_size = setting("patch_size", 1, 64, c.patch_size);
+  c.in_channels = setting("in_channels", 1, 64, c.in_channels);
+  c.hidden_size = setting("hidden_size", 1, 8192, c.hidden_size);
+  c.depth = setting("depth", 1, 64, c.depth);
+  c.num_heads = setting("num_heads", 1, 8192, c.num_heads);
+  c.num_classes = setting("num_classes", 1, 100000, c.num_classes);
+  c.learn_sigma = setting("learn_sigma", 0, 1, c.learn_sigma ? 1 : 0) == 1;
   nn::validate(c);
   return c;
 }

@@ -106,6 +106,31 @@ TEST_CASE("weights without a config, or none at all, are refused") {
   CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, "ema"))) == expected_weights(2));
 }
 
+TEST_CASE("weights with and without scales of queries and keys are not taken for each other") {
+  const auto run_with = [](nn::QkNorm qk_norm) {
+    config::Config config = tiny_run();
+    config.model.qk_norm = qk_norm;
+    return std::make_unique<TinyRun>(config);
+  };
+  const auto refusal = [&](nn::QkNorm of_file, nn::QkNorm of_model) -> std::string {
+    const auto tiny = run_with(of_file);
+    checkpoint::WeightsSource source = checkpoint::find_weights(tiny->run(), "ema");
+    source.config.model.qk_norm = of_model;
+    try {
+      checkpoint::load_model(source);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  using enum nn::QkNorm;
+  for (const nn::QkNorm same : {kNone, kRms, kLayer}) CHECK(refusal(same, same) == "accepted");
+  CHECK_THAT(refusal(kNone, kRms), Contains("attn.q_norm.weight is missing") && Contains("try model.qk_norm: none"));
+  CHECK_THAT(refusal(kRms, kLayer), Contains("attn.q_norm.bias is missing") && Contains("try model.qk_norm: rms"));
+  CHECK_THAT(refusal(kRms, kNone), Contains("is not one of this model's") && Contains("try model.qk_norm: rms"));
+  CHECK_THAT(refusal(kLayer, kRms), Contains("_norm.bias is not one") && Contains("try model.qk_norm: layer"));
+}
+
 TEST_CASE("dit export: public names and shapes, and it loads without anything beside it") {
   const TinyRun tiny;
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
@@ -245,6 +270,7 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.input_height = 16; }, "not square; got 16 x 32");
   refused([](auto& c) { c.num_classes = 0; }, "without classes");
   refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
+  refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }, "scales of queries and keys; got model.qk_norm rms");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
   CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));

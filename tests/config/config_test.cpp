@@ -67,12 +67,23 @@ TEST_CASE("anchors and aliases are read") {
   CHECK((c.train.steps == 30 && c.log.every_steps == 30));
 }
 
+TEST_CASE("words of the model and of training become values, and are written as words again") {
+  const config::Config c = config::parse_config("model: {qk_norm: layer}\ntrain: {recompute: block}\n", "a.yaml");
+  CHECK((c.model.qk_norm == nn::QkNorm::kLayer && c.train.recompute == nn::Recompute::kBlock));
+  const config::Config again = config::parse_config(config::to_yaml(c), "again.yaml");
+  CHECK((again.model.qk_norm == nn::QkNorm::kLayer && again.train.recompute == nn::Recompute::kBlock));
+  CHECK_THROWS_WITH(config::parse_config("model: {qk_norm: layr}\n", "a.yaml"),
+                    Catch::Contains("model.qk_norm") && Catch::Contains("none, rms or layer") &&
+                        Catch::Contains("try layer"));
+}
+
 TEST_CASE("every key of the contract exists") {
   for (const char* name : {"model.name",
                            "model.input_size",
                            "model.in_channels",
                            "model.num_classes",
                            "model.learn_sigma",
+                           "model.qk_norm",
                            "diffusion.process",
                            "diffusion.schedule",
                            "diffusion.prediction",

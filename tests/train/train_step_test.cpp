@@ -79,12 +79,12 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
   config::Config config = small_config();
   config.train.micro_batch = GENERATE(0, 2);
   std::vector<Outcome> outcomes;
-  for (const std::string& mode : nn::recompute_names())
+  for (const auto& [word, mode] : nn::words_of(nn::Recompute{}))
     for (int workers : {1, 2, 3}) {
       config.train.recompute = mode;
       Rig rig(config, workers);
       outcomes.push_back(two_steps(rig));
-      INFO(mode << ", " << workers << " workers");
+      INFO(word << ", " << workers << " workers");
       CHECK(outcomes.back() == outcomes.front());
     }
   CHECK(outcomes.front().losses[0] != outcomes.front().losses[1]);

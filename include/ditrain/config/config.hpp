@@ -15,6 +15,7 @@
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/recompute.hpp"
 #include "ditrain/optim/config.hpp"
 
 namespace ditrain::config {
@@ -24,7 +25,7 @@ struct TrainConfig {
   int64_t global_batch = 32;  ///< samples a step, over all ranks
   int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
   std::string precision = "f32";
-  std::string recompute = "selective";
+  nn::Recompute recompute = nn::Recompute::kSelective;
   std::string on_non_finite = "stop";  ///< stop | skip (the step), counted
   int64_t seed = 0;
   std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
