@@ -196,26 +196,6 @@ TEST_CASE("element-wise kernels: any cut of the range gives the same bits, in pl
   }
 }
 
-TEST_CASE("add, scale_add") {
-  for (const ElementwiseKernels* table : usable_elementwise()) {
-    for (int64_t n : kLengths) {
-      INFO(table->name << " n " << n);
-      const std::vector<float> x = random_values(n, 51), y = random_values(n, 52);
-      Guarded sum(y), mixed(n);
-      table->f32.add(x.data(), sum.data(), n);
-      table->scale_add(0.3f, x.data(), -0.8f, y.data(), mixed.data(), n);
-      std::vector<float> want_sum(y), want_mixed(x);
-      for (size_t i = 0; i < x.size(); ++i) {
-        want_sum[i] = x[i] + y[i];
-        want_mixed[i] = static_cast<float>(double(0.3f) * x[i] + double(-0.8f) * y[i]);
-      }
-      CHECK(same_bits(sum.values(), want_sum));
-      CHECK(difference(mixed.values(), want_mixed, tolerance(2)) == "");
-      CHECK((sum.zones_untouched() && mixed.zones_untouched()));
-    }
-  }
-}
-
 TEST_CASE("sum_squares accumulates in f64 and gives the same bits in every instruction set") {
   std::vector<float> x = random_values(100003, 61);
   x[7] = 1e18f;  // its square is beyond f32 sums of small terms, not beyond f64

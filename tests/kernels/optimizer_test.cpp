@@ -46,26 +46,6 @@ TEST_CASE("adamw with ema follows the reference over steps") {
   }
 }
 
-TEST_CASE("adamw: a cut range and a missing ema give the same bits") {
-  const int64_t n = 150;
-  const std::vector<float> g = random_values(n, 131);
-  for (const ElementwiseKernels* table : usable_elementwise()) {
-    INFO(table->name);
-    State whole(n), cut(n), bare(n);
-    table->adamw_ema(step_number(1), g.data(), whole.p.data(), whole.m.data(), whole.v.data(), whole.ema.data(),
-                     nullptr, n);
-    table->adamw_ema(step_number(1), g.data(), bare.p.data(), bare.m.data(), bare.v.data(), nullptr, nullptr, n);
-    for (int64_t i = 0; i < n; i += 37) {
-      table->adamw_ema(step_number(1), g.data() + i, cut.p.data() + i, cut.m.data() + i, cut.v.data() + i,
-                       cut.ema.data() + i, nullptr, std::min<int64_t>(37, n - i));
-    }
-    CHECK(same_bits(whole.p.values(), cut.p.values()));
-    CHECK(same_bits(whole.ema.values(), cut.ema.values()));
-    CHECK(same_bits(whole.p.values(), bare.p.values()));
-    CHECK(same_bits(whole.v.values(), bare.v.values()));
-  }
-}
-
 TEST_CASE("the average of many noisy weights is not biased") {
   constexpr int64_t kSize = 20;
   AdamWStep still = step_number(1);
