@@ -46,7 +46,7 @@ int run(int argc, char** argv) {
   const bool diffusers = choice(line, "format", {"dit", "diffusers"}) == "diffusers";
   const DType dtype = choice(line, "dtype", {"f32", "bf16"}) == "bf16" ? DType::kBF16 : DType::kF32;
   const checkpoint::WeightsSource source = checkpoint::find_weights(required(line, "checkpoint"), line.get("weights"));
-  if (diffusers) checkpoint::check_diffusers(source.config.model);
+  if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
   const auto model = checkpoint::load_model(source);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file,

@@ -43,8 +43,10 @@ config::CommandLine make_command_line() {
        {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
        {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
        {"num", "N", "images in all", "64"},
-       {"steps", "S", "steps of the sampler: 50, or ddim25, or 10,10,20 (one number a section)", "250"},
-       {"sampler", "ddpm|ddim", "ancestral or implicit", "ddpm"},
+       {"steps", "S", "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm)",
+        "250"},
+       {"sampler", "NAME",
+        "process ddpm: ddpm (ancestral), ddim (implicit) or dpm++; flow: euler or heun; auto: the first", "auto"},
        {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
        {"cfg-scale", "G", "classifier-free guidance; 1 is off, more follows the label more closely", "1"},
        {"cfg-channels", "3|all", "channels that are guided: the first three, as the reference, or all", "3"},
@@ -83,6 +85,16 @@ std::string read_clip(const config::CommandLine& line) {
   return text;
 }
 
+const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
+  using Row = const diffusion::Sampler*;
+  const std::string text = line.get("sampler");
+  Row sampler = nullptr;
+  if (text == "auto" || find_word(text, sampler)) return sampler;
+  std::vector<std::string> words = all_words<Row>();
+  words.emplace_back("auto");
+  refuse_word("command line", "--sampler", text, words);
+}
+
 Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
     if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
@@ -95,7 +107,7 @@ Job read_job(const config::CommandLine& line) {
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
-  job.sampler.kind = line.get("sampler"), job.sampler.spacing = line.get("steps");
+  job.sampler.sampler = read_sampler(line), job.sampler.spacing = line.get("steps");
   job.sampler.eta = line.get_double("eta", 0, 1), job.sampler.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
   job.sampler.cfg_channels = read_cfg_channels(line), job.clip = read_clip(line);
   return job;
@@ -123,13 +135,14 @@ void check_outputs(const Job& job, const nn::DitConfig& model) {
   }
 }
 
-void log_job(const Job& job, const checkpoint::WeightsSource& source, dist::Communicator& comm) {
+void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
+             dist::Communicator& comm) {
   const nn::DitConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
   log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels, seed {}", job.num, comm.world_size(),
-            job.sampler.kind, job.sampler.spacing, job.sampler.cfg_scale,
+            diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
   if (!is_picture(m))
     log::info("the data has {} channels and this version no decoder: PNGs show the first {}; all values are in {}/{}",
@@ -278,12 +291,13 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
   const config::Config& config = source.config;
   job.sampler.clip_denoised = job.clip == "on" || (job.clip == "auto" && config.data.kind != "latents");
-  job.sampler.validate(config.diffusion.num_steps);
+  const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
+  job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
   if (comm.rank() == 0) check_outputs(job, config.model);
   comm.barrier();
   const auto data = open_training_data(job, config);
-  log_job(job, source, comm);
+  log_job(job, source, *process, comm);
 
   const auto model = checkpoint::load_model(source);
   config::Config machine;  // the run's own settings are for the machine that trained

@@ -5,4 +5,5 @@ cd "$(dirname "$0")/.."
 ./scripts/build.sh release
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH
-exec ctest --preset release "$@"
+# As many tests at a time as cores; those that need the machine for themselves say so (RUN_SERIAL, PROCESSORS).
+exec ctest --preset release -j "$(nproc)" "$@"

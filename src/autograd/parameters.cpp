@@ -24,16 +24,28 @@ void Part::put(const float* part, float* full) const {
   for_runs(*this, [&](int64_t to, int64_t from, int64_t n) { std::copy_n(part + from, n, full + to); });
 }
 
-Parameter& ParameterStore::add(std::string name, Shape shape, int64_t order, bool trainable) {
-  constexpr int64_t kPad = int64_t(memory::kAlignment / sizeof(float));
-  Parameter& p = parameters_.emplace_back();
-  p.name = std::move(name), p.shape = std::move(shape), p.state_dict_order = order, p.trainable = trainable;
-  p.full_shape = p.shape, p.part = {.length = p.size(), .end = p.size()};
-  if (trainable) {
-    p.slice = {arena_size_, arena_size_ + (p.size() + kPad - 1) / kPad * kPad};
-    arena_size_ = p.slice.end;
-  }
+Parameter& ParameterStore::add(Parameter declared) {
+  Parameter& p = parameters_.emplace_back(std::move(declared));
+  if (p.shape.empty()) p.shape = p.full_shape, p.part = {.length = p.size(), .end = p.size()};
+  if (p.trainable) place(p);
   return p;
+}
+
+void ParameterStore::place(Parameter& p) {
+  constexpr int64_t kPad = int64_t(memory::kAlignment / sizeof(float));
+  p.slice = {arena_size_, arena_size_ + (p.size() + kPad - 1) / kPad * kPad};
+  arena_size_ = p.slice.end;
+}
+
+void ParameterStore::lay_out(const std::vector<Parameter*>& order) {
+  int64_t trainable = 0;
+  for (Parameter& p : parameters_) p.slice = {}, trainable += p.trainable ? 1 : 0;
+  arena_size_ = 0;
+  for (Parameter* p : order) {
+    DITRAIN_CHECK(p->trainable && p->slice.end == 0, p->name + " twice in the arenas, or frozen");
+    place(*p);
+  }
+  DITRAIN_CHECK(int64_t(order.size()) == trainable, "an order of the arenas that lacks parameters");
 }
 
 void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home, memory::Allocator* gradients,
@@ -62,8 +74,6 @@ size_t ParameterStore::bytes(For purpose, DType products) const {
 std::vector<Parameter*> ParameterStore::state_dict() {
   std::vector<Parameter*> all;
   for (Parameter& p : parameters_) all.push_back(&p);
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Parameter* a, const Parameter* b) { return a->state_dict_order < b->state_dict_order; });
   return all;
 }
 

@@ -7,7 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/dit.hpp"
 
 namespace ditrain::bench {
 namespace {

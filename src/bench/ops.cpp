@@ -230,16 +230,15 @@ class ElementwiseRows {
     const auto samples = [&](int64_t channels) { return random_tensor(ctx_, {n, channels, shape.pixels}, 0, 1); };
     const Tensor x0 = samples(4), x_t = samples(4), noise = samples(4), out = samples(8), dout = samples(8);
     const Pin<float> px0(x0), px_t(x_t), pnoise(noise), pout(out), pdout(dout);
-    const std::vector<int64_t> t(size_t(n), 500);
-    std::vector<diffusion::LossTerms> terms(t.size());
-    const diffusion::Schedule schedule = diffusion::make_schedule("linear", 1000);
-    const diffusion::Rules rules = diffusion::make_rules({}, /*learn_sigma=*/true);
+    const std::vector<double> time(size_t(n), 500);
+    std::vector<diffusion::LossTerms> terms(time.size());
+    const auto process = diffusion::make_process({}, /*learn_sigma=*/true);
     add(
         "loss mse_vb and gradient", DType::kF32, {{x0, x_t, noise, out}, {dout}},
         [&] {
           ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-            diffusion::training_loss(schedule, rules, shape, {px0, px_t, pnoise, t.data(), pout}, 1, pdout,
-                                     terms.data(), begin, end);
+            diffusion::training_loss(*process, shape, {px0, px_t, pnoise, time.data(), pout}, 1, pdout, terms.data(),
+                                     begin, end);
           });
         },
         n, shape.elements());
@@ -247,7 +246,7 @@ class ElementwiseRows {
 
   void optimizer() {
     autograd::ParameterStore store;
-    store.add("w", {B_, kTokens, C_}, 0);
+    store.add("w", {B_, kTokens, C_});
     store.allocate(autograd::ParameterStore::For::kTraining, activation_);
     Streams streams{.reads = {store.grads}, .updates = {store.values, store.exp_avg, store.exp_avg_sq, store.ema}};
     if (store.values_bf16.defined()) streams.writes = {store.values_bf16};

@@ -14,6 +14,7 @@
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/nn/block.hpp"
 #include "shared_parts.hpp"
 
 namespace ditrain::checkpoint {
@@ -120,12 +121,13 @@ void write_moments_in_turn(const std::string& path, ParameterStore& parameters, 
 
 // Errors on the way in name the file first.
 [[noreturn]] void bad_tensor(const std::string& file, const std::string& what, const std::string& got = "",
-                             const std::string& expected = "") {
-  throw InputError({.where = file,
-                    .what = what,
-                    .got = got,
-                    .expected = expected,
-                    .hint = "a checkpoint of the same model, or the config it was made with"});
+                             const std::string& expected = "", const std::string& advice = "") {
+  throw InputError(
+      {.where = file,
+       .what = what,
+       .got = got,
+       .expected = expected,
+       .hint = advice.empty() ? "a checkpoint of the same model, or the config it was made with" : advice});
 }
 
 // Reads exactly the named tensors of one file; anything missing, extra, ill-shaped or not finite is an error.
@@ -143,12 +145,15 @@ class ExactReader {
   }
   void expect_nothing_else() const {
     for (const io::TensorView& view : file_.tensors())
-      if (!read_.contains(view.name)) bad_tensor(file_.path(), "tensor " + view.name + " is not one of this model's");
+      if (!read_.contains(view.name))
+        bad_tensor(file_.path(), "tensor " + view.name + " is not one of this model's", "", "",
+                   nn::advice_on_tensor(view.name, /*extra=*/false));
   }
 
  private:
   void read(const std::string& name, const Shape& shape, float* to) {
-    if (!file_.contains(name)) bad_tensor(file_.path(), "tensor " + name + " is missing");
+    if (!file_.contains(name))
+      bad_tensor(file_.path(), "tensor " + name + " is missing", "", "", nn::advice_on_tensor(name, /*extra=*/true));
     const io::TensorView& view = file_.tensor(name);
     if (view.shape != shape) bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(shape));
     io::read_f32(view, to);
@@ -182,8 +187,8 @@ json to_json(const CheckpointState& s) {
 namespace {
 
 std::string write_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                             ParameterStore& parameters, const config::CheckpointConfig& config, PartCollector* collector,
-                             WholeStates& states) {
+                             ParameterStore& parameters, const config::CheckpointConfig& config,
+                             PartCollector* collector, WholeStates& states) {
   io::CheckpointWriter writer(checkpoints_dir, state.step);
   write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values, collector);
   write_weights(writer.folder() + "/ema.safetensors", parameters, states.ema(), collector);
@@ -199,8 +204,8 @@ std::string write_checkpoint(const std::string& checkpoints_dir, const Checkpoin
 }  // namespace
 
 std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            ParameterStore& parameters, const config::CheckpointConfig& config, plan::TensorGroup* group,
-                            const WholeState& whole) {
+                            ParameterStore& parameters, const config::CheckpointConfig& config,
+                            plan::TensorGroup* group, const WholeState& whole) {
   DITRAIN_CHECK(group == nullptr || !whole, "parts of replicas, or of states");
   std::optional<PartCollector> of_group;  // first: whatever fails now, the others must not wait
   if (group != nullptr) of_group.emplace(*group, parameters);

@@ -1,11 +1,14 @@
 #include "ditrain/checkpoint/export.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/version.hpp"
@@ -80,49 +83,29 @@ class TensorList {
   std::vector<io::TensorToWrite> list_;
 };
 
-// The public state dict under the names of diffusers.
-class DiffusersTensors {
- public:
-  DiffusersTensors(nn::Dit& model, DType dtype) : parameters_(model.parameters()), list_(dtype) {
-    linear("pos_embed.proj", "x_embedder.proj");
-    for (int64_t i = 0; i < model.config().depth; ++i) add_block(i);
-    linear("proj_out_1", "final_layer.adaLN_modulation.1");
-    linear("proj_out_2", "final_layer.linear");
-  }
-  void write(const std::string& path) { list_.write(path, {{kVersionMetadata, kVersion}}); }
+// `name`, or, where it has a '*', a name for each block.
+std::vector<std::string> copies(const std::string& name, int64_t depth) {
+  const size_t star = name.find('*');
+  if (star == name.npos) return {name};
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < depth; ++i) names.push_back(name.substr(0, star) + std::to_string(i) + name.substr(star + 1));
+  return names;
+}
 
- private:
-  void linear(const std::string& to, const std::string& from) {
-    for (const char* part : {".weight", ".bias"}) list_.add(to + part, parameters_.find(from + part));
-  }
-  void add_block(int64_t i) {
-    const std::string to = "transformer_blocks." + std::to_string(i) + ".";
-    const std::string from = "blocks." + std::to_string(i) + ".";
-    linear(to + "norm1.emb.timestep_embedder.linear_1", "t_embedder.mlp.0");
-    linear(to + "norm1.emb.timestep_embedder.linear_2", "t_embedder.mlp.2");
-    list_.add(to + "norm1.emb.class_embedder.embedding_table.weight",
-              parameters_.find("y_embedder.embedding_table.weight"));
-    linear(to + "norm1.linear", from + "adaLN_modulation.1");
-    add_qkv(to + "attn1.", from + "attn.qkv");
-    linear(to + "attn1.to_out.0", from + "attn.proj");
-    linear(to + "ff.net.0.proj", from + "mlp.fc1");
-    linear(to + "ff.net.2", from + "mlp.fc2");
-  }
-  void add_qkv(const std::string& to, const std::string& from) {
-    for (const char* part : {".weight", ".bias"}) {
-      const Tensor& qkv = parameters_.find(from + part).value;
-      const int64_t width = qkv.dim(0) / 3;
-      int64_t row = 0;
-      for (const char* name : {"to_q", "to_k", "to_v"}) {
-        list_.add(to + name + part, qkv.rows(row, row + width));
-        row += width;
-      }
+// The state dict under the names of diffusers that the parameters declare; its position table is computed there.
+TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
+  TensorList list(dtype);
+  for (const Parameter* p : model.parameters().state_dict()) {
+    DITRAIN_CHECK(!p->trainable || !p->diffusers.empty(), p->name + " has no name in files of diffusers");
+    const auto parts = int64_t(p->diffusers.size());
+    for (int64_t k = 0; k < parts; ++k) {
+      const int64_t rows = p->value.dim(0) / parts;
+      const Tensor part = parts == 1 ? p->value : p->value.rows(k * rows, (k + 1) * rows);
+      for (const std::string& name : copies(p->diffusers[size_t(k)], model.config().depth)) list.add(name, part);
     }
   }
-
-  autograd::ParameterStore& parameters_;
-  TensorList list_;
-};
+  return list;
+}
 
 json transformer_config(const nn::DitConfig& m) {
   return {{"_class_name", "DiTTransformer2DModel"},
@@ -144,15 +127,16 @@ json transformer_config(const nn::DitConfig& m) {
           {"upcast_attention", false}};
 }
 
-json scheduler_config(const diffusion::Config& d) {
+json scheduler_config(diffusion::Config d) {
+  diffusion::settle(d);
   const double scale = 1000.0 / double(d.num_steps);  // the linear schedule keeps its total noise
   return {{"_class_name", "DDIMScheduler"},
           {"beta_end", 0.02 * scale},
-          {"beta_schedule", d.schedule},
+          {"beta_schedule", d.schedule->name},
           {"beta_start", 1e-4 * scale},
           {"clip_sample", false},
           {"num_train_timesteps", d.num_steps},
-          {"prediction_type", d.prediction == "x0" ? "sample" : d.prediction},
+          {"prediction_type", d.prediction->diffusers_name},
           {"set_alpha_to_one", true},
           {"steps_offset", 0}};
 }
@@ -207,17 +191,30 @@ void check_diffusers(const nn::DitConfig& m) {
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.qk_norm != nn::QkNorm::kNone)
+    refuse("scales of queries and keys", fmt::format("model.qk_norm {}", word_of(m.qk_norm)), "none");
   if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
+}
+
+void check_diffusers(const diffusion::Config& d) {
+  if (d.process == diffusion::default_row<diffusion::ProcessKind>()) return;
+  throw InputError({.where = "export",
+                    .what = "diffusers' flow schedulers give the model 1000 (1 - t) where this one was trained on t",
+                    .got = "process " + std::string(d.process->name),
+                    .expected = "process ddpm",
+                    .hint = "--format dit"});
 }
 
 void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype) {
   check_diffusers(model.config());
+  check_diffusers(config.diffusion);
   check_position_table(model);
   NewPath target(folder);
   const std::string transformer = target.temporary() + "/transformer", scheduler = target.temporary() + "/scheduler";
   io::make_output_folder(transformer);
   io::make_output_folder(scheduler);
-  DiffusersTensors(model, dtype).write(transformer + "/diffusion_pytorch_model.safetensors");
+  diffusers_tensors(model, dtype)
+      .write(transformer + "/diffusion_pytorch_model.safetensors", {{kVersionMetadata, kVersion}});
   write_json(transformer + "/config.json", transformer_config(model.config()));
   write_json(scheduler + "/scheduler_config.json", scheduler_config(config.diffusion));
   constexpr int64_t kLatentChannels = 4;  // what DiTPipeline's VAE decodes

@@ -9,12 +9,10 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/nn/layers.hpp"
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
-#define DITRAIN_KEY(path) \
-#path, [](auto& config) -> auto& { return config.path; }
+#define DITRAIN_KEY(path) #path, [](auto& config) -> auto& { return config.path; }
 
 namespace ditrain::config {
 namespace {
@@ -24,13 +22,6 @@ namespace {
 constexpr int64_t kMaxSide = 4096, kMaxChannels = 1024, kMaxWidth = 65536, kMaxDepth = 1024, kMaxClasses = 1 << 24;
 constexpr int64_t kMaxBatch = 1 << 22, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
 constexpr NumberRange kShare{0, 1, true};
-
-template <class Rows>
-std::vector<std::string> names_of(const Rows& rows) {
-  std::vector<std::string> names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
-}
 
 Option input_size() {
   const std::string name = "model.input_size";
@@ -117,18 +108,34 @@ Rows model_rows() {
       integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses}, "0: not conditioned on labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare, "share of labels dropped in training, which guidance needs"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
+      word(DITRAIN_KEY(model.qk_norm),
+           "normalisation of queries and keys over the width of a head, before the attention: RMSNorm with scales, or "
+           "LayerNorm with scales and shifts"),
   };
 }
 
 Rows diffusion_rows() {
   return {
-      integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "noise levels of the process"),
-      choice(DITRAIN_KEY(diffusion.schedule), names_of(diffusion::beta_schedules()), {}, "of the noise levels"),
-      choice(DITRAIN_KEY(diffusion.prediction), {"epsilon", "x0"}, {}, "what the model predicts: noise or clean data"),
-      choice(DITRAIN_KEY(diffusion.variance), {"auto", "learned_range", "fixed_large", "fixed_small"}, {},
-             "of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
-      choice(DITRAIN_KEY(diffusion.loss), names_of(diffusion::objectives()), {},
-             "mse; mse_vb adds the bound that trains the variance; kl: the bound alone"),
+      word(DITRAIN_KEY(diffusion.process),
+           "ddpm: noise in steps of a schedule; flow: flow matching on a straight line (needs model.learn_sigma: "
+           "false)"),
+      word_or_auto(DITRAIN_KEY(diffusion.prediction),
+                   "what the model predicts; ddpm: epsilon (noise), x0 (clean data) or v; flow: velocity or x0; auto: "
+                   "the first of these"),
+      integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process"),
+      word(DITRAIN_KEY(diffusion.schedule), "ddpm: of the noise levels"),
+      word(DITRAIN_KEY(diffusion.variance),
+           "ddpm: of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
+      word(DITRAIN_KEY(diffusion.loss),
+           "mse; mse_vb adds the bound that trains the variance, if that is learned; kl (ddpm): the bound alone"),
+      word(DITRAIN_KEY(diffusion.loss_weight), "ddpm: of the mse, by time; min_snr: min(SNR, gamma) of the clean data"),
+      number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr"),
+      word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained"),
+      number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
+             "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)"),
+      number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100}, "flow, logit_normal: deviation of the logit"),
+      number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
+             "flow: shift of the times in training and sampling; above 1 more noise, for large images"),
   };
 }
 
@@ -154,9 +161,9 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
              "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
-      choice(DITRAIN_KEY(train.recompute), nn::recompute_names(), {},
-             "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
-             "all but the input of a block (1, a third more work)"),
+      word(DITRAIN_KEY(train.recompute),
+           "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
+           "all but the input of a block (1, a third more work)"),
       choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},
              "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
              "while other gradients still travel"),
@@ -256,7 +263,9 @@ Rows output_rows() {
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
-      choice(DITRAIN_KEY(sample.sampler), names_of(diffusion::samplers()), {}, "how a step is taken"),
+      word_or_auto(
+          DITRAIN_KEY(sample.sampler),
+          "how a step is taken; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
       choice(DITRAIN_KEY(sample.cfg_channels), {"3", "all"}, {}, "guided channels; 3: the reference's rule"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "between validation losses; 0: none"),

@@ -62,8 +62,8 @@ std::string number_text(double value) { return fmt::format("{}", value); }
 std::string shown(const OptionValue& value) {
   std::string all;
   for (const std::string& item : value.items) all += (all.empty() ? "" : ", ") + item;
-  if (all.size() > kMaxShownLength) all = all.substr(0, kMaxShownLength) + "...";
-  return value.is_list ? "[" + all + "]" : "'" + all + "'";
+  if (all.size() > kMaxShownLength) all.replace(kMaxShownLength, all.npos, "...");
+  return value.is_list ? fmt::format("[{}]", all) : fmt::format("'{}'", all);
 }
 
 int64_t read_integer(const OptionValue& value, const IntegerRange& range, const std::string& origin,

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/words.hpp"
 #include "ditrain/config/option_table.hpp"
 
 namespace ditrain::config {
@@ -111,6 +114,34 @@ Option choice(const std::string& name, F field, const std::vector<std::string>& 
     field(c) = read_choice(v, words, later, origin, name);
   };
   o.get = [=](const Config& c) { return yaml_text(field(c)); };
+  return o;
+}
+
+/// The words of the field's type, an enum or a pointer to a row of a table.
+template <class F>
+Option word(const std::string& name, F field, std::string help) {
+  using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
+  Option o = named_option(name, std::move(help), alternatives(all_words<V>()));
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    find_word(read_choice(v, all_words<V>(), {}, origin, name), field(c));
+  };
+  o.get = [=](const Config& c) { return yaml_text(std::string(word_of(field(c)))); };
+  return o;
+}
+
+/// The same for a row that may be left open: the word "auto" stands for null.
+template <class F>
+Option word_or_auto(const std::string& name, F field, std::string help) {
+  using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
+  std::vector<std::string> words = all_words<V>();
+  words.emplace_back("auto");
+  Option o = named_option(name, std::move(help), alternatives(words));
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!find_word(read_choice(v, words, {}, origin, name), field(c))) field(c) = nullptr;
+  };
+  o.get = [=](const Config& c) {
+    return field(c) == nullptr ? std::string("auto") : yaml_text(std::string(word_of(field(c))));
+  };
   return o;
 }
 

@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
-#include "ditrain/config/config.hpp"
-#include "ditrain/config/replicas.hpp"
 
 namespace ditrain::config {
 namespace {
@@ -38,10 +38,8 @@ void check_memory_sizes(const Config& c) {
 
 void check_sampling(const Config& c) {
   if (c.sample.every_steps == 0) return;
-  diffusion::SamplerConfig sampler;
-  sampler.kind = c.sample.sampler, sampler.spacing = c.sample.steps, sampler.cfg_scale = c.sample.cfg_scale;
   try {
-    sampler.validate(c.diffusion.num_steps);
+    sampler_of(c).validate(*diffusion::make_process(c.diffusion, c.model.learn_sigma));
   } catch (const InputError& error) {  // it does not know the section
     fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
@@ -155,10 +153,21 @@ void check_path(const Config& c) {
 
 }  // namespace
 
+diffusion::SamplerConfig sampler_of(const Config& c) {
+  // Pixel models are limited to the range of their data; what latents are limited to is not known.
+  const bool pixels = c.data.kind != "latents";
+  const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
+  return {.sampler = c.sample.sampler,
+          .spacing = c.sample.steps,
+          .eta = 0,
+          .clip_denoised = pixels,
+          .cfg_scale = guided ? c.sample.cfg_scale : 1.0,
+          .cfg_channels = c.sample.cfg_channels == "all" ? -1 : 3};
+}
+
 void validate_without_data(const Config& config) {
   nn::validate(config.model);
-  config.diffusion.validate();
-  diffusion::make_rules(config.diffusion, config.model.learn_sigma);
+  diffusion::make_process(config.diffusion, config.model.learn_sigma);
   check_memory_sizes(config);
   check_sampling(config);
   check_optimizer(config);

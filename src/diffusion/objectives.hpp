@@ -1,4 +1,4 @@
-// The rows of the objective table; see Config::loss for what each trains.
+// The rows of the objective table, which process ddpm trains with (see Config::loss), and what they are made of.
 #pragma once
 #include "ditrain/diffusion/registry.hpp"
 
@@ -14,8 +14,8 @@ struct OutputGradients {
 };
 OutputGradients output_gradients(const ObjectiveSample& sample);
 
-/// mean (target - out)^2; dmean = weight * gradient, overwritten, if not null.
-double mean_square_error(const ObjectiveSample& sample, double weight, float* dmean);
+/// mean (target - out)^2 over the data's channels; dmean = weight * gradient, overwritten, if not null.
+double mean_square_error(const LossSample& sample, const Prediction::Target& target, double weight, float* dmean);
 
 /// Variational bound in bits per element; dmean and dvariance (each may be null) = weight * gradient, overwritten.
 double variational_bound(const ObjectiveSample& sample, double weight, const OutputGradients& gradients);

@@ -1,5 +1,5 @@
-#include "ditrain/diffusion/p_mean_variance.hpp"
-
+// Mean and variance of the reverse process.
+#include "ditrain/diffusion/ddpm.hpp"
 #include "reverse_step.hpp"
 
 namespace ditrain::diffusion {

@@ -1,11 +1,16 @@
-// The tables of what can be chosen by name.
+// The tables of what can be chosen by name. What a row is made of is declared here and defined in the file of its name.
 #include "ditrain/diffusion/registry.hpp"
 
 #include "betas.hpp"
 #include "objectives.hpp"
-#include "words.hpp"
 
 namespace ditrain::diffusion {
+
+Prediction::TargetFn epsilon_target, x0_target, v_target, velocity_target;
+Prediction::CleanFn epsilon_clean, x0_clean, v_clean, velocity_clean;
+LossWeight::Fn no_weight, min_snr_weight;
+ProcessKind::MakeFn make_ddpm, make_flow;
+Sampler::StartFn start_ddpm, start_ddim, start_dpm, start_euler, start_heun;
 
 namespace {
 
@@ -15,24 +20,70 @@ constexpr BetaSchedule kBetaSchedules[] = {
 };
 
 constexpr Objective kObjectives[] = {
-    {"mse", mse_loss},
     {"mse_vb", mse_vb_loss},
+    {"mse", mse_loss},
     {"kl", kl_loss},
 };
 
+constexpr LossWeight kLossWeights[] = {
+    {"none", no_weight},
+    {"min_snr", min_snr_weight},
+};
+
+constexpr Prediction kPredictions[] = {
+    {"epsilon", epsilon_target, epsilon_clean, "epsilon"},
+    {"x0", x0_target, x0_clean, "sample"},
+    {"v", v_target, v_clean, "v_prediction"},
+    {"velocity", velocity_target, velocity_clean, ""},
+};
+
+/// A row of a table above, for the tables below; a name that is not there does not compile.
+template <class Row, size_t N>
+consteval const Row* row(const Row (&rows)[N], std::string_view name) {
+  for (const Row& r : rows)
+    if (r.name == name) return &r;
+  throw "no such row";
+}
+
+constexpr const Prediction* kOfDdpm[] = {row(kPredictions, "epsilon"), row(kPredictions, "x0"), row(kPredictions, "v")};
+constexpr const Prediction* kOfFlow[] = {row(kPredictions, "velocity"), row(kPredictions, "x0")};
+
+constexpr ProcessKind kProcesses[] = {
+    {"ddpm", make_ddpm, kOfDdpm},
+    {"flow", make_flow, kOfFlow},
+};
+
 constexpr Sampler kSamplers[] = {
-    {"ddpm", ddpm_step, [](const StepSettings&) { return true; }},
-    {"ddim", ddim_step, [](const StepSettings& settings) { return settings.eta > 0; }},
+    {"ddpm", row(kProcesses, "ddpm"), /*takes_eta=*/false, start_ddpm},
+    {"ddim", row(kProcesses, "ddpm"), /*takes_eta=*/true, start_ddim},
+    {"dpm++", row(kProcesses, "ddpm"), /*takes_eta=*/false, start_dpm},
+    {"euler", row(kProcesses, "flow"), /*takes_eta=*/false, start_euler},
+    {"heun", row(kProcesses, "flow"), /*takes_eta=*/false, start_heun},
 };
 
 }  // namespace
 
-std::span<const BetaSchedule> beta_schedules() { return kBetaSchedules; }
-std::span<const Objective> objectives() { return kObjectives; }
-std::span<const Sampler> samplers() { return kSamplers; }
+std::span<const ProcessKind> rows_of(const ProcessKind*) { return kProcesses; }
+std::span<const BetaSchedule> rows_of(const BetaSchedule*) { return kBetaSchedules; }
+std::span<const Prediction> rows_of(const Prediction*) { return kPredictions; }
+std::span<const Objective> rows_of(const Objective*) { return kObjectives; }
+std::span<const LossWeight> rows_of(const LossWeight*) { return kLossWeights; }
+std::span<const Sampler> rows_of(const Sampler*) { return kSamplers; }
 
-const BetaSchedule& find_beta_schedule(std::string_view name) { return find_word("schedule", name, beta_schedules()); }
-const Objective& find_objective(std::string_view name) { return find_word("loss", name, objectives()); }
-const Sampler& find_sampler(std::string_view name) { return find_word("sampler", name, samplers()); }
+template <class Row>
+const Row* default_row() {
+  return rows_of(static_cast<const Row*>(nullptr)).data();
+}
+template const ProcessKind* default_row();
+template const BetaSchedule* default_row();
+template const Objective* default_row();
+template const LossWeight* default_row();
+
+std::vector<const Sampler*> samplers_of(const ProcessKind& process) {
+  std::vector<const Sampler*> all;
+  for (const Sampler& sampler : kSamplers)
+    if (sampler.process == &process) all.push_back(&sampler);
+  return all;
+}
 
 }  // namespace ditrain::diffusion

@@ -11,9 +11,16 @@ void check_step(const Schedule& schedule, int64_t t) {
                 "t = " + std::to_string(t) + " of " + std::to_string(schedule.num_steps()) + " steps");
 }
 
-ReverseStep::ReverseStep(const Schedule& schedule, const Rules& rules, int64_t t)
-    : predicts_x0_(rules.prediction == Prediction::kX0), learned_(rules.variance == Variance::kLearnedRange) {
+Level level_at(const Schedule& schedule, int64_t t) {
   check_step(schedule, t);
+  return {.alpha = schedule.sqrt_alphas_cumprod[t],
+          .sigma = schedule.sqrt_one_minus_alphas_cumprod[t],
+          .inverse_alpha = schedule.sqrt_recip_alphas_cumprod[t],
+          .sigma_by_alpha = schedule.sqrt_recipm1_alphas_cumprod[t]};
+}
+
+ReverseStep::ReverseStep(const Schedule& schedule, const Rules& rules, int64_t t)
+    : clean_(rules.prediction->clean(level_at(schedule, t))), learned_(rules.variance == Variance::kLearnedRange) {
   sqrt_recip_ = schedule.sqrt_recip_alphas_cumprod[t];
   sqrt_recipm1_ = schedule.sqrt_recipm1_alphas_cumprod[t];
   coef1_ = schedule.posterior_mean_coef1[t];

@@ -3,24 +3,42 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/diffusion/config.hpp"
-#include "ditrain/diffusion/schedule.hpp"
+#include "ditrain/diffusion/registry.hpp"
 
 namespace ditrain::diffusion {
+
+/// Fails if t is no step of the schedule.
+void check_step(const Schedule& schedule, int64_t t);
+
+Level level_at(const Schedule& schedule, int64_t t);
+
+/// The clean data that a model's output stands for, element by element.
+class CleanData {
+ public:
+  explicit CleanData(const Prediction::Clean& clean)
+      : clean_(clean), is_output_(clean.by_x_t == 0 && clean.by_out == 1) {}
+
+  double operator()(double x_t, double out, bool clip) const {
+    const double x0 = is_output_ ? out : clean_.by_x_t * x_t + clean_.by_out * out;
+    return clip ? std::clamp(x0, -1.0, 1.0) : x0;
+  }
+  double by_out() const { return clean_.by_out; }
+
+ private:
+  Prediction::Clean clean_;
+  bool is_output_;
+};
 
 class ReverseStep {
  public:
   ReverseStep(const Schedule& schedule, const Rules& rules, int64_t t);
 
-  double predict_x0(double x_t, double out, bool clip) const {
-    const double x0 = predicts_x0_ ? out : sqrt_recip_ * x_t - sqrt_recipm1_ * out;
-    return clip ? std::clamp(x0, -1.0, 1.0) : x0;
-  }
+  double predict_x0(double x_t, double out, bool clip) const { return clean_(x_t, out, clip); }
   /// The noise that x_t contains if its clean data is x0.
   double epsilon_of(double x_t, double x0) const { return (sqrt_recip_ * x_t - x0) / sqrt_recipm1_; }
   double mean(double x0, double x_t) const { return coef1_ * x0 + coef2_ * x_t; }
   /// d mean / d out, without clipping.
-  double mean_slope() const { return predicts_x0_ ? coef1_ : -coef1_ * sqrt_recipm1_; }
+  double mean_slope() const { return coef1_ * clean_.by_out(); }
 
   /// `v` is the model's variance output; without effect on fixed variances.
   double log_variance(double v) const {
@@ -31,13 +49,11 @@ class ReverseStep {
   double log_variance_slope() const { return learned_ ? (max_log_ - min_log_) / 2 : 0; }
 
  private:
-  bool predicts_x0_, learned_;
+  CleanData clean_;
+  bool learned_;
   double sqrt_recip_, sqrt_recipm1_, coef1_, coef2_;
   double min_log_, max_log_;
   double fixed_variance_, fixed_log_variance_;
 };
-
-/// Fails if t is no step of the schedule.
-void check_step(const Schedule& schedule, int64_t t);
 
 }  // namespace ditrain::diffusion

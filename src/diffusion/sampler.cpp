@@ -18,21 +18,20 @@ namespace {
       {.where = "diffusion", .what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
 }
 
-/// The buffers of one loop and the model call with or without guidance.
+/// The buffers of one loop, and the model call with or without guidance.
 class Loop {
  public:
-  Loop(const Schedule& schedule, const Rules& rules, const SamplerConfig& config, const Shape& shape,
+  Loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
        const SampleRequest& request)
-      : schedule_(schedule),
-        rules_(rules),
-        config_(config),
+      : config_(config),
         shape_(shape),
+        model_(model),
         request_(request),
-        sampler_(find_sampler(config.kind)),
         guided_(config.cfg_scale != 1),
         model_n_(guided_ ? 2 * request.n : request.n),
         state_n_(request.keep_unconditional_half ? 2 * request.n : request.n),
-        out_channels_(rules.output_channels(shape.channels)),
+        out_channels_(process.output_channels(shape.channels)),
+        run_(sampler_of(config, process).start(process, config, shape, state_n_)),
         t_(2 * request.n),
         out_(model_n_ * out_channels_ * shape.pixels),
         noise_(state_n_ * shape.elements()) {
@@ -42,62 +41,78 @@ class Loop {
     both_.resize(model_n_ * shape.elements());
   }
 
-  void step(int64_t t, int64_t loop_step, const ModelFn& model, const NoiseFn& noise) {
-    run_model(schedule_.timestep_map[t], model);
-    const StepSettings settings{.clip_denoised = config_.clip_denoised, .eta = config_.eta};
-    const bool noisy = t > 0 && sampler_.needs_noise(settings);
-    for (int64_t i = 0; noisy && i < state_n_; ++i) noise(loop_step, i, noise_.data() + i * shape_.elements());
-    std::fill(t_.begin(), t_.end(), t);
-    sampler_.step(schedule_, rules_, shape_, settings,
-                  {.x_t = request_.z,
-                   .t = t_.data(),
-                   .model_out = out_.data(),
-                   .noise = noisy ? noise_.data() : nullptr,
-                   .x_prev = request_.z},
-                  0, state_n_);
+  int64_t num_steps() const { return run_->num_steps(); }
+
+  void step(int64_t k, const NoiseFn& noise) {
+    const bool noisy = run_->needs_noise(k);
+    for (int64_t i = 0; noisy && i < state_n_; ++i) noise(k, i, noise_.data() + i * shape_.elements());
+    const GuidedModel evaluate = [this](const float* x, double model_time) { return run_model(x, model_time); };
+    run_->step(k, evaluate, noisy ? noise_.data() : nullptr, request_.z);
   }
 
  private:
-  void run_model(int64_t timestep, const ModelFn& model) {
-    const float* x = request_.z;
+  const float* run_model(const float* x, double model_time) {
     if (guided_) {
       const int64_t half = request_.n * shape_.elements();
       std::copy_n(x, half, both_.begin());
       std::copy_n(x, half, both_.begin() + half);
       x = both_.data();
     }
-    std::fill(t_.begin(), t_.end(), timestep);
-    model(x, t_.data(), labels_.empty() ? nullptr : labels_.data(), model_n_, out_.data());
+    std::fill(t_.begin(), t_.end(), model_time);
+    model_(x, t_.data(), labels_.empty() ? nullptr : labels_.data(), model_n_, out_.data());
     if (guided_) {
       guided_output(out_.data(), request_.n, shape_.channels, out_channels_, shape_.pixels, config_.cfg_scale,
                     config_.cfg_channels);
     }
+    return out_.data();
   }
 
-  const Schedule& schedule_;
-  const Rules& rules_;
   const SamplerConfig& config_;
   const Shape shape_;
+  const ModelFn& model_;
   const SampleRequest& request_;
-  const Sampler& sampler_;
   const bool guided_;
   const int64_t model_n_, state_n_, out_channels_;
-  std::vector<int64_t> t_, labels_;
+  const std::unique_ptr<SamplerRun> run_;
+  std::vector<double> t_;
+  std::vector<int64_t> labels_;
   std::vector<float> out_, noise_, both_;
 };
 
+std::string names(const std::vector<const Sampler*>& rows) {
+  std::vector<std::string> all;
+  for (const Sampler* row : rows) all.emplace_back(row->name);
+  return alternatives(all);
+}
+
 }  // namespace
 
-void SamplerConfig::validate(int64_t num_steps) const {
-  find_sampler(kind);
-  space_timesteps(num_steps, spacing);
+const Sampler& sampler_of(const SamplerConfig& config, const Process& process) {
+  return config.sampler != nullptr ? *config.sampler : *samplers_of(process.kind()).front();
+}
+
+void SamplerConfig::validate(const Process& process) const {
+  const Sampler& row = sampler_of(*this, process);
+  if (row.process != &process.kind()) {
+    const auto fitting = samplers_of(process.kind());
+    throw InputError({.where = "diffusion",
+                      .what = "sampler does not fit process " + std::string(process.kind().name),
+                      .got = std::string(row.name) + ", which is for process " + std::string(row.process->name),
+                      .expected = names(fitting),
+                      .hint = "sampler " + std::string(fitting.front()->name)});
+  }
   if (!(eta >= 0 && eta <= 1)) bad_sampler("eta out of range", std::to_string(eta), "0 to 1");
+  if (eta > 0 && !row.takes_eta) {
+    bad_sampler("sampler " + std::string(row.name) + " has no choice of noise, which eta is", std::to_string(eta),
+                "eta 0, or sampler ddim");
+  }
   if (!(cfg_scale >= 0 && std::isfinite(cfg_scale))) {
     bad_sampler("cfg_scale out of range", std::to_string(cfg_scale), "a number from 0");
   }
   if (cfg_channels != -1 && cfg_channels < 1) {
     bad_sampler("cfg_channels out of range", std::to_string(cfg_channels), "at least 1, or all");
   }
+  row.start(process, *this, {.channels = 1, .pixels = 1}, 0);  // refuses what it cannot take
 }
 
 void guided_output(float* model_out, int64_t n, int64_t channels, int64_t output_channels, int64_t pixels,
@@ -114,19 +129,19 @@ void guided_output(float* model_out, int64_t n, int64_t channels, int64_t output
   }
 }
 
-void sample_loop(const Schedule& schedule, const Rules& rules, const SamplerConfig& config, const Shape& shape,
-                 const ModelFn& model, const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
+void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
+                 const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
+  config.validate(process);
   if (config.cfg_scale != 1 && (request.labels == nullptr || request.null_class < 0)) {
     bad_sampler("guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
                 "cfg_scale 1, or a model with classes and labels dropped in training");
   }
   DITRAIN_CHECK(request.n >= 0, "a count of samples");
   DITRAIN_CHECK(!request.keep_unconditional_half || config.cfg_scale != 1, "only guidance has an unconditional half");
-  Loop loop(schedule, rules, config, shape, request);
-  const int64_t num_steps = schedule.num_steps();
-  for (int64_t k = 0; k < num_steps; ++k) {
-    loop.step(num_steps - 1 - k, k, model, noise);
-    if (progress) progress(k, num_steps, request.z);
+  Loop loop(process, config, shape, model, request);
+  for (int64_t k = 0; k < loop.num_steps(); ++k) {
+    loop.step(k, noise);
+    if (progress) progress(k, loop.num_steps(), request.z);
   }
 }
 

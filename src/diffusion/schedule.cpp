@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
@@ -49,14 +51,14 @@ Schedule schedule_from_betas(std::vector<double> betas, std::vector<int64_t> tim
   return s;
 }
 
-[[noreturn]] void bad_spec(std::string_view spec, std::string what, std::string expected) {
+[[noreturn]] void bad_spec(const std::string& spec, std::string what, std::string expected) {
   throw InputError({.where = "diffusion",
                     .what = "spacing: " + std::move(what),
-                    .got = "\"" + std::string(spec) + "\"",
+                    .got = "\"" + spec + "\"",
                     .expected = std::move(expected)});
 }
 
-int64_t parse_count(std::string_view word, std::string_view spec) {
+int64_t parse_count(std::string_view word, const std::string& spec) {
   int64_t count = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
   if (error != std::errc() || end != word.data() + word.size() || count < 1) {
@@ -66,7 +68,7 @@ int64_t parse_count(std::string_view word, std::string_view spec) {
   return count;
 }
 
-std::vector<int64_t> strided_steps(int64_t num_steps, int64_t count, std::string_view spec) {
+std::vector<int64_t> strided_steps(int64_t num_steps, int64_t count, const std::string& spec) {
   for (int64_t stride = 1; stride < num_steps; ++stride) {
     if ((num_steps - 1) / stride + 1 != count) continue;
     std::vector<int64_t> steps(count);
@@ -77,14 +79,17 @@ std::vector<int64_t> strided_steps(int64_t num_steps, int64_t count, std::string
            "a count that a stride over " + std::to_string(num_steps) + " steps gives");
 }
 
-std::vector<int64_t> parse_sections(std::string_view spec) {
-  std::vector<int64_t> counts;
-  for (size_t begin = 0; begin <= spec.size();) {
-    const size_t end = std::min(spec.find(',', begin), spec.size());
-    counts.push_back(parse_count(spec.substr(begin, end - begin), spec));
-    begin = end + 1;
+std::vector<int64_t> listed_steps(int64_t num_steps, const Spacing& spacing) {
+  std::vector<int64_t> steps;
+  for (const double time : spacing.listed()) {
+    const auto step = static_cast<int64_t>(time);
+    if (static_cast<double>(step) != time || step >= num_steps || step <= (steps.empty() ? -1 : steps.back())) {
+      bad_spec(spacing.text(), "not a list of steps that rise",
+               "whole numbers from 0 to " + std::to_string(num_steps - 1));
+    }
+    steps.push_back(step);
   }
-  return counts;
+  return steps;
 }
 
 void append_section(std::vector<int64_t>& steps, int64_t start, int64_t size, int64_t count) {
@@ -97,8 +102,29 @@ void append_section(std::vector<int64_t>& steps, int64_t start, int64_t size, in
 
 }  // namespace
 
-Schedule make_schedule(std::string_view name, int64_t num_steps) {
-  const BetaSchedule& row = find_beta_schedule(name);
+Spacing::Spacing(std::string text) : text_(std::move(text)) {
+  constexpr std::string_view kStrided = "ddim";
+  strided_ = text_.starts_with(kStrided);
+  if (strided_) {
+    counts_.push_back(parse_count(std::string_view(text_).substr(kStrided.size()), text_));
+    return;
+  }
+  for (size_t begin = 0; begin <= text_.size();) {
+    const size_t end = std::min(text_.find(',', begin), text_.size());
+    counts_.push_back(parse_count(std::string_view(text_).substr(begin, end - begin), text_));
+    begin = end + 1;
+  }
+}
+
+Spacing Spacing::at(std::vector<double> times) {
+  DITRAIN_CHECK(!times.empty(), "a list of times");
+  Spacing spacing;
+  spacing.text_ = "a list of " + std::to_string(times.size()) + " times";
+  spacing.listed_ = std::move(times);
+  return spacing;
+}
+
+Schedule make_schedule(const BetaSchedule& row, int64_t num_steps) {
   if (num_steps < kMinSteps || num_steps > kMaxSteps) {
     throw InputError({.where = "diffusion",
                       .what = "num_steps out of range",
@@ -109,7 +135,7 @@ Schedule make_schedule(std::string_view name, int64_t num_steps) {
   const auto bad = std::find_if(betas.begin(), betas.end(), [](double b) { return !(b > 0 && b < 1); });
   if (bad != betas.end()) {
     throw InputError({.where = "diffusion",
-                      .what = "num_steps does not suit schedule " + std::string(name),
+                      .what = "num_steps does not suit schedule " + std::string(row.name),
                       .got = std::to_string(num_steps) + " steps, which make a beta of " + std::to_string(*bad),
                       .expected = "betas between 0 and 1",
                       .hint = "num_steps: 1000 with fewer steps in sampling"});
@@ -119,19 +145,17 @@ Schedule make_schedule(std::string_view name, int64_t num_steps) {
   return schedule_from_betas(std::move(betas), std::move(identity));
 }
 
-std::vector<int64_t> space_timesteps(int64_t num_steps, std::string_view spec) {
-  constexpr std::string_view kStrided = "ddim";
-  if (spec.starts_with(kStrided)) {
-    return strided_steps(num_steps, parse_count(spec.substr(kStrided.size()), spec), spec);
-  }
-  const std::vector<int64_t> counts = parse_sections(spec);
+std::vector<int64_t> space_timesteps(int64_t num_steps, const Spacing& spacing) {
+  const std::vector<int64_t>& counts = spacing.counts();
+  if (!spacing.listed().empty()) return listed_steps(num_steps, spacing);
+  if (spacing.is_strided()) return strided_steps(num_steps, counts.front(), spacing.text());
   const auto num_sections = static_cast<int64_t>(counts.size());
   std::vector<int64_t> steps;
   int64_t start = 0;
   for (int64_t i = 0; i < num_sections; ++i) {
     const int64_t size = num_steps / num_sections + (i < num_steps % num_sections ? 1 : 0);
     if (counts[i] > size) {
-      bad_spec(spec, "more steps than there are",
+      bad_spec(spacing.text(), "more steps than there are",
                "at most " + std::to_string(size) + " in section " + std::to_string(i + 1) + " of " +
                    std::to_string(num_sections));
     }
@@ -141,11 +165,11 @@ std::vector<int64_t> space_timesteps(int64_t num_steps, std::string_view spec) {
   return steps;
 }
 
-Schedule respace(const Schedule& base, std::string_view spec) {
+Schedule respace(const Schedule& base, const Spacing& spacing) {
   std::vector<double> betas;
   std::vector<int64_t> map;
   double last = 1;
-  for (const int64_t step : space_timesteps(base.num_steps(), spec)) {
+  for (const int64_t step : space_timesteps(base.num_steps(), spacing)) {
     betas.push_back(1 - base.alphas_cumprod[step] / last);
     last = base.alphas_cumprod[step];
     map.push_back(base.timestep_map[step]);

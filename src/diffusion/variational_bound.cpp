@@ -50,10 +50,10 @@ struct Weights {
 double sum_nll(const ObjectiveSample& sample, const ReverseStep& step, const float* v, const Weights& weights,
                const OutputGradients& gradients) {
   double sum = 0;
-  for (int64_t i = 0; i < sample.shape.elements(); ++i) {
-    const double x_t = sample.x_t[i];
-    const double m = step.mean(step.predict_x0(x_t, sample.out[i], false), x_t);
-    const Term term = discretised_nll(sample.x0[i], m, step.log_variance(v == nullptr ? 0 : v[i]));
+  for (int64_t i = 0; i < sample.at.shape.elements(); ++i) {
+    const double x_t = sample.at.x_t[i];
+    const double m = step.mean(step.predict_x0(x_t, sample.at.out[i], false), x_t);
+    const Term term = discretised_nll(sample.at.x0[i], m, step.log_variance(v == nullptr ? 0 : v[i]));
     sum += term.value;
     if (gradients.mean != nullptr) gradients.mean[i] = static_cast<float>(weights.mean * term.by_mean);
     if (gradients.variance != nullptr) {
@@ -66,10 +66,10 @@ double sum_nll(const ObjectiveSample& sample, const ReverseStep& step, const flo
 // All others. Both means are linear in out, x_t and x0, and what they have in common is left out of their difference.
 double sum_kl(const ObjectiveSample& sample, const ReverseStep& step, const float* v, const Weights& weights,
               const OutputGradients& gradients) {
-  const double true_lv = sample.schedule.posterior_log_variance_clipped[sample.t];
-  const kernels::NormalKl kl{.out = sample.out,
-                             .x_t = sample.x_t,
-                             .x0 = sample.x0,
+  const double true_lv = sample.process.schedule().posterior_log_variance_clipped[sample.t];
+  const kernels::NormalKl kl{.out = sample.at.out,
+                             .x_t = sample.at.x_t,
+                             .x0 = sample.at.x0,
                              .v = v,
                              .by_out = step.mean_slope(),
                              .by_x_t = step.mean(step.predict_x0(1, 0, false), 0),
@@ -78,15 +78,15 @@ double sum_kl(const ObjectiveSample& sample, const ReverseStep& step, const floa
                              .at_v_0 = step.log_variance(0) - true_lv,
                              .inverse_true_variance = std::exp(-true_lv)};
   return kernels::normal_kl(kl, weights.mean, gradients.mean, weights.log_variance, gradients.variance,
-                            sample.shape.elements());
+                            sample.at.shape.elements());
 }
 
 }  // namespace
 
 double variational_bound(const ObjectiveSample& sample, double weight, const OutputGradients& gradients) {
-  const ReverseStep step(sample.schedule, sample.rules, sample.t);
-  const int64_t n = sample.shape.elements();
-  const float* v = sample.rules.variance == Variance::kLearnedRange ? sample.out + n : nullptr;
+  const ReverseStep step(sample.process.schedule(), sample.process.rules(), sample.t);
+  const int64_t n = sample.at.shape.elements();
+  const float* v = sample.process.rules().variance == Variance::kLearnedRange ? sample.at.out + n : nullptr;
   const double bits = 1 / (std::numbers::ln2 * static_cast<double>(n));
   const Weights weights{.mean = weight * bits * step.mean_slope(),
                         .log_variance = weight * bits * step.log_variance_slope()};
@@ -94,9 +94,9 @@ double variational_bound(const ObjectiveSample& sample, double weight, const Out
 }
 
 LossTerms kl_loss(const ObjectiveSample& sample) {
-  const auto num_steps = static_cast<double>(sample.schedule.num_steps());
-  const double vb = variational_bound(sample, sample.grad_weight * num_steps, output_gradients(sample));
-  return {.mse = mean_square_error(sample, 0, nullptr), .vb = vb, .loss = vb * num_steps};
+  const auto num_steps = static_cast<double>(sample.process.schedule().num_steps());
+  const double vb = variational_bound(sample, sample.at.grad_weight * num_steps, output_gradients(sample));
+  return {.mse = sample.process.mse(sample.at), .vb = vb, .loss = vb * num_steps};
 }
 
 }  // namespace ditrain::diffusion

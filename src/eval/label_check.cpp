@@ -26,8 +26,7 @@ class Validation {
         num_images_(num_images),
         num_classes_(model.config().num_classes),
         seed_(seed),
-        schedule_(diffusion::make_schedule(config.schedule, config.num_steps)),
-        rules_(diffusion::make_rules(mse_only(config), model.config().learn_sigma)),
+        process_(diffusion::make_process(config, model.config().learn_sigma)),
         shape_{model.config().in_channels, model.config().pixels()},
         order_(data.size(), seed),
         pass_(ctx, model) {}
@@ -40,21 +39,15 @@ class Validation {
   }
 
  private:
-  // The bound would only cost time: mse is what is reported.
-  static diffusion::Config mse_only(diffusion::Config config) {
-    config.loss = "mse";
-    return config;
-  }
-
   void prepare(int64_t first, int64_t n) {
     const int64_t elements = shape_.elements();
     for (auto* array : {&x0_, &x_t_, &noise_}) array->resize(size_t(n * elements));
-    for (auto* array : {&t_, &right_labels_, &wrong_labels_}) array->resize(size_t(n));
-    out_.resize(size_t(n * rules_.output_channels(shape_.channels) * shape_.pixels));
-    terms_.resize(size_t(n));
+    for (auto* array : {&right_labels_, &wrong_labels_}) array->resize(size_t(n));
+    for (auto* array : {&time_, &model_time_}) array->resize(size_t(n));
+    out_.resize(size_t(n * process_->output_channels(shape_.channels) * shape_.pixels));
     ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       for (int64_t i = begin; i < end; ++i) prepare_image(first + i, i);
-      diffusion::q_sample(schedule_, x0_.data(), noise_.data(), t_.data(), x_t_.data(), elements, begin, end);
+      diffusion::q_sample(*process_, x0_.data(), noise_.data(), time_.data(), x_t_.data(), elements, begin, end);
     });
   }
 
@@ -63,7 +56,8 @@ class Validation {
     int64_t label = 0;
     data_.load(order_.index_at(image), /*flip=*/false, x0_.data() + at * elements, &label);
     kernels::fill_normal(RandomKey(seed_, Stream::kEval, uint64_t(image)), 0, noise_.data() + at * elements, elements);
-    t_[size_t(at)] = (2 * image + 1) * schedule_.num_steps() / (2 * num_images_);
+    time_[size_t(at)] = process_->spread_time(image, num_images_);
+    model_time_[size_t(at)] = process_->model_time(time_[size_t(at)]);
     right_labels_[size_t(at)] = label;
     if (num_classes_ < 2) return;
     const auto shift =
@@ -72,26 +66,24 @@ class Validation {
   }
 
   void judge_with(const std::vector<int64_t>& labels, int64_t n, double* mse) {
-    pass_(x_t_.data(), t_.data(), num_classes_ > 0 ? labels.data() : nullptr, n, out_.data());
-    const diffusion::LossBatch batch{x0_.data(), x_t_.data(), noise_.data(), t_.data(), out_.data()};
+    pass_(x_t_.data(), model_time_.data(), num_classes_ > 0 ? labels.data() : nullptr, n, out_.data());
+    const diffusion::LossBatch batch{x0_.data(), x_t_.data(), noise_.data(), time_.data(), out_.data()};
     ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-      diffusion::training_loss(schedule_, rules_, shape_, batch, 0, nullptr, terms_.data(), begin, end);
+      diffusion::prediction_error(*process_, shape_, batch, mse, begin, end);
     });
-    for (int64_t i = 0; i < n; ++i) mse[i] = terms_[size_t(i)].mse;
   }
 
   ops::Context& ctx_;
   const dataset::Dataset& data_;
   const int64_t num_images_, num_classes_;
   const uint64_t seed_;
-  const diffusion::Schedule schedule_;
-  const diffusion::Rules rules_;
+  const std::unique_ptr<diffusion::Process> process_;
   const diffusion::Shape shape_;
   const dataset::EpochSampler order_;
   ModelPass pass_;
   std::vector<float> x0_, x_t_, noise_, out_;
-  std::vector<int64_t> t_, right_labels_, wrong_labels_;
-  std::vector<diffusion::LossTerms> terms_;
+  std::vector<double> time_, model_time_;
+  std::vector<int64_t> right_labels_, wrong_labels_;
 };
 
 double mean(const double* values, int64_t n) {

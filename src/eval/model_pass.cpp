@@ -4,7 +4,7 @@
 
 namespace ditrain::eval {
 
-void ModelPass::operator()(const float* x, const int64_t* t, const int64_t* y, int64_t n, float* out) {
+void ModelPass::operator()(const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
   if (!pass_ || pass_->batch() != n) {
     pass_.reset();  // its memory goes before the new pass takes some
     pass_.emplace(model_, n, autograd::Mode::kInference);

@@ -13,7 +13,7 @@ class ModelPass {
   ModelPass(ops::Context& ctx, nn::Dit& model) : ctx_(ctx), model_(model) {}
 
   /// x [n, C, H, W]; t [n]; y [n], or null for a model without classes; out [n, O, H, W] is overwritten.
-  void operator()(const float* x, const int64_t* t, const int64_t* y, int64_t n, float* out);
+  void operator()(const float* x, const double* t, const int64_t* y, int64_t n, float* out);
 
  private:
   ops::Context& ctx_;

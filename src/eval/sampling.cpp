@@ -35,8 +35,7 @@ class StepNoise {
   int64_t drawn_step_ = -1;
 };
 
-void check_request(const GenerateRequest& request, const nn::DitConfig& model, int64_t num_steps) {
-  request.sampler.validate(num_steps);
+void check_request(const GenerateRequest& request, const nn::DitConfig& model) {
   DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
   if (model.num_classes == 0) return;
   for (const int64_t label : request.labels)
@@ -83,10 +82,9 @@ std::vector<int64_t> checked_list(const std::string& spec, int64_t num_classes) 
 std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress) {
   const nn::DitConfig& sizes = model.config();
-  check_request(request, sizes, config.num_steps);
-  const diffusion::Schedule schedule =
-      diffusion::respace(diffusion::make_schedule(config.schedule, config.num_steps), request.sampler.spacing);
-  const diffusion::Rules rules = diffusion::make_rules(config, sizes.learn_sigma);
+  check_request(request, sizes);
+  const auto process = diffusion::make_process(config, sizes.learn_sigma);
+  request.sampler.validate(*process);
   const diffusion::Shape shape{sizes.in_channels, sizes.pixels()};
   const bool labelled = sizes.num_classes > 0;
   const auto total = int64_t(request.labels.size());
@@ -98,7 +96,7 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
     float* z = images.data() + first * shape.elements();
     noise.draw(0, z);
     diffusion::sample_loop(
-        schedule, rules, request.sampler, shape, std::ref(pass),
+        *process, request.sampler, shape, std::ref(pass),
         {.n = n,
          .z = z,
          .labels = labelled ? request.labels.data() + first : nullptr,

@@ -166,6 +166,23 @@ void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64
   }
 }
 
+void layer_norm_forward(const float* x, int64_t stride, const float* weight, const float* bias, float* y, int64_t rows,
+                        int64_t cols, float eps) {
+  norm_forward_body(true, x, stride, weight, bias, y, rows, cols, double(eps));
+}
+void layer_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx,
+                         float* dweight, float* dbias, int64_t rows, int64_t cols, float eps) {
+  norm_backward_body(true, x, stride, weight, dy, dx, dweight, dbias, rows, cols, double(eps));
+}
+void rms_norm_forward(const float* x, int64_t stride, const float* weight, float* y, int64_t rows, int64_t cols,
+                      float eps) {
+  norm_forward_body<float>(false, x, stride, weight, nullptr, y, rows, cols, double(eps));
+}
+void rms_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx, float* dweight,
+                       int64_t rows, int64_t cols, float eps) {
+  norm_backward_body<float>(false, x, stride, weight, dy, dx, dweight, nullptr, rows, cols, double(eps));
+}
+
 void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols) { softmax_forward_body(x, y, rows, cols); }
 void softmax_backward(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols) {
   softmax_backward_body(y, dy, dx, rows, cols);

@@ -95,6 +95,55 @@ void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd,
   }
 }
 
+/// Mean and 1 / sqrt(var + eps) of a row; not centred: 0 and 1 / sqrt(mean of squares + eps).
+template <class T>
+void row_statistics(bool centred, const T* x, int64_t cols, double eps, double& mean, double& rstd) {
+  double sum = 0, squares = 0;
+  for (int64_t j = 0; centred && j < cols; ++j) sum += double(x[j]);
+  mean = sum / double(cols);
+  for (int64_t j = 0; j < cols; ++j) squares += (double(x[j]) - mean) * (double(x[j]) - mean);
+  rstd = 1 / std::sqrt(squares / double(cols) + eps);
+}
+
+/// LayerNorm with a bias, RMSNorm (not centred) without.
+template <class T>
+void norm_forward_body(bool centred, const T* x, int64_t stride, const T* weight, const T* bias, T* y, int64_t rows,
+                       int64_t cols, double eps) {
+  for (int64_t r = 0; r < rows; ++r, x += stride, y += cols) {
+    double mean, rstd;
+    row_statistics(centred, x, cols, eps, mean, rstd);
+    for (int64_t j = 0; j < cols; ++j) {
+      const double xhat = (double(x[j]) - mean) * rstd;
+      y[j] = static_cast<T>(xhat * double(weight[j]) + (bias == nullptr ? 0 : double(bias[j])));
+    }
+  }
+}
+
+template <class T>
+void norm_backward_body(bool centred, const T* x, int64_t stride, const T* weight, const T* dy, T* dx, T* dweight,
+                        T* dbias, int64_t rows, int64_t cols, double eps) {
+  std::vector<double> weight_sum(static_cast<size_t>(cols)), bias_sum(weight_sum);
+  for (int64_t r = 0; r < rows; ++r, x += stride, dx += stride, dy += cols) {
+    double mean, rstd, mean_g = 0, mean_gx = 0;
+    row_statistics(centred, x, cols, eps, mean, rstd);
+    for (int64_t j = 0; j < cols; ++j) {
+      const double g = double(dy[j]) * double(weight[j]), xhat = (double(x[j]) - mean) * rstd;
+      if (centred) mean_g += g / double(cols);
+      mean_gx += g * xhat / double(cols);
+      weight_sum[static_cast<size_t>(j)] += double(dy[j]) * xhat;
+      bias_sum[static_cast<size_t>(j)] += double(dy[j]);
+    }
+    for (int64_t j = 0; j < cols; ++j) {
+      const double xhat = (double(x[j]) - mean) * rstd;
+      dx[j] = static_cast<T>(rstd * (double(dy[j]) * double(weight[j]) - mean_g - xhat * mean_gx));
+    }
+  }
+  for (int64_t j = 0; j < cols; ++j) {
+    dweight[j] = static_cast<T>(weight_sum[static_cast<size_t>(j)]);
+    if (dbias != nullptr) dbias[j] = static_cast<T>(bias_sum[static_cast<size_t>(j)]);
+  }
+}
+
 template <class T>
 void softmax_forward_body(const T* x, T* y, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {

@@ -4,17 +4,40 @@
 #include "ditrain/ops/embedding.hpp"
 
 namespace ditrain::nn {
-namespace {
-std::vector<Parameter*> parameters_of(const ConditioningWeights& w) {
-  std::vector<Parameter*> all{w.mlp0.w, w.mlp0.b, w.mlp2.w, w.mlp2.b};
-  if (w.label_table != nullptr) all.push_back(w.label_table);
+
+// The reference's t_embedder and y_embedder. diffusers has both in every block, where they get the same inputs.
+ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& c) {
+  const std::string embedders = "transformer_blocks.*.norm1.emb.";
+  const Initial normal = Initial::normal(0.02);
+  const int64_t C = c.hidden_size;
+  ConditioningWeights w;
+  w.mlp0 = model.linear({.name = "t_embedder.mlp.0",
+                         .weight = {C, kTimestepFrequencies},
+                         .initial = normal,
+                         .rows = ProductRows::kOne,
+                         .diffusers = {embedders + "timestep_embedder.linear_1"}});
+  w.mlp2 = model.linear({.name = "t_embedder.mlp.2",
+                         .weight = {C, C},
+                         .initial = normal,
+                         .rows = ProductRows::kOne,
+                         .diffusers = {embedders + "timestep_embedder.linear_2"}});
+  if (c.num_classes > 0)
+    w.label_table = model.parameter({.name = "y_embedder.embedding_table.weight",
+                                     .full_shape = {c.label_rows(), C},
+                                     .initial = normal,
+                                     .diffusers = {embedders + "class_embedder.embedding_table.weight"}});
+  return w;
+}
+
+std::vector<Parameter*> ConditioningWeights::in_arena() const {
+  std::vector<Parameter*> all{mlp0.w, mlp0.b, mlp2.w, mlp2.b};
+  if (label_table != nullptr) all.push_back(label_table);
   return all;
 }
-}  // namespace
 
 Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const ConditioningWeights& weights,
                            const TokenStream& stream)
-    : Node("conditioning", parameters_of(weights)),
+    : Node("conditioning", weights.in_arena()),
       t(size_t(stream.batch)),
       y(size_t(stream.batch)),
       weights_(weights),

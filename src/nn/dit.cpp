@@ -1,96 +1,63 @@
 #include "ditrain/nn/dit.hpp"
 
-#include <cmath>
-
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/kernels/random.hpp"
 
 namespace ditrain::nn {
 
-Parameter& Dit::add(const std::string& name, const Shape& full_shape, int64_t order, Cut cut) {
-  const int64_t outputs = full_shape[0], inputs = num_elements(full_shape) / outputs;
-  if (cut == Cut::kNone || tensor_.alone() || (cut == Cut::kInputs && full_shape.size() == 1))
-    return parameters_.add(name, full_shape, order);
-  autograd::Part part{.outer = 1, .length = outputs, .inner = inputs};
-  Shape shape = full_shape;
-  if (cut == Cut::kInputs)
-    part = {.outer = outputs, .length = inputs}, shape = {outputs, inputs / tensor_.size};
-  else
-    shape[0] /= tensor_.size;
-  if (cut == Cut::kThirds) part.outer = 3, part.length /= 3;
-  part.begin = part.length / tensor_.size * tensor_.rank;
-  part.end = part.begin + part.length / tensor_.size;
-  Parameter& p = parameters_.add(name, std::move(shape), order);
-  p.full_shape = full_shape, p.part = part;
-  return p;
-}
-
-LinearWeights Dit::add_linear(const std::string& name, const Shape& weight_shape, int64_t order, Cut cut) {
-  Parameter& w = add(name + ".weight", weight_shape, order, cut);
-  return {&w, &add(name + ".bias", {weight_shape[0]}, order, cut)};
-}
-
-// Added in the reverse of the order in which gradients become final; `order` is the place in the state dict.
 Dit::Dit(const DitConfig& config, const TensorParallel& tensor) : config_(config), tensor_(tensor) {
   validate(config);
   DITRAIN_CHECK(config.num_heads % tensor.size == 0 && config.mlp_size() % tensor.size == 0,
                 config.name + " over " + std::to_string(tensor.size) + " ranks");
-  const int64_t C = config.hidden_size, F = config.mlp_size(), P = config.patch_size;
-  int64_t order = 0;
-  patch_embed_.pos_embed = &parameters_.add("pos_embed", {1, config.tokens(), C}, order++, /*trainable=*/false);
-  patch_embed_.proj = add_linear("x_embedder.proj", {C, config.in_channels, P, P}, order++);
-  conditioning_.mlp0 = add_linear("t_embedder.mlp.0", {C, kTimestepFrequencies}, order++);
-  conditioning_.mlp2 = add_linear("t_embedder.mlp.2", {C, C}, order++);
-  if (config.num_classes > 0)
-    conditioning_.label_table =
-        &parameters_.add("y_embedder.embedding_table.weight", {config.label_rows(), C}, order++);
-  for (int64_t i = 0; i < config.depth; ++i) {
-    const std::string block = "blocks." + std::to_string(i) + ".";
-    BlockWeights w;
-    w.adaLN = add_linear(block + "adaLN_modulation.1", {kNumModulations * C, C}, order + 4);
-    w.qkv = add_linear(block + "attn.qkv", {3 * C, C}, order, Cut::kThirds);
-    w.proj = add_linear(block + "attn.proj", {C, C}, order + 1, Cut::kInputs);
-    w.fc1 = add_linear(block + "mlp.fc1", {F, C}, order + 2, Cut::kOutputs);
-    w.fc2 = add_linear(block + "mlp.fc2", {C, F}, order + 3, Cut::kInputs);
-    order += 5;
-    blocks_.push_back(w);
+  declare();
+  parameters_.lay_out(in_arena());
+}
+
+// The reference's DiT.__init__, module by module: the order of the state dict.
+void Dit::declare() {
+  const Declarations model(parameters_, tensor_);
+  patch_embed_ = declare_patch_embed(model, config_);
+  conditioning_ = declare_conditioning(model, config_);
+  for (int64_t i = 0; i < config_.depth; ++i) {
+    const std::string number = std::to_string(i);
+    blocks_.push_back(declare_block(model.in("blocks." + number, "transformer_blocks." + number), config_));
   }
-  final_layer_.adaLN = add_linear("final_layer.adaLN_modulation.1", {2 * C, C}, order + 1);
-  final_layer_.linear = add_linear("final_layer.linear", {P * P * config.out_channels(), C}, order);
+  final_layer_ = declare_final_layer(model, config_);
 }
 
-namespace {
-
-bool contains(const std::string& name, const char* part) { return name.find(part) != name.npos; }
-
-void fill_uniform(float* p, int64_t n, const RandomKey& key, double bound) {
-  kernels::fill_uniform(key, 0, p, n);
-  for (int64_t i = 0; i < n; ++i) p[i] = float(bound * (2.0 * p[i] - 1.0));
+// Node after node of the pass: backward goes from the end to the start, so gradients become final in the reverse order.
+std::vector<Parameter*> Dit::in_arena() const {
+  std::vector<Parameter*> all;
+  const auto append = [&](const std::vector<Parameter*>& of_node) {
+    all.insert(all.end(), of_node.begin(), of_node.end());
+  };
+  append(patch_embed_.in_arena());
+  append(conditioning_.in_arena());
+  for (const BlockWeights& block : blocks_) append(block.in_arena());
+  append(final_layer_.in_arena());
+  return all;
 }
 
-void fill_normal(float* p, int64_t n, const RandomKey& key, float deviation) {
-  key.fill_normal(p, n);  // the vectorised ones differ in last bits between instruction sets; weights should not
-  for (int64_t i = 0; i < n; ++i) p[i] *= deviation;
+double forward_macs(const DitConfig& config) {
+  Dit model(config);
+  double macs = double(config.depth) * attention_macs(config);
+  for (const Parameter* p : model.parameters().state_dict())
+    if (p->product != ProductRows::kNone)
+      macs += double(p->product == ProductRows::kTokens ? config.tokens() : 1) * double(num_elements(p->full_shape));
+  return macs;
 }
 
-// All n numbers of the full tensor.
-void fill_full(const DitConfig& c, const Parameter& p, const RandomKey& key, float* full, int64_t n) {
-  const bool zero = p.name.ends_with(".bias") || contains(p.name, "adaLN") || contains(p.name, "final_layer");
-  if (p.name == "pos_embed") {
-    const auto table = sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
-    std::copy(table.begin(), table.end(), full);
-  } else if (zero) {
-    std::fill_n(full, n, 0.0f);
-  } else if (contains(p.name, "_embedder.mlp") || contains(p.name, "embedding_table")) {
-    fill_normal(full, n, key, 0.02f);
-  } else {
-    const int64_t outputs = p.full_shape[0], inputs = n / outputs;
-    fill_uniform(full, n, key, std::sqrt(6.0 / double(inputs + outputs)));
+ProductReads block_reads(const DitConfig& config) {
+  const Dit model(config);
+  ProductReads reads;
+  for (const Parameter* p : model.blocks_.front().in_arena()) {
+    if (p->product != ProductRows::kTokens) continue;
+    const int64_t values = num_elements(p->full_shape);
+    reads.weights += double(values);
+    reads.inputs += double(config.tokens() * (values / p->full_shape[0]));
   }
+  return reads;
 }
-
-}  // namespace
 
 void initialise(Dit& model, uint64_t seed) {
   uint64_t number = 0;
@@ -99,23 +66,14 @@ void initialise(Dit& model, uint64_t seed) {
     const RandomKey key(seed, Stream::kInit, number++);
     const Pin<float> value(p->value);
     if (p->part.whole()) {
-      fill_full(model.config(), *p, key, value, p->size());
+      p->initial.fill(p->full_shape, key, value);
       continue;
     }
     full.resize(size_t(num_elements(p->full_shape)));
-    fill_full(model.config(), *p, key, full.data(), int64_t(full.size()));
+    p->initial.fill(p->full_shape, key, full.data());
     p->part.take(full.data(), value);
   }
 }
-
-namespace {
-
-template <class... L>
-void use_products(DType products, L&... layers) {
-  ((layers.products = products), ...);
-}
-
-}  // namespace
 
 DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options) : tape_(mode) {
   const DitConfig& c = model.config();
@@ -129,7 +87,7 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
     stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
   }
-  stream_.factors = options.adaLN_factors;
+  stream_.sink = options.sink;
   stream_.tensor = model.tensor_parallel();
   if (!stream_.tensor.alone() && options.precision == DType::kBF16)
     stream_.partial_BTC = tape_.temporary("partial", BTC);
@@ -140,22 +98,16 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
   conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
   std::vector<LinearWeights> adaLN;
-  std::vector<BlockWeights> blocks = model.blocks_;
-  FinalLayerWeights final_weights = model.final_layer_;
-  use_products(options.precision, final_weights.adaLN, final_weights.linear);
-  for (BlockWeights& b : blocks) {
-    use_products(options.precision, b.adaLN, b.qkv, b.proj, b.fc1, b.fc2);
-    adaLN.push_back(b.adaLN);
-  }
-  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), final_weights.adaLN, stream_);
+  for (const BlockWeights& block : model.blocks_) adaLN.push_back(block.adaLN);
+  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), &model.final_layer_.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
-    const BlockWeights& weights = blocks[size_t(i)];
+    const BlockWeights& weights = model.blocks_[size_t(i)];
     auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations);
-    auto& mlp = tape_.record<MlpHalf>(c, i, weights, stream_, attention);
+    auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, final_weights, stream_, modulations);
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations);
   connect(final_layer_->x_BTC);
 }
 

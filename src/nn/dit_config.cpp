@@ -66,12 +66,4 @@ void validate(const DitConfig& c) {
           "a share in [0, 1)");
 }
 
-double forward_macs(const DitConfig& c) {
-  const double T = double(c.tokens()), D = double(c.hidden_size), F = double(c.mlp_size());
-  const double patch_in = double(c.in_channels * c.patch_size * c.patch_size);
-  const double patch_out = double(c.out_channels() * c.patch_size * c.patch_size);
-  const double block = T * (4 * D * D + 2 * D * F) + 2 * T * T * D + 6 * D * D;  // qkv, proj, MLP; attention; adaLN
-  return T * D * (patch_in + patch_out) + 256 * D + D * D + double(c.depth) * block + 2 * D * D;
-}
-
 }  // namespace ditrain::nn

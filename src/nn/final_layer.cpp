@@ -5,13 +5,21 @@
 
 namespace ditrain::nn {
 
+FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& c) {
+  const Declarations layer = model.in("final_layer");
+  FinalLayerWeights w;
+  w.linear = layer.linear({.name = "linear",
+                           .weight = {c.patch_size * c.patch_size * c.out_channels(), c.hidden_size},
+                           .initial = Initial::constant(0),
+                           .diffusers = {"proj_out_2"}});
+  w.adaLN = declare_modulation(layer, c, 2, "proj_out_1");
+  return w;
+}
+
 FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLayerWeights& w, const TokenStream& stream,
                        const Modulations& modulations)
-    : Node("final_layer", {w.adaLN.w, w.adaLN.b, w.linear.w, w.linear.b}),
-      patch_(c.patch_size),
-      weights_(w),
-      stream_(stream),
-      modulations_(modulations) {
+    : Node("final_layer", w.in_arena()), patch_(c.patch_size), weights_(w), stream_(stream), modulations_(modulations) {
+  weights_.adaLN.products = weights_.linear.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   mean_ = tape.keep(*this, "mean", {B, T});

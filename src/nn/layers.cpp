@@ -1,25 +1,8 @@
 #include "ditrain/nn/layers.hpp"
 
-#include <algorithm>
-#include <cstring>
-
 #include "ditrain/base/error.hpp"
 
 namespace ditrain::nn {
-
-std::vector<std::string> recompute_names() { return {"none", "selective", "block"}; }
-
-Recompute recompute_named(const std::string& name) {
-  const std::vector<std::string> names = recompute_names();
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end())
-    throw InputError({.where = "model",
-                      .what = "what to recompute",
-                      .got = name,
-                      .expected = "none, selective or block",
-                      .hint = nearest_word(name, names)});
-  return Recompute(found - names.begin());
-}
 
 void LinearWeights::forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
                             const ops::LinearOutput& output) const {
@@ -31,16 +14,8 @@ void LinearWeights::backward_weight(ops::Context& ctx, const ops::LinearInput& x
 }
 void LinearWeights::backward_weight_of_samples(ops::Context& ctx, const TokenStream& stream, const Tensor& x,
                                                const Tensor& dy, Gradients gradients) const {
-  if (stream.factors == nullptr || !stream.factors->are_left_by(*w)) return backward_weight(ctx, x, dy, gradients);
-  const int64_t N = w->shape[0], K = w->shape[1];
-  const Pin<float> from_dy(dy), from_x(x), place(stream.factors->place_in(*w));
-  float* rows = place + stream.factors->first * (N + K);
-  ctx.for_range(stream.batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t s = begin; s < end; ++s) {
-      std::memcpy(rows + s * (N + K), from_dy + s * N, size_t(N) * sizeof(float));
-      std::memcpy(rows + s * (N + K) + N, from_x + s * K, size_t(K) * sizeof(float));
-    }
-  });
+  if (stream.sink != nullptr && w->offers_gradient && stream.sink->take(ctx, *w, x, dy, gradients)) return;
+  backward_weight(ctx, x, dy, gradients);
 }
 void LinearWeights::backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx,
                                   const ops::LinearOutput& output) const {

@@ -2,12 +2,21 @@
 
 namespace ditrain::nn {
 
-MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
+MlpWeights declare_mlp(const Declarations& block, const DitConfig& c) {
+  const int64_t C = c.hidden_size, F = c.mlp_size();
+  MlpWeights w;
+  w.fc1 = block.linear({.name = "mlp.fc1", .weight = {F, C}, .cut = Cut::kOutputs, .diffusers = {"ff.net.0.proj"}});
+  w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .cut = Cut::kInputs, .diffusers = {"ff.net.2"}});
+  return w;
+}
+
+MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const MlpWeights& w,
                  const TokenStream& stream, AttentionHalf& first_half)
-    : Node("blocks." + std::to_string(index) + ".mlp", {w.fc1.w, w.fc1.b, w.fc2.w, w.fc2.b}),
+    : Node("blocks." + std::to_string(index) + ".mlp", w.in_arena()),
       weights_(w),
       stream_(stream),
       first_half_(first_half) {
+  weights_.fc1.products = weights_.fc2.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   const int64_t F = c.mlp_size() / stream.tensor.size;
   const DType half = stream.activations;

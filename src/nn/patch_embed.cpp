@@ -6,9 +6,24 @@
 
 namespace ditrain::nn {
 
+// The table is a parameter of the model itself, hence before its modules. diffusers computes it.
+PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& c) {
+  PatchEmbedWeights w;
+  w.pos_embed = model.parameter({.name = "pos_embed",
+                                 .full_shape = {1, c.tokens(), c.hidden_size},
+                                 .initial = Initial::from_table([c] {
+                                   return sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
+                                 }),
+                                 .trainable = false});
+  w.proj = model.linear({.name = "x_embedder.proj",
+                         .weight = {c.hidden_size, c.in_channels, c.patch_size, c.patch_size},
+                         .diffusers = {"pos_embed.proj"}});
+  return w;
+}
+
 PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights,
                        const TokenStream& stream)
-    : Node("x_embedder", {weights.proj.w, weights.proj.b}), patch_(c.patch_size), weights_(weights), stream_(stream) {
+    : Node("x_embedder", weights.in_arena()), patch_(c.patch_size), weights_(weights), stream_(stream) {
   image = tape.keep(*this, "image", {stream.batch, c.in_channels, c.input_height, c.input_width});
 }
 

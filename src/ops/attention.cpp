@@ -1,9 +1,13 @@
 #include "ditrain/ops/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/gemm.hpp"
 
 namespace ditrain::ops {
@@ -62,45 +66,175 @@ void for_heads(Context& ctx, const Sizes& s, const F& f) {
   });
 }
 
+constexpr float kLayerEps = 1e-5f, kRmsEps = 1e-6f;  // torch's default for LayerNorm; timm's and LightningDiT's RMSNorm
+
+// The terms of a norm, held in place.
+struct PinnedNorm {
+  PinnedNorm(const char* op, const HeadNorm& norm, int64_t D) : layer(norm.q_bias.defined()) {
+    const std::vector<Tensor> terms = norm.terms();
+    DITRAIN_CHECK(norm.k_weight.defined() == norm.exists() && norm.k_bias.defined() == layer, "half a norm");
+    for (const Tensor& t : terms) expect_shape(op, "a scale or shift of queries or keys", t, {D}), pins.emplace_back(t);
+    if (terms.empty()) return;
+    const size_t k = layer ? 2 : 1;
+    q = {pins[0], layer ? pins[1].get() : nullptr}, key = {pins[k], layer ? pins[k + 1].get() : nullptr};
+  }
+  struct Terms {
+    const float *weight = nullptr, *bias = nullptr;
+  };
+  bool layer;
+  std::deque<Pin<float>> pins;
+  Terms q, key;
+  int64_t number() const { return int64_t(pins.size()); }
+
+  template <class E>
+  void forward(const E* x, int64_t stride, const Terms& terms, E* y, int64_t rows, int64_t D) const {
+    if (layer)
+      kernels::layer_norm_forward(x, stride, terms.weight, terms.bias, y, rows, D, kLayerEps);
+    else
+      kernels::rms_norm_forward(x, stride, terms.weight, y, rows, D, kRmsEps);
+  }
+  // dterms: the weight's D gradients, then the bias's.
+  template <class E>
+  void backward(const E* x, int64_t stride, const Terms& terms, const E* dy, E* dx, float* dterms, int64_t rows,
+                int64_t D) const {
+    if (layer)
+      kernels::layer_norm_backward(x, stride, terms.weight, dy, dx, dterms, dterms + D, rows, D, kLayerEps);
+    else
+      kernels::rms_norm_backward(x, stride, terms.weight, dy, dx, dterms, rows, D, kRmsEps);
+  }
+};
+
+// Copies rows of D elements; other heads lie between them in one of the two, where no hardware fetches ahead.
 template <class E>
-void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+void copy_rows(const E* from, int64_t from_stride, E* to, int64_t to_stride, int64_t rows, int64_t D) {
+  constexpr int64_t kRowsAhead = 16, kLine = 64 / int64_t{sizeof(E)};
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; r + kRowsAhead < rows && j < D; j += kLine) {
+      __builtin_prefetch(from + (r + kRowsAhead) * from_stride + j, 0, 2);
+      __builtin_prefetch(to + (r + kRowsAhead) * to_stride + j, 1, 2);
+    }
+    std::copy_n(from + r * from_stride, D, to + r * to_stride);
+  }
+}
+
+// A worker's scratch for one head: that of the attention, and with a norm room for q, k and v, and for their gradients.
+template <class E>
+struct Scratch {
+  Scratch(Context& ctx, const parallel::Worker& w, const Sizes& s, int64_t copies) {
+    const size_t attention_bytes = (kernels::attention_scratch_bytes(s.T, s.D) + 63) / 64 * 64;
+    const size_t copy_bytes = (size_t(3 * s.T * s.D) * sizeof(E) + 63) / 64 * 64;
+    attention = ctx.scratch(w, attention_bytes + size_t(copies) * copy_bytes);
+    char* first = static_cast<char*>(attention) + attention_bytes;
+    qkv = reinterpret_cast<E*>(first), dqkv = reinterpret_cast<E*>(first + copy_bytes);
+  }
+  void* attention;
+  E *qkv, *dqkv;
+};
+
+// The head with q and k normalised, one behind the other in `to`.
+template <class E>
+kernels::AttentionHead normalised(const Sizes& s, const PinnedNorm& norm, const kernels::AttentionHead& head, E* to) {
+  const int64_t each = s.T * s.D, stride = head.qkv_stride;
+  norm.forward(static_cast<const E*>(head.q), stride, norm.q, to, s.T, s.D);
+  norm.forward(static_cast<const E*>(head.k), stride, norm.key, to + each, s.T, s.D);
+  copy_rows(static_cast<const E*>(head.v), stride, to + 2 * each, s.D, s.T, s.D);
+  kernels::AttentionHead result = head;
+  result.q = to, result.k = to + each, result.v = to + 2 * each, result.qkv_stride = s.D, result.next = 0;
+  return result;
+}
+
+template <class E>
+void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                 const PinnedNorm& norm) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
   for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
-    kernels::attention_forward(s.head(pqkv.get(), b, h, next), pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T,
-                               ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
+    const Scratch<E> scratch(ctx, w, s, norm.number() > 0 ? 1 : 0);
+    kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
+    if (norm.number() > 0) head = normalised(s, norm, head, scratch.qkv);
+    kernels::attention_forward(head, pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T, scratch.attention);
   });
 }
 
 template <class E>
 void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                  const Tensor& dout, const Tensor& dqkv) {
+                  const Tensor& dout, const Tensor& dqkv, const PinnedNorm& norm, float* dterms) {
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
   for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
-    const int64_t o = s.out_offset(b, h);
-    E* dq = pdqkv + s.qkv_offset(b, h);
-    kernels::attention_backward(s.head(pqkv.get(), b, h, next), pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq,
-                                dq + s.H * s.D, dq + 2 * s.H * s.D,
-                                ctx.scratch(w, kernels::attention_scratch_bytes(s.T, s.D)));
+    const Scratch<E> scratch(ctx, w, s, norm.number() > 0 ? 2 : 0);
+    const int64_t o = s.out_offset(b, h), each = s.T * s.D, width = s.H * s.D;
+    const auto attention = [&](const kernels::AttentionHead& head, E* dq, E* dk, E* dv) {
+      kernels::attention_backward(head, pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq, dk, dv, scratch.attention);
+    };
+    const kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
+    E *dq = pdqkv + s.qkv_offset(b, h), *dk = dq + width, *dv = dk + width;
+    if (norm.number() == 0) return attention(head, dq, dk, dv);
+    E* dy = scratch.dqkv;
+    attention(normalised(s, norm, head, scratch.qkv), dy, dy + each, dy + 2 * each);
+    float* of_head = dterms + (b * s.H + h) * norm.number() * s.D;
+    const int64_t stride = head.qkv_stride, half = norm.number() / 2 * s.D;
+    norm.backward(static_cast<const E*>(head.q), stride, norm.q, dy, dq, of_head, s.T, s.D);
+    norm.backward(static_cast<const E*>(head.k), stride, norm.key, dy + each, dk, of_head + half, s.T, s.D);
+    copy_rows(dy + 2 * each, s.D, dv, stride, s.T, s.D);
   });
 }
 
 }  // namespace
 
-void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse) {
-  const Sizes s("attention_forward", qkv, num_heads, out, lse);
+std::vector<Tensor> HeadNorm::terms() const {
+  std::vector<Tensor> all;
+  for (const Tensor& t : {q_weight, q_bias, k_weight, k_bias})
+    if (t.defined()) all.push_back(t);
+  return all;
+}
+
+void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
+                       const HeadNorm& norm) {
+  constexpr const char* kOp = "attention_forward";
+  const Sizes s(kOp, qkv, num_heads, out, lse);
+  const PinnedNorm terms(kOp, norm, s.D);
   const auto forward = qkv.dtype() == DType::kBF16 ? forward_all<BFloat16> : forward_all<float>;
-  forward(ctx, s, qkv, out, lse);
+  forward(ctx, s, qkv, out, lse, terms);
 }
 
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                        const Tensor& dout, const Tensor& dqkv) {
-  const Sizes s("attention_backward", qkv, num_heads, out, lse);
-  expect_shape("attention_backward", "dout", dout, out.shape());
-  expect_shape("attention_backward", "dqkv", dqkv, qkv.shape());
+                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm, const Tensor& dterms) {
+  constexpr const char* kOp = "attention_backward";
+  const Sizes s(kOp, qkv, num_heads, out, lse);
+  expect_shape(kOp, "dout", dout, out.shape());
+  expect_shape(kOp, "dqkv", dqkv, qkv.shape());
+  const PinnedNorm terms(kOp, norm, s.D);
+  std::optional<Pin<float>> gradients;
+  if (norm.exists()) {
+    expect_shape(kOp, "dterms", dterms, {s.B, s.H, terms.number(), s.D});
+    gradients.emplace(dterms);
+  }
   const auto backward = qkv.dtype() == DType::kBF16 ? backward_all<BFloat16> : backward_all<float>;
-  backward(ctx, s, qkv, out, lse, dout, dqkv);
+  backward(ctx, s, qkv, out, lse, dout, dqkv, terms, gradients ? gradients->get() : nullptr);
+}
+
+void sum_over_heads(Context& ctx, const Tensor& dterms, const Tensor& sums) {
+  expect_shape("sum_over_heads", "sums", sums, {dterms.dim(2), dterms.dim(3)});
+  const int64_t n = sums.size(), heads = dterms.size() / n;
+  constexpr int64_t kGrain = 16;  // one cache line
+  const Pin<float> from(dterms), to(sums);
+  ctx.for_range(n, kGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::copy(from + begin, from + end, to + begin);
+    for (int64_t i = 1; i < heads; ++i) kernels::add(from + i * n + begin, to + begin, end - begin);
+  });
+}
+
+void set_gradients(Context& ctx, const Tensor& sums, const HeadNorm& gradients, bool accumulate) {
+  const std::vector<Tensor> terms = gradients.terms();
+  DITRAIN_CHECK(int64_t(terms.size()) == sums.dim(0), "gradients of another norm");
+  ctx.run_alone(WorkKind::kElementwise, [&] {
+    for (size_t i = 0; i < terms.size(); ++i) {
+      const Tensor row = sums.slice(int64_t(i) * sums.dim(1), terms[i].shape());
+      if (!accumulate) copy(row, terms[i]);
+      if (accumulate) kernels::add(Pin<float>(row).get(), Pin<float>(terms[i]).get(), row.size());
+    }
+  });
 }
 
 }  // namespace ditrain::ops

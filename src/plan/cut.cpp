@@ -9,6 +9,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/measure.hpp"
+#include "ditrain/nn/dit.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -25,11 +26,10 @@ struct Reads {
     return (own + spread / clusters) / mine + spread * (clusters - 1) / clusters / other;
   }
 };
-Reads reads_of(ops::Cut cut, const nn::DitConfig& m, int64_t micro_batch, int clusters) {
-  const double C = double(m.hidden_size), F = double(m.mlp_size()), M = double(micro_batch * m.tokens());
-  const double weights = 4 * C * C + 2 * C * F, inputs = M * (3 * C + F);
-  if (cut == ops::Cut::kSamples) return {.own = inputs / clusters, .spread = weights};
-  return {.own = 0, .spread = weights / clusters + inputs};
+Reads reads_of(ops::Cut cut, const nn::ProductReads& block, int64_t micro_batch, int clusters) {
+  const double inputs = double(micro_batch) * block.inputs;
+  if (cut == ops::Cut::kSamples) return {.own = inputs / clusters, .spread = block.weights};
+  return {.own = 0, .spread = block.weights / clusters + inputs};
 }
 
 }  // namespace
@@ -97,8 +97,9 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
     return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with as many samples each, {:.0f} % of "
                                      "the workers would wait",
                                      least, workers, 100 * idle));
-  const Reads samples = reads_of(Cut::kSamples, config.model, micro_batch, clusters);
-  const Reads columns = reads_of(Cut::kN, config.model, micro_batch, clusters);
+  const nn::ProductReads block = nn::block_reads(config.model);
+  const Reads samples = reads_of(Cut::kSamples, block, micro_batch, clusters);
+  const Reads columns = reads_of(Cut::kN, block, micro_batch, clusters);
   const bool by_samples = samples.seconds(clusters, bandwidth) <= columns.seconds(clusters, bandwidth);
   const Reads &taken = by_samples ? samples : columns, &left = by_samples ? columns : samples;
   std::string why = fmt::format("auto: in a block each reads {:.1f} M values so, {:.1f} M the other way",

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/plan/memory_plan.hpp"
@@ -16,10 +15,9 @@ constexpr int64_t kLeastBucket = 1024;  // elements
 std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
   if (replicas == 1 || !config.dist.engine || config.dist.reproducible || config.dist.adaln == "reduce") return {};
   if (!config::products_are_equal_on_all_ranks(config)) return {};
-  constexpr std::string_view kWeight = "adaLN_modulation.1.weight";
   std::vector<FactorLayer> layers;
   for (const autograd::Parameter* w : layout.state_dict()) {
-    if (!w->name.ends_with(kWeight)) continue;
+    if (!w->offers_gradient) continue;
     const autograd::Parameter& b = layout.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
     const FactorLayer layer{w->name, b.name, w->shape[0], w->shape[1], {w->slice.begin, b.slice.end}};
     if (config.train.global_batch * layer.row_elements() <= w->size()) layers.push_back(layer);

@@ -66,7 +66,7 @@ size_t MemoryPlan::total() const {
 }
 
 nn::PassOptions pass_options(const config::Config& config) {
-  return {.recompute = nn::recompute_named(config.train.recompute), .precision = config::precision_of(config)};
+  return {.recompute = config.train.recompute, .precision = config::precision_of(config)};
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size) {
@@ -91,7 +91,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size) {
                 {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
                 {"EMA", share, state},
                 tree_of_sums(config, world_size, model.parameters().arena_size()),
-                {"kept activations", batch + ", train.recompute: " + config.train.recompute, pass.tape().kept_bytes()},
+                {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
+                 pass.tape().kept_bytes()},
                 {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
@@ -135,12 +136,13 @@ int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, in
 std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  const std::vector<std::string> modes = nn::recompute_names();
-  for (size_t mode = size_t(nn::recompute_named(config.train.recompute)) + 1; mode < modes.size(); ++mode) {
-    config.train.recompute = modes[mode];
+  const nn::Recompute now = config.train.recompute;
+  for (const auto& [word, mode] : nn::words_of(now)) {
+    if (mode <= now) continue;
+    config.train.recompute = mode;
     const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
     if (fits <= without) continue;
-    s += "\n  --set train.recompute=" + modes[mode];
+    s += fmt::format("\n  --set train.recompute={}", word);
     if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
   }
   return s;

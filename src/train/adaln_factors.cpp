@@ -9,8 +9,24 @@ namespace ditrain::train {
 
 AdalnFactors::AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx)
     : plan_(plan), store_(store), ctx_(ctx) {
-  rows_.of_batch = plan.factor_rows;
-  for (const plan::FactorLayer& layer : plan.factors) rows_.weights.push_back(&store.find(layer.weight));
+  for (const plan::FactorLayer& layer : plan.factors) weights_.push_back(&store.find(layer.weight));
+}
+
+bool AdalnFactors::take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
+                        autograd::Gradients) const {
+  const auto found = std::find(weights_.begin(), weights_.end(), &w);
+  if (found == weights_.end()) return false;
+  const plan::FactorLayer& layer = plan_.factors[size_t(found - weights_.begin())];
+  const int64_t N = layer.outputs, K = layer.inputs;
+  const Pin<float> from_dy(dy), from_x(x), place(rows_of(w, layer));
+  float* rows = place + first_ * (N + K);
+  ctx.for_range(dy.dim(0), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t s = begin; s < end; ++s) {
+      std::memcpy(rows + s * (N + K), from_dy + s * N, size_t(N) * sizeof(float));
+      std::memcpy(rows + s * (N + K) + N, from_x + s * K, size_t(K) * sizeof(float));
+    }
+  });
+  return true;
 }
 
 void AdalnFactors::allocate(dist::GradientBuckets& buckets) {
@@ -43,7 +59,7 @@ void AdalnFactors::multiply(const plan::FactorLayer& layer) {
   const int64_t rows = plan_.factor_rows, N = layer.outputs, K = layer.inputs;
   const Tensor dy = dy_.slice(0, {rows, N}), x = x_.slice(0, {rows, K});
   {
-    const Pin<float> place(rows_.place_in(w)), dy_to(dy), x_to(x);
+    const Pin<float> place(rows_of(w, layer)), dy_to(dy), x_to(x);
     ctx_.for_range(rows, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       for (int64_t row = begin; row < end; ++row) {
         std::memcpy(dy_to + row * N, place + row * (N + K), size_t(N) * sizeof(float));

@@ -14,18 +14,6 @@ namespace {
 
 constexpr int64_t kReferenceImages = 4000;
 
-diffusion::SamplerConfig sampler_of(const config::Config& c) {
-  // Pixel models are limited to the range of their data; what latents are limited to is not known.
-  const bool pixels = c.data.kind != "latents";
-  const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
-  return {.kind = c.sample.sampler,
-          .spacing = c.sample.steps,
-          .eta = 0,
-          .clip_denoised = pixels,
-          .cfg_scale = guided ? c.sample.cfg_scale : 1.0,
-          .cfg_channels = c.sample.cfg_channels == "all" ? -1 : 3};
-}
-
 // The images of all ranks, in order, on rank 0.
 std::vector<float> gather_images(dist::Communicator& comm, const std::vector<float>& mine) {
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));

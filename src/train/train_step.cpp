@@ -12,7 +12,7 @@ namespace {
 
 nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync) {
   nn::PassOptions options = plan::pass_options(plan.config);
-  options.adaLN_factors = &sync.factor_rows();
+  options.sink = &sync.weight_gradients();
   return options;
 }
 
@@ -24,12 +24,11 @@ TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicat
       model_(model),
       comm_(comm),
       ctx_(ctx),
-      schedule_(diffusion::make_schedule(plan.config.diffusion.schedule, plan.config.diffusion.num_steps)),
-      rules_(diffusion::make_rules(plan.config.diffusion, plan.config.model.learn_sigma)),
+      process_(diffusion::make_process(plan.config.diffusion, plan.config.model.learn_sigma)),
       shape_{plan.config.model.in_channels, plan.config.model.pixels()},
       sync_(plan_, model, comm, ctx, group),
       pass_(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan, sync_)),
-      t_(size_t(plan.micro_batch)),
+      time_(size_t(plan.micro_batch)),
       terms_(size_t(plan.micro_batch)) {
   ctx.set_cut(plan.cut.cut);
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
@@ -72,24 +71,24 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   std::vector<RandomKey> noise_keys;
   for (int64_t i = 0; i < plan_.micro_batch; ++i) {
     const auto s = uint64_t(step), g = uint64_t(micro.place.first_sample + i);
-    t_[size_t(i)] = int64_t(RandomKey(seed, Stream::kTimestep, s, g).below(0, uint64_t(schedule_.num_steps())));
-    pass_.t()[size_t(i)] = double(schedule_.timestep_map[size_t(t_[size_t(i)])]);
+    time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
+    pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
     const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
     pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
   }
   ops::fill_normal(ctx_, noise_keys, elements, noise);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    diffusion::q_sample(schedule_, micro.images, noise, t_.data(), x, elements, begin, end);
+    diffusion::q_sample(*process_, micro.images, noise, time_.data(), x, elements, begin, end);
   });
 }
 
 void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
   const Pin<float> x(pass_.image()), noise(noise_), out(pass_.out()), dout(pass_.dout());
-  const diffusion::LossBatch batch{micro.images, x, noise, t_.data(), out};
+  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out};
   const double weight = 1.0 / double(plan_.config.train.global_batch);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    diffusion::training_loss(schedule_, rules_, shape_, batch, weight, dout, terms_.data(), begin, end);
+    diffusion::training_loss(*process_, shape_, batch, weight, dout, terms_.data(), begin, end);
   });
   for (const diffusion::LossTerms& term : terms_)
     facts.loss += weight * term.loss, facts.mse += weight * term.mse, facts.vb += weight * term.vb;

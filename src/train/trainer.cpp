@@ -110,6 +110,7 @@ class Run {
   void finish();
 
   const config::Config config_;
+  const double flop_per_image_ = 6.0 * nn::forward_macs(config_.model);
   const TrainOptions& options_;
   dist::Communicator& comm_;
   double start_s_;
@@ -301,7 +302,7 @@ StepMetrics Run::one_step() {
     batch = loader_->next();
   }
   StepResult result = step_.run(batch, progress_, facts());
-  const double step_s = now_s() - start, flop = 6.0 * nn::forward_macs(config_.model);
+  const double step_s = now_s() - start, flop = flop_per_image_;
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
   StepMetrics m;
   m.seconds.add(waited.seconds), m.seconds.add(result.log.seconds);

@@ -20,7 +20,7 @@ constexpr double kTableTolerance = 2e-11;
 
 void verify_tables(Verification& v, const std::string& name) {
   const Shape length = v.shape(name + ".betas", 1, 100000);
-  const Schedule s = diffusion::make_schedule(name, length[0]);
+  const Schedule s = diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>(name), length[0]);
   const std::pair<const char*, const std::vector<double>&> tables[] = {
       {"betas", s.betas},
       {"alphas_cumprod", s.alphas_cumprod},
@@ -52,14 +52,15 @@ void verify_respacing(Verification& v, const Schedule& base) {
 }
 
 struct Batch {
-  Batch(Verification& v, const Schedule& s) : schedule(s) {
+  Batch(Verification& v, int64_t num_steps) : base({.num_steps = num_steps}) {
     N = v.setting("cfg.N", 1, 4096);
     const int64_t C = v.setting("cfg.C", 1, 64), H = v.setting("cfg.H", 1, 1024);
     shape = {.channels = C, .pixels = H * H};
     data = {N, C, H, H}, learned = {N, 2 * C, H, H};
     x0 = v.f32("x_start", data), noise = v.f32("noise", data), stub = v.f32("stub", learned);
     x_t = v.f32("q_sample.x_t", data);
-    t = v.i64("t", {N}, 0, s.num_steps() - 1);
+    t = v.i64("t", {N}, 0, num_steps - 1);
+    time.assign(t.begin(), t.end());
   }
   /// The frozen model output, without its variance channels if they are not learned.
   std::vector<float> output(bool learn_sigma) const {
@@ -69,22 +70,25 @@ struct Batch {
     for (int64_t i = 0; i < N; ++i) first.insert(first.end(), stub.begin() + 2 * i * n, stub.begin() + (2 * i + 1) * n);
     return first;
   }
-  const Schedule& schedule;
+  diffusion::Config base;
   int64_t N = 0;
   diffusion::Shape shape;
   Shape data, learned;
   std::vector<float> x0, noise, stub, x_t;
   std::vector<int64_t> t;
+  std::vector<double> time;  ///< the same as times of the process
 };
 
 void verify_forward_process(Verification& v, const Batch& b) {
   const int64_t n = b.shape.elements();
   std::vector<float> x_t(b.x0.size()), mean(b.x0.size());
-  diffusion::q_sample(b.schedule, b.x0.data(), b.noise.data(), b.t.data(), x_t.data(), n, 0, b.N);
-  diffusion::q_posterior_mean(b.schedule, b.x0.data(), b.x_t.data(), b.t.data(), mean.data(), n, 0, b.N);
+  const auto process = diffusion::make_process(b.base, true);
+  const Schedule& schedule = diffusion::as_ddpm(*process).schedule();
+  diffusion::q_sample(*process, b.x0.data(), b.noise.data(), b.time.data(), x_t.data(), n, 0, b.N);
+  diffusion::q_posterior_mean(schedule, b.x0.data(), b.x_t.data(), b.t.data(), mean.data(), n, 0, b.N);
   std::vector<double> log_variance;
   for (const int64_t t : b.t)
-    log_variance.insert(log_variance.end(), size_t(n), b.schedule.posterior_log_variance_clipped[size_t(t)]);
+    log_variance.insert(log_variance.end(), size_t(n), schedule.posterior_log_variance_clipped[size_t(t)]);
   v.check_both("q_sample.x_t", b.data, to_f64(x_t), kTight);
   v.check_both("q_posterior.mean", b.data, to_f64(mean), kTight);
   v.check_both("q_posterior.log_variance", b.data, log_variance, kTight);
@@ -106,8 +110,10 @@ void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
   const std::vector<float> out = b.output(c.learn_sigma);
   std::vector<float> dout(out.size());
   std::vector<diffusion::LossTerms> terms(size_t(b.N));
-  diffusion::training_loss(b.schedule, diffusion::make_rules({.loss = c.loss}, c.learn_sigma), b.shape,
-                           {b.x0.data(), b.x_t.data(), b.noise.data(), b.t.data(), out.data()}, 1.0 / double(b.N),
+  diffusion::Config config = b.base;
+  config.loss = diffusion::named<diffusion::Objective>(c.loss);
+  diffusion::training_loss(*diffusion::make_process(config, c.learn_sigma), b.shape,
+                           {b.x0.data(), b.x_t.data(), b.noise.data(), b.time.data(), out.data()}, 1.0 / double(b.N),
                            dout.data(), terms.data(), 0, b.N);
   std::vector<double> mse, vb, loss;
   for (const auto& term : terms) mse.push_back(term.mse), vb.push_back(term.vb), loss.push_back(term.loss);
@@ -120,22 +126,26 @@ void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
 
 struct ReverseCase {
   const char* name;
-  const char *prediction, *variance;
+  const char* prediction;
+  diffusion::Variance variance;
   bool learn_sigma, clip;
   double variance_tolerance, pred_x0_tolerance;
 };
-constexpr ReverseCase kReverseCases[] = {{"ls1_clip", "epsilon", "auto", true, true, 9e-6, 3e-5},
-                                         {"ls1_noclip", "epsilon", "auto", true, false, 9e-6, 3e-6},
-                                         {"large_noclip", "epsilon", "fixed_large", false, false, kTight, 3e-6},
-                                         {"small_clip", "epsilon", "fixed_small", false, true, kTight, 3e-5},
-                                         {"xstart_noclip", "x0", "auto", true, false, 9e-6, kTight}};
+using enum diffusion::Variance;
+constexpr ReverseCase kReverseCases[] = {{"ls1_clip", "epsilon", kAuto, true, true, 9e-6, 3e-5},
+                                         {"ls1_noclip", "epsilon", kAuto, true, false, 9e-6, 3e-6},
+                                         {"large_noclip", "epsilon", kFixedLarge, false, false, kTight, 3e-6},
+                                         {"small_clip", "epsilon", kFixedSmall, false, true, kTight, 3e-5},
+                                         {"xstart_noclip", "x0", kAuto, true, false, 9e-6, kTight}};
 
 void verify_reverse_process(Verification& v, const Batch& b, const ReverseCase& c) {
   const std::vector<float> out = b.output(c.learn_sigma);
-  const diffusion::Rules rules =
-      diffusion::make_rules({.prediction = c.prediction, .variance = c.variance}, c.learn_sigma);
+  diffusion::Config config = b.base;
+  config.prediction = diffusion::named<diffusion::Prediction>(c.prediction), config.variance = c.variance;
+  const auto process = diffusion::make_process(config, c.learn_sigma);
+  const diffusion::Ddpm& ddpm = diffusion::as_ddpm(*process);
   std::vector<float> mean(b.x0.size()), variance(mean), log_variance(mean), pred_x0(mean);
-  diffusion::p_mean_variance(b.schedule, rules, b.shape, c.clip, b.x_t.data(), b.t.data(), out.data(),
+  diffusion::p_mean_variance(ddpm.schedule(), ddpm.rules(), b.shape, c.clip, b.x_t.data(), b.t.data(), out.data(),
                              {mean.data(), variance.data(), log_variance.data(), pred_x0.data()}, 0, b.N);
   const std::string name = std::string("pmv.") + c.name;
   const Per sample = Per::row(b.N);
@@ -150,9 +160,9 @@ void verify_reverse_process(Verification& v, const Batch& b, const ReverseCase& 
 void verify_diffusion(Verification& v) {
   verify_tables(v, "linear");
   verify_tables(v, "squaredcos_cap_v2");
-  const Schedule base = diffusion::make_schedule("linear", v.shape("linear.betas", 1, 100000)[0]);
-  verify_respacing(v, base);
-  const Batch batch(v, base);
+  const int64_t num_steps = v.shape("linear.betas", 1, 100000)[0];
+  verify_respacing(v, diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), num_steps));
+  const Batch batch(v, num_steps);
   verify_forward_process(v, batch);
   for (const LossCase& c : kLossCases) verify_loss(v, batch, c);
   for (const ReverseCase& c : kReverseCases) verify_reverse_process(v, batch, c);

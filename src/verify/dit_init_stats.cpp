@@ -1,8 +1,10 @@
-// Default initialisation of DiT-S/2: the rule of every parameter, the statistics that one initialisation of the
-// reference had, and those of ours; random numbers differ, so statistics are held against what the rule allows.
+// Default initialisation of DiT-S/2, or of another model that the file names: the rule of every parameter, the
+// statistics that one initialisation of the reference had, and those of ours; random numbers differ, so statistics are
+// held against what the rule allows.
 #include <algorithm>
 #include <cmath>
 
+#include "ditrain/base/error.hpp"
 #include "kinds.hpp"
 #include "model.hpp"
 
@@ -16,16 +18,21 @@ struct Rule {
   double size;  ///< bound of the uniform, deviation of the normal distribution
 };
 
-bool contains(const std::string& text, const char* part) { return text.find(part) != text.npos; }
-
-/// Linear weights are xavier-uniform over the whole matrix (q, k and v as one), the patch projection as [C, in P P].
+/// What the parameter declares.
 Rule rule_of(const autograd::Parameter& p) {
-  if (p.name == "pos_embed") return {kTable, 0};
-  if (p.name.ends_with(".bias") || contains(p.name, "adaLN_modulation") || p.name == "final_layer.linear.weight")
-    return {kZero, 0};
-  if (p.name.starts_with("t_embedder.") || p.name.starts_with("y_embedder.")) return {kNormal, 0.02};
-  const double outputs = double(p.shape[0]), inputs = double(p.size()) / outputs;
-  return {kUniform, std::sqrt(6.0 / (inputs + outputs))};
+  using Kind = autograd::Initial::Kind;
+  switch (p.initial.kind) {
+    case Kind::kTable:
+      return {kTable, 0};
+    case Kind::kNormal:
+      return {kNormal, p.initial.size};
+    case Kind::kXavierUniform:
+      return {kUniform, autograd::xavier_bound(p.full_shape)};
+    case Kind::kConstant:
+      break;
+  }
+  DITRAIN_CHECK(p.initial.size == 0, p.name + " starts at another constant, which the fixture has no rule for");
+  return {kZero, 0};
 }
 
 struct Statistics {
@@ -88,19 +95,10 @@ void allow(const Rule& rule, const autograd::Parameter& p, const Tensor& table, 
   }
 }
 
-nn::DitConfig read_config(Verification& v) {
-  nn::DitConfig config;  // DiT-S/2 on 32 x 32 x 4 with 1000 classes, unless the file says otherwise
-  nn::apply_name(config);
-  if (v.has("cfg.input_size")) config.input_height = config.input_width = v.setting("cfg.input_size", 2, 256);
-  if (v.has("cfg.num_classes")) config.num_classes = v.setting("cfg.num_classes", 1, 100000);
-  nn::validate(config);
-  return config;
-}
-
 }  // namespace
 
 void verify_dit_init_stats(Verification& v) {
-  nn::Dit model = lay_out(read_config(v));
+  nn::Dit model = lay_out(read_dit_config(v, "DiT-S/2"));
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 0);
   Allowed allowed;

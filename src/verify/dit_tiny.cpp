@@ -18,7 +18,8 @@ constexpr auto kInference = autograd::ParameterStore::For::kInference;
 ModelBatch read_batch(Verification& v, const nn::DitConfig& c) {
   const int64_t B = v.shape("x", 4, 65536)[0];
   if (B > kLargestBatch) throw InputError({.where = "dit_tiny", .what = "batch too large", .got = std::to_string(B)});
-  ModelBatch batch{.x = v.f32("x", image_shape(c, B)), .t = v.i64("t", {B}, 0, kTrainedSteps - 1), .y = {}};
+  const std::vector<int64_t> t = v.i64("t", {B}, 0, kTrainedSteps - 1);
+  ModelBatch batch{.x = v.f32("x", image_shape(c, B)), .t = {t.begin(), t.end()}, .y = {}};
   const std::vector<int64_t> labels = v.i64("y", {B}, 0, c.num_classes);
   const std::vector<int64_t> drop = v.i64("force_drop_ids", {B}, 0, 1);
   for (size_t i = 0; i < labels.size(); ++i) batch.y.push_back(drop[i] == 1 ? c.num_classes : labels[i]);

@@ -6,12 +6,15 @@ namespace ditrain::verify {
 
 void verify_ops(Verification& v);             ///< operations, forward and backward
 void verify_dit_tiny(Verification& v);        ///< a small model, forward and backward
-void verify_dit_s2_stats(Verification& v);    ///< DiT-S/2 at full size: loss, outputs, samples of the gradients
+void verify_dit_stats(Verification& v);       ///< a model at full size: loss, outputs, samples of the gradients
+void verify_blocks(Verification& v);          ///< one block, as it is and with normalised queries and keys
 void verify_pos_embed(Verification& v);       ///< positional tables
 void verify_dit_init_stats(Verification& v);  ///< distribution of initial weights
 void verify_diffusion(Verification& v);       ///< schedules, losses, posteriors
 void verify_train_traj(Verification& v);      ///< training runs of a small model
 void verify_sample_traj(Verification& v);     ///< sampling runs of a small model
+void verify_flow(Verification& v);            ///< flow matching, time shifts, v and min-SNR weights
+void verify_samplers(Verification& v);        ///< samplers on an analytic denoiser
 
 // Parts of verify_ops.
 void verify_elementwise_ops(Verification& v);

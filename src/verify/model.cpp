@@ -30,17 +30,21 @@ void fill_table(nn::Dit& model, const autograd::Parameter& pos_embed) {
 
 }  // namespace
 
-nn::DitConfig read_dit_config(Verification& v) {
+nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise) {
   nn::DitConfig c;
-  c.name = "custom";
-  c.input_height = c.input_width = v.setting("cfg.input_size", 1, 1024);
-  c.patch_size = v.setting("cfg.patch_size", 1, 64);
-  c.in_channels = v.setting("cfg.in_channels", 1, 64);
-  c.hidden_size = v.setting("cfg.hidden_size", 1, 8192);
-  c.depth = v.setting("cfg.depth", 1, 64);
-  c.num_heads = v.setting("cfg.num_heads", 1, 8192);
-  c.num_classes = v.setting("cfg.num_classes", 1, 100000);
-  c.learn_sigma = v.setting("cfg.learn_sigma", 0, 1) == 1;
+  c.name = v.metadata("model", otherwise);
+  nn::apply_name(c);
+  const auto setting = [&](const std::string& name, int64_t low, int64_t high, int64_t of_name) {
+    return c.name == "custom" || v.has("cfg." + name) ? v.setting("cfg." + name, low, high) : of_name;
+  };
+  c.input_height = c.input_width = setting("input_size", 1, 1024, c.input_height);
+  c.patch_size = setting("patch_size", 1, 64, c.patch_size);
+  c.in_channels = setting("in_channels", 1, 64, c.in_channels);
+  c.hidden_size = setting("hidden_size", 1, 8192, c.hidden_size);
+  c.depth = setting("depth", 1, 64, c.depth);
+  c.num_heads = setting("num_heads", 1, 8192, c.num_heads);
+  c.num_classes = setting("num_classes", 1, 100000, c.num_classes);
+  c.learn_sigma = setting("learn_sigma", 0, 1, c.learn_sigma ? 1 : 0) == 1;
   nn::validate(c);
   return c;
 }
@@ -89,7 +93,8 @@ Shape output_shape(const nn::DitConfig& c, int64_t batch) {
 }
 
 std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) {
-  auto pass = std::make_unique<nn::DitPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
+  auto pass =
+      std::make_unique<nn::DitPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
   expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
   pass->allocate();
   return pass;
@@ -97,7 +102,7 @@ std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::
 
 std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx) {
   std::copy(batch.x.begin(), batch.x.end(), Pin<float>(pass.image()).get());
-  pass.t().assign(batch.t.begin(), batch.t.end());
+  pass.t() = batch.t;
   pass.y() = batch.y;
   pass.forward(ctx);
   return to_vector(pass.out());
@@ -113,16 +118,14 @@ LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch,
   const nn::DitConfig& c = model.config();
   const int64_t B = int64_t(batch.t.size());
   const diffusion::Shape shape{.channels = c.in_channels, .pixels = c.pixels()};
-  const diffusion::Schedule schedule = diffusion::make_schedule("linear", kTrainedSteps);
-  const diffusion::Rules rules = diffusion::make_rules({.loss = "mse_vb"}, c.learn_sigma);
+  const auto process = diffusion::make_process({}, c.learn_sigma);  // as in the reference's training: mse_vb
+  const std::vector<double> t(batch.t.begin(), batch.t.end());
   std::vector<float> x_t(batch.x0.size()), dout(size_t(num_elements(output_shape(c, B))));
-  diffusion::q_sample(schedule, batch.x0.data(), batch.noise.data(), batch.t.data(), x_t.data(), shape.elements(), 0,
-                      B);
+  diffusion::q_sample(*process, batch.x0.data(), batch.noise.data(), t.data(), x_t.data(), shape.elements(), 0, B);
   LossResults r;
-  r.out = run_forward(pass, {x_t, batch.t, batch.y}, ctx);
-  std::vector<diffusion::LossTerms> terms(batch.t.size());
-  diffusion::training_loss(schedule, rules, shape,
-                           {batch.x0.data(), x_t.data(), batch.noise.data(), batch.t.data(), r.out.data()},
+  r.out = run_forward(pass, {x_t, t, batch.y}, ctx);
+  std::vector<diffusion::LossTerms> terms(t.size());
+  diffusion::training_loss(*process, shape, {batch.x0.data(), x_t.data(), batch.noise.data(), t.data(), r.out.data()},
                            1.0 / double(B), dout.data(), terms.data(), 0, B);
   run_backward(model, pass, dout, ctx);
   for (const diffusion::LossTerms& term : terms)

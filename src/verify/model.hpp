@@ -7,11 +7,13 @@
 
 namespace ditrain::verify {
 
-inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that every model fixture was made with
+inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that model fixtures were made with
 
-/// cfg.{input_size, patch_size, in_channels, hidden_size, depth, num_heads, num_classes, learn_sigma}.
-/// Errors:   InputError for sizes out of bounds or that do not fit together
-nn::DitConfig read_dit_config(Verification& v);
+/// The metadata's "model", a name as in configs, and cfg.{input_size, patch_size, in_channels, hidden_size, depth,
+/// num_heads, num_classes, learn_sigma}. Without a name, all of these have to be there; a model with a name has the
+/// public sizes where they are not. `otherwise`: the model of files that name none.
+/// Errors:   InputError for an unknown name, for sizes out of bounds or that do not fit together
+nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise = "custom");
 
 /// Layout of a model whose memory has been held against what a fixture may ask for.
 /// Errors:   InputError if its arenas would not be small
@@ -38,7 +40,7 @@ std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::
 
 struct ModelBatch {
   std::vector<float> x;    ///< [B, C, H, W]
-  std::vector<int64_t> t;  ///< [B]
+  std::vector<double> t;   ///< [B], as the model is given it
   std::vector<int64_t> y;  ///< [B], null class where dropped
 };
 /// out [B, O, H, W]

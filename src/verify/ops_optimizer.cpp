@@ -15,7 +15,7 @@ constexpr int64_t kLargest = 65536;
 /// A store with a single parameter of n values.
 struct OneParameter {
   explicit OneParameter(int64_t n) {
-    store.add("p", {n}, 0);
+    store.add("p", {n});
     store.allocate(autograd::ParameterStore::For::kTraining);
   }
   static void set(const Tensor& arena, const float* values, int64_t n) {

@@ -46,6 +46,7 @@ void print(std::ostream& out, const Report& report) {
   for (const Comparison& c : report.comparisons) print_line(out, c, int(width)), failed += c.passed ? 0 : 1;
   out.flags(flags);
   out.precision(precision);
+  for (const std::string& part : report.left_out) out << "  left out: " << part << '\n';
   out << report.file << ": ";
   if (!report.error.empty()) {
     out << "NOT RUN, " << report.error << '\n';
@@ -67,6 +68,7 @@ std::string to_json(const std::vector<Report>& reports) {
                       {"max_rel", worst->max_rel},
                       {"tolerance", worst->tolerance}};
     }
+    if (!report.left_out.empty()) one["left_out"] = report.left_out;
     if (!report.error.empty()) one["error"] = report.error;
     fixtures.push_back(std::move(one));
   }

@@ -57,7 +57,7 @@ struct Sampling {
     pass = make_pass(model, 2 * n, autograd::Mode::kInference);
   }
 
-  std::vector<float> run_model(const float* x, const int64_t* t, const int64_t* labels, ops::Context& ctx) {
+  std::vector<float> run_model(const float* x, const double* t, const int64_t* labels, ops::Context& ctx) {
     const int64_t rows = 2 * n;
     return run_forward(*pass, {{x, x + rows * shape.elements()}, {t, t + rows}, {labels, labels + rows}}, ctx);
   }
@@ -98,7 +98,7 @@ void check_halves(Verification& v, const std::string& name, const Shape& shape, 
 }
 
 void verify_guided_output(Verification& v, Sampling& s) {
-  const std::vector<int64_t> t(size_t(2 * s.n), kTrainedSteps - 1);
+  const std::vector<double> t(size_t(2 * s.n), kTrainedSteps - 1);
   const int64_t channels = s.config.out_channels();
   std::vector<float> out = s.run_model(s.z.data(), t.data(), s.y.data(), v.ctx());
   diffusion::guided_output(out.data(), s.n, s.shape.channels, channels, s.shape.pixels, s.cfg_scale, kGuidedChannels);
@@ -110,16 +110,16 @@ void verify_guided_output(Verification& v, Sampling& s) {
 /// Latents after each step.
 std::vector<std::vector<double>> sample(Sampling& s, const RunKind& run, ops::Context& ctx) {
   const std::string spacing = (run.ddim_spacing ? "ddim" : "") + std::to_string(s.steps);
-  const diffusion::SamplerConfig config{.kind = run.sampler,
+  const diffusion::SamplerConfig config{.sampler = diffusion::named<diffusion::Sampler>(run.sampler),
                                         .spacing = spacing,
                                         .eta = run.eta,
                                         .clip_denoised = run.clip,
                                         .cfg_scale = s.cfg_scale,
                                         .cfg_channels = kGuidedChannels};
-  const diffusion::Schedule base = diffusion::make_schedule("linear", kTrainedSteps);
+  const auto process = diffusion::make_process({}, s.config.learn_sigma);
   std::vector<float> x(s.z);
   std::vector<std::vector<double>> latents;
-  const auto model = [&](const float* in, const int64_t* t, const int64_t* labels, int64_t, float* out) {
+  const auto model = [&](const float* in, const double* t, const int64_t* labels, int64_t, float* out) {
     const std::vector<float> result = s.run_model(in, t, labels, ctx);
     std::copy(result.begin(), result.end(), out);
   };
@@ -127,9 +127,7 @@ std::vector<std::vector<double>> sample(Sampling& s, const RunKind& run, ops::Co
     std::copy_n(s.noise.begin() + (step * 2 * s.n + row) * s.shape.elements(), s.shape.elements(), out);
   };
   const auto keep = [&](int64_t, int64_t, const float* now) { latents.emplace_back(now, now + x.size()); };
-  config.validate(base.num_steps());
-  diffusion::sample_loop(diffusion::respace(base, spacing), diffusion::make_rules({}, s.config.learn_sigma), config,
-                         s.shape, model,
+  diffusion::sample_loop(*process, config, s.shape, model,
                          {.n = s.n,
                           .z = x.data(),
                           .labels = s.y.data(),

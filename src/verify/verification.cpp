@@ -37,6 +37,20 @@ Shape Verification::shape(const std::string& name, size_t dims, int64_t largest)
   return shape;
 }
 
+std::string Verification::metadata(const std::string& name, const std::string& otherwise) const {
+  const auto entry = file_.metadata().find(name);
+  return entry == file_.metadata().end() ? otherwise : entry->second;
+}
+
+std::string Verification::title_of(const io::SafetensorsFile& file) {
+  const auto entry = file.metadata().find("file");
+  if (entry == file.metadata().end())
+    throw InputError(
+        {.where = file.path(), .what = "not a reference fixture", .got = "no entry \"file\" in the header's metadata"});
+  const std::string name = entry->second, ending = ".safetensors";
+  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
+}
+
 std::string Verification::suffix() const {
   const auto entry = file_.metadata().find("key_suffix");
   if (entry == file_.metadata().end())
@@ -116,10 +130,23 @@ void Verification::check_exact(const std::string& name, const Shape& shape, cons
   add(name, "", std::move(c));
 }
 
+void Verification::leave_out(std::initializer_list<std::string_view> beginnings) {
+  for (const io::TensorView& t : file_.tensors())
+    for (const std::string_view beginning : beginnings)
+      if (t.name.starts_with(beginning)) used_.insert(t.name);
+}
+
 void Verification::add(const std::string& name, const std::string& quantity, Comparison comparison) {
   comparison.tensor = name, comparison.quantity = quantity;
   if (compared_.insert(name).second) ++report_.compared;
   report_.comparisons.push_back(std::move(comparison));
+}
+
+void Verification::leave_out(const std::string& prefix, const std::string& why) {
+  int64_t tensors = 0;
+  for (const io::TensorView& t : file_.tensors())
+    if (t.name.starts_with(prefix)) used_.insert(t.name), ++tensors;
+  if (tensors > 0) report_.left_out.push_back(prefix + "* (" + std::to_string(tensors) + " tensors): " + why);
 }
 
 void Verification::expect_all_used() const {

@@ -32,6 +32,11 @@ class Verification {
   /// Shape as in the file; does not count as use. Errors: InputError if the tensor is missing or not of `dims`
   /// dimensions, each from 1 to `largest`
   Shape shape(const std::string& name, size_t dims, int64_t largest) const;
+  /// An entry of the header's metadata, or `otherwise`.
+  std::string metadata(const std::string& name, const std::string& otherwise) const;
+  /// Its "file", which names the fixture, without the ending.
+  std::string title() const { return title_of(file_); }
+  static std::string title_of(const io::SafetensorsFile& file);
   /// What the keys of formula numbers end with.
   std::string suffix() const;
 
@@ -51,8 +56,13 @@ class Verification {
   void check_both(const std::string& name, const Tensor& got, double tolerance, Per per = {});
   /// Integers, exactly.
   void check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got);
+  /// Tensors of what this build does not offer, which are therefore compared with nothing: all whose names start so.
+  void leave_out(std::initializer_list<std::string_view> beginnings);
   /// A comparison made elsewhere with values of tensor `name`.
   void add(const std::string& name, const std::string& quantity, Comparison comparison);
+
+  /// Tensors whose names begin so are of something that this program does not have; the report says so.
+  void leave_out(const std::string& prefix, const std::string& why);
 
   /// Errors: InputError naming the first tensor of the file that was never read
   void expect_all_used() const;

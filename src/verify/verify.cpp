@@ -10,39 +10,35 @@ namespace {
 struct Kind {
   const char* name;  // the metadata's "file", without its ending
   void (*verify)(Verification&);
+  const char *begins = nullptr, *ends = nullptr;  // of other names of the kind: other models
+  bool has(const std::string& title) const {
+    return title == name || (begins != nullptr && title.starts_with(begins) && title.ends_with(ends));
+  }
 };
 constexpr Kind kKinds[] = {
     {"ops", verify_ops},
     {"dit_tiny", verify_dit_tiny},
-    {"dit_s2_stats", verify_dit_s2_stats},
+    {"blocks", verify_blocks},
     {"pos_embed", verify_pos_embed},
     {"dit_init_stats", verify_dit_init_stats},
+    {"dit_s2_stats", verify_dit_stats, "dit_", "_stats"},
     {"diffusion", verify_diffusion},
     {"train_traj", verify_train_traj},
     {"sample_traj", verify_sample_traj},
+    {"flow", verify_flow},
+    {"samplers", verify_samplers},
 };
 
-std::string kind_name(const io::SafetensorsFile& file) {
-  const auto entry = file.metadata().find("file");
-  if (entry == file.metadata().end())
-    throw InputError(
-        {.where = file.path(), .what = "not a reference fixture", .got = "no entry \"file\" in the header's metadata"});
-  std::string name = entry->second;
-  const std::string ending = ".safetensors";
-  if (name.ends_with(ending)) name.resize(name.size() - ending.size());
-  return name;
-}
-
 const Kind& find_kind(const io::SafetensorsFile& file) {
-  const std::string name = kind_name(file);
+  const std::string title = Verification::title_of(file);
   std::string known;
   for (const Kind& kind : kKinds) {
-    if (name == kind.name) return kind;
+    if (kind.has(title)) return kind;
     known += (known.empty() ? "" : ", ") + std::string(kind.name);
   }
   throw InputError({.where = file.path(),
                     .what = "fixtures of this kind are not available in this version",
-                    .got = name,
+                    .got = title,
                     .expected = known});
 }
 

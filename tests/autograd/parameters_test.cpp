@@ -14,11 +14,12 @@ namespace {
 
 // Layout: w at 0 (15 of 16 elements), b at 16 (16), v at 32 (17 of 32); the state dict sorts them as v, w, b.
 struct Rig {
+  Rig() { store.lay_out({&w, &b, &v}); }
   ParameterStore store;
-  Parameter& w = store.add("w", {3, 5}, 1);
-  Parameter& b = store.add("b", {16}, 2);
-  Parameter& frozen = store.add("frozen", {7}, 3, /*trainable=*/false);
-  Parameter& v = store.add("v", {17}, 0);
+  Parameter& v = store.add("v", {17});
+  Parameter& w = store.add("w", {3, 5});
+  Parameter& b = store.add("b", {16});
+  Parameter& frozen = store.add({.name = "frozen", .full_shape = {7}, .trainable = false});
 };
 
 bool all_zero(const Tensor& t) {
@@ -40,6 +41,19 @@ TEST_CASE("slices are whole multiples of 64 bytes, one after the other, and froz
   CHECK(rig.store.num_parameters() == 15 + 16 + 7 + 17);
   CHECK(rig.store.bytes(For::kInference) == (64 + 7) * sizeof(float));
   CHECK(rig.store.bytes(For::kTraining) == (5 * 64 + 7) * sizeof(float));
+}
+
+TEST_CASE("without an order of their own, arenas have that of adding") {
+  ParameterStore store;
+  const Parameter &a = store.add("a", {3}), &b = store.add("b", {20});
+  CHECK((a.slice.begin == 0 && a.slice.end == 16 && b.slice.begin == 16 && b.slice.end == 48));
+}
+
+TEST_CASE("an order of the arenas names each trainable parameter once") {
+  Rig rig;
+  CHECK_THROWS_AS(rig.store.lay_out({&rig.w, &rig.b}), LogicFault);
+  CHECK_THROWS_AS(rig.store.lay_out({&rig.w, &rig.b, &rig.w}), LogicFault);
+  CHECK_THROWS_AS(rig.store.lay_out({&rig.w, &rig.b, &rig.frozen}), LogicFault);
 }
 
 TEST_CASE("parameters are found by name, by arena element and in the order of the state dict") {

@@ -198,10 +198,10 @@ TEST_CASE("the slice of a node spans its trainable parameters") {
   Rig rig;
   Tape tape(Mode::kTraining);
   ParameterStore store;
-  store.add("before", {16}, 0);
-  Parameter& w = store.add("w", {16}, 1);
-  Parameter& frozen = store.add("frozen", {16}, 2, /*trainable=*/false);
-  Parameter& b = store.add("b", {3}, 3);
+  store.add("before", {16});
+  Parameter& w = store.add("w", {16});
+  Parameter& frozen = store.add({.name = "frozen", .full_shape = {16}, .trainable = false});
+  Parameter& b = store.add("b", {3});
   const auto& node = tape.record<Recorder>("node", rig.calls, std::vector<Parameter*>{&b, &frozen, &w});
   CHECK(node.parameter_slice().begin == 16);
   CHECK(node.parameter_slice().end == 48);

@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "io/temporary_folder.hpp"
 
@@ -80,7 +81,8 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
     INFO(path);
-    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"), model = checkpoint::find_weights(path, "model");
+    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"),
+                                    model = checkpoint::find_weights(path, "model");
     CHECK(ema.step == 40);
     CHECK(ema.config.model.hidden_size == 32);
     CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
@@ -102,6 +104,31 @@ TEST_CASE("weights without a config, or none at all, are refused") {
   CHECK_THROWS_WITH(checkpoint::find_weights(lonely, "ema"), Contains("no config"));
   put_file(tiny.folder / "config.yaml", config::to_yaml(tiny_run()));
   CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, "ema"))) == expected_weights(2));
+}
+
+TEST_CASE("weights with and without scales of queries and keys are not taken for each other") {
+  const auto run_with = [](nn::QkNorm qk_norm) {
+    config::Config config = tiny_run();
+    config.model.qk_norm = qk_norm;
+    return std::make_unique<TinyRun>(config);
+  };
+  const auto refusal = [&](nn::QkNorm of_file, nn::QkNorm of_model) -> std::string {
+    const auto tiny = run_with(of_file);
+    checkpoint::WeightsSource source = checkpoint::find_weights(tiny->run(), "ema");
+    source.config.model.qk_norm = of_model;
+    try {
+      checkpoint::load_model(source);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  using enum nn::QkNorm;
+  for (const nn::QkNorm same : {kNone, kRms, kLayer}) CHECK(refusal(same, same) == "accepted");
+  CHECK_THAT(refusal(kNone, kRms), Contains("attn.q_norm.weight is missing") && Contains("try model.qk_norm: none"));
+  CHECK_THAT(refusal(kRms, kLayer), Contains("attn.q_norm.bias is missing") && Contains("try model.qk_norm: rms"));
+  CHECK_THAT(refusal(kRms, kNone), Contains("is not one of this model's") && Contains("try model.qk_norm: rms"));
+  CHECK_THAT(refusal(kLayer, kRms), Contains("_norm.bias is not one") && Contains("try model.qk_norm: layer"));
 }
 
 TEST_CASE("dit export: public names and shapes, and it loads without anything beside it") {
@@ -191,7 +218,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   config::Config config = tiny_run();
   config.model.in_channels = 4;
   config.diffusion.num_steps = 500;
-  config.diffusion.prediction = "x0";
+  config.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
   const TinyRun tiny(config);
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
   const std::string out = tiny.folder / "diffusers";
@@ -220,6 +247,16 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }
 
+TEST_CASE("diffusers export names the prediction as diffusers does") {
+  for (const auto& [ours, theirs] : {std::pair{"epsilon", "epsilon"}, {"x0", "sample"}, {"v", "v_prediction"}}) {
+    TemporaryFolder folder;
+    config::Config config = tiny_run();
+    config.diffusion.prediction = diffusion::named<diffusion::Prediction>(ours);
+    checkpoint::export_diffusers(folder / "out", *test::random_model(test::tiny_config()), config, DType::kF32);
+    CHECK(read_json(folder / "out/scheduler/scheduler_config.json").at("prediction_type") == theirs);
+  }
+}
+
 TEST_CASE("diffusers export refuses what that class cannot express") {
   const auto refused = [](auto change, const std::string& text) {
     nn::DitConfig config = test::tiny_config();
@@ -233,8 +270,12 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.input_height = 16; }, "not square; got 16 x 32");
   refused([](auto& c) { c.num_classes = 0; }, "without classes");
   refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
+  refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }, "scales of queries and keys; got model.qk_norm rms");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
+  CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));
+  const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
+  CHECK_THROWS_WITH(checkpoint::check_diffusers(flow), Contains("process flow") && Contains("try --format dit"));
 
   const auto model = test::random_model(test::tiny_config());
   {
@@ -242,14 +283,16 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
     table[7] += 0.5f;
   }
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32), Contains("pos_embed element 7"));
+  CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "out", *model, {}, DType::kF32),
+                    Contains("pos_embed element 7"));
 }
 
 TEST_CASE("an export overwrites nothing") {
   TemporaryFolder folder;
   const auto model = test::random_model(test::tiny_config());
   put_file(folder / "old", "precious");
-  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32), Contains("exists already"));
+  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32),
+                    Contains("exists already"));
   CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "old", *model, tiny_run(), DType::kF32),
                     Contains("exists already"));
   CHECK(get_file(folder / "old") == "precious");

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "config_support.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "io/temporary_folder.hpp"
 
 using namespace ditrain;
@@ -20,30 +21,14 @@ std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../con
 /// Another valid value of the option, or "" if it takes only one.
 std::string other_value(const config::Option& option, const config::Config& base) {
   const std::string now = option.get(base);
-  for (const char* text : {"false",
-                           "true",
-                           "1",
-                           "2",
-                           "7",
-                           "0.25",
-                           "[0.25, 0.5]",
-                           "[8, 16]",
-                           "squaredcos_cap_v2",
-                           "x0",
-                           "fixed_small",
-                           "kl",
-                           "block",
-                           "bf16",
-                           "folder",
-                           "onednn",
-                           "skip",
-                           "cosine",
-                           "ddim",
-                           "all",
-                           "DiT-B/4",
-                           "some where/x#y: \"z\" \\"}) {
+  for (const char* text : {"false",  "true",        "1",       "2",       "7",
+                           "0.25",   "[0.25, 0.5]", "[8, 16]", "flow",    "squaredcos_cap_v2",
+                           "x0",     "fixed_small", "kl",      "min_snr", "logit_normal",
+                           "block",  "bf16",        "folder",  "onednn",  "skip",
+                           "cosine", "ddim",        "all",     "DiT-B/4", "some where/x#y: \"z\" \\"}) {
     config::Config trial = base;
-    if (message_of([&] { config::apply_set(trial, option.name() + "=" + text); }) == "no error" && option.get(trial) != now)
+    if (message_of([&] { config::apply_set(trial, option.name() + "=" + text); }) == "no error" &&
+        option.get(trial) != now)
       return text;
   }
   return "";
@@ -64,12 +49,12 @@ sample: {steps: 25, cfg_channels: all}
 data: {path: "with: colon # and hash"}
 eval:
 )",
-                                "a.yaml");
+                                                "a.yaml");
   CHECK(c.model.hidden_size == 768);
   CHECK(c.model.patch_size == 4);
   CHECK((c.model.input_height == 16 && c.model.input_width == 48 && c.model.in_channels == 13));
   CHECK((c.model.num_classes == 0 && !c.model.learn_sigma));
-  CHECK((c.diffusion.loss == "mse" && c.diffusion.schedule == "squaredcos_cap_v2"));
+  CHECK((c.diffusion.loss->name == "mse" && c.diffusion.schedule->name == "squaredcos_cap_v2"));
   CHECK((c.train.steps == 12 && c.train.global_batch == 6));
   CHECK((c.optimizer.lr == 3e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95));
   CHECK((c.parallel.threads == 3 && c.parallel.clusters == 0));
@@ -82,14 +67,29 @@ TEST_CASE("anchors and aliases are read") {
   CHECK((c.train.steps == 30 && c.log.every_steps == 30));
 }
 
+TEST_CASE("words of the model and of training become values, and are written as words again") {
+  const config::Config c = config::parse_config("model: {qk_norm: layer}\ntrain: {recompute: block}\n", "a.yaml");
+  CHECK((c.model.qk_norm == nn::QkNorm::kLayer && c.train.recompute == nn::Recompute::kBlock));
+  const config::Config again = config::parse_config(config::to_yaml(c), "again.yaml");
+  CHECK((again.model.qk_norm == nn::QkNorm::kLayer && again.train.recompute == nn::Recompute::kBlock));
+  CHECK_THROWS_WITH(config::parse_config("model: {qk_norm: layr}\n", "a.yaml"),
+                    Catch::Contains("model.qk_norm") && Catch::Contains("none, rms or layer") &&
+                        Catch::Contains("try layer"));
+}
+
 TEST_CASE("every key of the contract exists") {
   for (const char* name : {"model.name",
                            "model.input_size",
                            "model.in_channels",
                            "model.num_classes",
                            "model.learn_sigma",
+                           "model.qk_norm",
+                           "diffusion.process",
                            "diffusion.schedule",
+                           "diffusion.prediction",
                            "diffusion.loss",
+                           "diffusion.loss_weight",
+                           "diffusion.min_snr_gamma",
                            "train.steps",
                            "train.global_batch",
                            "train.micro_batch",
@@ -144,8 +144,8 @@ TEST_CASE("every key of the contract exists") {
     CHECK(config::find_option(text.substr(0, dot), text.substr(dot + 1), "").name() == text);
   }
   CHECK(config::option_sections() == std::vector<std::string>{"model", "diffusion", "data", "train", "optimizer", "ema",
-                                                      "parallel", "memory", "kernels", "dist", "checkpoint", "log",
-                                                      "sample", "eval"});
+                                                              "parallel", "memory", "kernels", "dist", "checkpoint",
+                                                              "log", "sample", "eval"});
 }
 
 TEST_CASE("unknown sections and keys name the line and the nearest") {
@@ -242,9 +242,10 @@ TEST_CASE("hostile text ends in a message") {
 
 TEST_CASE("a value given with --set wins over the file, the last one over the first") {
   const std::string text = "train: {steps: 1, global_batch: 4}\nmodel: {name: DiT-S/2}\n";
-  const config::Config c = config::parse_config(text, "a.yaml",
-                                {"train.steps=2", "train.steps=3", "model.name=DiT-L/8", "model.input_size=[16,24]",
-                                 "optimizer.betas=[0.5, 0.75]", "data.path=/a b/c=d#e", "train.init_from="});
+  const config::Config c =
+      config::parse_config(text, "a.yaml",
+                           {"train.steps=2", "train.steps=3", "model.name=DiT-L/8", "model.input_size=[16,24]",
+                            "optimizer.betas=[0.5, 0.75]", "data.path=/a b/c=d#e", "train.init_from="});
   CHECK((c.train.steps == 3 && c.train.global_batch == 4));
   CHECK((c.model.hidden_size == 1024 && c.model.patch_size == 8 && c.model.depth == 24));
   CHECK((c.model.input_height == 16 && c.model.input_width == 24));
@@ -271,7 +272,8 @@ TEST_CASE("sizes beside a model name have to be those of the name") {
         "try model.name: custom");
   CHECK(parse_error("model: {name: DiT-S/2, hidden_size: 384}") == "no error");
   CHECK(set_error("model.patch_size=4").find("--set: model.patch_size contradicts model.name") != std::string::npos);
-  const config::Config c = config::parse_config("model: {name: custom, hidden_size: 64, depth: 2, num_heads: 2, patch_size: 1}", "a");
+  const config::Config c =
+      config::parse_config("model: {name: custom, hidden_size: 64, depth: 2, num_heads: 2, patch_size: 1}", "a");
   CHECK((c.model.hidden_size == 64 && c.model.depth == 2 && c.model.num_heads == 2 && c.model.patch_size == 1));
 }
 
@@ -369,14 +371,17 @@ TEST_CASE("cross checks of a config") {
   CHECK(validate_error([](config::Config& c) { c.model.input_width = 31; }).find("got 32 x 31") != std::string::npos);
   CHECK(validate_error([](config::Config& c) { c.model.num_heads = 5; }).find("a multiple of model.num_heads = 5") !=
         std::string::npos);
-  CHECK(validate_error([](config::Config& c) { c.model.hidden_size = 378; }).find("a multiple of 4") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.model.hidden_size = 378; }).find("a multiple of 4") !=
+        std::string::npos);
   CHECK(validate_error([](config::Config& c) {
-          c.diffusion.variance = "learned_range", c.model.learn_sigma = false;
+          c.diffusion.variance = diffusion::Variance::kLearnedRange, c.model.learn_sigma = false;
         }).find("[diffusion] variance does not fit the model") == 0);
   CHECK(validate_error([](config::Config& c) {
-          c.diffusion.variance = "fixed_large";
+          c.diffusion.variance = diffusion::Variance::kFixedLarge;
         }).find("[diffusion] variance does not fit the model") == 0);
-  CHECK(validate_error([](config::Config& c) { c.model.learn_sigma = false, c.diffusion.loss = "mse"; }) == "no error");
+  CHECK(validate_error([](config::Config& c) {
+          c.model.learn_sigma = false, c.diffusion.loss = diffusion::named<diffusion::Objective>("mse");
+        }) == "no error");
   const auto sampling = [](auto change) {
     return validate_error([=](config::Config& c) { c.sample.every_steps = 10, change(c.sample); });
   };
@@ -388,6 +393,49 @@ TEST_CASE("cross checks of a config") {
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
   CHECK(validate_error([](config::Config& c) { c.optimizer.schedule = "cosine", c.optimizer.min_lr = 1; }) ==
         "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
+}
+
+TEST_CASE("the process settles what a config leaves open") {
+  const config::Config paper = config::parse_config("train: {steps: 3}", "a.yaml");
+  CHECK((paper.diffusion.process->name == "ddpm" && paper.diffusion.prediction->name == "epsilon"));
+  const config::Config flow = config::parse_config("diffusion: {process: flow}", "a.yaml");
+  CHECK(flow.diffusion.prediction->name == "velocity");
+  const config::Config open = config::parse_config("diffusion: {prediction: auto}\nsample: {sampler: auto}", "a.yaml");
+  CHECK((open.diffusion.prediction->name == "epsilon" && open.sample.sampler == nullptr));
+  // A run of an earlier version wrote what was the only choice then.
+  config::check_resume(config::parse_config("diffusion: {prediction: epsilon}\nsample: {sampler: ddpm}", "state.json"),
+                       paper);
+  CHECK_THROWS_WITH(config::check_resume(paper, flow), Catch::Contains("diffusion.process: was ddpm, now flow"));
+}
+
+TEST_CASE("process, model and sampler that do not go together are refused with what to change") {
+  const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
+    INFO(what);
+    sets.push_back("sample.every_steps=10");
+    const std::string message =
+        message_of([&] { config::validate(config::parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
+    CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
+  };
+  const std::string flow = "diffusion.process=flow", fixed = "model.learn_sigma=false";
+  refused({flow}, "process flow has no variance to learn", "try model.learn_sigma: false");
+  refused({flow, fixed, "diffusion.prediction=epsilon"}, "prediction does not fit process flow", "velocity or x0");
+  refused({flow, fixed, "diffusion.loss=kl"}, "no variational bound", "try diffusion.loss: mse");
+  refused({flow, fixed, "diffusion.loss_weight=min_snr"}, "loss_weight is for process ddpm", "none");
+  refused({flow, fixed, "sample.sampler=ddpm"}, "sampler does not fit process flow", "euler or heun");
+  refused({flow, fixed, "sample.steps=ddim25"}, "process flow has no steps", "try 25");
+  refused({"sample.sampler=heun"}, "sampler does not fit process ddpm", "ddpm, ddim or dpm++");
+  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise", "variance: auto");
+  refused({"diffusion.time_shift=3"}, "the times of process ddpm", "try diffusion.process: flow");
+  refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
+  const auto accepted = [](const std::vector<std::string>& sets) {
+    config::validate(config::parse_config("sample: {every_steps: 10}\nmodel: {num_classes: 8}", "a.yaml", sets));
+  };
+  for (const char* sampler : {"auto", "euler", "heun"})
+    CHECK_NOTHROW(accepted({flow, fixed, std::string("sample.sampler=") + sampler, "diffusion.prediction=x0",
+                            "diffusion.time=logit_normal", "diffusion.time_mean=-0.8", "diffusion.time_shift=2"}));
+  for (const char* sampler : {"auto", "ddpm", "ddim", "dpm++"})
+    CHECK_NOTHROW(accepted({std::string("sample.sampler=") + sampler, "diffusion.prediction=v",
+                            "diffusion.loss_weight=min_snr", "diffusion.min_snr_gamma=2"}));
 }
 
 TEST_CASE("sizes whose bytes no integer holds are refused") {
@@ -407,10 +455,11 @@ TEST_CASE("sizes whose bytes no integer holds are refused") {
   for (const char* set : {"train.global_batch=4194305", "model.input_size=4097", "model.hidden_size=65537",
                           "model.depth=1025", "model.mlp_ratio=65", "model.in_channels=1025", "optimizer.eps=0"})
     CHECK(set_error(set).find(": bad value") != std::string::npos);
-  CHECK(validate_error([](config::Config& c) {  // the largest model of the names with a batch beyond all that was published
-          c.model.name = "DiT-XL/2", nn::apply_name(c.model);
-          c.model.input_height = c.model.input_width = 64, c.train.global_batch = 1 << 20;
-        }) == "no error");
+  CHECK(validate_error(
+            [](config::Config& c) {  // the largest model of the names with a batch beyond all that was published
+              c.model.name = "DiT-XL/2", nn::apply_name(c.model);
+              c.model.input_height = c.model.input_width = 64, c.train.global_batch = 1 << 20;
+            }) == "no error");
 }
 
 TEST_CASE("guided samples need a model with labels and their absence") {
@@ -444,7 +493,8 @@ TEST_CASE("an unset data path tells the line to set") {
         "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or of one "
         "sub-folder of images a class; try --set data.path=DIR, or in section data of the config the line `path: "
         "DIR`");
-  CHECK(validate_error([](config::Config& c) { c.data.kind = "latents"; }).find("safetensors shards") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.data.kind = "latents"; }).find("safetensors shards") !=
+        std::string::npos);
   CHECK(validate_error([](config::Config& c) { c.data.kind = "latents", c.data.path = "/x"; }) == "no error");
 }
 
@@ -460,8 +510,9 @@ TEST_CASE("config files are found, read and capped") {
   const std::string bad = write("bad.yaml", "train:\n  stepss: 41\n");
   CHECK(message_of([&] { config::load_config(bad); }).find("[config] " + bad + ":2: unknown key train.stepss") == 0);
   const std::string big = write("big.yaml", std::string((1 << 20) + 1, '#'));
-  CHECK(message_of([&] { config::load_config(big); }).find("[" + big + "] the file is too large; expected at most 1048576") !=
-        std::string::npos);
+  CHECK(message_of([&] {
+          config::load_config(big);
+        }).find("[" + big + "] the file is too large; expected at most 1048576") != std::string::npos);
   CHECK(message_of([&] { config::load_config(folder.path()); }).find("is a folder") != std::string::npos);
   const std::string missing = message_of([] { config::load_config("no_such.yaml"); });
   CHECK(missing.find("[config] no such config file; got no_such.yaml, expected one of: no_such.yaml, ") == 0);
@@ -493,7 +544,7 @@ TEST_CASE("the configs of the paper hold its settings") {
     INFO(file);
     CHECK(c.model.name == std::string("DiT-") + name + "/2");
     CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == 1000));
-    CHECK((c.model.learn_sigma && c.diffusion.loss == "mse_vb" && c.data.kind == "latents"));
+    CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind == "latents"));
     CHECK((c.train.global_batch == 112 && c.optimizer.lr == 1e-4 && c.ema.decay == 0.9999));
   }
 }

@@ -1,10 +1,11 @@
-#include "ditrain/diffusion/loss.hpp"
-
+// Losses of process ddpm.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/diffusion/p_mean_variance.hpp"
+#include "rows.hpp"
 #include "support/fixture.hpp"
 
 using namespace ditrain;
@@ -25,32 +26,33 @@ struct GoldenBatch {
     n = file.setting("cfg.N");
     shape = {.channels = file.setting("cfg.C"), .pixels = file.setting("cfg.H") * file.setting("cfg.H")};
     x0 = file.f32("x_start"), x_t = file.f32("q_sample.x_t"), noise = file.f32("noise"), t = file.i64("t");
+    time.assign(t.begin(), t.end());
     const std::vector<float> stub = file.f32("stub");
     const int64_t elements = shape.elements(), used = learn_sigma ? 2 * elements : elements;
     for (int64_t i = 0; i < n; ++i) {
       out.insert(out.end(), stub.begin() + i * 2 * elements, stub.begin() + i * 2 * elements + used);
     }
   }
-  LossBatch batch() const { return {x0.data(), x_t.data(), noise.data(), t.data(), out.data()}; }
+  LossBatch batch() const { return {x0.data(), x_t.data(), noise.data(), time.data(), out.data()}; }
 
   Fixture file;
   int64_t n = 0;
   Shape shape;
   std::vector<float> x0, x_t, noise, out;
   std::vector<int64_t> t;
-  Schedule schedule = make_schedule("linear", 1000);
+  std::vector<double> time;  // the same as times of the process
 };
 
 struct Judged {
   std::vector<double> mse, vb, loss, dout;
 };
 
-Judged judge(const GoldenBatch& g, const Rules& rules, int64_t cut = 0) {
+Judged judge(const GoldenBatch& g, const Process& process, int64_t cut = 0) {
   std::vector<LossTerms> terms(g.n);
   std::vector<float> dout(g.out.size(), NAN);
   const double weight = 1.0 / static_cast<double>(g.n);
-  training_loss(g.schedule, rules, g.shape, g.batch(), weight, dout.data(), terms.data(), 0, cut);
-  training_loss(g.schedule, rules, g.shape, g.batch(), weight, dout.data(), terms.data(), cut, g.n);
+  training_loss(process, g.shape, g.batch(), weight, dout.data(), terms.data(), 0, cut);
+  training_loss(process, g.shape, g.batch(), weight, dout.data(), terms.data(), cut, g.n);
   Judged result{.mse = {}, .vb = {}, .loss = {}, .dout = to_f64(dout)};
   for (const LossTerms& term : terms) {
     result.mse.push_back(term.mse), result.vb.push_back(term.vb), result.loss.push_back(term.loss);
@@ -64,14 +66,16 @@ TEST_CASE("noised data and its posterior are those of the reference") {
   const GoldenBatch g(true);
   const int64_t elements = g.shape.elements();
   std::vector<float> x_t(g.x0.size()), mean(g.x0.size());
-  q_sample(g.schedule, g.x0.data(), g.noise.data(), g.t.data(), x_t.data(), elements, 0, 3);
-  q_sample(g.schedule, g.x0.data(), g.noise.data(), g.t.data(), x_t.data(), elements, 3, g.n);
+  const auto process = make_process({}, true);
+  const Schedule& schedule = as_ddpm(*process).schedule();
+  q_sample(*process, g.x0.data(), g.noise.data(), g.time.data(), x_t.data(), elements, 0, 3);
+  q_sample(*process, g.x0.data(), g.noise.data(), g.time.data(), x_t.data(), elements, 3, g.n);
   CHECK(compare(to_f64(x_t), g.file.best("q_sample.x_t"), kTight));
-  q_posterior_mean(g.schedule, g.x0.data(), g.x_t.data(), g.t.data(), mean.data(), elements, 0, g.n);
+  q_posterior_mean(schedule, g.x0.data(), g.x_t.data(), g.t.data(), mean.data(), elements, 0, g.n);
   CHECK(compare(to_f64(mean), g.file.best("q_posterior.mean"), kTight));
   std::vector<double> log_variance;
   for (int64_t i = 0; i < g.n; ++i) {
-    log_variance.insert(log_variance.end(), elements, g.schedule.posterior_log_variance_clipped[g.t[i]]);
+    log_variance.insert(log_variance.end(), elements, schedule.posterior_log_variance_clipped[g.t[i]]);
   }
   CHECK(compare(log_variance, g.file.best("q_posterior.log_variance"), kTight));
 }
@@ -87,7 +91,7 @@ TEST_CASE("losses and their gradients are those of the reference") {
                         Case{"kl1", "kl", true, 4e-5, 4e-5, 2e-4}}) {
     INFO(c.name << " as " << c.loss);
     const GoldenBatch g(c.learn_sigma);
-    const Judged got = judge(g, make_rules({.loss = c.loss}, c.learn_sigma));
+    const Judged got = judge(g, *make_process({.loss = test::loss(c.loss)}, c.learn_sigma));
     const auto n = static_cast<size_t>(g.n);
     CHECK(compare_rows(got.loss, g.file.best(c.name + ".loss"), n, c.loss_tolerance));
     CHECK(compare_rows(got.dout, g.file.best(c.name + ".dstub"), n, c.gradient_tolerance));
@@ -99,7 +103,7 @@ TEST_CASE("losses and their gradients are those of the reference") {
 TEST_CASE("the variance channels have a gradient of their own scale") {
   // Beside the mean channels' gradient an error in theirs could hide.
   const GoldenBatch g(true);
-  const std::vector<double> got = judge(g, make_rules({}, true)).dout, want = g.file.best("ls1.dstub");
+  const std::vector<double> got = judge(g, *make_process({}, true)).dout, want = g.file.best("ls1.dstub");
   const int64_t elements = g.shape.elements();
   for (int64_t i = 0; i < g.n; ++i) {
     INFO("t = " << g.t[i]);
@@ -110,7 +114,8 @@ TEST_CASE("the variance channels have a gradient of their own scale") {
 
 TEST_CASE("mse leaves the variance channels alone") {
   const GoldenBatch g(true);
-  const Judged mse = judge(g, make_rules({.loss = "mse"}, true)), both = judge(g, make_rules({}, true));
+  const Judged mse = judge(g, *make_process({.loss = test::loss("mse")}, true)),
+               both = judge(g, *make_process({}, true));
   CHECK(mse.loss == both.mse);
   CHECK(mse.vb == std::vector<double>(g.n, 0.0));
   const int64_t elements = g.shape.elements();
@@ -125,15 +130,18 @@ TEST_CASE("mse leaves the variance channels alone") {
 TEST_CASE("a loss does not depend on how the batch is cut, nor on a gradient being wanted") {
   const GoldenBatch g(true);
   for (const char* loss : {"mse", "mse_vb", "kl"}) {
-    const Rules rules = make_rules({.loss = loss}, true);
-    const Judged whole = judge(g, rules);
+    const auto process = make_process({.loss = test::loss(loss)}, true);
+    const Judged whole = judge(g, *process);
     for (const int64_t cut : {1, 5, 7}) {
-      CHECK(judge(g, rules, cut).loss == whole.loss);
-      CHECK(judge(g, rules, cut).dout == whole.dout);
+      CHECK(judge(g, *process, cut).loss == whole.loss);
+      CHECK(judge(g, *process, cut).dout == whole.dout);
     }
     std::vector<LossTerms> terms(g.n);
-    training_loss(g.schedule, rules, g.shape, g.batch(), 1, nullptr, terms.data(), 0, g.n);
+    training_loss(*process, g.shape, g.batch(), 1, nullptr, terms.data(), 0, g.n);
+    std::vector<double> mse(g.n);
+    prediction_error(*process, g.shape, g.batch(), mse.data(), 0, g.n);
     for (int64_t i = 0; i < g.n; ++i) CHECK(terms[i].loss == whole.loss[i]);
+    CHECK(mse == whole.mse);
   }
 }
 
@@ -141,36 +149,35 @@ namespace {
 
 /// A small batch at steps of all kinds, with outputs that stay clear of the 1e-12 clamp.
 struct RandomBatch {
-  RandomBatch(const Schedule& schedule, int64_t output_channels) {
+  explicit RandomBatch(const Process& process) {
     const int64_t elements = shape.elements();
     x0.resize(n * elements), noise.resize(n * elements), x_t.resize(n * elements);
-    out.resize(n * output_channels * shape.pixels);
+    out.resize(n * process.output_channels(shape.channels) * shape.pixels);
     const RandomKey key(7, Stream::kTest, 0);
     for (int64_t i = 0; i < n * elements; ++i) x0[i] = std::clamp(0.6f * key.normal(i), -1.0f, 1.0f);
     x0[0] = -1, x0[1] = 1, x0[2] = 0.9985f;
     key.fill_normal(noise.data(), n * elements, 1000);
     key.fill_normal(out.data(), static_cast<int64_t>(out.size()), 2000);
     for (float& v : out) v *= 0.5f;
-    q_sample(schedule, x0.data(), noise.data(), t.data(), x_t.data(), elements, 0, n);
+    q_sample(process, x0.data(), noise.data(), time.data(), x_t.data(), elements, 0, n);
   }
+  LossBatch batch() const { return {x0.data(), x_t.data(), noise.data(), time.data(), out.data()}; }
 
   const int64_t n = 4;
   const Shape shape{.channels = 3, .pixels = 2};
-  std::vector<int64_t> t = {0, 1, 40, 99};
+  std::vector<double> time = {0, 1, 40, 99};
   std::vector<float> x0, x_t, noise, out;
 };
 
 /// d term / d out[i] by central differences; the f32 steps are taken as they come out.
-double slope(const Schedule& schedule, const Rules& rules, RandomBatch& b, int64_t sample, size_t i,
-             double LossTerms::*term) {
+double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::* term) {
   const float old = b.out[i];
-  const LossBatch batch{b.x0.data(), b.x_t.data(), b.noise.data(), b.t.data(), b.out.data()};
   double value[2], at[2];
   for (const int side : {0, 1}) {
     b.out[i] = old + (side == 0 ? -1e-3f : 1e-3f);
     at[side] = b.out[i];
     std::vector<LossTerms> terms(b.n);
-    training_loss(schedule, rules, b.shape, batch, 1, nullptr, terms.data(), sample, sample + 1);
+    training_loss(process, b.shape, b.batch(), 1, nullptr, terms.data(), sample, sample + 1);
     value[side] = terms[sample].*term;
   }
   b.out[i] = old;
@@ -180,58 +187,135 @@ double slope(const Schedule& schedule, const Rules& rules, RandomBatch& b, int64
 }  // namespace
 
 TEST_CASE("gradients of the losses agree with finite differences") {
-  const Schedule schedule = make_schedule("linear", 100);
-  for (const Config& config :
-       {Config{}, Config{.prediction = "x0"}, Config{.loss = "kl"}, Config{.prediction = "x0", .loss = "kl"},
-        Config{.variance = "fixed_small", .loss = "kl"}, Config{.variance = "fixed_large", .loss = "kl"},
-        Config{.variance = "fixed_large"}}) {
-    INFO(config.prediction << ' ' << config.variance << ' ' << config.loss);
-    const Rules rules = make_rules(config, config.variance == "auto");
-    const int64_t stride = rules.output_channels(3) * 2;
-    RandomBatch b(schedule, rules.output_channels(3));
+  const Objective* kl = test::loss("kl");
+  const Prediction *x0 = test::prediction("x0"), *v = test::prediction("v");
+  const LossWeight* min_snr = test::loss_weight("min_snr");
+  using enum Variance;
+  for (Config config : {Config{}, Config{.prediction = x0}, Config{.prediction = v}, Config{.loss = kl},
+                        Config{.prediction = x0, .loss = kl}, Config{.prediction = v, .loss = kl},
+                        Config{.variance = kFixedSmall, .loss = kl}, Config{.variance = kFixedLarge, .loss = kl},
+                        Config{.variance = kFixedLarge}, Config{.prediction = v, .variance = kFixedLarge},
+                        Config{.variance = kFixedLarge, .loss_weight = min_snr},
+                        Config{.prediction = x0, .variance = kFixedLarge, .loss_weight = min_snr},
+                        Config{.prediction = v, .variance = kFixedLarge, .loss_weight = min_snr, .min_snr_gamma = 2}}) {
+    config.num_steps = 100;
+    settle(config);
+    INFO(config.prediction->name << ' ' << word_of(config.variance) << ' ' << config.loss->name << ' '
+                                 << config.loss_weight->name);
+    const auto process = make_process(config, config.variance == kAuto);
+    RandomBatch b(*process);
+    const int64_t stride = process->output_channels(3) * 2;
     std::vector<LossTerms> terms(b.n);
     std::vector<float> dout(b.out.size(), NAN);
-    training_loss(schedule, rules, b.shape, {b.x0.data(), b.x_t.data(), b.noise.data(), b.t.data(), b.out.data()}, 1,
-                  dout.data(), terms.data(), 0, b.n);
+    training_loss(*process, b.shape, b.batch(), 1, dout.data(), terms.data(), 0, b.n);
     const std::vector<double> gradient = to_f64(dout);
     for (int64_t sample = 0; sample < b.n; ++sample) {
       std::vector<double> want;
       for (int64_t j = 0; j < stride; ++j) {
         // Under mse_vb the bound must not reach the mean channels: their slope is that of the mse alone.
-        const bool mean_of_mse = config.loss != "kl" && j < b.shape.elements();
+        const bool mean_of_mse = config.loss != kl && config.variance == kAuto && j < b.shape.elements();
         want.push_back(
-            slope(schedule, rules, b, sample, sample * stride + j, mean_of_mse ? &LossTerms::mse : &LossTerms::loss));
+            slope(*process, b, sample, sample * stride + j, mean_of_mse ? &LossTerms::mse : &LossTerms::loss));
       }
-      INFO("t = " << b.t[sample]);
+      INFO("t = " << b.time[sample]);
       // Central differences of step 1e-3 are off by third derivatives x 1e-6 / 6.
       CHECK(compare(std::span(gradient).subspan(sample * stride, stride), want, 2e-4));
     }
   }
 }
 
+TEST_CASE("v is learned with its own target, and is zero for a model that knows it") {
+  const auto process = make_process({.prediction = test::prediction("v"), .num_steps = 100}, false);
+  const Schedule& s = as_ddpm(*process).schedule();
+  RandomBatch b(*process);
+  for (int64_t i = 0; i < b.n; ++i) {
+    const auto t = static_cast<size_t>(b.time[i]);
+    for (int64_t j = i * 6; j < i * 6 + 6; ++j) {
+      b.out[j] =
+          static_cast<float>(s.sqrt_alphas_cumprod[t] * b.noise[j] - s.sqrt_one_minus_alphas_cumprod[t] * b.x0[j]);
+    }
+  }
+  std::vector<LossTerms> terms(b.n);
+  training_loss(*process, b.shape, b.batch(), 1, nullptr, terms.data(), 0, b.n);
+  for (const LossTerms& term : terms) CHECK(term.mse < 1e-13);  // squares of f32 roundings
+}
+
+TEST_CASE("a target made in pieces is the same in every piece") {
+  // More elements than one piece holds: v of a long sample is v of its parts.
+  constexpr int64_t kPixels = 2500;
+  const auto process = make_process({.prediction = test::prediction("v")}, false);
+  std::vector<float> x0(kPixels), noise(kPixels), out(kPixels), whole(kPixels), part(1);
+  const RandomKey key(3, Stream::kTest, 5);
+  key.fill_normal(x0.data(), kPixels), key.fill_normal(noise.data(), kPixels, 10000);
+  key.fill_normal(out.data(), kPixels, 20000);
+  const double time = 700;
+  LossTerms terms, one;
+  training_loss(*process, {.channels = 1, .pixels = kPixels}, {x0.data(), x0.data(), noise.data(), &time, out.data()},
+                kPixels, whole.data(), &terms, 0, 1);
+  double sum = 0;
+  for (int64_t i = 0; i < kPixels; ++i) {
+    training_loss(*process, {.channels = 1, .pixels = 1}, {&x0[i], &x0[i], &noise[i], &time, &out[i]}, 1, part.data(),
+                  &one, 0, 1);
+    CHECK(whole[i] == part[0]);
+    sum += one.mse;
+  }
+  CHECK(terms.mse == Approx(sum / kPixels).epsilon(1e-12));
+}
+
+TEST_CASE("min_snr weighs what every prediction says of the clean data alike") {
+  // At low noise min(SNR, 5) is 5, at high noise it is the SNR itself.
+  for (const char* name : {"epsilon", "x0", "v"}) {
+    INFO(name);
+    const auto process = make_process(
+        {.prediction = test::prediction(name), .num_steps = 100, .loss_weight = test::loss_weight("min_snr")}, false);
+    RandomBatch b(*process);
+    std::vector<LossTerms> terms(b.n);
+    training_loss(*process, b.shape, b.batch(), 1, nullptr, terms.data(), 0, b.n);
+    for (int64_t i = 0; i < b.n; ++i) {
+      const double a = as_ddpm(*process).schedule().alphas_cumprod[static_cast<size_t>(b.time[i])];
+      const double snr = a / (1 - a), least = std::min(snr, 5.0);
+      const double want = *name == 'e' ? least / snr : *name == 'v' ? least / (snr + 1) : least;
+      CHECK(terms[i].loss == Approx(want * terms[i].mse).epsilon(1e-9));
+      CHECK(terms[i].mse > 0);
+    }
+  }
+}
+
 TEST_CASE("a likelihood under the clamp has a value but no gradient") {
-  const Schedule schedule = make_schedule("linear", 100);
-  const Rules rules = make_rules({.loss = "kl"}, true);
+  const auto process = make_process({.num_steps = 100, .loss = test::loss("kl")}, true);
   const float x0[] = {0.25f, -1, 1}, x_t[] = {0.25f, -1, 1}, out[] = {50, -50, 50, 0, 0, 0};
-  const int64_t t = 0;
+  const double t = 0;
   LossTerms terms;
   float dout[6];
-  training_loss(schedule, rules, {.channels = 1, .pixels = 3}, {x0, x_t, x0, &t, out}, 1, dout, &terms, 0, 1);
+  training_loss(*process, {.channels = 1, .pixels = 3}, {x0, x_t, x0, &t, out}, 1, dout, &terms, 0, 1);
   CHECK(terms.vb == Approx(-std::log(1e-12) / std::log(2)));
   for (const float d : dout) CHECK(d == 0);
 }
 
 TEST_CASE("a step that the schedule does not have is our own mistake") {
-  const Schedule schedule = make_schedule("linear", 100);
+  const auto process = make_process({.num_steps = 100, .loss = test::loss("mse")}, false);
   const float x[2] = {0, 0};
   float out;
-  for (const int64_t t : {int64_t{-1}, int64_t{100}}) {
-    CHECK_THROWS_AS(q_sample(schedule, x, x, &t, &out, 1, 0, 1), LogicFault);
+  for (const double t : {-1.0, 100.0}) {
+    CHECK_THROWS_AS(q_sample(*process, x, x, &t, &out, 1, 0, 1), LogicFault);
     LossTerms terms;
-    CHECK_THROWS_AS(training_loss(schedule, make_rules({.loss = "mse"}, false), {.channels = 1, .pixels = 1},
-                                  {x, x, x, &t, x}, 1, nullptr, &terms, 0, 1),
+    CHECK_THROWS_AS(training_loss(*process, {.channels = 1, .pixels = 1}, {x, x, x, &t, x}, 1, nullptr, &terms, 0, 1),
                     LogicFault);
   }
+}
+
+TEST_CASE("times of ddpm are its steps, drawn and spread as ever") {
+  const auto process = make_process({.num_steps = 100}, true);
+  std::vector<int> drawn(100);
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const RandomKey key(5, Stream::kTimestep, 1, i);
+    const double t = process->draw_time(key);
+    CHECK(t == static_cast<double>(key.below(0, 100)));
+    CHECK(process->model_time(t) == t);
+    ++drawn.at(static_cast<size_t>(t));
+  }
+  CHECK(*std::min_element(drawn.begin(), drawn.end()) > 0);
+  for (int64_t i = 0; i < 7; ++i) CHECK(process->spread_time(i, 7) == static_cast<double>((2 * i + 1) * 100 / 14));
 }
 
 TEST_CASE("mean, variance and clean data of the reverse process are those of the reference") {
@@ -243,16 +327,17 @@ TEST_CASE("mean, variance and clean data of the reverse process are those of the
   };
   for (const Case& c : {Case{"ls1_clip", {}, true, true, 9e-6, 3e-5}, Case{"ls1_noclip", {}, true, false, 9e-6, 3e-6},
                         Case{"large_noclip", {}, false, false, kTight, 3e-6},
-                        Case{"small_clip", {.variance = "fixed_small"}, false, true, kTight, 3e-5},
-                        Case{"xstart_noclip", {.prediction = "x0"}, true, false, 9e-6, kTight}}) {
+                        Case{"small_clip", {.variance = Variance::kFixedSmall}, false, true, kTight, 3e-5},
+                        Case{"xstart_noclip", {.prediction = test::prediction("x0")}, true, false, 9e-6, kTight}}) {
     INFO(c.name);
     const GoldenBatch g(c.learn_sigma);
     std::vector<float> mean(g.x0.size()), variance(g.x0.size()), log_variance(g.x0.size()), pred_x0(g.x0.size());
     const PMeanVariance result{mean.data(), variance.data(), log_variance.data(), pred_x0.data()};
-    const Rules rules = make_rules(c.config, c.learn_sigma);
+    const auto process = make_process(c.config, c.learn_sigma);
+    const Ddpm& ddpm = as_ddpm(*process);
     for (const int64_t begin : {int64_t{0}, g.n / 2}) {
-      p_mean_variance(g.schedule, rules, g.shape, c.clip, g.x_t.data(), g.t.data(), g.out.data(), result, begin,
-                      begin == 0 ? g.n / 2 : g.n);
+      p_mean_variance(ddpm.schedule(), ddpm.rules(), g.shape, c.clip, g.x_t.data(), g.t.data(), g.out.data(), result,
+                      begin, begin == 0 ? g.n / 2 : g.n);
     }
     const auto n = static_cast<size_t>(g.n);
     CHECK(compare_rows(to_f64(mean), g.file.best("pmv." + c.name + ".mean"), n, kTight));

@@ -30,7 +30,7 @@ class PlainDit {
   }
 
   /// x [n, C, S, S], t [n], y [n] -> out [n, out channels, S, S]
-  void operator()(const float* x, const int64_t* t, const int64_t* y, int64_t n, float* out) const {
+  void operator()(const float* x, const double* t, const int64_t* y, int64_t n, float* out) const {
     for (int64_t i = 0; i < n; ++i) sample(x + i * C * S * S, t[i], y[i], out + i * out_channels_ * S * S);
   }
 
@@ -60,11 +60,11 @@ class PlainDit {
     return y;
   }
 
-  Vec condition(int64_t t, int64_t y) const {
+  Vec condition(double t, int64_t y) const {
     const size_t half = weight("t_embedder.mlp.0.weight").size() / D / 2;
     Vec wave(2 * half);
     for (size_t k = 0; k < half; ++k) {
-      const double angle = static_cast<double>(t) * std::exp(-std::log(10000.0) * static_cast<double>(k) / half);
+      const double angle = t * std::exp(-std::log(10000.0) * static_cast<double>(k) / half);
       wave[k] = std::cos(angle), wave[half + k] = std::sin(angle);
     }
     Vec c = linear("t_embedder.mlp.2", apply(linear("t_embedder.mlp.0", wave), silu));
@@ -133,7 +133,7 @@ class PlainDit {
     add_gated(x, part(5), linear(name + ".mlp.fc2", hidden));
   }
 
-  void sample(const float* image, int64_t t, int64_t y, float* out) const {
+  void sample(const float* image, double t, int64_t y, float* out) const {
     const Vec c = condition(t, y);
     Vec x = linear("x_embedder.proj", patches(image));
     for (size_t i = 0; i < x.size(); ++i) x[i] += weight("pos_embed")[i];

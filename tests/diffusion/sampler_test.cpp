@@ -5,6 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "plain_dit.hpp"
+#include "rows.hpp"
 #include "support/fixture.hpp"
 
 using namespace ditrain;
@@ -16,7 +17,7 @@ using test::to_f64;
 namespace {
 
 struct GoldenRun {
-  std::string name, spacing;
+  std::string name, spacing, sampler;
   SamplerConfig config;
   // Tolerances of steps 0, 4, 8 and the end: conditional half, unconditional half. About ten times the difference
   // between float32 and float64 runs of the reference.
@@ -24,14 +25,15 @@ struct GoldenRun {
 };
 
 const GoldenRun kGoldenRuns[] = {
-    {"ddpm", "10", {}, {4e-5, 3e-5, 9e-6, 9e-6}, {5e-5, 4e-6, 5e-6, 5e-6}},
-    {"ddim0", "10", {.kind = "ddim"}, {3e-5, 6e-5, 8e-5, 8e-5}, {3e-5, 6e-5, 1e-4, 1e-4}},
-    {"ddim5", "10", {.kind = "ddim", .eta = 0.5}, {3e-5, 3e-5, 4e-5, 4e-5}, {3e-5, 6e-6, 6e-6, 6e-6}},
-    {"ddim0s", "ddim10", {.kind = "ddim"}, {3e-5, 3e-5, 5e-5, 5e-5}, {3e-5, 5e-5, 1e-4, 1e-4}},
-    {"ddpm_clip", "10", {.clip_denoised = true}, {3e-5, 3e-5, 1e-5, 4e-5}, {4e-5, 3e-5, 2e-5, 2e-4}},
+    {"ddpm", "10", "ddpm", {}, {4e-5, 3e-5, 9e-6, 9e-6}, {5e-5, 4e-6, 5e-6, 5e-6}},
+    {"ddim0", "10", "ddim", {}, {3e-5, 6e-5, 8e-5, 8e-5}, {3e-5, 6e-5, 1e-4, 1e-4}},
+    {"ddim5", "10", "ddim", {.eta = 0.5}, {3e-5, 3e-5, 4e-5, 4e-5}, {3e-5, 6e-6, 6e-6, 6e-6}},
+    {"ddim0s", "ddim10", "ddim", {}, {3e-5, 3e-5, 5e-5, 5e-5}, {3e-5, 5e-5, 1e-4, 1e-4}},
+    {"ddpm_clip", "10", "ddpm", {.clip_denoised = true}, {3e-5, 3e-5, 1e-5, 4e-5}, {4e-5, 3e-5, 2e-5, 2e-4}},
     {"ddim5_clip",
      "10",
-     {.kind = "ddim", .eta = 0.5, .clip_denoised = true},
+     "ddim",
+     {.eta = 0.5, .clip_denoised = true},
      {3e-5, 3e-5, 4e-5, 4e-5},
      {3e-5, 2e-5, 2e-4, 2e-4}},
 };
@@ -49,9 +51,9 @@ struct GoldenSampling {
   /// Latents after each loop step, of the first `states` samples.
   std::vector<std::vector<double>> run(const GoldenRun& golden, bool both_halves) const {
     SamplerConfig config = golden.config;
+    config.sampler = test::sampler(golden.sampler);
     config.spacing = golden.spacing;
     config.cfg_scale = scale;
-    config.validate(base.num_steps());
     std::vector<float> x(z.begin(), z.begin() + (both_halves ? 2 : 1) * n * shape.elements());
     std::vector<std::vector<double>> steps;
     const auto noise_of = [&](int64_t step, int64_t sample, float* out) {
@@ -64,7 +66,7 @@ struct GoldenSampling {
     };
     const SampleRequest request{
         .n = n, .z = x.data(), .labels = y.data(), .null_class = null_class, .keep_unconditional_half = both_halves};
-    sample_loop(respace(base, golden.spacing), rules, config, shape, std::cref(model), request, noise_of, keep);
+    sample_loop(*process, config, shape, std::cref(model), request, noise_of, keep);
     CHECK(steps.back() == to_f64(x));
     return steps;
   }
@@ -76,8 +78,7 @@ struct GoldenSampling {
   int64_t n = 0, null_class = 0;
   double scale = 0;
   Shape shape;
-  Schedule base = make_schedule("linear", 1000);
-  Rules rules = make_rules({}, true);
+  std::unique_ptr<Process> process = make_process({}, true);
 };
 
 /// Conditional and unconditional half apart: the second grows in size and would hide the first.
@@ -95,7 +96,7 @@ TEST_CASE("guided model output is that of the reference") {
   const int64_t elements = g.shape.elements();
   std::vector<float> x(g.z);
   std::copy_n(g.z.begin(), g.n * elements, x.begin() + g.n * elements);
-  std::vector<int64_t> t(2 * g.n, 999);
+  std::vector<double> t(2 * g.n, 999);
   std::vector<float> out(2 * g.n * 2 * elements);
   g.model(x.data(), t.data(), g.y.data(), 2 * g.n, out.data());
   guided_output(out.data(), g.n, g.shape.channels, 2 * g.shape.channels, g.shape.pixels, g.scale, 3);
@@ -136,18 +137,21 @@ std::vector<float> normals(int64_t n, uint64_t b) {
   return values;
 }
 
-/// The model that knows the data: its epsilon is exact for any x_t.
+/// The model that knows the data: its output is exact for any x_t.
 struct Oracle {
-  const Schedule& base;
+  const Process& process;
   const std::vector<float>& x0;
-  int64_t output_channels;
 
-  void operator()(const float* x, const int64_t* t, const int64_t*, int64_t n, float* out) const {
-    const int64_t elements = kShape.elements();
+  void operator()(const float* x, const double* t, const int64_t*, int64_t n, float* out) const {
+    const int64_t elements = kShape.elements(), stride = process.output_channels(kShape.channels) * kShape.pixels;
+    const Ddpm& ddpm = as_ddpm(process);
     for (int64_t i = 0; i < n * elements; ++i) {
-      const int64_t sample = i / elements, step = t[sample];
-      out[sample * output_channels * kShape.pixels + i % elements] = static_cast<float>(
-          (x[i] - base.sqrt_alphas_cumprod[step] * x0[i]) / base.sqrt_one_minus_alphas_cumprod[step]);
+      const auto step = static_cast<size_t>(t[i / elements]);
+      const double alpha = ddpm.schedule().sqrt_alphas_cumprod[step];
+      const double sigma = ddpm.schedule().sqrt_one_minus_alphas_cumprod[step];
+      const double noise = (x[i] - alpha * x0[i]) / sigma;
+      const Prediction::Target target = ddpm.rules().prediction->target({alpha, sigma, 1 / alpha, sigma / alpha});
+      out[i / elements * stride + i % elements] = static_cast<float>(target.by_x0 * x0[i] + target.by_noise * noise);
     }
   }
 };
@@ -157,57 +161,122 @@ void philox_noise(int64_t step, int64_t sample, float* out) {
   std::copy(values.begin(), values.end(), out);
 }
 
-std::vector<double> sampled(const Schedule& base, const Rules& rules, const SamplerConfig& config,
-                            const ModelFn& model) {
+std::vector<double> sampled(const Process& process, const SamplerConfig& config, const ModelFn& model) {
   std::vector<float> z = normals(kSamples * kShape.elements(), 0);
   const SampleRequest request{.n = kSamples, .z = z.data()};
-  sample_loop(respace(base, config.spacing), rules, config, kShape, model, request, philox_noise);
+  sample_loop(process, config, kShape, model, request, philox_noise);
   return to_f64(z);
 }
 
 }  // namespace
 
 TEST_CASE("samplers return the data of a model that knows it") {
-  const Schedule base = make_schedule("squaredcos_cap_v2", 200);
   const std::vector<float> x0 = normals(kSamples * kShape.elements(), 1);
-  const Rules rules = make_rules({.variance = "fixed_small"}, false);
-  for (const SamplerConfig& config :
-       {SamplerConfig{.spacing = "20"}, SamplerConfig{.spacing = "1"}, SamplerConfig{.kind = "ddim", .spacing = "20"},
-        SamplerConfig{.kind = "ddim", .spacing = "ddim40", .eta = 1}}) {
-    INFO(config.kind << ' ' << config.spacing);
-    // The last step divides float rounding of eps by about sqrt(A) only.
-    CHECK(compare(sampled(base, rules, config, Oracle{base, x0, 2}), to_f64(x0), 1e-5));
+  for (const char* prediction : {"epsilon", "x0", "v"}) {
+    const auto process = make_process({.prediction = test::prediction(prediction),
+                                       .num_steps = 200,
+                                       .schedule = named<BetaSchedule>("squaredcos_cap_v2")},
+                                      false);
+    for (const SamplerConfig& config : {SamplerConfig{.spacing = "20"}, SamplerConfig{.spacing = "1"},
+                                        SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "20"},
+                                        SamplerConfig{.sampler = test::sampler("ddim"), .spacing = "ddim40", .eta = 1},
+                                        SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "20"},
+                                        SamplerConfig{.sampler = test::sampler("dpm++"), .spacing = "2"}}) {
+      INFO(prediction << ' ' << sampler_of(config, *process).name << ' ' << config.spacing.text());
+      // The last step divides float rounding of eps by about sqrt(A) only.
+      CHECK(compare(sampled(*process, config, Oracle{*process, x0}), to_f64(x0), 1e-5));
+    }
   }
 }
 
+namespace {
+
+/// A model whose answers depend on x and t, as noise.
+void wavy_model(const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  for (int64_t i = 0; i < n * kShape.elements(); ++i) {
+    out[i] = 0.5f * x[i] + 0.1f * std::sin(static_cast<float>(t[i / kShape.elements()]));
+  }
+}
+
+}  // namespace
+
 TEST_CASE("implicit sampling with eta 1 is ancestral sampling with the posterior's variance") {
-  const Schedule base = make_schedule("linear", 1000);
-  const Rules rules = make_rules({.variance = "fixed_small"}, false);
-  const ModelFn model = [](const float* x, const int64_t* t, const int64_t*, int64_t n, float* out) {
-    for (int64_t i = 0; i < n * kShape.elements(); ++i) {
-      out[i] = 0.5f * x[i] + 0.1f * std::sin(static_cast<float>(t[i / kShape.elements()]));
-    }
-  };
+  const auto process = make_process({.variance = Variance::kFixedSmall}, false);
   for (const bool clip : {false, true}) {
     const SamplerConfig ddpm{.spacing = "25", .clip_denoised = clip};
-    const SamplerConfig ddim{.kind = "ddim", .spacing = "25", .eta = 1, .clip_denoised = clip};
-    CHECK(compare(sampled(base, rules, ddim, model), sampled(base, rules, ddpm, model), 1e-5));
+    const SamplerConfig ddim{.sampler = test::sampler("ddim"), .spacing = "25", .eta = 1, .clip_denoised = clip};
+    CHECK(compare(sampled(*process, ddim, wavy_model), sampled(*process, ddpm, wavy_model), 1e-5));
   }
+}
+
+TEST_CASE("dpm++ of two steps is implicit sampling: there is no step of second order") {
+  const auto process = make_process({}, false);
+  for (const bool clip : {false, true}) {
+    const auto run = [&](const char* sampler, const std::vector<double>& steps) {
+      return sampled(*process,
+                     {.sampler = test::sampler(sampler), .spacing = Spacing::at(steps), .clip_denoised = clip},
+                     wavy_model);
+    };
+    CHECK(compare(run("dpm++", {500, 999}), run("ddim", {500, 999}), 1e-5));
+    CHECK_FALSE(compare(run("dpm++", {333, 666, 999}), run("ddim", {333, 666, 999}), 1e-4));
+  }
+}
+
+TEST_CASE("dpm++ leaves out the step that is nearly clean") {
+  const auto process = make_process({.num_steps = 100}, false);
+  const auto visited = [&](const char* spacing) {
+    std::vector<double> steps;
+    const ModelFn model = [&](const float*, const double* t, const int64_t*, int64_t n, float* out) {
+      steps.push_back(t[0]);
+      std::fill_n(out, n * kShape.elements(), 0.1f);
+    };
+    sampled(*process, {.sampler = test::sampler("dpm++"), .spacing = spacing}, model);
+    return steps;
+  };
+  CHECK(visited("3") == std::vector<double>{99, 66, 33});
+  CHECK(visited("1") == std::vector<double>{99});
+  CHECK(visited("2,1") == std::vector<double>{50, 49, 24});
+  CHECK(visited("ddim4") == std::vector<double>{99, 74, 49, 24});
+  CHECK(visited("100").size() == 100);  // all there are
+  CHECK(visited("99").back() == 1);
+}
+
+TEST_CASE("dpm++ nears the limit of many steps faster than implicit sampling") {
+  const auto process = make_process({}, false);
+  // The exact noise of data that is normal with deviation 0.5.
+  const ModelFn model = [&](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+    for (int64_t i = 0; i < n * kShape.elements(); ++i) {
+      const double a = as_ddpm(*process).schedule().alphas_cumprod[static_cast<size_t>(t[i / kShape.elements()])];
+      out[i] = static_cast<float>(std::sqrt(1 - a) * x[i] / (0.25 * a + 1 - a));
+    }
+  };
+  const auto run = [&](const char* sampler, const char* spacing) {
+    return sampled(*process, {.sampler = test::sampler(sampler), .spacing = spacing}, model);
+  };
+  const std::vector<double> limit = run("ddim", "1000");
+  const auto error = [&](const std::vector<double>& got) {
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::abs(got[i] - limit[i]));
+    return worst;
+  };
+  CHECK(error(run("dpm++", "20")) < 0.4 * error(run("ddim", "20")));
 }
 
 TEST_CASE("the loop gives the model original timesteps and asks for noise only where it is used") {
-  const Schedule base = make_schedule("linear", 1000);
-  const Rules rules = make_rules({}, true);
+  const auto process = make_process({}, true);
   const int64_t labels[kSamples] = {4, 0, 2};
   struct Case {
     SamplerConfig config;
     int64_t model_n, noisy_steps;
+    double least_timestep = 0;
   };
   for (const Case& c : {Case{{.spacing = "5"}, kSamples, 4}, Case{{.spacing = "5", .cfg_scale = 2}, 2 * kSamples, 4},
-                        Case{{.kind = "ddim", .spacing = "5"}, kSamples, 0},
-                        Case{{.kind = "ddim", .spacing = "5", .eta = 0.3}, kSamples, 4}}) {
-    std::vector<int64_t> timesteps, noise_calls;
-    const ModelFn model = [&](const float* x, const int64_t* t, const int64_t* y, int64_t n, float* out) {
+                        Case{{.sampler = test::sampler("ddim"), .spacing = "5"}, kSamples, 0},
+                        Case{{.sampler = test::sampler("dpm++"), .spacing = "5", .cfg_scale = 2}, 2 * kSamples, 0, 200},
+                        Case{{.sampler = test::sampler("ddim"), .spacing = "5", .eta = 0.3}, kSamples, 4}}) {
+    std::vector<int64_t> noise_calls;
+    std::vector<double> timesteps;
+    const ModelFn model = [&](const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
       CHECK(n == c.model_n);
       timesteps.push_back(t[0]);
       for (int64_t i = 0; i < n; ++i) {
@@ -224,16 +293,18 @@ TEST_CASE("the loop gives the model original timesteps and asks for noise only w
     };
     std::vector<float> z = normals(kSamples * kShape.elements(), 2);
     const SampleRequest request{.n = kSamples, .z = z.data(), .labels = labels, .null_class = 7};
-    sample_loop(respace(base, "5"), rules, c.config, kShape, model, request, noise);
-    CHECK(timesteps == std::vector<int64_t>{999, 749, 500, 250, 0});
+    sample_loop(*process, c.config, kShape, model, request, noise);
+    if (c.least_timestep == 0) CHECK(timesteps == std::vector<double>{999, 749, 500, 250, 0});
+    CHECK(timesteps.front() == 999);
+    CHECK(timesteps.back() == c.least_timestep);
     REQUIRE(static_cast<int64_t>(noise_calls.size()) == c.noisy_steps * kSamples);
     for (size_t i = 0; i < noise_calls.size(); ++i) CHECK(noise_calls[i] == static_cast<int64_t>(i) / kSamples);
   }
 }
 
 TEST_CASE("a sampler's step does not depend on the cut and may work in place") {
-  const Schedule schedule = respace(make_schedule("linear", 1000), "10");
-  const Rules rules = make_rules({}, true);
+  const Schedule schedule = respace(test::make_schedule("linear", 1000), "10");
+  const Rules rules{.prediction = test::prediction("epsilon"), .variance = Variance::kLearnedRange};
   const std::vector<float> x = normals(kSamples * kShape.elements(), 3),
                            noise = normals(kSamples * kShape.elements(), 4),
                            out = normals(kSamples * 2 * kShape.elements(), 5);
@@ -267,14 +338,13 @@ TEST_CASE("guidance touches the channels it is asked to") {
 }
 
 TEST_CASE("guidance needs classes") {
-  const Schedule base = make_schedule("linear", 100);
-  const Rules rules = make_rules({}, true);
+  const auto process = make_process({.num_steps = 100}, true);
   float z[6] = {};
   const int64_t label = 0;
-  const ModelFn model = [](const float*, const int64_t*, const int64_t*, int64_t, float*) { FAIL("called"); };
+  const ModelFn model = [](const float*, const double*, const int64_t*, int64_t, float*) { FAIL("called"); };
   for (const SampleRequest& request : {SampleRequest{.n = 1, .z = z}, SampleRequest{.n = 1, .z = z, .labels = &label},
                                        SampleRequest{.n = 1, .z = z, .null_class = 10}}) {
-    CHECK_THROWS_WITH(sample_loop(respace(base, "5"), rules, {.cfg_scale = 4}, kShape, model, request, philox_noise),
+    CHECK_THROWS_WITH(sample_loop(*process, {.spacing = "5", .cfg_scale = 4}, kShape, model, request, philox_noise),
                       Catch::Contains("guidance without classes"));
   }
 }

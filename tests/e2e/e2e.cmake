@@ -4,6 +4,7 @@ file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 add_executable(test_e2e ${e2e_sources})
 target_link_libraries(test_e2e PRIVATE ditrain_io test_main nlohmann_json::nlohmann_json)
 target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+target_precompile_headers(test_e2e REUSE_FROM test_main)
 target_compile_definitions(test_e2e PRIVATE
   DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
@@ -15,9 +16,7 @@ foreach(program ditrain ditsample ditexport ditverify ditbench mpi_of_fewer_thre
     add_dependencies(test_e2e ${program})
   endif()
 endforeach()
-catch_discover_tests(test_e2e TEST_SPEC "~[long]~quickstart*" TEST_PREFIX "e2e: " EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)
-# Two to three minutes on two free cores.
-catch_discover_tests(test_e2e TEST_SPEC "quickstart*" TEST_PREFIX "e2e: " EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE)
+catch_discover_tests(test_e2e TEST_SPEC "~[long]" TEST_PREFIX "e2e: " EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)
 # Minutes each: left out by the test presets; scripts/test_long.sh runs them.
 catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e: "
                      EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 3600 RUN_SERIAL TRUE LABELS long)

@@ -14,7 +14,7 @@ double mean(const std::vector<double>& values, size_t first, size_t last) {
 
 }  // namespace
 
-TEST_CASE("quickstart: learns, and of its guided samples at least 60 % look like their class") {
+TEST_CASE("quickstart: learns, and of its guided samples at least 60 % look like their class", "[long]") {
   const ScratchFolder scratch;
   const std::string out = scratch / "quickstart";
   const Args job = program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out});

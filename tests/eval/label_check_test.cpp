@@ -86,7 +86,7 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
   RandomKey(11, Stream::kEval, uint64_t(image)).fill_normal(noise.data(), kImage);
   if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
   const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
-  const diffusion::Schedule s = diffusion::make_schedule("linear", 1000);
+  const diffusion::Schedule s = diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000);
   nn::DitPass pass(model, 1, autograd::Mode::kInference);
   pass.allocate();
   {
@@ -115,6 +115,39 @@ TEST_CASE("validation loss is the mean over fixed images, steps and noise") {
   // and a few operations leave of that is far below this.
   CHECK(loss.right_label == Approx(right).epsilon(1e-6));
   CHECK(loss.wrong_label == Approx(wrong).epsilon(1e-6));
+}
+
+TEST_CASE("a model of flow is judged at even times, which it is given as they are") {
+  nn::DitConfig tiny = test::tiny_config();
+  tiny.learn_sigma = false;
+  const auto model = test::random_model(tiny);
+  parallel::Team team({});
+  ops::Context ctx(team);
+  const auto comm = dist::make_null_communicator();
+  const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow"), .time_shift = 3};
+  double want = 0;
+  constexpr int64_t kImages = 3;
+  for (int64_t i = 0; i < kImages; ++i) {
+    std::vector<float> x0(kImage), noise(kImage);
+    int64_t label = 0;
+    const auto data = shapes();
+    data->load(dataset::EpochSampler(data->size(), 11).index_at(i), false, x0.data(), &label);
+    RandomKey(11, Stream::kEval, uint64_t(i)).fill_normal(noise.data(), kImage);
+    const double t = (double(i) + 0.5) / kImages;
+    nn::DitPass pass(*model, 1, autograd::Mode::kInference);
+    pass.allocate();
+    {
+      const Pin<float> x(pass.image());
+      for (int64_t k = 0; k < kImage; ++k) x[k] = float(t * x0[size_t(k)] + (1 - t) * noise[size_t(k)]);
+    }
+    pass.t()[0] = t, pass.y()[0] = label;
+    pass.forward(ctx);
+    const Pin<float> out(pass.out());
+    for (int64_t k = 0; k < kImage; ++k)
+      want += std::pow(double(x0[size_t(k)]) - noise[size_t(k)] - out[k], 2) / kImage / kImages;
+  }
+  CHECK(eval::validation_loss(ctx, *comm, *model, flow, *shapes(), kImages, 11).right_label ==
+        Approx(want).epsilon(1e-6));
 }
 
 TEST_CASE("validation loss is the same for any number of workers and ranks") {

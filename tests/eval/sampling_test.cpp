@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "tiny_model.hpp"
@@ -67,8 +68,36 @@ TEST_CASE("images differ by number, label, seed and guidance") {
   CHECK(differs([](auto& r) { r.labels[0] = 4; }));
   CHECK(differs([](auto& r) { r.seed = 6; }));
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
-  CHECK(differs([](auto& r) { r.sampler.kind = "ddim"; }));
+  CHECK(differs([](auto& r) { r.sampler.sampler = diffusion::named<diffusion::Sampler>("ddim"); }));
   CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
+}
+
+TEST_CASE("samplers of either process draw the same image in any batch, each its own") {
+  nn::DitConfig tiny = test::tiny_config();
+  tiny.learn_sigma = false;
+  const auto model = test::random_model(tiny);
+  std::set<std::vector<float>> pictures;
+  for (const diffusion::Sampler& row : rows_of(static_cast<const diffusion::Sampler*>(nullptr))) {
+    INFO(row.name);
+    const diffusion::Config process{.process = row.process};
+    eval::GenerateRequest request = short_request();
+    request.sampler.sampler = &row;
+    const std::vector<float> expected = draw(*model, request, 1, process);
+    REQUIRE(all_finite(expected));
+    CHECK(pictures.insert(expected).second);
+    request.batch = 2;
+    CHECK(draw(*model, request, 2, process) == expected);
+  }
+  CHECK(pictures.size() >= 5);
+}
+
+TEST_CASE("a sampler of another process is refused") {
+  const auto model = test::random_model(test::tiny_config());
+  eval::GenerateRequest request = short_request();
+  request.sampler.sampler = diffusion::named<diffusion::Sampler>("heun");
+  CHECK_THROWS_WITH(draw(*model, request), Contains("sampler does not fit process ddpm"));
+  CHECK_THROWS_WITH(draw(*model, short_request(), 1, {.process = diffusion::named<diffusion::ProcessKind>("flow")}),
+                    Contains("try model.learn_sigma: false"));
 }
 
 // With a fresh model, which predicts no noise, every value of an image is a recursion of its own.
@@ -78,11 +107,13 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
   nn::Dit model(config);
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 1);
-  const diffusion::Config process{.variance = "fixed_small", .loss = "mse"};
+  const diffusion::Config process{.variance = diffusion::Variance::kFixedSmall,
+                                  .loss = diffusion::named<diffusion::Objective>("mse")};
   eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
   const std::vector<float> images = draw(model, request, 2, process);
 
-  const diffusion::Schedule s = diffusion::respace(diffusion::make_schedule("linear", 1000), "5");
+  const diffusion::Schedule s =
+      diffusion::respace(diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000), "5");
   for (const int64_t i : {0, 1})
     for (const int64_t pixel : {0, 1234}) {
       const auto noise = [&](uint64_t k) {

@@ -235,6 +235,137 @@ TEST_CASE("attention: gradients and the same bits for any team") {
   });
 }
 
+namespace {
+
+/// Attention whose queries and keys are normalised, forward and backward.
+struct NormedAttention {
+  int64_t B = 2, T = kTokens, H = 3, D = 8;
+  bool layer;
+  Tensor qkv, dy;
+  ops::HeadNorm norm;
+  explicit NormedAttention(bool with_biases, DType type = DType::kF32)
+      : layer(with_biases), qkv({B, T, 3 * H * D}, type), dy({B, T, H * D}, type) {
+    copy(random_tensor(qkv.shape(), 1, 0.7f), qkv), copy(random_tensor(dy.shape(), 2), dy);
+    const auto term = [&](uint64_t seed) { return random_tensor({D}, seed, 0.5f); };
+    norm = {term(3), layer ? term(4) : Tensor(), term(5), layer ? term(6) : Tensor()};
+  }
+  int64_t terms() const { return layer ? 4 : 2; }
+  /// What forward and backward make, of `ctx` and of the shapes above.
+  struct Results {
+    Tensor out, lse, dqkv, dterms, sums;
+  };
+  Results run(ops::Context& ctx) const {
+    Results r{Tensor(dy.shape(), qkv.dtype()), Tensor({B, H, T}), Tensor(qkv.shape(), qkv.dtype()),
+              Tensor({B, H, terms(), D}), Tensor({terms(), D})};
+    ops::attention_forward(ctx, qkv, H, r.out, r.lse, norm);
+    ops::attention_backward(ctx, qkv, H, r.out, r.lse, dy, r.dqkv, norm, r.dterms);
+    ops::sum_over_heads(ctx, r.dterms, r.sums);
+    return r;
+  }
+};
+
+/// One row of a head, normalised as the formula says.
+void normalise(const float* x, int64_t D, const Tensor& weight, const Tensor& bias, float* y) {
+  const bool layer = bias.defined();
+  const auto w = to_vector(weight), b = layer ? to_vector(bias) : std::vector<float>(size_t(D));
+  double mean = 0, square = 0;
+  for (int64_t j = 0; layer && j < D; ++j) mean += x[j] / double(D);
+  for (int64_t j = 0; j < D; ++j) square += (x[j] - mean) * (x[j] - mean) / double(D);
+  for (int64_t j = 0; j < D; ++j)
+    y[j] = float((x[j] - mean) / std::sqrt(square + (layer ? 1e-5 : 1e-6)) * w[size_t(j)] + b[size_t(j)]);
+}
+
+}  // namespace
+
+TEST_CASE("attention with normalised queries and keys is that of queries and keys normalised before") {
+  OneWorker one;
+  const NormedAttention a(GENERATE(true, false));
+  const Tensor before = clone(a.qkv), out({a.B, a.T, a.H * a.D}), lse({a.B, a.H, a.T});
+  {
+    const Pin<float> from(a.qkv), to(before);
+    for (int64_t row = 0; row < a.B * a.T * 2 * a.H; ++row) {  // q and k of every token: two thirds of its heads
+      const int64_t at = row / (2 * a.H) * 3 * a.H * a.D + row % (2 * a.H) * a.D;
+      const bool q = row % (2 * a.H) < a.H;
+      normalise(from + at, a.D, q ? a.norm.q_weight : a.norm.k_weight, q ? a.norm.q_bias : a.norm.k_bias, to + at);
+    }
+  }
+  ops::attention_forward(one.ctx, before, a.H, out, lse);
+  const NormedAttention::Results got = a.run(one.ctx);
+  for (const auto& [x, y] : {std::pair(got.out, out), {got.lse, lse}}) {
+    const auto is = to_vector(x), want = to_vector(y);
+    for (size_t i = 0; i < is.size(); ++i) CHECK(is[i] == Approx(want[i]).margin(2e-6));
+  }
+}
+
+TEST_CASE("attention with normalised queries and keys: gradients and the same bits for any team") {
+  OneWorker one;
+  const bool layer = GENERATE(true, false);
+  const NormedAttention a(layer);
+  const NormedAttention::Results r = a.run(one.ctx);
+  const auto forward = [&] { return dot(a.run(one.ctx).out, a.dy); };
+  check_gradient(a.qkv, r.dqkv, forward, 1e-2);  // the scale of a narrow head bends within a step
+  const std::vector<Tensor> terms = a.norm.terms();
+  REQUIRE(int64_t(terms.size()) == a.terms());
+  for (int64_t i = 0; i < a.terms(); ++i) {
+    CAPTURE(i);
+    check_gradient(terms[size_t(i)], clone(r.sums.slice(i * a.D, {a.D})), forward);
+  }
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  const NormedAttention any(layer, type);
+  on_all_teams([&](ops::Context& ctx) {
+    const NormedAttention::Results each = any.run(ctx);
+    const Tensor dqkv(each.dqkv.shape());
+    copy(each.dqkv, dqkv);
+    return joined(joined(dqkv, each.dterms), each.sums);
+  });
+}
+
+TEST_CASE("attention with normalised queries and keys in bf16 is that of f32 but for roundings") {
+  OneWorker one;
+  const bool layer = GENERATE(true, false);
+  const NormedAttention f32(layer), bf16(layer, DType::kBF16);
+  const NormedAttention::Results want = f32.run(one.ctx), got = bf16.run(one.ctx);
+  const auto distance = [](const Tensor& a, const Tensor& b) {  // relative L2
+    const Tensor wide(a.shape());
+    copy(a, wide);
+    double error = 0;
+    const auto x = to_vector(wide), y = to_vector(b);
+    for (size_t i = 0; i < x.size(); ++i) error += std::pow(double(x[i]) - double(y[i]), 2);
+    return std::sqrt(error / dot(b, b));
+  };
+  CHECK(distance(got.out, want.out) < 0.02);
+  CHECK(distance(got.dqkv, want.dqkv) < 0.03);
+  CHECK(distance(got.sums, want.sums) < 0.03);
+  CHECK(distance(got.out, want.out) > 1e-4);  // bf16 it is
+}
+
+TEST_CASE("gradients of a norm overwrite or are added") {
+  OneWorker one;
+  const NormedAttention a(true);
+  const ops::HeadNorm gradients{random_tensor({a.D}, 11), random_tensor({a.D}, 12), random_tensor({a.D}, 13),
+                                random_tensor({a.D}, 14)};
+  const Tensor sums = random_tensor({4, a.D}, 15);
+  const std::vector<float> before = to_vector(gradients.k_weight), row = to_vector(sums.slice(2 * a.D, {a.D}));
+  ops::set_gradients(one.ctx, sums, gradients, /*accumulate=*/true);
+  for (size_t j = 0; j < row.size(); ++j) CHECK(to_vector(gradients.k_weight)[j] == before[j] + row[j]);
+  ops::set_gradients(one.ctx, sums, gradients, /*accumulate=*/false);
+  CHECK(to_vector(gradients.k_weight) == row);
+  CHECK_THROWS_AS(ops::set_gradients(one.ctx, Tensor({2, a.D}), gradients, false), LogicFault);
+}
+
+TEST_CASE("a norm of another width, or half of one, is refused") {
+  OneWorker one;
+  const NormedAttention a(true);
+  const Tensor out(a.dy.shape()), lse({a.B, a.H, a.T}), wide({a.D + 1});
+  const auto forward = [&](const ops::HeadNorm& norm) { ops::attention_forward(one.ctx, a.qkv, a.H, out, lse, norm); };
+  CHECK_THROWS_WITH(forward({wide, wide, wide, wide}), Catch::Contains("scale or shift of queries or keys"));
+  CHECK_THROWS_AS(forward({a.norm.q_weight, {}, a.norm.k_weight, a.norm.k_bias}), LogicFault);
+  CHECK_THROWS_AS(forward({a.norm.q_weight, {}, {}, {}}), LogicFault);
+  CHECK_THROWS_AS(
+      ops::attention_backward(one.ctx, a.qkv, a.H, out, lse, a.dy, Tensor(a.qkv.shape()), a.norm, Tensor({1})),
+      ShapeError);
+}
+
 TEST_CASE("attention refuses heads that are too wide, and says how wide they may be") {
   OneWorker one;
   const auto run = [&](int64_t D) {

@@ -41,8 +41,8 @@ TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
   std::vector<float> values, ema;
   for (int workers : {1, 2, 3, 8}) {
     autograd::ParameterStore store;
-    store.add("a", {301, 17}, 0);
-    store.add("b", {5}, 1);
+    store.add("a", {301, 17});
+    store.add("b", {5});
     store.allocate(autograd::ParameterStore::For::kTraining);
     copy(random_tensor({store.arena_size()}, 1), store.values);
     copy(store.values, store.ema);
@@ -70,7 +70,7 @@ TEST_CASE("updates of slices, with states packed elsewhere, are the update of al
   std::vector<float> values, ema;
   for (const bool sliced : {false, true}) {
     autograd::ParameterStore store;
-    store.add("a", {301, 17}, 0);
+    store.add("a", {301, 17});
     store.allocate(autograd::ParameterStore::For::kTraining);
     const int64_t n = store.arena_size();
     copy(random_tensor({n}, 1), store.values);
@@ -96,8 +96,8 @@ TEST_CASE("updates of slices, with states packed elsewhere, are the update of al
 
 TEST_CASE("the gradient norm is over all gradients and shows what is not finite") {
   autograd::ParameterStore store;
-  store.add("a", {3}, 0);
-  store.add("b", {20}, 1);
+  store.add("a", {3});
+  store.add("b", {20});
   store.allocate(autograd::ParameterStore::For::kTraining);
   parallel::Team team(parallel::Team::Config{});
   ops::Context ctx(team);

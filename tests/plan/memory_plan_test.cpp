@@ -14,7 +14,8 @@ namespace {
 
 config::Config config_of(const std::string& recompute, int64_t micro_batch = 8) {
   config::Config c;
-  c.train.recompute = recompute, c.train.global_batch = 8, c.train.micro_batch = micro_batch;
+  c.train.recompute = parse_word<nn::Recompute>("test", "recompute", recompute), c.train.global_batch = 8,
+  c.train.micro_batch = micro_batch;
   return c;
 }
 
@@ -54,8 +55,9 @@ std::string refusal(const config::Config& config, size_t limit, int ranks = 1) {
 }  // namespace
 
 TEST_CASE("the more is recomputed, the less is kept") {
-  const plan::MemoryPlan none = plan::plan_memory(config_of("none"), 1), selective = plan::plan_memory(config_of("selective"), 1),
-                   block = plan::plan_memory(config_of("block"), 1);
+  const plan::MemoryPlan none = plan::plan_memory(config_of("none"), 1),
+                         selective = plan::plan_memory(config_of("selective"), 1),
+                         block = plan::plan_memory(config_of("block"), 1);
   const double unit = 4.0 * 8 * 256 * 384 * 12;  // a value for each token and channel of all blocks of S/2
   const auto kept = [&](const plan::MemoryPlan& plan) { return double(item(plan, "kept activations").bytes) / unit; };
   CHECK(kept(none) == Approx(18).epsilon(0.03));

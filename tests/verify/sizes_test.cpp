@@ -116,6 +116,45 @@ TEST_CASE("sizes, seed and variance channels are those of the file") {
   }
 }
 
+TEST_CASE("a model at full size is the one that the file names") {
+  EditableFixture f;
+  const int64_t size = 16, parameters = 131;  // DiT-S/8: four tokens
+  f.metadata = {{"file", "dit_s8_stats.safetensors"}, {"model", "DiT-S/8"}, {"key_suffix", ".7"}};
+  f.put_setting("cfg.input_size", size), f.put_setting("cfg.num_classes", 5), f.put_setting("cfg.batch", 1);
+  const Shape image{1, 4, size, size}, output{1, 8, size, size};
+  for (const char* name : {"x_start", "noise"})
+    f.put(name, "F32", image, formula_input(std::string("dit_s8.") + name + ".7", 1.7, 4 * size * size));
+  f.put<int64_t>("t", "I64", {1}, {500}), f.put<int64_t>("y", "I64", {1}, {5});
+  const auto put_zeros = [&](const std::string& name, const Shape& shape) {
+    f.put(name, "F32", shape, std::vector<float>(size_t(num_elements(shape))));
+  };
+  for (const std::string end : {"", ".f64"}) {
+    for (const char* name : {"mse", "vb", "loss_per_sample", "loss"}) put_zeros(name + end, {1});
+    put_zeros("out" + end, output);
+    for (const char* name : {"grad_norm", "grad_mean"}) put_zeros(name + end, {parameters});
+    put_zeros("grad_sample" + end, {parameters, 2});
+  }
+  put_zeros("out.f64s", output);
+  f.put<int64_t>("grad_index", "I64", {parameters, 2}, std::vector<int64_t>(size_t(2 * parameters)));
+  const auto passed = [](const Report& report, const std::string& tensor) {
+    for (const Comparison& c : report.comparisons)
+      if (c.tensor == tensor) return c.passed;
+    throw std::logic_error(tensor + " was not compared");
+  };
+  const Report report = run(f);  // shapes are those of S/8, or this would throw; nothing is zero
+  for (const char* name : {"x_start", "noise"}) CHECK(passed(report, name));
+  for (const char* name : {"mse", "out", "grad_norm"}) CHECK_FALSE(passed(report, name));
+  f.metadata["file"] = "dit_s4_stats.safetensors";  // the keys of the inputs are others
+  CHECK_FALSE(passed(run(f), "x_start"));
+  f.metadata["model"] = "DiT-S/3";
+  CHECK_THROWS_WITH(run(f), Catch::Contains("unknown model.name; got DiT-S/3"));
+  f.metadata.erase("model");
+  CHECK_THROWS_WITH(run(f), Catch::Contains("cfg.patch_size"));
+  f.metadata["model"] = "DiT-B/8";
+  f.put_setting("cfg.depth", 1);
+  CHECK_THROWS_WITH(run(f), Catch::Contains("grad_index has an unexpected shape"));
+}
+
 TEST_CASE("weights of another seed are found") {
   EditableFixture fixture = make_fixture(false);
   fixture.metadata["key_suffix"] = "";

@@ -1,11 +1,14 @@
 // Named parameters in flat arenas. Values, gradients, moments and EMA are each one contiguous block with the same
 // layout, in the reverse of the order in which gradients become final, so that a gradient bucket, a module's weights
 // and the range of one fused optimiser pass are slices. Files and lists use the order of the public state dict instead.
+// All that is said of a parameter stands in its declaration; initialisation, counts of work and names in other formats
+// are read from there.
 #pragma once
 #include <deque>
 #include <string>
 #include <vector>
 
+#include "ditrain/autograd/initial.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
 namespace ditrain::autograd {
@@ -25,23 +28,42 @@ struct Part {
   void put(const float* part, float* full) const;   ///< the other way round; the rest of full stays
 };
 
+/// Rows of x in the product x w^T of a weight, per image; kNone: the parameter is in no product.
+enum class ProductRows { kNone, kOne, kTokens };
+
 struct Parameter {
-  std::string name;       ///< of the public state dict, "blocks.0.attn.qkv.weight"
-  Shape shape;            ///< of what this store holds
-  Shape full_shape;       ///< of the public state dict: the same, unless ranks share the parameter
-  Part part;              ///< of the full tensor
-  bool trainable = true;  ///< false: only a value, outside the arenas (pos_embed)
-  int64_t state_dict_order = 0;
-  ArenaSlice slice;    ///< padded to 64 bytes
-  Tensor value, grad;  ///< views of the arenas, once allocated
-  Tensor value_bf16;   ///< of values_bf16, where that is allocated
+  // What its layer declares.
+  std::string name = {};                     ///< of the public state dict, "blocks.0.attn.qkv.weight"
+  Shape full_shape = {};                     ///< of the public state dict
+  Initial initial = {};                      ///< zeros
+  bool trainable = true;                     ///< false: only a value, outside the arenas (pos_embed)
+  ProductRows product = ProductRows::kNone;  ///< from it follow counts of work and of what products read
+  /// Backward offers the gradient to the pass's sink before it computes it (nn::WeightGradientSink).
+  bool offers_gradient = false;
+  /// Tensors in files of diffusers that hold it: one, or several that are equal parts of its rows, in this order. A '*'
+  /// stands for the number of a block: each block has a copy. Empty: that format has no place for it.
+  std::vector<std::string> diffusers = {};
+  // What of it this store holds.
+  Shape shape = {};  ///< the full one, unless ranks share the parameter
+  Part part = {};    ///< of the full tensor
+  // Where.
+  ArenaSlice slice = {};         ///< padded to 64 bytes
+  Tensor value = {}, grad = {};  ///< views of the arenas, once allocated
+  Tensor value_bf16 = {};        ///< of values_bf16, where that is allocated
   int64_t size() const { return num_elements(shape); }
 };
 
 class ParameterStore {
  public:
-  /// Appends a parameter to the layout; the reference stays valid. `order` sorts the state dict.
-  Parameter& add(std::string name, Shape shape, int64_t order, bool trainable = true);
+  /// Appends a parameter; the reference stays valid. The order of adding is that of the state dict. A declaration
+  /// without `shape` is of all of the full tensor.
+  Parameter& add(Parameter declared);
+  Parameter& add(std::string name, Shape shape) {
+    return add(Parameter{.name = std::move(name), .full_shape = std::move(shape)});
+  }
+  /// Places the trainable parameters in the arenas in this order; without, they lie in that of adding.
+  /// Errors: LogicFault unless each of them is there once
+  void lay_out(const std::vector<Parameter*>& order);
 
   enum class For { kInference, kTraining };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
@@ -67,6 +89,8 @@ class ParameterStore {
   Tensor values_bf16;               ///< values rounded to bf16; undefined unless asked for
 
  private:
+  void place(Parameter& p);
+
   std::deque<Parameter> parameters_;
   int64_t arena_size_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/recompute.hpp"
 #include "ditrain/optim/config.hpp"
 
 namespace ditrain::config {
@@ -24,7 +25,7 @@ struct TrainConfig {
   int64_t global_batch = 32;  ///< samples a step, over all ranks
   int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
   std::string precision = "f32";
-  std::string recompute = "selective";
+  nn::Recompute recompute = nn::Recompute::kSelective;
   std::string on_non_finite = "stop";  ///< stop | skip (the step), counted
   int64_t seed = 0;
   std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
@@ -79,10 +80,10 @@ struct LogConfig {
 struct SampleConfig {
   int64_t every_steps = 0;  ///< 0: no samples while training
   int64_t num_images = 64;
-  std::string steps = "50";        ///< respacing, as "50", "ddim25" or "10,10,20"
-  std::string sampler = "ddpm";    ///< ddpm | ddim
-  double cfg_scale = 1.0;          ///< classifier-free guidance; 1: off
-  std::string cfg_channels = "3";  ///< 3 (the reference's rule) | all
+  std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
+  const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
+  double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
+  std::string cfg_channels = "3";               ///< 3 (the reference's rule) | all
 };
 
 struct EvalConfig {
@@ -118,6 +119,10 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 /// The effective config: every key, with a comment each; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
+
+/// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
+/// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps
+diffusion::SamplerConfig sampler_of(const Config& config);
 
 /// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
 /// section sample only if sample.every_steps is above 0. For one process.

@@ -1,43 +1,64 @@
-// What a process predicts and how it is trained: the user's words (Config), and their checked form (Rules).
+// What is trained and how: section `diffusion` of a config, as values. Words are rows of registry.hpp or enums of this
+// file; Process (process.hpp) is made of a Config.
 #pragma once
 #include <cstdint>
-#include <string>
+#include <span>
+
+#include "ditrain/base/words.hpp"
 
 namespace ditrain::diffusion {
 
+struct ProcessKind;
+struct BetaSchedule;
+struct Prediction;
+struct Objective;
+struct LossWeight;
+struct Sampler;
+struct SamplerConfig;
+
+/// The first row of a table of the registry: what a config has that does not say otherwise.
+template <class Row>
+const Row* default_row();
+
+/// learned_range (needs 2C output channels) | fixed_large (beta_t) | fixed_small (posterior variance), or
+/// auto: learned_range if the model has the channels, else fixed_large.
+enum class Variance { kAuto, kLearnedRange, kFixedLarge, kFixedSmall };
+inline constexpr Word<Variance> kVariances[] = {{"auto", Variance::kAuto},
+                                                {"learned_range", Variance::kLearnedRange},
+                                                {"fixed_large", Variance::kFixedLarge},
+                                                {"fixed_small", Variance::kFixedSmall}};
+constexpr std::span<const Word<Variance>> words_of(Variance) { return kVariances; }
+
+/// Distribution of the times that training draws from (0, 1).
+enum class TimeDraw { kUniform, kLogitNormal };
+inline constexpr Word<TimeDraw> kTimeDraws[] = {{"uniform", TimeDraw::kUniform},
+                                                {"logit_normal", TimeDraw::kLogitNormal}};
+constexpr std::span<const Word<TimeDraw>> words_of(TimeDraw) { return kTimeDraws; }
+
 struct Config {
+  const ProcessKind* process = default_row<ProcessKind>();  ///< ddpm | flow
+  const Prediction* prediction = nullptr;  ///< what the model's output means; null: the first that the process lists
+
+  // Process ddpm; without effect on flow, which has no steps.
   int64_t num_steps = 1000;
-  std::string schedule = "linear";     ///< linear | squaredcos_cap_v2
-  std::string prediction = "epsilon";  ///< what the first C output channels mean: epsilon | x0
-  /// learned_range (needs 2C output channels) | fixed_large (beta_t) | fixed_small (posterior variance), or
-  /// auto: learned_range if the model has the channels, else fixed_large
-  std::string variance = "auto";
-  /// mse: only the first C channels are trained; variance channels, if there are any, get a gradient of zero
+  const BetaSchedule* schedule = default_row<BetaSchedule>();
+  Variance variance = Variance::kAuto;
   /// mse_vb: mse + variational bound in bits; the bound trains only the variance channels (stop-gradient on the mean);
   ///         the same as mse if the variance is fixed
-  /// kl: variational bound x num_steps; trains all channels
-  std::string loss = "mse_vb";
+  /// mse:    only the first C channels are trained; variance channels, if there are any, get a gradient of zero
+  /// kl:     variational bound x num_steps; trains all channels
+  const Objective* loss = default_row<Objective>();
+  const LossWeight* loss_weight = default_row<LossWeight>();  ///< of the mse, by time: none | min_snr
+  double min_snr_gamma = 5;
 
-  /// Errors: InputError that names the key for an unknown word or a num_steps for which make_schedule has no schedule.
-  void validate() const;
+  // Process flow; refused with ddpm, whose times are uniform over its steps. See flow.hpp.
+  TimeDraw time = TimeDraw::kUniform;
+  double time_mean = 0, time_deviation = 1;  ///< of the logit of a logit_normal time
+  double time_shift = 1;                     ///< above 1: more noise, in training and in sampling
 };
 
-enum class Prediction { kEpsilon, kX0 };
-enum class Variance { kLearnedRange, kFixedLarge, kFixedSmall };
-struct Objective;  // registry.hpp
-
-struct Rules {
-  Prediction prediction = Prediction::kEpsilon;
-  Variance variance = Variance::kLearnedRange;
-  const Objective* objective = nullptr;  ///< a row of the registry, never null after make_rules
-
-  /// Channels of the model's output for data of `channels` channels: twice as many if the variance is learned.
-  int64_t output_channels(int64_t channels) const;
-};
-
-/// Validates `config` and settles its words for a model with (`learn_sigma`) or without variance channels.
-/// Errors:   InputError if variance and learn_sigma contradict each other.
-Rules make_rules(const Config& config, bool learn_sigma);
+/// Puts the process's own prediction where the config names none.
+void settle(Config& config);
 
 /// One sample is [channels, pixels], row-major; pixels = H * W.
 struct Shape {

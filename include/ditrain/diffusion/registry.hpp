@@ -1,32 +1,59 @@
-// Everything in this module that is chosen by name. Each list is one table in registry.cpp; help texts, validation and
-// error messages are made from it.
+// Everything in this module that is chosen by name. Each list is one table in registry.cpp; help texts, the parsing of
+// words (base/words.hpp) and error messages are made from it. The first row of a table is its default.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ditrain/diffusion/loss.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/ddpm.hpp"
+#include "ditrain/diffusion/process.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 
 namespace ditrain::diffusion {
+
+struct ProcessKind {
+  using MakeFn = std::unique_ptr<Process>(const Config& config, bool learn_sigma);
+  std::string_view name;
+  MakeFn* make;
+  std::span<const Prediction* const> predictions;  ///< that it knows, the default first
+};
 
 struct BetaSchedule {
   std::string_view name;
   std::vector<double> (*betas)(int64_t num_steps);
 };
 
-/// One sample, as an objective sees it: the arrays of LossBatch and dout at this sample.
+/// x_t = alpha x0 + sigma noise, at one time.
+struct Level {
+  double alpha, sigma;
+  double inverse_alpha, sigma_by_alpha;  ///< of alpha and sigma, with fewer roundings
+};
+
+/// What a model's output means. All predictions are linear:
+struct Prediction {
+  std::string_view name;
+  struct Target {
+    double by_x0, by_noise;
+  };
+  struct Clean {
+    double by_x_t, by_out;
+  };
+  using TargetFn = Target(const Level& level);
+  using CleanFn = Clean(const Level& level);
+  TargetFn* target;                 ///< what it is trained on:    target = by_x0 x0 + by_noise noise
+  CleanFn* clean;                   ///< the inverse of it:        x0 = by_x_t x_t + by_out out
+  std::string_view diffusers_name;  ///< prediction_type of diffusers' schedulers; empty: they have none
+};
+
+/// One sample of process ddpm, as an objective sees it.
 struct ObjectiveSample {
-  const Schedule& schedule;
-  const Rules& rules;
-  Shape shape;
-  const float *x0, *x_t, *noise;
+  const Ddpm& process;
+  const LossSample& at;
   int64_t t;
-  const float* out;
-  double grad_weight;
-  float* dout;  ///< all output channels have to be written; null: no gradient wanted
 };
 
 struct Objective {
@@ -34,20 +61,39 @@ struct Objective {
   LossTerms (*sample)(const ObjectiveSample& sample);
 };
 
-struct Sampler {
+/// Weight of the square error of a model's output, which makes weight / clean.by_out^2 of the predicted clean data.
+struct LossWeight {
+  using Fn = double(const Config& config, const Level& level, const Prediction::Clean& clean);
   std::string_view name;
-  void (*step)(const Schedule&, const Rules&, const Shape&, const StepSettings&, const StepBatch&, int64_t begin,
-               int64_t end);
-  bool (*needs_noise)(const StepSettings& settings);  ///< false: noise may be null at every step
+  Fn* at;
 };
 
-std::span<const BetaSchedule> beta_schedules();
-std::span<const Objective> objectives();
-std::span<const Sampler> samplers();
+struct Sampler {
+  using StartFn = std::unique_ptr<SamplerRun>(const Process& process, const SamplerConfig& config, const Shape& shape,
+                                              int64_t n);
+  std::string_view name;
+  const ProcessKind* process;  ///< whose samples it draws; the first of a process is that process's default
+  bool takes_eta;              ///< eta above 0 is refused where it is not
+  /// A run over n samples. Errors: InputError for settings that it cannot take
+  StartFn* start;
+};
 
-/// The row of that name. Errors: InputError that names the key, the nearest name and all names.
-const BetaSchedule& find_beta_schedule(std::string_view name);
-const Objective& find_objective(std::string_view name);
-const Sampler& find_sampler(std::string_view name);
+std::span<const ProcessKind> rows_of(const ProcessKind*);
+std::span<const BetaSchedule> rows_of(const BetaSchedule*);
+std::span<const Prediction> rows_of(const Prediction*);
+std::span<const Objective> rows_of(const Objective*);
+std::span<const LossWeight> rows_of(const LossWeight*);
+std::span<const Sampler> rows_of(const Sampler*);
+
+/// The row of that name, for code that knows the name. Errors: LogicFault if there is none
+template <class Row>
+const Row* named(std::string_view name) {
+  const Row* row = nullptr;
+  DITRAIN_CHECK(find_word(name, row), "a row of the registry: " + std::string(name));
+  return row;
+}
+
+/// The samplers of a process, the default first.
+std::vector<const Sampler*> samplers_of(const ProcessKind& process);
 
 }  // namespace ditrain::diffusion

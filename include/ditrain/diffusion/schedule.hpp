@@ -2,10 +2,35 @@
 // Adding a schedule: one file with its betas, one row in registry.cpp.
 #pragma once
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 namespace ditrain::diffusion {
+
+struct BetaSchedule;
+
+/// Which times of a process a sampler visits, as users write it: "ddimN", a fixed integer stride that gives N steps; or
+/// counts "N" or "N1,N2,...": the process is cut into that many equal sections, section i gets Ni evenly spread steps.
+class Spacing {
+ public:
+  /// Errors:   InputError if the text is none of these or a count is below 1
+  Spacing(std::string text);
+  Spacing(const char* text) : Spacing(std::string(text)) {}
+  /// Exactly these times, in the order of the process's own (comparisons with other implementations).
+  static Spacing at(std::vector<double> times);
+
+  const std::string& text() const { return text_; }
+  bool is_strided() const { return strided_; }
+  const std::vector<int64_t>& counts() const { return counts_; }  ///< per section; of a stride: one
+  const std::vector<double>& listed() const { return listed_; }   ///< empty: not listed
+
+ private:
+  Spacing() = default;
+  std::string text_;
+  bool strided_ = false;
+  std::vector<int64_t> counts_;
+  std::vector<double> listed_;
+};
 
 /// The tables of a process with steps t = 0 (nearly clean) ... num_steps()-1 (nearly noise); all have num_steps()
 /// entries. Math:     a_t = 1 - betas[t], A_t = alphas_cumprod[t] = a_0 ... a_t, P_t = A_{t-1} with P_0 = 1;
@@ -24,19 +49,19 @@ struct Schedule {
   int64_t num_steps() const { return static_cast<int64_t>(betas.size()); }
 };
 
-/// The schedule of that name ("linear", "squaredcos_cap_v2") with the identity as timestep map.
-/// Errors:   InputError for an unknown name, for num_steps outside [2, 100000] or too few for the schedule's betas to
-///           stay below 1 ("linear" needs 21).
-Schedule make_schedule(std::string_view name, int64_t num_steps);
+/// The schedule of a row of the registry, with the identity as timestep map.
+/// Errors:   InputError for num_steps outside [2, 100000] or too few for the schedule's betas to stay below 1 ("linear"
+///           needs 21).
+Schedule make_schedule(const BetaSchedule& row, int64_t num_steps);
 
-/// Which of num_steps steps to keep, increasing. `spec` is "ddimN": a fixed integer stride that gives N steps (the
-/// smallest such); or counts "N" or "N1,N2,...": num_steps is cut into that many equal sections, section i gets Ni
-/// evenly spread steps, first and last included, fractions rounded half to even.
-/// Errors:   InputError if spec is no such text, N is below 1, a section has fewer steps than asked for, or no stride
-///           gives N steps.
-std::vector<int64_t> space_timesteps(int64_t num_steps, std::string_view spec);
+/// Which of num_steps steps to keep, increasing: the smallest stride that gives the count; of sections, first and last
+/// step included and fractions rounded half to even; or the listed times.
+/// Errors:   InputError if a section has fewer steps than asked for, no stride gives the count, or the list is not one
+/// of
+///           steps that rise.
+std::vector<int64_t> space_timesteps(int64_t num_steps, const Spacing& spacing);
 
-/// The process that visits only space_timesteps(base.num_steps(), spec), with the same A_t at these steps.
-Schedule respace(const Schedule& base, std::string_view spec);
+/// The process that visits only space_timesteps(base.num_steps(), spacing), with the same A_t at these steps.
+Schedule respace(const Schedule& base, const Spacing& spacing);
 
 }  // namespace ditrain::diffusion

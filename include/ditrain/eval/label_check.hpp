@@ -11,14 +11,14 @@
 
 namespace ditrain::eval {
 
-/// Mean square errors of the model's prediction.
+/// Mean square errors of the model's prediction, without the weights of training.
 struct ValidationLoss {
   double right_label = 0;
   double wrong_label = 0;  ///< NaN for a model with fewer than two classes
 };
 
 /// The loss on num_images fixed triples (image, t, noise), with the weights that the parameters are bound to.
-/// Math:     image i is the i-th of a shuffle keyed by the seed; t_i = floor((i + 1/2) num_steps / num_images); noise
+/// Math:     image i is the i-th of a shuffle keyed by the seed; its time is Process::spread_time(i, num_images); noise
 ///           kernels::fill_normal of RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform,
 ///           key (seed, i)
 /// Numerics: the same bits for any number of ranks and workers

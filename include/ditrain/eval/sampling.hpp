@@ -30,9 +30,8 @@ struct GenerateRequest {
 using GenerateProgress = std::function<void(double share)>;
 
 /// Draws request.labels.size() images with the weights that the model's parameters are bound to.
-/// Math:     x_T = noise 0 of the image; then diffusion::sample_loop on the respaced schedule, loop step k with noise
-///           k + 1. Noise k of image i is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i
-///           counted from first_index
+/// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
+///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   activations of an inference pass of min(batch, n) images (twice that under guidance)

@@ -67,6 +67,30 @@ void layer_norm_modulate_backward(const float* x, const float* mean, const float
                                   const BFloat16* dy, float* dx, float* dshift, float* dscale, int64_t rows,
                                   int64_t cols);
 
+/// LayerNorm with scale and shift, y[r,:] = xhat weight + bias, xhat = (x[r,:] - mean) rstd, rstd as above: of rows of
+/// stride `stride` into rows without gaps. Nothing is kept: rows are narrow (heads), and backward normalises again.
+void layer_norm_forward(const float* x, int64_t stride, const float* weight, const float* bias, float* y, int64_t rows,
+                        int64_t cols, float eps);
+void layer_norm_forward(const BFloat16* x, int64_t stride, const float* weight, const float* bias, BFloat16* y,
+                        int64_t rows, int64_t cols, float eps);
+/// dx[r,:] = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight, overwritten; x and dx have the stride, dy no gaps.
+/// dweight = sum_r dy[r,:] xhat[r,:], dbias = sum_r dy[r,:], overwritten, [cols]; sums over r as in
+/// gate_residual_backward. dx aliases nothing.
+void layer_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx,
+                         float* dweight, float* dbias, int64_t rows, int64_t cols, float eps);
+void layer_norm_backward(const BFloat16* x, int64_t stride, const float* weight, const BFloat16* dy, BFloat16* dx,
+                         float* dweight, float* dbias, int64_t rows, int64_t cols, float eps);
+/// RMSNorm likewise: y[r,:] = xhat weight, xhat = x[r,:] rstd, rstd = 1 / sqrt(mean(x[r,:]^2) + eps).
+void rms_norm_forward(const float* x, int64_t stride, const float* weight, float* y, int64_t rows, int64_t cols,
+                      float eps);
+void rms_norm_forward(const BFloat16* x, int64_t stride, const float* weight, BFloat16* y, int64_t rows, int64_t cols,
+                      float eps);
+/// dx[r,:] = rstd (g - xhat mean(g xhat)), g = dy weight, and dweight; the rest as for LayerNorm.
+void rms_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx, float* dweight,
+                       int64_t rows, int64_t cols, float eps);
+void rms_norm_backward(const BFloat16* x, int64_t stride, const float* weight, const BFloat16* dy, BFloat16* dx,
+                       float* dweight, int64_t rows, int64_t cols, float eps);
+
 /// db[j] += sum_r dy[r,j] over rows of stride `stride`, j < cols (a slice of columns)
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 void column_sums(const BFloat16* dy, int64_t stride, float* db, int64_t rows, int64_t cols);

@@ -6,18 +6,50 @@
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
 // hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
-// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F.
+// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F. Queries and keys may be normalised
+// before the attention (model.qk_norm, as LightningDiT and timm have it); nothing is kept for that.
 #pragma once
 #include "ditrain/nn/modulations.hpp"
+#include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::nn {
 
-struct BlockWeights {
-  LinearWeights adaLN;      ///< adaLN_modulation.1 [6C, C]
-  LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
-  LinearWeights fc1, fc2;   ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+/// attn.q_norm or attn.k_norm, [C / H]: the same for all heads.
+struct HeadNormWeights {
+  Parameter* w = nullptr;  ///< null: no normalisation
+  Parameter* b = nullptr;  ///< null: RMSNorm
 };
+struct AttentionWeights {
+  LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
+  HeadNormWeights q_norm, k_norm;
+  std::vector<Parameter*> in_arena() const;
+  ops::HeadNorm norm() const;
+  ops::HeadNorm norm_gradients() const;
+};
+struct MlpWeights {
+  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+  std::vector<Parameter*> in_arena() const { return {fc1.w, fc1.b, fc2.w, fc2.b}; }
+};
+struct BlockWeights {
+  AttentionWeights attention;
+  MlpWeights mlp;
+  LinearWeights adaLN;  ///< adaLN_modulation.1 [6C, C]; its gradients leave with those of the attention half
+  std::vector<Parameter*> in_arena_attention() const;
+  std::vector<Parameter*> in_arena() const;  ///< of both halves
+};
+
+/// The modules of the reference's DiTBlock, in its order.
+BlockWeights declare_block(const Declarations& block, const DitConfig& config);
+AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
+MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
+
+/// What to set in a config so that the model has a tensor of this name, or (`extra`) has it not; "" if no setting
+/// decides about it.
+std::string advice_on_tensor(const std::string& name, bool extra);
+
+/// Multiply-adds per image of q k^T and of the product with v.
+double attention_macs(const DitConfig& config);
 
 /// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
 class AttentionHalf final : public autograd::Node {
@@ -44,16 +76,20 @@ class AttentionHalf final : public autograd::Node {
   ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
 
   int64_t index_, num_heads_;
-  BlockWeights weights_;
+  AttentionWeights weights_;
+  LinearWeights adaLN_;
   TokenStream stream_;
   const Modulations& modulations_;
+  // Sums the parts of the gradients of the norm, of samples, heads and ranks.
+  void finish_norm_gradients(ops::Context& ctx, Gradients gradients) const;
+
   ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
-  ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_;
+  ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_, dnorm_BH_, dnorm_;
 };
 
 class MlpHalf final : public autograd::Node {
  public:
-  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
+  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const MlpWeights& weights,
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   int64_t samples() const override { return stream_.batch; }
@@ -67,7 +103,7 @@ class MlpHalf final : public autograd::Node {
   // The MLP on x_mid.
   void compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const;
 
-  BlockWeights weights_;
+  MlpWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
   ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;

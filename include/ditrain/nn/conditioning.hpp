@@ -1,14 +1,16 @@
 // Timestep and label embedders (the reference's TimestepEmbedder, LabelEmbedder and `c = t + y`), with the SiLU that
 // opens every adaLN_modulation taken once for all blocks.
 #pragma once
-#include "ditrain/nn/layers.hpp"
+#include "ditrain/nn/declarations.hpp"
 
 namespace ditrain::nn {
 
 struct ConditioningWeights {
   LinearWeights mlp0, mlp2;          ///< t_embedder.mlp.0 [C, 256], t_embedder.mlp.2 [C, C]
-  Parameter* label_table = nullptr;  ///< [classes + 1, C]; null: no labels
+  Parameter* label_table = nullptr;  ///< y_embedder.embedding_table.weight [classes + 1, C]; null: no labels
+  std::vector<Parameter*> in_arena() const;
 };
+ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& config);
 
 inline constexpr int64_t kTimestepFrequencies = 256;
 

@@ -1,4 +1,5 @@
-// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them.
+// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them. Each
+// layer declares its own (declarations.hpp); Dit::declare in dit.cpp is the reference's __init__.
 //
 //   Dit model(config);
 //   model.parameters().allocate(ParameterStore::For::kTraining);
@@ -15,6 +16,17 @@
 
 namespace ditrain::nn {
 
+/// Multiply-adds of one forward pass of one image: all linear layers and attention, as in the DiT paper's "Gflops".
+/// Training work is 6 x this in FLOP (backward is twice the forward; a multiply-add is 2 FLOP).
+double forward_macs(const DitConfig& config);
+
+/// Values that the products of one block read in a forward pass: of weights, and of their inputs per image. Not
+/// adaLN's, which are computed for all blocks at once.
+struct ProductReads {
+  double weights = 0, inputs = 0;
+};
+ProductReads block_reads(const DitConfig& config);
+
 class Dit {
  public:
   /// Lays out the parameters, or those of one of the ranks that share them; allocates nothing.
@@ -27,10 +39,9 @@ class Dit {
 
  private:
   friend class DitPass;
-  /// How ranks share a layer: each has all of it, or some of its outputs (of every third for qkv) or of its inputs.
-  enum class Cut { kNone, kOutputs, kThirds, kInputs };
-  Parameter& add(const std::string& name, const Shape& full_shape, int64_t order, Cut cut);
-  LinearWeights add_linear(const std::string& name, const Shape& weight_shape, int64_t order, Cut cut = Cut::kNone);
+  friend ProductReads block_reads(const DitConfig& config);
+  void declare();
+  std::vector<Parameter*> in_arena() const;
 
   DitConfig config_;
   TensorParallel tensor_;
@@ -41,10 +52,8 @@ class Dit {
   FinalLayerWeights final_layer_;
 };
 
-/// The reference's initialize_weights. Linear weights xavier-uniform (qkv and adaLN as one matrix, the patch projection
-/// as [C, in P P]), biases 0, label table and timestep MLP N(0, 0.02), adaLN and the final linear layer 0; pos_embed is
-/// the fixed table. Each parameter has a random stream of its own: (seed, number in the state dict). Ranks that share
-/// the model get their parts of the same numbers.
+/// Gives every parameter the start that it declares, together the reference's initialize_weights. Each has a random
+/// stream of its own: (seed, number in the state dict). Ranks that share the model get their parts of the same numbers.
 void initialise(Dit& model, uint64_t seed);
 
 /// How a pass runs.
@@ -54,8 +63,8 @@ struct PassOptions {
   /// kBF16: products in bf16 with f32 sums, activations between them kept as bf16; needs ParameterStore::values_bf16.
   /// The residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
   DType precision = DType::kF32;
-  /// What becomes of adaLN's weight gradients; must outlive the pass, which reads it in each backward. Null: gradients.
-  const FactorRows* adaLN_factors = nullptr;
+  /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
+  const WeightGradientSink* sink = nullptr;
 };
 
 /// A tape of the model for one batch size: what a training step or a sampler replays.

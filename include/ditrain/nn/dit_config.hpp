@@ -2,10 +2,19 @@
 // models.py).
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "ditrain/base/words.hpp"
+
 namespace ditrain::nn {
+
+/// Normalisation of queries and keys over the width of a head, before the attention (model.qk_norm): RMSNorm with a
+/// scale, or LayerNorm with scale and shift. It keeps large scores, and with them bf16 training, in bounds.
+enum class QkNorm { kNone, kRms, kLayer };
+inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
+constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
 struct DitConfig {
   std::string name = "DiT-S/2";  ///< DiT-{S,B,L,XL}/{2,4,8}, or "custom" for the sizes given below
@@ -19,6 +28,7 @@ struct DitConfig {
   int64_t num_classes = 1000;  ///< 0: no labels, no label table
   double class_dropout = 0.1;  ///< share of labels replaced by the null class in training
   bool learn_sigma = true;     ///< 2C output channels: prediction and variance
+  QkNorm qk_norm = QkNorm::kNone;
 
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }
@@ -41,9 +51,5 @@ void apply_name(DitConfig& config);
 /// Checks that the sizes fit together (patch divides both sides, heads divide the width, width divisible by 4, ...).
 /// Errors:   InputError "[model] ..."
 void validate(const DitConfig& config);
-
-/// Multiply-adds of one forward pass of one image: all linear layers and attention (2 T^2 D a block), as in the DiT
-/// paper's "Gflops". Training work is 6 x this in FLOP (backward is twice the forward; a multiply-add is 2 FLOP).
-double forward_macs(const DitConfig& config);
 
 }  // namespace ditrain::nn

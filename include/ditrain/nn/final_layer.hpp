@@ -5,9 +5,11 @@
 namespace ditrain::nn {
 
 struct FinalLayerWeights {
-  LinearWeights adaLN;   ///< final_layer.adaLN_modulation.1 [2C, C]
   LinearWeights linear;  ///< final_layer.linear [P P O, C]
+  LinearWeights adaLN;   ///< final_layer.adaLN_modulation.1 [2C, C]
+  std::vector<Parameter*> in_arena() const { return {adaLN.w, adaLN.b, linear.w, linear.b}; }
 };
+FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& config);
 
 /// Math:     shift, scale = adaLN_modulation(c).chunk(2), by Modulations;
 ///           out = unpatchify(linear(modulate(norm(x), shift, scale)))

@@ -1,11 +1,11 @@
 // What the half-layers of a DiT share: weights of a linear layer and the tensors that pass from node to node.
 // Legend of shapes: B batch, T tokens, C width, H heads, F MLP width, P patch, O output channels.
 #pragma once
-#include <algorithm>
 #include <vector>
 
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/recompute.hpp"
 #include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"
 
@@ -16,25 +16,17 @@ using autograd::Gradients;
 using autograd::KeepPolicy;
 using autograd::Parameter;
 
-/// What the blocks compute again in backward rather than keep; the bits of the results are the same.
-///   kNone       nothing                                            about 18 B T C values kept a block
-///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
-///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1
-enum class Recompute { kNone, kSelective, kBlock };
-
-std::vector<std::string> recompute_names();  ///< "none", "selective", "block": least to most
-/// Errors:   InputError for another name
-Recompute recompute_named(const std::string& name);
-
-/// How a layer of few rows leaves its weight gradient dy^T x to whoever has the rows of other ranks, too: as the rows
-/// of dy and x themselves, in the place of the gradient. Row s there is [dy_s, x_s] of sample s of the global batch.
-struct FactorRows {
-  int64_t of_batch = 0;                   ///< samples of the global batch
-  int64_t first = 0;                      ///< number in it of the first sample that the pass has
-  std::vector<const Parameter*> weights;  ///< of the layers that do so
-  static int64_t width(const Parameter& w) { return w.shape[0] + w.shape[1]; }
-  bool are_left_by(const Parameter& w) const { return std::find(weights.begin(), weights.end(), &w) != weights.end(); }
-  Tensor place_in(const Parameter& w) const { return w.grad.slice(0, {of_batch, width(w)}); }
+/// Takes weight gradients over from a pass: those of layers that have one row of x and dy per sample, which are fewer
+/// numbers than their product dy^T x. The pass asks once per layer that declares offers_gradient.
+class WeightGradientSink {
+ public:
+  virtual ~WeightGradientSink() = default;
+  /// Whether it takes over the gradients of w [N, K] and of its bias, for which it has read x [B, K] and dy [B, N]. The
+  /// pass writes nothing to their places then.
+  /// Threads:  an op: work goes through ctx. Several workers may call it at once, each with a context of its own, so
+  ///           the answer depends on w alone
+  virtual bool take(ops::Context& ctx, const Parameter& w, const Tensor& x, const Tensor& dy,
+                    Gradients gradients) const = 0;
 };
 
 struct TokenStream;
@@ -48,7 +40,7 @@ struct LinearWeights {
   void forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
                const ops::LinearOutput& output = {}) const;
   void backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy, Gradients gradients) const;
-  /// The same, or what stream.factors says. x and dy have a row for each sample.
+  /// The same, unless stream.sink takes the gradient over. x and dy have one row per sample.
   void backward_weight_of_samples(ops::Context& ctx, const TokenStream& stream, const Tensor& x, const Tensor& dy,
                                   Gradients gradients) const;
   void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, const ops::LinearOutput& output = {}) const;
@@ -74,7 +66,7 @@ struct TokenStream {
   ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN
   ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
   ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
-  const FactorRows* factors = nullptr;  ///< of adaLN layers; null: gradients
+  const WeightGradientSink* sink = nullptr;  ///< null: the pass computes all gradients
   TensorParallel tensor;
   ActivationRef partial_BTC;  ///< f32 addends of a sum over ranks whose result is bf16; else none
   /// Of the gradient of a half-layer's normalised input, which ranks sum in f32.

@@ -4,14 +4,21 @@
 // result. Their gradients are taken layer by layer, by the attention halves and the final layer, so that each leaves
 // early: the weights count as parameters of those nodes.
 #pragma once
-#include "ditrain/nn/layers.hpp"
+#include <optional>
+
+#include "ditrain/nn/declarations.hpp"
 
 namespace ditrain::nn {
 
+/// adaLN_modulation.1 [chunks C, C] of a module: the linear layer after the SiLU.
+LinearWeights declare_modulation(const Declarations& module, const DitConfig& config, int64_t chunks,
+                                 const std::string& diffusers);
+
 class Modulations final : public autograd::Node {
  public:
+  /// final_layer: null for blocks alone.
   Modulations(autograd::Tape& tape, const DitConfig& config, std::vector<LinearWeights> blocks,
-              const LinearWeights& final_layer, const TokenStream& stream);
+              const LinearWeights* final_layer, const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   void backward(ops::Context&, Gradients) override {}
 
@@ -20,7 +27,7 @@ class Modulations final : public autograd::Node {
 
  private:
   std::vector<LinearWeights> blocks_;
-  LinearWeights final_layer_;
+  std::optional<LinearWeights> final_layer_;
   TokenStream stream_;
   ActivationRef block_mods_, final_layer_mod_;  // the first [depth B, 6C]
 };

@@ -1,13 +1,15 @@
 // Patch embedding with the fixed positional table (the reference's PatchEmbed and `x + self.pos_embed`).
 #pragma once
-#include "ditrain/nn/layers.hpp"
+#include "ditrain/nn/declarations.hpp"
 
 namespace ditrain::nn {
 
 struct PatchEmbedWeights {
-  LinearWeights proj;              ///< w [C, in, P, P]
   Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen
+  LinearWeights proj;              ///< x_embedder.proj: w [C, in, P, P]
+  std::vector<Parameter*> in_arena() const { return {proj.w, proj.b}; }
 };
+PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
 
 /// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:]
 class PatchEmbed final : public autograd::Node {

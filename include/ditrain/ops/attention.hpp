@@ -1,18 +1,40 @@
 // Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width. Workers share
 // out the B H heads of a batch: beyond B H workers some rest, which a few images sampled on a large node may meet.
 #pragma once
+#include <vector>
+
 #include "ditrain/ops/context.hpp"
 
 namespace ditrain::ops {
+
+/// Scales and shifts of queries and keys that are normalised over the width of a head, before the attention; one set
+/// for all heads. f32 [D]; without weights: no normalisation; without biases: RMSNorm with eps 1e-6, else LayerNorm
+/// with eps 1e-5, as the public models have them.
+struct HeadNorm {
+  Tensor q_weight = {}, q_bias = {}, k_weight = {}, k_bias = {};
+  bool exists() const { return q_weight.defined(); }
+  /// Those that there are, in this order.
+  std::vector<Tensor> terms() const;
+};
 
 /// Math:     out[b,t,h,:] = sum_s softmax_s(q[b,t,h,:] . k[b,s,h,:] / sqrt(D)) v[b,s,h,:]
 /// Types:    qkv, out and their gradients all f32 or all bf16; lse f32
 /// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]), D from 1 to 512; out [B, T, H D]; lse [B, H, T],
 ///           log-sum-exp kept for backward
+/// Numerics: normalised q and k of a head exist only while it is computed, in the type of qkv; backward normalises
+///           again, to the same bits, so nothing is kept for it
 /// Errors:   ShapeError "[attention_forward] ..."
-void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse);
-/// Grads:    dqkv [B, T, 3 H D], overwritten
+void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
+                       const HeadNorm& norm = {});
+/// Grads:    dqkv [B, T, 3 H D], overwritten; with a norm also dterms [B, H, terms, D] f32: for each sample and head
+/// the
+///           gradients of norm.terms()
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                        const Tensor& dout, const Tensor& dqkv);
+                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm = {}, const Tensor& dterms = {});
+
+/// sums [terms, D] = sum of dterms over samples and heads, in their order.
+void sum_over_heads(Context& ctx, const Tensor& dterms, const Tensor& sums);
+/// The rows of sums become the gradients of norm.terms(), or are added to them. Not inside a job.
+void set_gradients(Context& ctx, const Tensor& sums, const HeadNorm& gradients, bool accumulate);
 
 }  // namespace ditrain::ops

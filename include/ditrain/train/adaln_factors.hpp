@@ -2,10 +2,11 @@
 //
 //   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> arrived()
 //
-// See FactorRows in nn/layers.hpp for the place. The squares of such a gradient, which sums bring along, take a pass of
-// their own over it when it has just been made.
+// The rows lie in the place of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. The squares of
+// such a gradient, which sums bring along, take a pass of their own over it when it has just been made.
 #pragma once
 #include <utility>
+#include <vector>
 
 #include "ditrain/nn/layers.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
@@ -13,14 +14,16 @@
 
 namespace ditrain::train {
 
-class AdalnFactors final : public SyncPolicy {
+class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
  public:
   AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx);
   AdalnFactors(const AdalnFactors&) = delete;
   AdalnFactors& operator=(const AdalnFactors&) = delete;
 
-  const nn::FactorRows& rows() const { return rows_; }     ///< what passes over the model are told
-  void start_at(int64_t sample) { rows_.first = sample; }  ///< the first of the micro-batch that comes
+  /// Writes the rows of this micro-batch, if the layer is one of the plan's.
+  bool take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
+            autograd::Gradients gradients) const override;
+  void start_at(int64_t sample) { first_ = sample; }  ///< the first of the micro-batch that comes
 
   /// Scratch; and the buckets of its layers are gathered from now on.
   void allocate(dist::GradientBuckets& buckets);
@@ -32,11 +35,15 @@ class AdalnFactors final : public SyncPolicy {
  private:
   const plan::FactorLayer* layer_of(int64_t bucket) const;
   void multiply(const plan::FactorLayer& layer);
+  Tensor rows_of(const autograd::Parameter& w, const plan::FactorLayer& layer) const {
+    return w.grad.slice(0, {plan_.factor_rows, layer.row_elements()});
+  }
 
   const plan::GradientPlan& plan_;
   autograd::ParameterStore& store_;
   ops::Context& ctx_;
-  nn::FactorRows rows_;
+  std::vector<const autograd::Parameter*> weights_;  // of the plan's layers
+  int64_t first_ = 0;                                // number in the global batch of the pass's first sample
   Tensor dy_, x_;
   double squares_ = 0;
 };

@@ -34,7 +34,7 @@ class GradientSync {
   /// Off: sums start when backward has ended (dist.overlap, which says how it begins).
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  const nn::FactorRows& factor_rows() const { return factors_.rows(); }  ///< what passes over the model are told
+  const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< for passes over the model
   void begin(const MicroBatchPlace& micro);
   /// The gradients of this slice are final for the micro-batch.
   void ready(const parallel::Range& slice);

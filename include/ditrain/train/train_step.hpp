@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "ditrain/dataset/loader.hpp"
-#include "ditrain/diffusion/loss.hpp"
-#include "ditrain/diffusion/schedule.hpp"
+#include "ditrain/diffusion/process.hpp"
 #include "ditrain/train/gradient_sync.hpp"
 
 namespace ditrain::train {
@@ -84,13 +83,12 @@ class TrainStep {
   nn::Dit& model_;
   dist::Communicator& comm_;
   ops::Context& ctx_;
-  diffusion::Schedule schedule_;
-  diffusion::Rules rules_;
+  std::unique_ptr<diffusion::Process> process_;
   diffusion::Shape shape_;
   GradientSync sync_;
   nn::DitPass pass_;
   Tensor noise_;
-  std::vector<int64_t> t_;
+  std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;
   std::string bad_activation_;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one

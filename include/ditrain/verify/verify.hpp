@@ -4,7 +4,7 @@
 // Problem:      a kernel that is wrong on one machine, or by one term, still trains something.
 // Difficulties: sizes, seeds and names come from files that are not trusted; rounding makes every result differ a
 //               little; and a value of the file that nobody compares would be a test that cannot fail. So every tensor
-//               of a fixture has to be a setting, an input or compared; any other is an error.
+//               of a fixture has to be a setting, an input, compared, or named as left out; any other is an error.
 // Abstractions: a table of kinds (registry in verify.cpp), one file each; Verification, which reads a fixture and books
 //               what was used; Comparison and Report, what comes out.
 //
@@ -25,7 +25,8 @@ struct Report {
   bool passed = false;   ///< all comparisons passed
   int64_t compared = 0;  ///< tensors of the file with at least one comparison
   std::vector<Comparison> comparisons = {};
-  std::string error = {};  ///< why the fixture could not be run, else empty
+  std::vector<std::string> left_out = {};  ///< parts of the file that are of something that this program does not have
+  std::string error = {};                  ///< why the fixture could not be run, else empty
 };
 
 /// Runs one fixture. Its kind is the entry "file" of the header's metadata, its sizes are its cfg.* tensors, its

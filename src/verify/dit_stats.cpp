@@ -1,5 +1,5 @@
-// DiT-S/2 at full size, weights and inputs by formula: loss terms, output, and of every gradient its norm, its mean and
-// some entries.
+// A model at full size, DiT-S/2 or what the metadata's "model" says, weights and inputs by formula: loss terms, output,
+// and of every gradient its norm, its mean and some entries.
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
@@ -17,7 +17,9 @@ constexpr double kTight = 2e-6;
 /// Inputs stand in the file and follow from the formula as well.
 std::vector<float> read_input(Verification& v, const std::string& name, const Shape& shape) {
   const std::vector<float> values = v.f32(name, shape);
-  const auto formula = formula_input("dit_s2." + name + v.suffix(), 1.7, num_elements(shape));
+  std::string key = v.title();  // "dit_s2_stats": keys begin with "dit_s2."
+  key.resize(key.rfind('_'));
+  const auto formula = formula_input(key + "." + name + v.suffix(), 1.7, num_elements(shape));
   v.check(name, shape, to_f64(formula), 0, Per::unit());
   return values;
 }
@@ -84,12 +86,8 @@ void check_gradients(Verification& v, nn::Dit& model) {
 
 }  // namespace
 
-void verify_dit_s2_stats(Verification& v) {
-  nn::DitConfig config;  // DiT-S/2 on 4 channels
-  config.input_height = config.input_width = v.setting("cfg.input_size", 2, 256);
-  config.num_classes = v.setting("cfg.num_classes", 1, 100000);
-  nn::apply_name(config);
-  nn::validate(config);
+void verify_dit_stats(Verification& v) {
+  const nn::DitConfig config = read_dit_config(v, v.title() == "dit_s2_stats" ? "DiT-S/2" : "custom");
   const int64_t B = v.setting("cfg.batch", 1, 256);
   const LossInputs batch{.x0 = read_input(v, "x_start", image_shape(config, B)),
                          .noise = read_input(v, "noise", image_shape(config, B)),

@@ -1,6 +1,6 @@
-// The implicit sampler's step.
-#include "ditrain/diffusion/sampler.hpp"
+// Sampler ddim: the implicit step.
 #include "reverse_step.hpp"
+#include "schedule_run.hpp"
 
 namespace ditrain::diffusion {
 
@@ -23,6 +23,11 @@ void ddim_step(const Schedule& schedule, const Rules& rules, const Shape& shape,
       batch.x_prev[at] = static_cast<float>(x);
     }
   }
+}
+
+std::unique_ptr<SamplerRun> start_ddim(const Process& process, const SamplerConfig& config, const Shape& shape,
+                                       int64_t n) {
+  return std::make_unique<ScheduleRun>(process, config, shape, n, ddim_step, config.eta > 0);
 }
 
 }  // namespace ditrain::diffusion

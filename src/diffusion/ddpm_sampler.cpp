@@ -1,6 +1,6 @@
-// The ancestral sampler's step.
-#include "ditrain/diffusion/sampler.hpp"
+// Sampler ddpm: the ancestral step.
 #include "reverse_step.hpp"
+#include "schedule_run.hpp"
 
 namespace ditrain::diffusion {
 
@@ -19,6 +19,11 @@ void ddpm_step(const Schedule& schedule, const Rules& rules, const Shape& shape,
       batch.x_prev[at] = static_cast<float>(x);
     }
   }
+}
+
+std::unique_ptr<SamplerRun> start_ddpm(const Process& process, const SamplerConfig& config, const Shape& shape,
+                                       int64_t n) {
+  return std::make_unique<ScheduleRun>(process, config, shape, n, ddpm_step, /*is_noisy=*/true);
 }
 
 }  // namespace ditrain::diffusion

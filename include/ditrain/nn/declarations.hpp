@@ -1,0 +1,52 @@
+// Where layers declare their parameters. Each is declared once, in the file of its layer, beside forward and backward:
+// name, shape, start, cut over ranks, names in other formats. From there follow the state dict, initialisation,
+// tensor-parallel parts, counts of work, what products read (parallel.cut: auto) and exports.
+//
+//   LinearWeights proj = block.linear({.name = "attn.proj", .weight = {C, C}, .cut = Cut::kInputs,
+//                                      .diffusers = {"attn1.to_out.0"}});
+//
+// Layers are declared in the order of the reference's __init__, which is that of its state dict. The order of the
+// arenas is another one: see Dit::Dit.
+#pragma once
+#include "ditrain/nn/layers.hpp"
+
+namespace ditrain::nn {
+
+using autograd::Initial;
+using autograd::ProductRows;
+
+/// How ranks share a layer: each has all of it, or some of its outputs (of every third for qkv) or of its inputs. A
+/// bias is cut with the outputs.
+enum class Cut { kNone, kOutputs, kThirds, kInputs };
+
+/// A linear layer, `name`.weight and `name`.bias. Biases start at 0.
+struct LinearDeclaration {
+  std::string name = {};                        ///< within its module, "attn.qkv"
+  Shape weight = {};                            ///< [N, K], or [N, ...]: K is what follows N
+  Initial initial = Initial::xavier_uniform();  ///< of the weight
+  ProductRows rows = ProductRows::kTokens;
+  Cut cut = Cut::kNone;
+  bool offers_gradient = false;
+  std::vector<std::string> diffusers = {};  ///< see Parameter; without .weight and .bias
+};
+
+/// Declares into one module of the model, whose name, here and in files of diffusers, comes before those of layers.
+class Declarations {
+ public:
+  Declarations(autograd::ParameterStore& store, const TensorParallel& tensor) : store_(store), tensor_(tensor) {}
+  /// A module within this one; files of diffusers may have no such level.
+  Declarations in(const std::string& name, const std::string& diffusers = "") const;
+
+  LinearWeights linear(const LinearDeclaration& layer) const;
+  /// A parameter that every rank has in full.
+  Parameter* parameter(Parameter declared) const;
+
+ private:
+  Parameter* add(Parameter declared, Cut cut) const;
+
+  autograd::ParameterStore& store_;
+  const TensorParallel& tensor_;
+  std::string prefix_ = {}, diffusers_prefix_ = {};
+};
+
+}  // namespace ditrain::nn

@@ -1,0 +1,18 @@
+// Activation checkpointing of the blocks (train.recompute).
+#pragma once
+#include <span>
+
+#include "ditrain/base/words.hpp"
+
+namespace ditrain::nn {
+
+/// What the blocks compute again in backward rather than keep; the bits of the results are the same.
+///   kNone       nothing                                            about 18 B T C values kept a block
+///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
+///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1
+enum class Recompute { kNone, kSelective, kBlock };
+inline constexpr Word<Recompute> kRecomputes[] = {
+    {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"block", Recompute::kBlock}};
+constexpr std::span<const Word<Recompute>> words_of(Recompute) { return kRecomputes; }  ///< from least to most
+
+}  // namespace ditrain::nn

@@ -1,0 +1,156 @@
+// Process flow: the straight line between noise and data.
+#include "ditrain/diffusion/flow.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "ditrain/kernels/elementwise.hpp"
+#include "objectives.hpp"
+#include "reverse_step.hpp"
+
+namespace ditrain::diffusion {
+
+namespace {
+
+// JiT's bound of 1 - t, below which the square error of x0 weighs no more.
+constexpr double kLeastSigma = 0.05;
+
+[[noreturn]] void refuse(std::string what, std::string got, std::string expected, std::string hint) {
+  throw InputError({.where = "diffusion",
+                    .what = std::move(what),
+                    .got = std::move(got),
+                    .expected = std::move(expected),
+                    .hint = std::move(hint)});
+}
+
+void check(const Config& c, bool learn_sigma) {
+  if (learn_sigma) {
+    refuse("process flow has no variance to learn", "model.learn_sigma true", "model.learn_sigma false",
+           "model.learn_sigma: false");
+  }
+  if (c.loss->sample == kl_loss) {
+    refuse("process flow has no variational bound", "loss " + std::string(c.loss->name), "mse", "diffusion.loss: mse");
+  }
+  if (c.loss_weight != default_row<LossWeight>()) {
+    refuse("loss_weight is for process ddpm", std::string(c.loss_weight->name),
+           std::string(default_row<LossWeight>()->name),
+           "diffusion.time, which weighs times by drawing them more often");
+  }
+  const auto in_range = [](const char* key, double value, bool positive) {
+    if (!std::isfinite(value) || (positive && value <= 0)) {
+      refuse(std::string(key) + " out of range", std::to_string(value), positive ? "a number above 0" : "a number", "");
+    }
+  };
+  in_range("time_mean", c.time_mean, false);
+  in_range("time_deviation", c.time_deviation, true);
+  in_range("time_shift", c.time_shift, true);
+  if (c.time == TimeDraw::kUniform && (c.time_mean != 0 || c.time_deviation != 1)) {
+    refuse("time_mean and time_deviation are those of logit_normal times",
+           std::to_string(c.time_mean) + " and " + std::to_string(c.time_deviation) + " with time uniform", "0 and 1",
+           "diffusion.time: logit_normal");
+  }
+}
+
+Level level_at(double t) { return {.alpha = t, .sigma = 1 - t, .inverse_alpha = 1 / t, .sigma_by_alpha = (1 - t) / t}; }
+
+bool gives_velocity(const Prediction& prediction, double t) {
+  const Prediction::Target target = prediction.target(level_at(t));
+  return target.by_x0 == 1 && target.by_noise == -1;
+}
+
+}  // namespace
+
+double shift_time(double t, double s) {
+  const double sigma = 1 - t;
+  return 1 - s * sigma / (1 + (s - 1) * sigma);
+}
+
+double logit_normal_time(double z, double mean, double deviation) {
+  return 1 / (1 + std::exp(-(mean + deviation * z)));
+}
+
+Flow::Flow(const Config& config, bool learn_sigma) : Process(*config.process), config_(config) {
+  check(config, learn_sigma);
+}
+
+std::unique_ptr<Process> make_flow(const Config& config, bool learn_sigma) {
+  return std::make_unique<Flow>(config, learn_sigma);
+}
+
+const Flow& as_flow(const Process& process) {
+  const auto* flow = dynamic_cast<const Flow*>(&process);
+  DITRAIN_CHECK(flow != nullptr, "process " + std::string(process.kind().name) + " is not flow");
+  return *flow;
+}
+
+double Flow::draw_time(const RandomKey& key) const {
+  const double t = config_.time == TimeDraw::kUniform
+                       ? (key.bits(0) + 0.5) * 0x1p-32  // neither 0 nor 1
+                       : logit_normal_time(key.normal(0), config_.time_mean, config_.time_deviation);
+  return shift_time(t, config_.time_shift);
+}
+
+double Flow::spread_time(int64_t i, int64_t n) const { return (static_cast<double>(i) + 0.5) / static_cast<double>(n); }
+
+void Flow::add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const {
+  DITRAIN_CHECK(time >= 0 && time <= 1, "t = " + std::to_string(time) + " of [0, 1]");
+  kernels::scale_add(static_cast<float>(time), x0, static_cast<float>(1 - time), noise, x_t, n);
+}
+
+LossTerms Flow::loss(const LossSample& sample) const {
+  const Prediction& prediction = *config_.prediction;
+  const double sigma = std::max(1 - sample.time, kLeastSigma);
+  const double weight = gives_velocity(prediction, sample.time) ? 1 : 1 / (sigma * sigma);
+  const Prediction::Target target = prediction.target(level_at(sample.time));
+  const double mse = mean_square_error(sample, target, weight * sample.grad_weight, sample.dout);
+  return {.mse = mse, .vb = 0, .loss = weight * mse};
+}
+
+double Flow::mse(const LossSample& sample) const {
+  return mean_square_error(sample, config_.prediction->target(level_at(sample.time)), 0, nullptr);
+}
+
+std::vector<double> Flow::sampling_times(const Spacing& spacing) const {
+  if (spacing.is_strided()) {
+    refuse("spacing: process flow has no steps of which some could be left out", "\"" + spacing.text() + "\"",
+           "\"N\" or \"N1,N2,...\"", std::to_string(spacing.counts().front()));
+  }
+  std::vector<double> times = spacing.listed();
+  if (!times.empty()) {
+    const bool rises = std::is_sorted(times.begin(), times.end(), std::less_equal<>());
+    if (!rises || times.size() < 2 || times.front() != 0 || times.back() != 1) {
+      refuse("spacing: listed times have to rise from 0 to 1", spacing.text(), "0, ..., 1", "");
+    }
+    return times;
+  }
+  const std::vector<int64_t> counts(spacing.counts().rbegin(), spacing.counts().rend());  // noise comes first
+  const auto num_sections = static_cast<double>(counts.size());
+  for (size_t section = 0; section < counts.size(); ++section) {
+    const auto n = static_cast<double>(counts[section]);
+    for (int64_t i = 0; i < counts[section]; ++i) {
+      const double t = (static_cast<double>(section) + static_cast<double>(i) / n) / num_sections;
+      times.push_back(shift_time(t, config_.time_shift));
+    }
+  }
+  times.push_back(1);
+  return times;
+}
+
+bool Flow::has_final_velocity(bool clip_denoised) const {
+  return !clip_denoised && gives_velocity(*config_.prediction, 1);
+}
+
+void Flow::velocity(double t, const float* x, const float* out, bool clip_denoised, float* v, int64_t n) const {
+  const Prediction& prediction = *config_.prediction;
+  if (!clip_denoised && gives_velocity(prediction, t)) {
+    std::copy_n(out, n, v);
+    return;
+  }
+  DITRAIN_CHECK(t < 1, "a time at which clean data tells the velocity");
+  const CleanData clean(prediction.clean(level_at(t)));
+  for (int64_t i = 0; i < n; ++i) v[i] = static_cast<float>((clean(x[i], out[i], clip_denoised) - x[i]) / (1 - t));
+}
+
+}  // namespace ditrain::diffusion

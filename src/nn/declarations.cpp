@@ -1,0 +1,57 @@
+#include "ditrain/nn/declarations.hpp"
+
+namespace ditrain::nn {
+namespace {
+
+// Rank `rank` of `size` gets this part of a weight [N, K] or a bias [N].
+void take_part(Parameter& p, Cut cut, const TensorParallel& tensor) {
+  const int64_t outputs = p.full_shape[0], inputs = num_elements(p.full_shape) / outputs;
+  p.shape = p.full_shape;
+  p.part = {.outer = 1, .length = outputs, .inner = inputs};
+  if (cut == Cut::kInputs)
+    p.part = {.outer = outputs, .length = inputs}, p.shape = {outputs, inputs / tensor.size};
+  else
+    p.shape[0] /= tensor.size;
+  if (cut == Cut::kThirds) p.part.outer = 3, p.part.length /= 3;
+  p.part.begin = p.part.length / tensor.size * tensor.rank;
+  p.part.end = p.part.begin + p.part.length / tensor.size;
+}
+
+std::vector<std::string> with(const std::string& before, std::vector<std::string> names, const std::string& after) {
+  for (std::string& name : names) name = before + name + after;
+  return names;
+}
+
+}  // namespace
+
+Declarations Declarations::in(const std::string& name, const std::string& diffusers) const {
+  Declarations module = *this;
+  module.prefix_ += name + ".";
+  if (!diffusers.empty()) module.diffusers_prefix_ += diffusers + ".";
+  return module;
+}
+
+Parameter* Declarations::add(Parameter p, Cut cut) const {
+  p.name = prefix_ + p.name;
+  p.diffusers = with(diffusers_prefix_, std::move(p.diffusers), "");
+  const bool whole = cut == Cut::kNone || (cut == Cut::kInputs && p.full_shape.size() == 1);
+  if (!whole && !tensor_.alone()) take_part(p, cut, tensor_);
+  return &store_.add(std::move(p));
+}
+
+Parameter* Declarations::parameter(Parameter declared) const { return add(std::move(declared), Cut::kNone); }
+
+LinearWeights Declarations::linear(const LinearDeclaration& l) const {
+  Parameter* w = add({.name = l.name + ".weight",
+                      .full_shape = l.weight,
+                      .initial = l.initial,
+                      .product = l.rows,
+                      .offers_gradient = l.offers_gradient,
+                      .diffusers = with("", l.diffusers, ".weight")},
+                     l.cut);
+  Parameter* b =
+      add({.name = l.name + ".bias", .full_shape = {l.weight[0]}, .diffusers = with("", l.diffusers, ".bias")}, l.cut);
+  return {w, b};
+}
+
+}  // namespace ditrain::nn

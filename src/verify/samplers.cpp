@@ -1,0 +1,167 @@
+// Samplers of both processes on a denoiser that is known in closed form: diffusers' DPMSolverMultistepScheduler,
+// DDIMScheduler and FlowMatchEulerDiscreteScheduler at their own times.
+// Not ours, and compared with nothing: dpm++ that ends at the smallest sigma (dpm_min), with Karras' sigmas
+// (dpm_karras) or a bound of lambda (dpm_clip), DDIM that clips the data but keeps the noise (ddim_clip), and UniPC.
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/diffusion/diffusion.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+namespace df = diffusion;
+
+constexpr double kTight = 2e-6;
+constexpr int64_t kLargest = 4096, kTrainedSteps = 1000;
+
+/// The noise in x = sqrt(a) data + sqrt(1 - a) noise, data a mixture of two normals at -0.8 and 0.8, deviation 0.3.
+double exact_noise(double x, double a) {
+  const double variance = 0.09 * a + 1 - a, root = 0.8 * std::sqrt(a);
+  return std::sqrt(1 - a) * (x - root * std::tanh(root * x / variance)) / variance;
+}
+
+struct Start {
+  explicit Start(Verification& v) : shape(v.shape("x_T", 4, kLargest)), x(v.f32("x_T", shape)) {
+    each = {.channels = shape[1], .pixels = shape[2] * shape[3]};
+  }
+  Shape shape;
+  df::Shape each;
+  std::vector<float> x;
+
+  /// [steps, ...] after each step of the sampler.
+  std::vector<double> run(const df::Process& process, const char* sampler, const df::Spacing& spacing,
+                          const std::function<float(float, double)>& denoiser) const {
+    const auto model = [&](const float* in, const double* t, const int64_t*, int64_t n, float* out) {
+      for (int64_t i = 0; i < n * each.elements(); ++i) out[i] = denoiser(in[i], t[i / each.elements()]);
+    };
+    std::vector<float> z(x);
+    std::vector<double> all;
+    df::sample_loop(process, {.sampler = df::named<df::Sampler>(sampler), .spacing = spacing}, each, model,
+                    {.n = shape[0], .z = z.data()}, {},
+                    [&](int64_t, int64_t, const float* now) { all.insert(all.end(), now, now + z.size()); });
+    return all;
+  }
+};
+
+struct Schedule {
+  const char* name;      ///< in the file
+  const char* schedule;  ///< here
+};
+constexpr Schedule kSchedules[] = {{"linear", "linear"}, {"squaredcos", "squaredcos_cap_v2"}};
+
+/// Timesteps of a scheduler, noisiest first.
+std::vector<int64_t> linspace_steps(int64_t n) {  // DPM-Solver: all but the last of n + 1 points from 999 to 0
+  std::vector<int64_t> steps;
+  for (int64_t i = n; i > 0; --i)
+    steps.push_back(int64_t(std::nearbyint(double(i) * double(kTrainedSteps - 1) / double(n))));
+  return steps;
+}
+std::vector<int64_t> trailing_steps(int64_t n) {
+  std::vector<int64_t> steps;
+  for (int64_t i = n; i > 0; --i)
+    steps.push_back(int64_t(std::nearbyint(double(i) * double(kTrainedSteps) / double(n))) - 1);
+  return steps;
+}
+std::vector<int64_t> leading_steps(int64_t n) {
+  std::vector<int64_t> steps = df::space_timesteps(kTrainedSteps, "ddim" + std::to_string(n));
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+struct RunKind {
+  const char* name;
+  const char* sampler;
+  std::vector<int64_t> (*steps)(int64_t n);
+  bool has_sigmas;
+  double linear, squaredcos;  ///< tolerances
+};
+// With squaredcos the first of the linspace and trailing steps is the last of the schedule, where abar is 2e-9 and
+// float32 is worth little.
+constexpr RunKind kRuns[] = {{"dpm", "dpm++", linspace_steps, true, 4e-6, 4e-3},
+                             {"dpm1", "ddim", linspace_steps, true, 4e-6, 4e-3},
+                             {"ddim", "ddim", leading_steps, false, 4e-6, 3e-6},
+                             {"ddim_trailing", "ddim", trailing_steps, false, 4e-6, 6e-5}};
+
+/// sqrt((1 - abar) / abar) at the timesteps, and 0.
+std::vector<double> sigmas_at(const df::Schedule& schedule, const std::vector<int64_t>& steps) {
+  std::vector<double> sigmas;
+  for (const int64_t t : steps) sigmas.push_back(schedule.sqrt_recipm1_alphas_cumprod[size_t(t)]);
+  sigmas.push_back(0);
+  return sigmas;
+}
+
+void verify_run(Verification& v, const Start& start, const RunKind& run, const Schedule& schedule,
+                const df::Process& process, const std::vector<double>& abar, int64_t n) {
+  const std::string name = std::string(run.name) + "." + schedule.name + "." + std::to_string(n);
+  const std::vector<int64_t> steps = run.steps(n);
+  const bool is_linear = schedule.name == std::string("linear");
+  v.check_exact(name + ".timesteps", {n}, steps);
+  if (run.has_sigmas)  // of float32 tables: at the last step of squaredcos 1 - beta is 0.001 +- 3e-8
+    v.check(name + ".sigmas", {n + 1}, sigmas_at(df::as_ddpm(process).schedule(), steps), is_linear ? kTight : 5e-5);
+  const auto denoiser = [&](float x, double t) { return float(exact_noise(x, abar[size_t(t)])); };
+  const std::vector<double> got =
+      start.run(process, run.sampler, df::Spacing::at({steps.rbegin(), steps.rend()}), denoiser);
+  v.check(name + ".x", {n, start.shape[0], start.shape[1], start.shape[2], start.shape[3]}, got,
+          is_linear ? run.linear : run.squaredcos);
+}
+
+/// The numbers of steps N of the file's <prefix>.N.x.
+std::vector<int64_t> counts_of(const Verification& v, const std::string& prefix) {
+  std::vector<int64_t> counts;
+  for (const std::string& name : v.names())
+    if (name.starts_with(prefix) && name.ends_with(".x")) counts.push_back(v.shape(name, 5, kLargest)[0]);
+  for (const int64_t n : counts)
+    if (n > kTrainedSteps) throw InputError({.where = "samplers", .what = "too many steps", .got = std::to_string(n)});
+  return counts;
+}
+
+void verify_schedule(Verification& v, const Start& start, const Schedule& schedule) {
+  const std::string table = std::string(schedule.name) + ".abar";
+  const auto process = df::make_process({.schedule = df::named<df::BetaSchedule>(schedule.schedule)}, false);
+  const std::vector<double> abar = v.f64(table, {kTrainedSteps});
+  v.check(table, {kTrainedSteps}, df::as_ddpm(*process).schedule().alphas_cumprod, kTight);
+  for (const RunKind& run : kRuns)
+    for (const int64_t n : counts_of(v, std::string(run.name) + "." + schedule.name + "."))
+      verify_run(v, start, run, schedule, *process, abar, n);
+}
+
+/// The velocity data - noise of the mixture on x = (1 - s) data + s noise.
+float exact_velocity(float x, double t) {
+  const double s = 1 - t, length = std::hypot(1 - s, s), a = (1 - s) * (1 - s) / (length * length);
+  const double noise = exact_noise(x / length, a);
+  if (s == 1) return float(-noise);  // the mean of the data is 0
+  return float((x - s * noise) / (1 - s) - noise);
+}
+
+void verify_flow_sampler(Verification& v, const Start& start) {
+  constexpr double kShift = 3;
+  const auto process = df::make_process({.process = df::named<df::ProcessKind>("flow"), .time_shift = kShift}, false);
+  const auto shifted = [](double sigma) { return 1 - df::shift_time(1 - sigma, kShift); };
+  const double smallest = shifted(1.0 / kTrainedSteps);  // shifted once more below, as their scheduler does
+  for (const int64_t n : counts_of(v, "flow.")) {
+    const std::string name = "flow." + std::to_string(n);
+    std::vector<double> sigmas, times;
+    for (int64_t i = 0; i < n; ++i)
+      sigmas.push_back(shifted(1 + (smallest - 1) * double(i) / double(std::max<int64_t>(n - 1, 1))));
+    sigmas.push_back(0);
+    for (const double sigma : sigmas) times.push_back(1 - sigma);
+    v.check(name + ".sigmas", {n + 1}, sigmas, kTight);
+    v.check(name + ".x", {n, start.shape[0], start.shape[1], start.shape[2], start.shape[3]},
+            start.run(*process, "euler", df::Spacing::at(times), exact_velocity), kTight);
+  }
+}
+
+}  // namespace
+
+void verify_samplers(Verification& v) {
+  v.leave_out({"dpm_min.", "dpm_karras.", "dpm_clip.", "ddim_clip.", "unipc.", "unipc_min."});
+  const Start start(v);
+  for (const Schedule& schedule : kSchedules) verify_schedule(v, start, schedule);
+  verify_flow_sampler(v, start);
+}
+
+}  // namespace ditrain::verify
