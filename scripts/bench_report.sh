@@ -6,6 +6,8 @@
 #   PARTS="gemm ops step ladder cluster pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
 #   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
 #   JSON=DIR                               keeps the JSON of every command
+# A report is these tables as printed. A person adds one section, "## Conclusions": at most one page, with numbers from
+# the tables alone, so that each has its command beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
@@ -117,5 +119,5 @@ for part in $parts; do
   say ""; say "## $part"
   "${part}_part"
 done
-echo "bench_report: $out"
+echo "bench_report: $out; left to write: a section '## Conclusions' of at most one page"
 exit $failed

@@ -1,10 +1,13 @@
-// The commands of README.md work as they stand there: every line of its sh blocks that starts one of the programs is
-// run, in order, in a folder where runs/quickstart is a (tiny) run and DIR a folder of images; every script it names is
-// there. To keep it short, flags are added: for ditrain --set train.steps=2 --set sample.every_steps=0, for ditbench
-// --repeats 1 --threads 2, for mpirun --oversubscribe. Two hosts are left out where the system allows no namespaces. A
-// tuning file is written and read in the scratch folder.
+// The guides (README.md and the README.md of some folders) say what is true. Every line of their sh blocks that starts
+// one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run and DIR a folder of images;
+// scripts are there and parse; links and names of files lead somewhere. To keep it short, flags are added: for ditrain
+// --set train.steps=2 --set sample.every_steps=0, for ditbench --repeats 1 --threads 2 (tune: --batch 1), for mpirun
+// --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and read in
+// the scratch folder.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cctype>
 #include <cstdlib>
 #include <sstream>
 
@@ -15,19 +18,37 @@ using namespace ditrain::e2e;
 
 namespace {
 
-// Lines of the ```sh blocks, without comments.
-std::vector<std::string> shell_lines() {
-  std::istringstream readme(read_file(std::string(DITRAIN_SOURCE_DIR) + "/README.md"));
+const std::string kRoot = DITRAIN_SOURCE_DIR;
+constexpr std::array kGuides = {"README.md",      "configs/README.md", "scripts/README.md",
+                                "apps/README.md", "src/README.md",     "tests/README.md"};
+
+// Lines of the ```sh blocks, without comments, or those outside of all blocks.
+enum class Lines { kShell, kProse };
+std::vector<std::string> lines_of(const std::string& guide, Lines wanted) {
+  std::istringstream text(read_file(kRoot + "/" + guide));
   std::vector<std::string> lines;
-  bool inside = false;
-  for (std::string line; std::getline(readme, line);) {
-    if (line.starts_with("```")) {
-      inside = line == "```sh";
-    } else if (inside && !line.empty()) {
-      lines.push_back(line.substr(0, line.find(" #")));
+  bool block = false, shell = false;
+  for (std::string line; std::getline(text, line);) {
+    const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    if (line.compare(begin, 3, "```") == 0) {
+      block = !block, shell = block && line == "```sh";
+    } else if (wanted == Lines::kShell ? shell && !line.empty() : !block) {
+      lines.push_back(shell ? line.substr(0, line.find(" #")) : line);
     }
   }
   return lines;
+}
+
+// What stands between `begin` and `end` in a line, each time.
+std::vector<std::string> between(const std::string& line, const std::string& begin, const std::string& end) {
+  std::vector<std::string> found;
+  for (size_t i = line.find(begin); i != line.npos;) {
+    const size_t first = i + begin.size(), last = line.find(end, first);
+    if (last == line.npos) break;
+    found.push_back(line.substr(first, last - first));
+    i = line.find(begin, last + end.size());
+  }
+  return found;
 }
 
 void replace(std::string& text, const std::string& what, const std::string& with) {
@@ -46,60 +67,123 @@ int64_t number_after(const std::string& text, const std::string& before) {
   return at == text.npos ? 0 : std::strtoll(text.c_str() + at + before.size(), nullptr, 10);
 }
 
+// A line of a guide that starts a program of this build, as it is run here; "" if it starts none.
+std::string as_run_here(std::string line) {
+  const std::string folder = "build/release/bin/";
+  const size_t at = line.find(folder);
+  if (at == line.npos) return "";
+  const size_t name = at + folder.size();
+  const std::string program_name = line.substr(name, line.find(' ', name) - name);
+  replace_word(line, at, std::string(DITRAIN_PROGRAM_DIR) + "/" + program_name);
+  if (line.starts_with("mpirun ")) {
+    replace_word(line, 0, DITRAIN_MPIRUN);
+    replace(line, " -np ", " --oversubscribe -np ");
+  }
+  if (line.starts_with("./")) line = kRoot + line.substr(1);
+  replace(line, "=DIR", "=images");
+  if (program_name == "ditrain") line += " --set train.steps=2 --set sample.every_steps=0";
+  if (program_name == "ditbench") line += " --repeats 1 --threads 2";
+  if (line.find(" tune ") != line.npos) line += " --batch 1";
+  return line;
+}
+
+// Whether a word of a guide is the path of a file, and no pattern and no placeholder such as MODULE/NAME.cpp.
+bool is_name_of_file(const std::string& word) {
+  const fs::path path(word);
+  constexpr std::array kEndings = {".cpp", ".hpp",    ".inc", ".cmake", ".md",
+                                   ".sh",  ".sbatch", ".py",  ".yaml",  ".safetensors"};
+  if (std::find(kEndings.begin(), kEndings.end(), path.extension()) == kEndings.end()) return false;
+  if (word.find_first_of(" *~") != word.npos || !path.has_parent_path()) return false;
+  for (const fs::path& part : path) {
+    const std::string stem = part.stem().string();
+    const bool capitals = std::all_of(stem.begin(), stem.end(), [](unsigned char c) { return std::isupper(c) != 0; });
+    if (capitals && stem != "README") return false;
+  }
+  return true;
+}
+
+// From the root, or without src or include/ditrain.
+bool is_in_source(const std::string& name) {
+  for (const char* below : {"/", "/src/", "/include/ditrain/"})
+    if (fs::exists(kRoot + below + name)) return true;
+  return false;
+}
+
 }  // namespace
 
-TEST_CASE("the commands of README.md run as they stand there") {
+TEST_CASE("the commands of the guides run as they stand there") {
   const ScratchFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "runs/quickstart", 2)), 0);
   write_image_folder(scratch / "images", 10, 4);
   fs::create_directory_symlink(fs::path(DITRAIN_CONFIG_DIR), scratch / "configs");
   fs::create_directory_symlink(fs::path(DITRAIN_GOLDEN_DIR).parent_path(), scratch / "tests");
   int programs = 0, scripts = 0;
-  for (std::string line : shell_lines()) {
-    INFO(line);
-    if (line.starts_with("./")) {
-      const std::string script = std::string(DITRAIN_SOURCE_DIR) + "/" + line.substr(2, line.find(' ') - 2);
-      CHECK((fs::status(script).permissions() & fs::perms::owner_exec) != fs::perms::none);
-      ++scripts;
+  for (const std::string guide : kGuides) {
+    for (const std::string& line : lines_of(guide, Lines::kShell)) {
+      INFO(guide << ": " << line);
+      if (line.starts_with("./")) {
+        const std::string script = kRoot + "/" + line.substr(2, line.find(' ') - 2);
+        CHECK((fs::status(script).permissions() & fs::perms::owner_exec) != fs::perms::none);
+        ++scripts;
+      }
+      const std::string command = as_run_here(line);
+      if (command.empty()) continue;
+      const RunOptions options{.timeout_s = 200, .environment = {"DITRAIN_TUNING=" + scratch / "tuning.json"}};
+      const Result result = run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + command}, options);
+      if (line.starts_with("./scripts/two_hosts.sh") && result.exit_code == 77)
+        WARN("skipped: " << result.err);
+      else
+        REQUIRE_EXIT(result, 0);
+      ++programs;
     }
-    const std::string folder = "build/release/bin/";
-    const size_t at = line.find(folder);
-    if (at == line.npos) continue;
-    const size_t name = at + folder.size();
-    const std::string program_name = line.substr(name, line.find(' ', name) - name);
-    replace_word(line, at, std::string(DITRAIN_PROGRAM_DIR) + "/" + program_name);
-    if (line.starts_with("mpirun ")) {
-      replace_word(line, 0, DITRAIN_MPIRUN);
-      replace(line, " -np ", " --oversubscribe -np ");
-    }
-    replace(line, "=DIR", "=images");
-    if (program_name == "ditrain") line += " --set train.steps=2 --set sample.every_steps=0";
-    if (program_name == "ditbench") line += " --repeats 1 --threads 2";
-    const bool two_hosts = line.starts_with("./scripts/two_hosts.sh");
-    if (two_hosts) line = DITRAIN_SOURCE_DIR + line.substr(1);
-    const RunOptions options{.timeout_s = 200, .environment = {"DITRAIN_TUNING=" + scratch / "tuning.json"}};
-    const Result result = run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + line}, options);
-    if (two_hosts && result.exit_code == 77)
-      WARN("skipped: " << result.err);
-    else
-      REQUIRE_EXIT(result, 0);
-    ++programs;
   }
-  CHECK(programs >= 11);
-  CHECK(scripts >= 4);
-  CHECK(fs::exists(scratch / "grid.png"));
-  CHECK(fs::exists(scratch / "tuning.json"));
+  CHECK(programs >= 15);
+  CHECK(scripts >= 8);
+  for (const char* written : {"grid.png", "tuning.json", "plan.svg", "model.safetensors", "runs/traced/trace.json"})
+    CHECK(fs::exists(scratch / written));
+}
+
+TEST_CASE("every script parses") {
+  int scripts = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/scripts")) {
+    const fs::path ending = entry.path().extension();
+    if (ending != ".sh" && ending != ".sbatch") continue;
+    REQUIRE_EXIT(run({"bash", "-n", entry.path().string()}), 0);
+    ++scripts;
+  }
+  CHECK(scripts >= 12);
+}
+
+TEST_CASE("links and names of files in the guides lead somewhere") {
+  int links = 0, names = 0;
+  for (const std::string guide : kGuides) {
+    for (const std::string& line : lines_of(guide, Lines::kProse)) {
+      for (const std::string& link : between(line, "](", ")")) {
+        if (link.starts_with("http")) continue;
+        INFO(guide << " links to " << link);
+        CHECK(fs::exists(fs::path(kRoot + "/" + guide).parent_path() / link));
+        ++links;
+      }
+      for (const std::string& word : between(line, "`", "`")) {
+        if (!is_name_of_file(word)) continue;
+        INFO(guide << " names " << word);
+        CHECK(is_in_source(word));
+        ++names;
+      }
+    }
+  }
+  CHECK(links >= 15);
+  CHECK(names >= 80);
 }
 
 TEST_CASE("README.md names the picture of the quick start's last step") {
-  const std::string root = DITRAIN_SOURCE_DIR;
-  const int64_t steps = number_after(read_file(root + "/configs/quickstart.yaml"), "\n  steps: ");
+  const int64_t steps = number_after(read_file(kRoot + "/configs/quickstart.yaml"), "\n  steps: ");
   REQUIRE(steps > 0);
-  CHECK(number_after(read_file(root + "/README.md"), "runs/quickstart/samples/step_") == steps);
+  CHECK(number_after(read_file(kRoot + "/README.md"), "runs/quickstart/samples/step_") == steps);
 }
 
-TEST_CASE("README.md shows the lines and the map that a dry run prints of such nodes") {
-  const std::string readme = read_file(std::string(DITRAIN_SOURCE_DIR) + "/README.md");
+TEST_CASE("the guide for clusters shows the lines and the map that a dry run prints for such nodes") {
+  const std::string guide = read_file(kRoot + "/scripts/README.md");
   const ScratchFolder scratch;
   const Result dry = run(tiny_ditrain(scratch / "run", 4, {"--dry-run", "--ranks", "4"}),
                          {.environment = {"HWLOC_SYNTHETIC=package:2 die:1 numa:1 l3:1 core:8 pu:1"}});
@@ -113,7 +197,7 @@ TEST_CASE("README.md shows the lines and the map that a dry run prints of such n
                         line.find("  communication  ") != line.npos || line.starts_with("communication: ");
     if (!of_map && !line.starts_with("mpirun") && !line.starts_with("srun") && !line.starts_with("threads: ")) continue;
     INFO(line);
-    CHECK(readme.find("\n" + line + "\n") != readme.npos);
+    CHECK(guide.find("\n" + line + "\n") != guide.npos);
     ++shown;
   }
   CHECK(shown == 9);
