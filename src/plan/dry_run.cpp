@@ -4,14 +4,14 @@
 
 #include "ditrain/base/log.hpp"
 #include "ditrain/nn/dit.hpp"
-#include "ditrain/platform/affinity.hpp"
-#include "ditrain/platform/limits.hpp"
 #include "ditrain/plan/cut.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/placement.hpp"
 #include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 
@@ -74,7 +74,7 @@ void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& 
             double(config.train.steps * config.train.global_batch) / double(data->size()));
   if (placement.clusters.size() > 1)
     log::info("cut: {}{}", plan_cut(config, config::micro_batch_of(config, shares), placement.clusters).why,
-              config.parallel.cut == "auto" && placement.nodes > 1
+              config.parallel.cut == config::Cut::kAuto && placement.nodes > 1
                   ? "; a run measures the bandwidth between NUMA domains first"
                   : "");
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});

@@ -185,7 +185,7 @@ TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
     return plan::suppose_ranks(config::Config{}, node, ranks);
   };
   const plan::SupposedRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
-                      many = by_nodes("8", 3);
+                            many = by_nodes("8", 3);
   CHECK((two.nodes == 2 && two.per_node == 4 && two.one_a_die && two.per_node_from == "SLURM_NNODES"));
   CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_a_die));
   CHECK(uneven.on_node[2].pus.front() == 2 * 202);
@@ -196,17 +196,17 @@ TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
 TEST_CASE("dp and dp_tp have one cluster a rank, and a rank on the cores of several is told how to have more") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
-  config.parallel.strategy = GENERATE("dp", "dp_tp");
+  config.parallel.strategy = GENERATE(config::Strategy::kDp, config::Strategy::kDpTp);
   config.parallel.comm_cores = 0;
   const plan::Placement die = plan::suppose_ranks(config, node, 4).on_node[0];
   CHECK((die.threads == 152 && die.clusters == 1));
-  CHECK(die.plan.clusters_from == "parallel.strategy: " + config.parallel.strategy + ", one a rank");
+  CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one a rank", config.parallel.strategy));
   REQUIRE(die.notes.size() == 1);
   CHECK_THAT(
       die.notes[0],
       Contains("the cores of this one hold 4 clusters; one each: mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
   CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
-  config.parallel.strategy = "cftp";
+  config.parallel.strategy = config::Strategy::kCftp;
   CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
 }
 
