@@ -27,15 +27,7 @@ std::string to_json_line(const StepMetrics& m) {
   for (size_t i = 0; i < kPhaseNames.size(); ++i) seconds[kPhaseNames[i]] = m.seconds.seconds()[i];
   seconds["allreduce_hidden"] = m.allreduce_hidden_s;
   j["step"] = m.step;
-  for (const auto& [name, value] : {std::pair<const char*, double>{"loss", m.loss},
-                                    {"mse", m.mse},
-                                    {"vb", m.vb},
-                                    {"lr", m.lr},
-                                    {"grad_norm", m.grad_norm},
-                                    {"images_per_second", m.images_per_second},
-                                    {"tflops", m.tflops},
-                                    {"mfu", m.mfu}})
-    j[name] = number(value);
+  for (const Metric& metric : kMetrics) j[metric.name] = number(m.*metric.value);
   j["seconds"] = seconds;
   j["memory"] = {
       {"rss_bytes", m.rss_bytes}, {"fast_peak_bytes", m.fast_peak_bytes}, {"bulk_peak_bytes", m.bulk_peak_bytes}};

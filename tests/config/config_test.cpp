@@ -200,10 +200,8 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
         "[config] a.yaml:2: memory.fast_gib: 4 is not available in this version; expected 0");
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
-  for (const char* set : {"memory.fast_gib=4", "memory.automem=on"}) {
-    INFO(set);
-    CHECK(set_error(set).find("is not available in this version; expected") != std::string::npos);
-  }
+  CHECK(set_error("memory.fast_gib=4").find("is not available in this version; expected") != std::string::npos);
+  CHECK(set_error("memory.automem=on") == "[config] --set: memory.automem: bad value; got 'on', expected off");
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(config::parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
   CHECK(config::parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
@@ -527,6 +525,7 @@ TEST_CASE("config files are found, read and capped") {
 TEST_CASE("all configs that come along parse, and validate once their path is set") {
   int count = 0;
   for (const auto& entry : fs::directory_iterator(configs_dir())) {
+    if (entry.path().extension() != ".yaml") continue;
     INFO(entry.path().string());
     const config::Config config = config::load_config(entry.path().string());
     ++count;

@@ -81,6 +81,20 @@ struct StepMetrics {
   std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them
 };
 
+/// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and who computes it.
+struct Metric {
+  const char* name;
+  double StepMetrics::*value;
+};
+inline constexpr Metric kMetrics[] = {{"loss", &StepMetrics::loss},
+                                      {"mse", &StepMetrics::mse},
+                                      {"vb", &StepMetrics::vb},
+                                      {"lr", &StepMetrics::lr},
+                                      {"grad_norm", &StepMetrics::grad_norm},
+                                      {"images_per_second", &StepMetrics::images_per_second},
+                                      {"tflops", &StepMetrics::tflops},
+                                      {"mfu", &StepMetrics::mfu}};
+
 /// One line of metrics.jsonl; numbers that are not finite become null.
 std::string to_json_line(const StepMetrics& m);
 
