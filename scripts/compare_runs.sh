@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Proof that a change alters no result: trains the same short runs with two builds and compares losses and checkpoints
 # byte for byte.
-#   scripts/compare_runs.sh OLD_BIN NEW_BIN      folders with ditrain; prints a line per run, exit 1 if one differs
-# Covered: the shipped configs and the settings of the tests, f32 and bf16, 1 and 2 ranks.
+#   scripts/compare_runs.sh OLD_BIN NEW_BIN [CONFIGS]
+# OLD_BIN and NEW_BIN are folders with ditrain; CONFIGS is a folder of configs that both know (default: those of this
+# checkout). Prints a line per run; exit 1 if one differs. Covered: the shipped configs and the settings of the tests, f32 and bf16, 1 and 2 ranks.
 set -euo pipefail
-[[ $# -eq 2 ]] || { sed -n '2,5p' "$0"; exit 2; }
-old=$(realpath "$1") new=$(realpath "$2")
-cd "$(dirname "$0")/.."
+[[ $# -eq 2 || $# -eq 3 ]] || { sed -n '2,7p' "$0"; exit 2; }
+old=$(realpath "$1") new=$(realpath "$2") configs=$(realpath "${3:-$(dirname "$0")/../configs}")
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH
 work=$(mktemp -d)
@@ -73,7 +73,7 @@ for row in "${runs[@]}"; do
       file=$work/empty.yaml
     else
       sets=("${shipped[@]}")
-      file=configs/$config
+      file=$configs/$config
     fi
     for s in $settings; do
       if [[ $s == drawn ]]; then sets+=("${drawn[@]}"); else sets+=("$s"); fi
