@@ -41,7 +41,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
 }
 
 TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args command =
       program("ditbench", {"comm", "--kib", "16,1024", "--threads", "1", "--repeats", "2", "--json", json});
@@ -63,7 +63,7 @@ TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
 TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a simulated link or none") {
   const bool link = GENERATE(true, false);
   CAPTURE(link);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   Args settings = sets({"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8",
                         "dist.bucket_mib=0.05", "dist.verify_every=50"});
@@ -96,7 +96,7 @@ TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a sim
 }
 
 TEST_CASE("ditbench: rows go to the table and to JSON") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
   const Result result = run(program(
@@ -112,7 +112,7 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
   const Args command = program("ditbench", {"strategies", "--model", "custom", "--batch", "4", "--threads", "2",
@@ -156,7 +156,7 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
 }
 
 TEST_CASE("ditbench: strategies that are stopped leave nothing behind") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   fs::create_directory(scratch / "tmp");
   Process process(program("ditbench", {"strategies", "--model", "S", "--batch", "64", "--threads", "2"}),
                   {.environment = {"TMPDIR=" + scratch / "tmp"}});

@@ -13,7 +13,7 @@ using Catch::Contains;
 namespace {
 
 Result dry_run(const std::string& machine, const Args& arguments) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   return run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run"} + arguments),
              {.environment = {"HWLOC_SYNTHETIC=" + machine}});
 }
@@ -54,7 +54,7 @@ TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine
 }
 
 TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and refuses what does not divide") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   for (const char* cut : {"samples", "n"}) {
     const Args settings = sets({"parallel.threads=2", "parallel.clusters=2", std::string("parallel.cut=") + cut});
     const Result dry = run(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
@@ -85,7 +85,7 @@ TEST_CASE("placement: impossible core counts end with exit code 2 and the way ou
 }
 
 TEST_CASE("placement: clusters do not change a bit of the weights, and topology.txt has the map") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   for (const char* clusters : {"1", "2"})
     REQUIRE_EXIT(run(tiny_ditrain(scratch / clusters, 3,
                                   sets({"parallel.threads=2", std::string("parallel.clusters=") + clusters}))),
@@ -101,7 +101,7 @@ TEST_CASE("placement: threads that load data stay on the cores of their rank") {
     WARN("skipped: needs two cores");
     return;
   }
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args settings = sets({"parallel.threads=1", "parallel.comm_cores=0", "data.loader_threads=3"});
   Process process(mpirun(2, tiny_ditrain(out, kForEver, settings), {"--bind-to", "none"}));
