@@ -40,7 +40,8 @@ TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each")
                            Args{"--ranks", "4"} + sets({"memory.copy_cores=1", "parallel.comm_cores=auto"}));
   REQUIRE_EXIT(r, 0);
   CHECK_THAT(r.out, Contains("dies 4, NUMA domains 16, cores 608"));
-  CHECK_THAT(r.out, Contains("threads: 150 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("threads: 151 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("note: memory.copy_cores: 1 has no effect"));
   CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
   CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
   CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide); "
