@@ -64,6 +64,25 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   REQUIRE_FALSE(fs::exists(out));
 }
 
+TEST_CASE("command line: dry-run and explain-memory work before any data is there") {
+  const auto latents = [](const Args& more) {
+    return run(program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/dit_xl2.yaml", "--ranks", "4",
+                                       "--set", "model.name=DiT-S/2", "--set", "train.micro_batch=1"} +
+                                      more));
+  };
+  const Result dry = latents({"--dry-run"});
+  REQUIRE_EXIT(dry, 0);
+  for (const char* text :
+       {"model: DiT-S/2", "data: data.path is not set; with --set data.path=DIR", "memory plan of a rank",
+        "4 rank(s): 28 sample(s) a rank and step in micro-batches of 1, 1000 steps\n"})
+    CHECK_THAT(dry.out, Contains(text));
+  REQUIRE_EXIT(latents({"--explain-memory"}), 0);
+
+  const Result wrong = latents({"--dry-run", "--set", "data.path=/nowhere"});
+  REQUIRE_EXIT(wrong, 2);
+  CHECK_THAT(wrong.err, Contains("/nowhere"));
+}
+
 TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the contract") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
