@@ -120,7 +120,7 @@ void apply_kernels(const config::CommandLine& line, bench::Harness& harness) {
   config::Config config;
   for (const std::string& set : line.get_all("set")) config::apply_set(config, set);
   for (const DType type : precisions(line)) {  // a library may lack the products of one
-    config.train.precision = dtype_name(type);
+    config.train.precision = type;
     harness.apply(config);
   }
   harness.note(harness.products());
@@ -148,21 +148,21 @@ std::vector<std::string> sets_of(const config::CommandLine& line) {
 }
 
 void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  bench::StepBench step{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  bench::StepBench step{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
   bench::bench_steps(harness, step);
 }
 
 void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  bench::ClustersBench clusters{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  bench::ClustersBench clusters{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) clusters.model = line.get("model");
   if (line.has("batch")) clusters.batch = line.get_int("batch", 1, 1 << 20);
   bench::bench_clusters(harness, clusters);
 }
 
 void run_ladder(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  bench::LadderBench ladder{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  bench::LadderBench ladder{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) ladder.models = {line.get("model")};
   if (line.has("batch")) ladder.batch = line.get_int("batch", 1, 1 << 20);
   bench::bench_ladder(harness, ladder);
@@ -188,8 +188,7 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
 
 void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
   if (line.has("model")) {
-    bench::OverlapBench overlap{
-        .model = line.get("model"), .precision = dtype_name(precision(line)), .sets = sets_of(line)};
+    bench::OverlapBench overlap{.model = line.get("model"), .precision = precision(line), .sets = sets_of(line)};
     if (line.has("batch")) overlap.batch = line.get_int("batch", 1, 1 << 20);
     return bench::bench_overlap(harness, comm, overlap);
   }
@@ -199,7 +198,7 @@ void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Co
 }
 
 void run_strategies(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  bench::StrategiesBench bench{.precision = dtype_name(precision(line)), .sets = sets_of(line)};
+  bench::StrategiesBench bench{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) bench.model = line.get("model");
   if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
   if (line.has("clusters")) bench.clusters = line.get_int("clusters", 1, 4096);

@@ -19,18 +19,13 @@ config::CommandLine make_command_line() {
        {"dtype", "f32|bf16", "of all tensors", "f32"}});
 }
 
-std::string choice(const config::CommandLine& line, const std::string& flag, const std::vector<std::string>& words) {
-  const std::string value = line.get(flag);
-  std::string all;
-  for (const std::string& word : words) {
-    if (word == value) return value;
-    all += (all.empty() ? "" : " or ") + word;
-  }
-  throw InputError({.where = "command line",
-                    .what = "--" + flag,
-                    .got = "'" + value + "'",
-                    .expected = all,
-                    .hint = nearest_word(value, words)});
+enum class Format { kDit, kDiffusers };
+constexpr Word<Format> kFormats[] = {{"dit", Format::kDit}, {"diffusers", Format::kDiffusers}};
+constexpr std::span<const Word<Format>> words_of(Format) { return kFormats; }
+
+template <class E>
+E word(const config::CommandLine& line, const std::string& flag) {
+  return parse_word<E>("command line", "--" + flag, line.get(flag));
 }
 
 std::string required(const config::CommandLine& line, const std::string& flag) {
@@ -43,14 +38,15 @@ int run(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const std::string out = required(line, "out");
-  const bool diffusers = choice(line, "format", {"dit", "diffusers"}) == "diffusers";
-  const DType dtype = choice(line, "dtype", {"f32", "bf16"}) == "bf16" ? DType::kBF16 : DType::kF32;
-  const checkpoint::WeightsSource source = checkpoint::find_weights(required(line, "checkpoint"), line.get("weights"));
+  const bool diffusers = word<Format>(line, "format") == Format::kDiffusers;
+  const auto dtype = word<DType>(line, "dtype");
+  const checkpoint::WeightsSource source =
+      checkpoint::find_weights(required(line, "checkpoint"), word<checkpoint::Weights>(line, "weights"));
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
   const auto model = checkpoint::load_model(source);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
-  log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file,
-            line.get("dtype"), diffusers ? "the layout of diffusers" : "the public layout");
+  log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
+            diffusers ? "the layout of diffusers" : "the public layout");
   return kExitDone;
 }
 

@@ -13,6 +13,7 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
@@ -64,26 +65,29 @@ config::CommandLine make_command_line() {
       "", "Images do not depend on the number of ranks or threads, nor on --batch.");
 }
 
+enum class Format { kPng, kGeotiff };
+constexpr Word<Format> kFormats[] = {{"png", Format::kPng}, {"geotiff", Format::kGeotiff}};
+constexpr std::span<const Word<Format>> words_of(Format) { return kFormats; }
+
+enum class Clip { kOn, kOff, kAuto };
+constexpr Word<Clip> kClips[] = {{"on", Clip::kOn}, {"off", Clip::kOff}, {"auto", Clip::kAuto}};
+constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
+
+template <class E>
+E word(const config::CommandLine& line, const std::string& flag) {
+  return parse_word<E>("command line", "--" + flag, line.get(flag));
+}
+
 /// What the command line asks for.
 struct Job {
-  std::string checkpoint, weights, label_spec, out, grid, npz, clip;
+  std::string checkpoint, label_spec, out, grid, npz;
+  checkpoint::Weights weights = checkpoint::Weights::kEma;
+  Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
   uint64_t seed = 0;
   bool tiff = false;  ///< TIFF files instead of PNGs
   diffusion::SamplerConfig sampler;
 };
-
-int64_t read_cfg_channels(const config::CommandLine& line) {
-  const std::string text = line.get("cfg-channels");
-  if (text != "3" && text != "all") refuse("--cfg-channels", "'" + text + "'", "3 or all");
-  return text == "all" ? -1 : 3;
-}
-
-std::string read_clip(const config::CommandLine& line) {
-  const std::string text = line.get("clip").empty() ? "on" : line.get("clip");
-  if (text != "on" && text != "off" && text != "auto") refuse("--clip", "'" + text + "'", "on, off or auto");
-  return text;
-}
 
 const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
   using Row = const diffusion::Sampler*;
@@ -98,18 +102,18 @@ const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
 Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
     if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
-  const std::string format = line.get("format");
-  if (format != "png" && format != "geotiff") refuse("--format", "'" + format + "'", "png or geotiff");
   Job job;
-  job.tiff = format == "geotiff";
-  job.checkpoint = line.get("checkpoint"), job.weights = line.get("weights"), job.label_spec = line.get("labels");
+  job.tiff = word<Format>(line, "format") == Format::kGeotiff;
+  job.checkpoint = line.get("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
+  job.label_spec = line.get("labels");
   job.out = line.get("out"), job.grid = line.get("grid"), job.npz = line.get("npz");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
   job.sampler.sampler = read_sampler(line), job.sampler.spacing = line.get("steps");
   job.sampler.eta = line.get_double("eta", 0, 1), job.sampler.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
-  job.sampler.cfg_channels = read_cfg_channels(line), job.clip = read_clip(line);
+  job.sampler.cfg_channels = config::number_of(word<config::GuidedChannels>(line, "cfg-channels"));
+  job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : word<Clip>(line, "clip");
   return job;
 }
 
@@ -290,7 +294,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   Job job = read_job(line);
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
   const config::Config& config = source.config;
-  job.sampler.clip_denoised = job.clip == "on" || (job.clip == "auto" && config.data.kind != "latents");
+  job.sampler.clip_denoised = job.clip == Clip::kOn || (job.clip == Clip::kAuto && config.data.kind->pixels);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);

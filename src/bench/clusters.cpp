@@ -39,7 +39,7 @@ class Meter {
         model_(with_cut("auto").model),
         batch_(random_batch(model_.config(), bench.batch)) {
     plan::check_memory(plan::plan_memory(configs_.front(), 1), configs_.front(), 1, 1);
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(configs_.front()));
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, configs_.front().train.precision);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     add("one core", configs_.front(), one_);
@@ -88,7 +88,8 @@ class Meter {
   }
 
   Row row_of(const Contender& c) const {
-    Row row{.name = fmt::format("step {} {}", model_.config().name, c.name), .dtype = c.config.train.precision};
+    Row row{.name = fmt::format("step {} {}", model_.config().name, c.name),
+            .dtype = dtype_name(c.config.train.precision)};
     row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
     row.share = std::numeric_limits<double>::quiet_NaN();
     const int threads = c.workers.num_threads();

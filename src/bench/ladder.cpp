@@ -80,10 +80,9 @@ void add_figure9(Harness& harness, const LadderBench& bench, const std::string& 
 void add_table4(Harness& harness, const LadderBench& bench) {
   harness.apply({});
   const Peers peers(harness);
-  const DType precision = bench.precision == "bf16" ? DType::kBF16 : DType::kF32;
   const ModelShape xl = model_shapes("XL").front();
   for (const ProductShape& shape : product_shapes(xl))
-    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, precision, &peers));
+    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, bench.precision, &peers));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class Meter {
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config_),
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
                                  memory::system_memory(), &*memory_);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
@@ -107,7 +107,7 @@ class Meter {
   config::Config config_of(int ranks) const {
     const StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     config::Config config = step_config(step, bench_.batch * ranks);
-    if (config.parallel.strategy == "dp_tp")
+    if (config.parallel.strategy == config::Strategy::kDpTp)
       throw InputError({.where = "ditbench",
                         .what = "comm measures ranks that have a model each",
                         .got = "parallel.strategy: dp_tp",
@@ -129,7 +129,7 @@ class Meter {
 
   void add_passing() {
     config::Config config = config_;
-    config.dist.engine = false, config.dist.wire = "f32", config.dist.adaln = "reduce";
+    config.dist.engine = false, config.dist.wire = DType::kF32, config.dist.adaln = config::AdalnExchange::kReduce;
     harness_.note("in passing: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
     passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_.world_size()), model_, comm_, harness_.ctx());
     passing_->allocate();
@@ -166,7 +166,8 @@ class Meter {
   }
 
   Row row_of(const Contender& c) const {
-    Row row{.name = fmt::format("step {} {}", config_.model.name, c.name), .dtype = config_.train.precision};
+    Row row{.name = fmt::format("step {} {}", config_.model.name, c.name),
+            .dtype = dtype_name(config_.train.precision)};
     row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
     row.share = std::numeric_limits<double>::quiet_NaN();
     row.details = {{"ranks", int64_t(comm_.world_size())},

@@ -28,7 +28,7 @@ class Trainee {
         step_(plan_, model_, *comm_, ctx),
         ctx_(ctx),
         batch_(random_batch(config.model, config.train.global_batch)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config));
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     step_.allocate();
@@ -102,7 +102,7 @@ config::Config step_config(const StepBench& bench, int64_t batch) {
   config::Config config;
   config.model.name = model_name(bench.model);
   config.train.global_batch = batch;
-  if (bench.precision != config.train.precision) config::apply_set(config, "train.precision=" + bench.precision);
+  config.train.precision = bench.precision;
   for (const std::string& set : bench.sets) config::apply_set(config, set);
   nn::apply_name(config.model);
   config::validate_without_data(config);
@@ -133,7 +133,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   harness.apply(config);
   Trainee trainee(config, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
-                             .dtype = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32,
+                             .dtype = config.train.precision,
                              .call = [&] { trainee.step(); },
                              .flop = 6 * nn::forward_macs(config.model) * double(batch),
                              .once = bench.once});

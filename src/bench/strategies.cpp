@@ -61,12 +61,13 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
 
 /// One of the three, and what its runs gave so far.
 struct Contender {
-  std::string strategy;
+  config::Strategy strategy;
   int ranks = 1;
   std::vector<double> seconds = {}, exposed_s = {};
   int64_t peak_bytes = 0;
   bool fits = true;
 
+  std::string name() const { return std::string(word_of(strategy)); }
   double median_s() const { return quantile(seconds, 0.5); }
 };
 
@@ -76,7 +77,10 @@ class StrategiesMeter {
   void measure();
 
  private:
-  std::vector<Contender> contenders() const { return {{"cftp", 1}, {"dp", clusters_}, {"dp_tp", clusters_}}; }
+  std::vector<Contender> contenders() const {
+    using config::Strategy;
+    return {{Strategy::kCftp, 1}, {Strategy::kDp, clusters_}, {Strategy::kDpTp, clusters_}};
+  }
   std::string config_file(const Contender& c);
   std::vector<std::string> command(const Contender& c, const std::string& out);
   void run(Contender& c, int64_t steps, bool for_memory);
@@ -140,12 +144,12 @@ std::string StrategiesMeter::config_file(const Contender& c) {
   config.parallel.strategy = c.strategy;
   config.parallel.threads = threads_ / c.ranks;
   config.parallel.clusters = c.ranks == 1 ? clusters_ : 1;
-  config::apply_set(config, "train.precision=" + bench_.precision);
+  config.train.precision = bench_.precision;
   for (const std::string& set : bench_.sets) config::apply_set(config, set);
   nn::apply_name(config.model);
   config::validate(config);
   config::validate_for_ranks(config::with_tensor_ranks(config, c.ranks), c.ranks);
-  const std::string path = folder_.path() + "/" + c.strategy + ".yaml";
+  const std::string path = fmt::format("{}/{}.yaml", folder_.path(), c.strategy);
   std::ofstream(path) << config::to_yaml(config);
   return path;
 }
@@ -153,7 +157,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
 // Ranks see all cores and share them out between them, as their start reports tell.
 std::vector<std::string> StrategiesMeter::command(const Contender& c, const std::string& out) {
   std::vector<std::string> words = {ditrain_, "--config", config_file(c), "--out", out};
-  if (c.strategy == "cftp") return words;
+  if (c.strategy == config::Strategy::kCftp) return words;
   const std::vector<std::string> launcher = {mpirun_,           "-np",       std::to_string(c.ranks),
                                              "--oversubscribe", "--bind-to", "none"};
   words.insert(words.begin(), launcher.begin(), launcher.end());
@@ -206,10 +210,11 @@ void StrategiesMeter::run(Contender& c, int64_t steps, bool for_memory) {
 }
 
 Row StrategiesMeter::row(const Contender& c) const {
-  Row row{.name = "strategies " + model_name(bench_.model) + " " + c.strategy, .dtype = bench_.precision};
+  Row row{.name = fmt::format("strategies {} {}", model_name(bench_.model), c.strategy),
+          .dtype = dtype_name(bench_.precision)};
   row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
   row.share = std::numeric_limits<double>::quiet_NaN();
-  row.details = {{"strategy", c.strategy, false},
+  row.details = {{"strategy", c.name(), false},
                  {"ranks", int64_t(c.ranks)},
                  {"clusters", int64_t(clusters_)},
                  {"batch", bench_.batch},
@@ -221,9 +226,9 @@ Row StrategiesMeter::row(const Contender& c) const {
 }
 
 void StrategiesMeter::compare(const Contender& ours, const Contender& theirs) {
-  std::string line = "cftp / " + theirs.strategy + ": ";
+  std::string line = "cftp / " + theirs.name() + ": ";
   if (!ours.fits || !theirs.fits)
-    line += (ours.fits ? theirs.strategy : "cftp") + " is out of memory";
+    line += (ours.fits ? theirs.name() : "cftp") + " is out of memory";
   else
     line += fmt::format("{:.3f} x the images/s, {:.3f} x the memory", theirs.median_s() / ours.median_s(),
                         double(ours.peak_bytes) / double(theirs.peak_bytes));
@@ -240,7 +245,7 @@ void StrategiesMeter::measure() {
     Row row = this->row(c);
     for (const Contender& other : contenders)
       if (&c == &contenders[0] && &other != &c && c.fits && other.fits)
-        row.peers.emplace_back(other.strategy, other.median_s() / c.median_s());
+        row.peers.emplace_back(other.name(), other.median_s() / c.median_s());
     harness_.add(std::move(row));
   }
   for (size_t i = 1; i < contenders.size(); ++i) compare(contenders[0], contenders[i]);

@@ -2,9 +2,9 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/io/safetensors.hpp"
 #include "export_names.hpp"
 
 namespace ditrain::checkpoint {
@@ -32,18 +32,12 @@ WeightsSource from_file(const std::string& path) {
 
 }  // namespace
 
-WeightsSource find_weights(const std::string& path, const std::string& weights) {
-  if (weights != "ema" && weights != "model")
-    throw InputError({.where = "checkpoint",
-                      .what = "unknown kind of weights",
-                      .got = "'" + weights + "'",
-                      .expected = "ema or model",
-                      .hint = nearest_word(weights, {"ema", "model"})});
+WeightsSource find_weights(const std::string& path, Weights weights) {
   if (!fs::exists(path))
     throw InputError({.where = "checkpoint", .what = path + " does not exist", .expected = "a folder or a file"});
   if (fs::is_regular_file(path)) return from_file(path);
   const std::string folder = find_checkpoint(path);
-  return from_state(folder, folder + "/" + weights + ".safetensors");
+  return from_state(folder, folder + "/" + std::string(word_of(weights)) + ".safetensors");
 }
 
 std::unique_ptr<nn::Dit> load_model(const WeightsSource& source) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "option_table_values.hpp"
 
@@ -96,7 +97,7 @@ using Rows = std::vector<Option>;
 
 Rows model_rows() {
   return {
-      choice(DITRAIN_KEY(model.name), nn::model_names(), {},
+      choice(DITRAIN_KEY(model.name), nn::model_names(),
              "size and patch; custom: the next four keys, which otherwise follow from the name"),
       integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "width of a token"),
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
@@ -141,10 +142,9 @@ Rows diffusion_rows() {
 
 Rows data_rows() {
   return {
-      choice(DITRAIN_KEY(data.kind), dataset::kinds(), {},
-             "shapes: drawn, needs no files; folder: images; latents: safetensors shards"),
+      word(DITRAIN_KEY(data.kind), dataset::help_of_kinds()),
       text(DITRAIN_KEY(data.path), "folder of the data (folder, latents)", "a path"),
-      choice(DITRAIN_KEY(data.on_bad_file), {"error", "skip"}, {}, "stop at an unreadable file, or count and skip it"),
+      word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, latents with flipped copies)"),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
@@ -159,14 +159,14 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in all"),
       integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples of a step, over all ranks"),
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
-      choice(DITRAIN_KEY(train.precision), {"f32", "bf16"}, {},
-             "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
+      word(DITRAIN_KEY(train.precision),
+           "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
       word(DITRAIN_KEY(train.recompute),
            "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
            "all but the input of a block (1, a third more work)"),
-      choice(DITRAIN_KEY(train.on_non_finite), {"stop", "skip"}, {},
-             "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
-             "while other gradients still travel"),
+      word(DITRAIN_KEY(train.on_non_finite),
+           "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
+           "while other gradients still travel"),
       integer(DITRAIN_KEY(train.seed), {0}, "of all random numbers"),
       text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
   };
@@ -179,7 +179,7 @@ Rows optimizer_rows() {
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
       number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled, on every parameter"),
       number(DITRAIN_KEY(optimizer.clip_norm), {0}, "largest L2 norm of all gradients together; 0: no clipping"),
-      choice(DITRAIN_KEY(optimizer.schedule), {"constant", "cosine"}, {}, "of the learning rate, after the warm-up"),
+      word(DITRAIN_KEY(optimizer.schedule), "of the learning rate, after the warm-up"),
       integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which lr rises linearly"),
       number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
       number(DITRAIN_KEY(ema.decay), kShare, "of the moving average of the weights"),
@@ -195,14 +195,13 @@ Rows machine_rows() {
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
                       "thread clusters of a rank, a divisor of its threads; auto: one a NUMA domain, inside a single "
                       "one an L3 cache"),
-      choice(
-          DITRAIN_KEY(parallel.strategy), {"cftp", "dp", "dp_tp"}, {},
-          "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
-          "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
+      word(DITRAIN_KEY(parallel.strategy),
+           "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
+           "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
       integer_or_auto(DITRAIN_KEY(parallel.tensor_ranks), 1, kMaxThreads,
                       "ranks that share a replica (dp_tp); auto: all of a node"),
-      choice(
-          DITRAIN_KEY(parallel.cut), {"auto", "samples", "n"}, {},
+      word(
+          DITRAIN_KEY(parallel.cut),
           "what clusters share out: samples of the micro-batch, n (columns of products and heads), or what moves fewer "
           "bytes"),
       integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
@@ -213,9 +212,9 @@ Rows machine_rows() {
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
                       "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
                       "memory.automem is on"),
-      reserved(text(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
-      choice(DITRAIN_KEY(kernels.gemm), {"own", "openblas", "blis", "onednn", "ref"}, {},
-             "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
+      reserved(word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
+      word(DITRAIN_KEY(kernels.gemm),
+           "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
       text(DITRAIN_KEY(kernels.tuned),
            "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", "a path"),
@@ -227,16 +226,15 @@ Rows dist_rows() {
       number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
       boolean(DITRAIN_KEY(dist.overlap), "start to sum gradients over ranks while backward still runs"),
       boolean(DITRAIN_KEY(dist.engine), "a thread of its own makes the sums; false: the computing thread, in passing"),
-      choice(DITRAIN_KEY(dist.allreduce), {"flat", "hierarchical"}, {},
-             "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
-      choice(DITRAIN_KEY(dist.wire), {"f32", "bf16"}, {},
-             "type of gradients between nodes (hierarchical); they are summed in f32"),
-      choice(DITRAIN_KEY(dist.adaln), {"auto", "reduce", "factors"}, {},
-             "adaLN gradients: sum the matrices, or gather the rows of which they are products; every rank then "
-             "multiplies those of all ranks after backward. auto gathers where the rows fit in the place of the "
-             "matrix (blocks up to a global batch of 6/7 of the width, the final layer up to 2/3: in f32 half of the "
-             "batch up to which that moves fewer bytes) with dist.engine and without dist.reproducible; factors: the "
-             "same, refused where a layer cannot"),
+      word(DITRAIN_KEY(dist.allreduce),
+           "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
+      word(DITRAIN_KEY(dist.wire), "type of gradients between nodes (hierarchical); they are summed in f32"),
+      word(DITRAIN_KEY(dist.adaln),
+           "adaLN gradients: sum the matrices, or gather the rows of which they are products; every rank then "
+           "multiplies those of all ranks after backward. auto gathers where the rows fit in the place of the "
+           "matrix (blocks up to a global batch of 6/7 of the width, the final layer up to 2/3: in f32 half of the "
+           "batch up to which that moves fewer bytes) with dist.engine and without dist.reproducible; factors: the "
+           "same, refused where a layer cannot"),
       boolean(
           DITRAIN_KEY(dist.shard_optimizer),
           "a rank keeps moments and EMA of its share of the parameters only, updates those and sends them to the "
@@ -267,7 +265,7 @@ Rows output_rows() {
           DITRAIN_KEY(sample.sampler),
           "how a step is taken; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
-      choice(DITRAIN_KEY(sample.cfg_channels), {"3", "all"}, {}, "guided channels; 3: the reference's rule"),
+      word(DITRAIN_KEY(sample.cfg_channels), "guided channels; 3: the reference's rule"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
   };

@@ -41,12 +41,6 @@ void refuse(const std::string& origin, const std::string& name, const std::strin
       {.where = "config", .what = origin + name + ": bad value", .got = got, .expected = expected, .hint = hint});
 }
 
-std::string alternatives(const std::vector<std::string>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return text;
-}
-
 std::string yaml_text(const std::string& text) {
   if (plain_in_yaml(text)) return text;
   std::string quoted = "\"";
@@ -101,14 +95,10 @@ std::string read_text(const OptionValue& value, const std::string& origin, const
   return item;
 }
 
-std::string read_choice(const OptionValue& value, const std::vector<std::string>& words,
-                        const std::vector<std::string>& later, const std::string& origin, const std::string& name) {
+std::string read_choice(const OptionValue& value, const std::vector<std::string>& words, const std::string& origin,
+                        const std::string& name) {
   const std::string& item = only_item(value, alternatives(words), origin, name);
   if (std::find(words.begin(), words.end(), item) != words.end()) return item;
-  if (std::find(later.begin(), later.end(), item) != later.end())
-    throw InputError({.where = "config",
-                      .what = origin + name + ": " + item + " is not available in this version",
-                      .expected = alternatives(words)});
   const std::string near = nearest_word(item, words);
   refuse(origin, name, shown(value), alternatives(words), words.size() > 1 ? near : "");
 }

@@ -33,8 +33,6 @@ struct NumberRange {
 [[noreturn]] void refuse(const std::string& origin, const std::string& name, const std::string& got,
                          const std::string& expected, const std::string& hint = "");
 
-/// The words as "a, b or c".
-std::string alternatives(const std::vector<std::string>& words);
 /// Quoted where plain YAML would read it as something else.
 std::string yaml_text(const std::string& text);
 std::string number_text(double value);
@@ -48,9 +46,8 @@ double read_number(const OptionValue& value, const NumberRange& range, const std
                    const std::string& name);
 bool read_boolean(const OptionValue& value, const std::string& origin, const std::string& name);
 std::string read_text(const OptionValue& value, const std::string& origin, const std::string& name);
-/// `later`: words that mean something, but not in this version.
-std::string read_choice(const OptionValue& value, const std::vector<std::string>& words,
-                        const std::vector<std::string>& later, const std::string& origin, const std::string& name);
+std::string read_choice(const OptionValue& value, const std::vector<std::string>& words, const std::string& origin,
+                        const std::string& name);
 
 /// Splits "section.key" into a row without set and get.
 Option named_option(const std::string& name, std::string help, std::string expected);
@@ -107,11 +104,10 @@ Option text(const std::string& name, F field, std::string help, std::string expe
 }
 
 template <class F>
-Option choice(const std::string& name, F field, const std::vector<std::string>& words,
-              const std::vector<std::string>& later, std::string help) {
+Option choice(const std::string& name, F field, const std::vector<std::string>& words, std::string help) {
   Option o = named_option(name, std::move(help), alternatives(words));
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    field(c) = read_choice(v, words, later, origin, name);
+    field(c) = read_choice(v, words, origin, name);
   };
   o.get = [=](const Config& c) { return yaml_text(field(c)); };
   return o;
@@ -123,7 +119,7 @@ Option word(const std::string& name, F field, std::string help) {
   using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
   Option o = named_option(name, std::move(help), alternatives(all_words<V>()));
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    find_word(read_choice(v, all_words<V>(), {}, origin, name), field(c));
+    find_word(read_choice(v, all_words<V>(), origin, name), field(c));
   };
   o.get = [=](const Config& c) { return yaml_text(std::string(word_of(field(c)))); };
   return o;
@@ -137,7 +133,7 @@ Option word_or_auto(const std::string& name, F field, std::string help) {
   words.emplace_back("auto");
   Option o = named_option(name, std::move(help), alternatives(words));
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    if (!find_word(read_choice(v, words, {}, origin, name), field(c))) field(c) = nullptr;
+    if (!find_word(read_choice(v, words, origin, name), field(c))) field(c) = nullptr;
   };
   o.get = [=](const Config& c) {
     return field(c) == nullptr ? std::string("auto") : yaml_text(std::string(word_of(field(c))));

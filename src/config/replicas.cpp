@@ -5,7 +5,7 @@
 namespace ditrain::config {
 
 int tensor_ranks(const Config& config) {
-  return config.parallel.strategy == "dp_tp" ? int(std::max<int64_t>(1, config.parallel.tensor_ranks)) : 1;
+  return config.parallel.strategy == Strategy::kDpTp ? int(std::max<int64_t>(1, config.parallel.tensor_ranks)) : 1;
 }
 
 int replicas(const Config& config, int world_size) { return world_size / tensor_ranks(config); }
@@ -17,14 +17,12 @@ int64_t micro_batch_of(const Config& config, int replicas) {
 
 Config with_tensor_ranks(Config config, int ranks_per_node) {
   ParallelConfig& p = config.parallel;
-  if (p.strategy == "dp_tp" && p.tensor_ranks == 0) p.tensor_ranks = ranks_per_node;
+  if (p.strategy == Strategy::kDpTp && p.tensor_ranks == 0) p.tensor_ranks = ranks_per_node;
   return config;
 }
 
 bool products_are_equal_on_all_ranks(const Config& config) {
-  return config.kernels.gemm == "own" || config.kernels.gemm == "ref";
+  return config.kernels.gemm == Gemm::kOwn || config.kernels.gemm == Gemm::kRef;
 }
-
-DType precision_of(const Config& config) { return config.train.precision == "bf16" ? DType::kBF16 : DType::kF32; }
 
 }  // namespace ditrain::config

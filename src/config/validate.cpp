@@ -9,7 +9,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
 
@@ -52,7 +52,7 @@ void check_sampling(const Config& c) {
 }
 
 void check_optimizer(const Config& c) {
-  if (c.optimizer.schedule == "cosine" && c.optimizer.min_lr > c.optimizer.lr)
+  if (c.optimizer.schedule == optim::LrSchedule::kCosine && c.optimizer.min_lr > c.optimizer.lr)
     fail("optimizer.min_lr is above optimizer.lr", fmt::format("{}", c.optimizer.min_lr),
          fmt::format("at most {}", c.optimizer.lr));
 }
@@ -64,16 +64,16 @@ void check_threads(const Config& c) {
 }
 
 void check_strategy(const Config& c) {
-  const std::string& strategy = c.parallel.strategy;
-  if (strategy != "cftp" && c.parallel.clusters > 1)
-    fail("parallel.strategy: " + strategy + " has one cluster a rank",
+  const Strategy strategy = c.parallel.strategy;
+  if (strategy != Strategy::kCftp && c.parallel.clusters > 1)
+    fail(fmt::format("parallel.strategy: {} has one cluster a rank", strategy),
          fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
          fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
-  if (strategy == "dp_tp" && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
+  if (strategy == Strategy::kDpTp && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
     fail("pictures and validation need a replica a rank, which parallel.strategy: dp_tp has not",
          fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
          "0 for both, or parallel.strategy: cftp or dp");
-  if (strategy == "dp_tp" && (c.dist.shard_optimizer || c.dist.reproducible))
+  if (strategy == Strategy::kDpTp && (c.dist.shard_optimizer || c.dist.reproducible))
     fail("parallel.strategy: dp_tp divides replicas over ranks in its own way",
          fmt::format("dist.shard_optimizer: {}, dist.reproducible: {}", c.dist.shard_optimizer, c.dist.reproducible),
          "false for both, or parallel.strategy: cftp or dp");
@@ -97,7 +97,7 @@ void check_kernels(const Config& c) {
 }
 
 void check_dist(const Config& c) {
-  if (c.dist.wire == "bf16" && (c.dist.allreduce == "flat" || !c.dist.engine))
+  if (c.dist.wire == DType::kBF16 && (c.dist.allreduce == AllReduce::kFlat || !c.dist.engine))
     fail("dist.wire: bf16 is for hierarchical sums",
          fmt::format("dist.allreduce: {}, dist.engine: {}", c.dist.allreduce, c.dist.engine),
          "dist.allreduce: hierarchical and dist.engine: true", "dist.wire: f32");
@@ -105,7 +105,7 @@ void check_dist(const Config& c) {
     fail("dist.simulate_link is a task of the engine", "dist.engine: false", "dist.engine: true");
   if (c.dist.shard_optimizer && !c.dist.engine)
     fail("dist.shard_optimizer is a task of the engine", "dist.engine: false", "dist.engine: true");
-  if (c.dist.adaln != "factors") return;
+  if (c.dist.adaln != AdalnExchange::kFactors) return;
   if (!c.dist.engine || c.dist.reproducible || !products_are_equal_on_all_ranks(c))
     fail(
         "dist.adaln: factors are gathered by the engine, multiplied to the same bits on all ranks, and not added as "
@@ -123,7 +123,7 @@ void check_dist(const Config& c) {
 
 void check_reproducible(const Config& c) {
   if (!c.dist.reproducible) return;
-  if (c.dist.allreduce == "flat" || !c.dist.engine || c.dist.wire != "f32")
+  if (c.dist.allreduce == AllReduce::kFlat || !c.dist.engine || c.dist.wire != DType::kF32)
     fail(
         "dist.reproducible needs sums whose order ditrain makes itself, in f32",
         fmt::format("dist.allreduce: {}, dist.engine: {}, dist.wire: {}", c.dist.allreduce, c.dist.engine, c.dist.wire),
@@ -134,35 +134,29 @@ void check_reproducible(const Config& c) {
          "train.micro_batch: 1, or what fits the fewest samples a rank will have");
 }
 
-void check_drawn_data(const Config& c) {
-  if (c.model.num_classes != 0 && c.model.num_classes != dataset::kShapesClasses)
-    fail(fmt::format("data.kind: shapes has {} classes", dataset::kShapesClasses),
+void check_data(const Config& c) {
+  const dataset::Kind& kind = *c.data.kind;
+  if (kind.num_classes != 0 && c.model.num_classes != 0 && c.model.num_classes != kind.num_classes)
+    fail(fmt::format("data.kind: {} has {} classes", kind.name, kind.num_classes),
          fmt::format("model.num_classes {}", c.model.num_classes),
-         fmt::format("model.num_classes: {}, or 0 for none", dataset::kShapesClasses));
-}
-
-void check_path(const Config& c) {
-  const bool folder = c.data.kind == "folder";
-  if (!c.data.path.empty()) return;
-  throw InputError({.where = "config",
-                    .what = "data.path is not set, and data.kind: " + c.data.kind + " reads from it",
-                    .expected = folder ? "a folder of images, or of one sub-folder of images a class"
-                                       : "a folder of .safetensors shards with latents",
-                    .hint = "--set data.path=DIR, or in section data of the config the line `path: DIR`"});
+         fmt::format("model.num_classes: {}, or 0 for none", kind.num_classes));
+  if (kind.path.empty() || !c.data.path.empty()) return;
+  fail(fmt::format("data.path is not set, and data.kind: {} reads from it", kind.name), "", std::string(kind.path),
+       "--set data.path=DIR, or in section data of the config the line `path: DIR`");
 }
 
 }  // namespace
 
 diffusion::SamplerConfig sampler_of(const Config& c) {
   // Pixel models are limited to the range of their data; what latents are limited to is not known.
-  const bool pixels = c.data.kind != "latents";
+  const bool pixels = c.data.kind->pixels;
   const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
   return {.sampler = c.sample.sampler,
           .spacing = c.sample.steps,
           .eta = 0,
           .clip_denoised = pixels,
           .cfg_scale = guided ? c.sample.cfg_scale : 1.0,
-          .cfg_channels = c.sample.cfg_channels == "all" ? -1 : 3};
+          .cfg_channels = number_of(c.sample.cfg_channels)};
 }
 
 void validate_without_data(const Config& config) {
@@ -180,10 +174,7 @@ void validate_without_data(const Config& config) {
 
 void validate(const Config& config) {
   validate_without_data(config);
-  if (config.data.kind == "shapes")
-    check_drawn_data(config);
-  else
-    check_path(config);
+  check_data(config);
 }
 
 void validate_for_ranks(const Config& config, int world_size) {

@@ -5,7 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "kinds.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -13,49 +13,15 @@ namespace {
 constexpr int64_t kMaxBadInARow = 1000;  // enough to step over a lost folder; a set worse than that is not usable
 constexpr int64_t kMaxSide = 1 << 16, kMaxChannels = 1 << 12;  // keeps elements() below 2^44
 
-struct Kind {
-  const char* name;
-  std::unique_ptr<Dataset> (*open)(const OpenRequest&);
-  bool needs_path;
-};
-constexpr Kind kKinds[] = {
-    {"shapes", open_shapes, false},
-    {"folder", open_image_folder, true},
-    {"latents", open_latents, true},
-};
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
-const Kind& find_kind(const std::string& name) {
-  for (const Kind& kind : kKinds)
-    if (name == kind.name) return kind;
-  const std::string near = nearest_word(name, kinds());
-  throw InputError({.where = "data",
-                    .what = "unknown data.kind",
-                    .got = "'" + name + "'",
-                    .expected = "one of " + joined(kinds()),
-                    .hint = near.empty() ? "" : "data.kind: " + near});
-}
-
-void check_config(const Config& config, const Kind& kind) {
-  if (config.on_bad_file != "error" && config.on_bad_file != "skip")
-    throw InputError({.where = "data",
-                      .what = "unknown data.on_bad_file",
-                      .got = "'" + config.on_bad_file + "'",
-                      .expected = "error or skip",
-                      .hint = nearest_word(config.on_bad_file, {"error", "skip"})});
+void check_config(const Config& config) {
   if (!std::isfinite(config.latent_scale) || config.latent_scale == 0)
     throw InputError({.where = "data",
                       .what = "data.latent_scale is not usable",
                       .got = std::to_string(config.latent_scale),
                       .expected = "a finite number other than 0"});
-  if (kind.needs_path && config.path.empty())
+  if (!config.kind->path.empty() && config.path.empty())
     throw InputError({.where = "data",
-                      .what = std::string("data.kind: ") + kind.name + " needs data.path, which is not set",
+                      .what = "data.kind: " + std::string(config.kind->name) + " needs data.path, which is not set",
                       .hint = "the line `data: {path: DIR}` in the config, or --set data.path=DIR"});
 }
 
@@ -87,25 +53,18 @@ void check_classes(const Dataset& data, int64_t num_classes) {
 
 }  // namespace
 
-std::vector<std::string> kinds() {
-  std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.push_back(kind.name);
-  return names;
-}
-
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
                                       uint64_t seed) {
-  const Kind& kind = find_kind(config.kind);
-  check_config(config, kind);
+  check_config(config);
   check_shape(shape);
-  auto data = kind.open({config, shape, num_classes, seed});
+  auto data = config.kind->open({config, shape, num_classes, seed});
   DITRAIN_CHECK(data->size() > 0, "an empty data set was opened");
   check_classes(*data, num_classes);
   return data;
 }
 
 Dataset::Dataset(const Config& config, const SampleShape& shape)
-    : shape_(shape), skip_bad_(config.on_bad_file == "skip") {}
+    : shape_(shape), skip_bad_(config.on_bad_file == OnBadFile::kSkip) {}
 
 void Dataset::load(int64_t index, bool flip, float* chw, int64_t* label) const {
   DITRAIN_CHECK(index >= 0 && index < size_, "sample " + std::to_string(index));

@@ -5,9 +5,9 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/image.hpp"
 #include "file_list.hpp"
-#include "kinds.hpp"
 
 namespace ditrain::dataset {
 namespace {

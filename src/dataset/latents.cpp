@@ -8,9 +8,9 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "file_list.hpp"
-#include "kinds.hpp"
 
 namespace ditrain::dataset {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
-#include "kinds.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 namespace ditrain::dataset {
 namespace {

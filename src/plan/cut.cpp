@@ -76,7 +76,7 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
   using ops::Cut;
   const auto clusters = int(cluster_sizes.size());
   const bool divides = micro_batch % clusters == 0;
-  if (config.parallel.cut == "samples" && !divides)
+  if (config.parallel.cut == config::Cut::kSamples && !divides)
     throw InputError({.where = "config",
                       .what = "parallel.cut: samples needs as many samples for every cluster",
                       .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
@@ -86,9 +86,10 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
   const auto line = [&](Cut cut, const std::string& reason) {
     return CutPlan{cut, fmt::format("{} go to {} clusters ({})", name_of(cut), clusters, reason)};
   };
-  if (config.kernels.gemm != "own" && config.parallel.cut != "n")
+  if (config.kernels.gemm != config::Gemm::kOwn && config.parallel.cut != config::Cut::kN)
     return {Cut::kSamples, fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
-  if (config.parallel.cut != "auto") return line(config.parallel.cut == "n" ? Cut::kN : Cut::kSamples, "parallel.cut");
+  if (config.parallel.cut != config::Cut::kAuto)
+    return line(config.parallel.cut == config::Cut::kN ? Cut::kN : Cut::kSamples, "parallel.cut");
   if (!divides) return line(Cut::kN, fmt::format("auto: {} samples do not divide", micro_batch));
   const int least = *std::min_element(cluster_sizes.begin(), cluster_sizes.end());
   const int workers = std::accumulate(cluster_sizes.begin(), cluster_sizes.end(), 0);

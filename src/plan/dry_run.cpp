@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/cut.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
@@ -55,7 +56,7 @@ DescribedPlacement describe_placement(const config::Config& config, int ranks, d
 }
 
 // Plans are made before any data is there; a path that is set must be right.
-bool is_without_data(const config::Config& config) { return config.data.kind != "shapes" && config.data.path.empty(); }
+bool is_without_data(const config::Config& config) { return !config.data.kind->path.empty() && config.data.path.empty(); }
 
 std::string describe_data(const dataset::Dataset* data) {
   if (data != nullptr) return "data: " + data->describe();
@@ -88,7 +89,7 @@ void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& 
   log::info_line(describe_steps(config, data.get(), world, shares));
   if (placement.clusters.size() > 1)
     log::info("cut: {}{}", plan_cut(config, config::micro_batch_of(config, shares), placement.clusters).why,
-              config.parallel.cut == "auto" && placement.nodes > 1
+              config.parallel.cut == config::Cut::kAuto && placement.nodes > 1
                   ? "; a run measures the bandwidth between NUMA domains first"
                   : "");
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});

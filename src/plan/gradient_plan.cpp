@@ -13,7 +13,9 @@ namespace {
 constexpr int64_t kLeastBucket = 1024;  // elements
 
 std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
-  if (replicas == 1 || !config.dist.engine || config.dist.reproducible || config.dist.adaln == "reduce") return {};
+  if (replicas == 1 || !config.dist.engine || config.dist.reproducible ||
+      config.dist.adaln == config::AdalnExchange::kReduce)
+    return {};
   if (!config::products_are_equal_on_all_ranks(config)) return {};
   std::vector<FactorLayer> layers;
   for (const autograd::Parameter* w : layout.state_dict()) {
@@ -48,12 +50,12 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
           .factor_rows = factors.empty() ? 0 : config.train.global_batch,
           .sharded = config.dist.shard_optimizer && replicas > 1,
           .updates_early = replicas > 1 && config::tensor_ranks(config) == 1 && config.optimizer.clip_norm == 0 &&
-                           config.train.on_non_finite == "stop"};
+                           config.train.on_non_finite == config::OnNonFinite::kStop};
 }
 
 std::string describe_factors(const GradientPlan& plan, const config::Config& config) {
   if (plan.factors.empty()) return "";
-  const double wire_bytes = config.dist.wire == "bf16" ? 2 : 4;  // of an element of a matrix
+  const double wire_bytes = config.dist.wire == DType::kBF16 ? 2 : 4;  // of an element of a matrix
   double factors = 0, matrices = 0;
   for (const FactorLayer& layer : plan.factors) {
     factors += double(plan.factor_rows * layer.row_elements()) * sizeof(float);

@@ -73,13 +73,14 @@ std::string set_blocking(const std::string& tuned, const platform::Topology& top
 }
 
 void set_products(const config::Config& config, const std::vector<int>& pus, ops::Context& ctx) {
-  const std::string& name = config.kernels.gemm;
+  const config::Gemm gemm = config.kernels.gemm;
+  const std::string name(word_of(gemm));
   ctx.products.fuse = config.kernels.fuse;
-  if (name == "own") return;
-  ctx.products.by = name == "ref" ? ops::Products::By::kReference : ops::Products::By::kPeer;
-  if (name == "ref") return;
+  if (gemm == config::Gemm::kOwn) return;
+  ctx.products.by = gemm == config::Gemm::kRef ? ops::Products::By::kReference : ops::Products::By::kPeer;
+  if (gemm == config::Gemm::kRef) return;
   ctx.products.peer = kernels::load_peer(name, ctx.team().num_workers(), pus);
-  const DType type = config.train.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  const DType type = config.train.precision;
   const kernels::GemmArgs probe{.m = 64,
                                 .n = 64,
                                 .k = 64,
@@ -92,7 +93,7 @@ void set_products(const config::Config& config, const std::vector<int>& pus, ops
                                 .arithmetic = type};
   if (!ctx.products.peer->can(probe))
     throw InputError({.where = "config",
-                      .what = "kernels.gemm: " + name + " has no " + config.train.precision + " products here",
+                      .what = fmt::format("kernels.gemm: {} has no {} products here", gemm, type),
                       .hint = "--set train.precision=f32"});
 }
 
@@ -141,12 +142,13 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
   io::write_file_atomically(path, json.dump(2) + "\n");
 }
 
-std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, const std::vector<int>& pus,
-                                  ops::Context& ctx) {
+std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
+                                  const std::vector<int>& pus, ops::Context& ctx) {
   const std::string origin = set_blocking(config.kernels.tuned, topology);
   set_products(config, pus, ctx);
   const kernels::GemmBlocking b = kernels::gemm_blocking();
-  const std::string who = ctx.products.peer ? ctx.products.peer->description() : config.kernels.gemm;
+  const std::string who =
+      ctx.products.peer ? ctx.products.peer->description() : std::string(word_of(config.kernels.gemm));
   const bool fused = ctx.products.fuse && ctx.products.by == ops::Products::By::kOwn;
   return fmt::format("products: {}, {}; blocks {} x {} {}", who, fused ? "fused" : "passes around them", b.rows, b.cols,
                      origin);

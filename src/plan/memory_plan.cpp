@@ -66,7 +66,7 @@ size_t MemoryPlan::total() const {
 }
 
 nn::PassOptions pass_options(const config::Config& config) {
-  return {.recompute = config.train.recompute, .precision = config::precision_of(config)};
+  return {.recompute = config.train.recompute, .precision = config.train.precision};
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size) {
@@ -86,7 +86,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size) {
   const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
   const bool sums = replicas > 1 && config.dist.engine;
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
-                {"bf16 weights", "read by products", config::precision_of(config) == DType::kBF16 ? arena / 2 : 0},
+                {"bf16 weights", "read by products", config.train.precision == DType::kBF16 ? arena / 2 : 0},
                 {"gradients", "", arena},
                 {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
                 {"EMA", share, state},
@@ -150,7 +150,8 @@ std::string what_fits_recomputing(config::Config config, int world_size, int loc
 
 // The same for states that are shared out over the ranks, where that is possible.
 std::string what_fits_sharded(config::Config config, int world_size, int local_size, int64_t without) {
-  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine || config.parallel.strategy == "dp_tp")
+  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
+      config.parallel.strategy == config::Strategy::kDpTp)
     return "";
   config.dist.shard_optimizer = true;
   const int64_t micro = config::micro_batch_of(config, world_size);

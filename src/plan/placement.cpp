@@ -55,8 +55,8 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
 }
 
 /// With one cluster a rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
-void check_single_cluster(Placement& p, const std::string& strategy, parallel::CoreRequest request, int ranks) {
-  p.plan.clusters_from = "parallel.strategy: " + strategy + ", one a rank";
+void check_single_cluster(Placement& p, config::Strategy strategy, parallel::CoreRequest request, int ranks) {
+  p.plan.clusters_from = fmt::format("parallel.strategy: {}, one a rank", strategy);
   request.clusters = 0;
   const int clusters = int(parallel::plan_cores(p.topology, request).cluster_sizes.size());
   if (clusters == 1) return;
@@ -85,10 +85,10 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
-  const char* no_tiers = config.memory.automem == "off" ? "memory.automem: off" : "";
+  const char* no_tiers = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off" : "";
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
   const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
-  const bool single = c.strategy != "cftp";
+  const bool single = c.strategy != config::Strategy::kCftp;
   const parallel::CoreRequest request{
       .threads = int(c.threads),
       .budget = automatic.threads,

@@ -27,7 +27,7 @@ int place_on_nodes(const dist::Communicator& world) {
 config::Config with_tensor_ranks(config::Config config, const dist::Communicator& world) {
   const std::vector<int> nodes = world.nodes();
   const auto ranks_on = [&nodes](int node) { return int(std::count(nodes.begin(), nodes.end(), node)); };
-  const bool automatic = config.parallel.strategy == "dp_tp" && config.parallel.tensor_ranks == 0;
+  const bool automatic = config.parallel.strategy == config::Strategy::kDpTp && config.parallel.tensor_ranks == 0;
   for (const int node : nodes)
     if (automatic && ranks_on(node) != ranks_on(0))
       throw InputError({.where = "config",

@@ -47,8 +47,8 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
   const plan::GradientPlan& gradients = plan_.gradients;
   grads_ = std::make_unique<Pin<float>>(parameters_.grads);
   if (gradient_memory != nullptr && dist.engine) {
-    const dist::EngineConfig engine{.hierarchical = dist.allreduce == "hierarchical",
-                                    .wire = dist.wire == "bf16" ? DType::kBF16 : DType::kF32,
+    const dist::EngineConfig engine{.hierarchical = dist.allreduce == config::AllReduce::kHierarchical,
+                                    .wire = dist.wire,
                                     .shards = gradients.sharded,
                                     .gathers = !gradients.factors.empty(),
                                     .tree = dist.reproducible,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ditrain/dataset/kinds.hpp"
+
 namespace ditrain::train {
 namespace {
 
@@ -31,7 +33,7 @@ std::string joined(const std::vector<std::string>& parts) {
 std::string data_advice(const RunSummary& s, const config::Config& c) {
   std::string text = fmt::format("waiting for data took {} of the time: more data.loader_threads (now {})",
                                  percent(s.mean[Phase::kData] / s.wall_s), c.data.loader_threads);
-  if (c.data.kind == "folder") text += ", or smaller image files";
+  if (!c.data.kind->advice.empty()) text += fmt::format(", or {}", c.data.kind->advice);
   return text;
 }
 
@@ -42,21 +44,21 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config&
   const double share = s.least_waited_s / s.wall_s;
   if (!c.dist.overlap) ways.push_back("dist.overlap: true");
   if (!c.dist.engine) ways.push_back("dist.engine: true");
-  if (c.dist.allreduce == "flat") ways.push_back("dist.allreduce: hierarchical");
-  if (c.dist.allreduce == "hierarchical" && c.dist.engine && s.nodes > 1 && c.dist.wire == "f32" &&
-      !c.dist.reproducible)
+  if (c.dist.allreduce == config::AllReduce::kFlat) ways.push_back("dist.allreduce: hierarchical");
+  if (c.dist.allreduce == config::AllReduce::kHierarchical && c.dist.engine && s.nodes > 1 &&
+      c.dist.wire == DType::kF32 && !c.dist.reproducible)
     ways.push_back("dist.wire: bf16 (half the bytes between nodes, gradients rounded)");
   if (c.train.micro_batch > 0 && c.train.micro_batch < samples && !c.dist.reproducible)
     ways.push_back("a larger train.micro_batch (sums hide behind the backward pass of the last one only)");
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");
-  if (c.dist.adaln == "reduce") ways.push_back("dist.adaln: auto");
+  if (c.dist.adaln == config::AdalnExchange::kReduce) ways.push_back("dist.adaln: auto");
   ways.push_back("a larger train.global_batch (work grows, what travels hardly does)");
   return ways;
 }
 
 std::string sums_advice(const RunSummary& s, const config::Config& c) {
-  if (c.parallel.strategy == "dp_tp")
+  if (c.parallel.strategy == config::Strategy::kDpTp)
     return fmt::format(
         "every rank waited for sums, {} of the time and more: parallel.strategy: cftp exchanges no "
         "activations",

@@ -176,7 +176,7 @@ void Run::check_same_start() {
 // Collective: the notes of all ranks, each once. Once memory and threads have their places: all that can fall back has
 // done so.
 void Run::check_fallbacks() {
-  if (config::precision_of(config_) == DType::kBF16 && peak_type_ == DType::kF32)
+  if (config_.train.precision == DType::kBF16 && peak_type_ == DType::kF32)
     placement_.notes.push_back(
         "train.precision: bf16, but this CPU has no bf16 products: less memory, but f32 would be faster");
   for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
@@ -232,12 +232,12 @@ void Run::measure_peak() {
 void Run::choose_kernels() {
   products_ = plan::apply_kernel_settings(config_, placement_.topology, placement_.pus, ctx_);
   const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
-  peak_type_ = has_bf16 ? config::precision_of(config_) : DType::kF32;
+  peak_type_ = has_bf16 ? config_.train.precision : DType::kF32;
 }
 
 void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config_), memory::system_memory(),
+  parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision, memory::system_memory(),
                       gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
   const std::string refusal = plan::spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
@@ -271,7 +271,7 @@ void Run::load_checkpoint() {
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
   const config::Config before = config::parse_config(state.config_yaml, resumed_);
-  if (config::precision_of(config_) == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
+  if (config_.train.precision == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
     log::warn("kernels.fuse was {} before: in bf16 it moves roundings, so the run does not continue bit for bit",
               before.kernels.fuse);
   if (state.world_size != comm_.world_size())
@@ -415,7 +415,7 @@ int Run::train_loop() {
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {
       const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
-      if (config_.train.on_non_finite == "stop") {
+      if (config_.train.on_non_finite == config::OnNonFinite::kStop) {
         report(m, true);
         throw RunError({.where = "training",
                         .what = what,

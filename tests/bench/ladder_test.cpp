@@ -90,7 +90,7 @@ TEST_CASE("ladder: its switches are keys of the config") {
 TEST_CASE("ladder: a refused rung is left out, and all refused is an error") {
   Harness harness(1, Effort::quick());
   LadderBench bench = tiny();
-  bench.precision = "bf16";  // neither OpenBLAS nor BLIS has such products
+  bench.precision = DType::kBF16;  // neither OpenBLAS nor BLIS has such products
   bench_ladder(harness, bench);
   CHECK_THAT(harness.report().notes.at(0) + harness.report().notes.at(1), Contains("left out"));
   CHECK_FALSE(harness.report().rows.empty());

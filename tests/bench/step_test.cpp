@@ -52,7 +52,7 @@ TEST_CASE("step: one row a batch size, with the fields of the contract") {
 TEST_CASE("step: what cannot run is refused before anything is measured") {
   Harness harness(1, Effort::quick());
   StepBench bench = tiny();
-  bench.precision = "f16";
+  bench.sets.push_back("train.precision=f16");
   CHECK_THROWS_AS(bench_steps(harness, bench), InputError);
   bench = tiny();
   bench.sets.push_back("model.depht=3");

@@ -81,29 +81,31 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
     INFO(path);
-    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, "ema"),
-                                    model = checkpoint::find_weights(path, "model");
+    const checkpoint::WeightsSource ema = checkpoint::find_weights(path, checkpoint::Weights::kEma),
+                                    model = checkpoint::find_weights(path, checkpoint::Weights::kModel);
     CHECK(ema.step == 40);
     CHECK(ema.config.model.hidden_size == 32);
     CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
     CHECK(weights(*checkpoint::load_model(model)) == expected_weights(1));
   }
-  const checkpoint::WeightsSource file = checkpoint::find_weights(tiny.checkpoint + "/model.safetensors", "ema");
+  const checkpoint::WeightsSource file =
+      checkpoint::find_weights(tiny.checkpoint + "/model.safetensors", checkpoint::Weights::kEma);
   CHECK(file.step == 40);
   CHECK(weights(*checkpoint::load_model(file)) == expected_weights(1));
 }
 
 TEST_CASE("weights without a config, or none at all, are refused") {
   const TinyRun tiny;
-  CHECK_THROWS_WITH(checkpoint::find_weights(tiny.run(), "emma"), Contains("ema or model"));
-  CHECK_THROWS_WITH(checkpoint::find_weights(tiny.folder / "absent", "ema"), Contains("does not exist"));
+  CHECK_THROWS_WITH(checkpoint::find_weights(tiny.folder / "absent", checkpoint::Weights::kEma),
+                    Contains("does not exist"));
   fs::create_directory(tiny.folder / "empty");
-  CHECK_THROWS_AS(checkpoint::find_weights(tiny.folder / "empty", "ema"), InputError);
+  CHECK_THROWS_AS(checkpoint::find_weights(tiny.folder / "empty", checkpoint::Weights::kEma), InputError);
   const std::string lonely = tiny.folder / "lonely.safetensors";
   fs::copy(tiny.checkpoint + "/ema.safetensors", lonely);
-  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, "ema"), Contains("no config"));
+  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, checkpoint::Weights::kEma), Contains("no config"));
   put_file(tiny.folder / "config.yaml", config::to_yaml(tiny_run()));
-  CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, "ema"))) == expected_weights(2));
+  CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, checkpoint::Weights::kEma))) ==
+        expected_weights(2));
 }
 
 TEST_CASE("weights with and without scales of queries and keys are not taken for each other") {
@@ -114,7 +116,7 @@ TEST_CASE("weights with and without scales of queries and keys are not taken for
   };
   const auto refusal = [&](nn::QkNorm of_file, nn::QkNorm of_model) -> std::string {
     const auto tiny = run_with(of_file);
-    checkpoint::WeightsSource source = checkpoint::find_weights(tiny->run(), "ema");
+    checkpoint::WeightsSource source = checkpoint::find_weights(tiny->run(), checkpoint::Weights::kEma);
     source.config.model.qk_norm = of_model;
     try {
       checkpoint::load_model(source);
@@ -133,7 +135,7 @@ TEST_CASE("weights with and without scales of queries and keys are not taken for
 
 TEST_CASE("dit export: public names and shapes, and it loads without anything beside it") {
   const TinyRun tiny;
-  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
   const auto model = checkpoint::load_model(source);
   const std::string path = tiny.folder / "new/export.safetensors";
   checkpoint::export_dit(path, *model, source.config, DType::kF32);
@@ -153,13 +155,13 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
   CHECK(file.tensor("pos_embed").shape == std::vector<int64_t>{1, 16, 32});
   CHECK(file.tensor("y_embedder.embedding_table.weight").shape == std::vector<int64_t>{9, 32});
 
-  const checkpoint::WeightsSource again = checkpoint::find_weights(path, "ema");
+  const checkpoint::WeightsSource again = checkpoint::find_weights(path, checkpoint::Weights::kEma);
   CHECK(weights(*checkpoint::load_model(again)) == expected_weights(2));
 }
 
 TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
   const TinyRun tiny;
-  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "model");
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kModel);
   const auto model = checkpoint::load_model(source);
   const std::string path = tiny.folder / "half.safetensors";
   checkpoint::export_dit(path, *model, source.config, DType::kBF16);
@@ -167,7 +169,7 @@ TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
   for (const io::TensorView& view : file.tensors()) CHECK(view.dtype == "BF16");
   std::vector<float> rounded = expected_weights(1);
   for (float& v : rounded) v = to_f32(to_bf16(v));
-  const auto loaded = checkpoint::load_model(checkpoint::find_weights(path, "ema"));
+  const auto loaded = checkpoint::load_model(checkpoint::find_weights(path, checkpoint::Weights::kEma));
   CHECK(weights(*loaded) == rounded);
   checkpoint::export_diffusers(tiny.folder / "diffusers", *loaded, source.config, DType::kF32);
   CHECK(fs::exists(tiny.folder / "diffusers/transformer/config.json"));
@@ -175,7 +177,7 @@ TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
 
 TEST_CASE("diffusers export: names, thirds of qkv, repeated embedders") {
   const TinyRun tiny;
-  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
   const auto model = checkpoint::load_model(source);
   const std::string out = tiny.folder / "diffusers/";
   checkpoint::export_diffusers(out, *model, source.config, DType::kF32);
@@ -220,7 +222,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   config.diffusion.num_steps = 500;
   config.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
   const TinyRun tiny(config);
-  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), "ema");
+  const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
   const std::string out = tiny.folder / "diffusers";
   checkpoint::export_diffusers(out, *checkpoint::load_model(source), source.config, DType::kBF16);
 

@@ -8,7 +8,8 @@ using namespace ditrain::test;
 
 TEST_CASE("dist.reproducible needs a size of micro-batches, our own sums and 2^n ranks") {
   const auto refused = [](const std::string& dist, const std::string& train = "micro_batch: 2, global_batch: 12") {
-    const config::Config config = config::parse_config("dist: {reproducible: true" + dist + "}\ntrain: {" + train + "}\n", "a.yaml");
+    const config::Config config =
+        config::parse_config("dist: {reproducible: true" + dist + "}\ntrain: {" + train + "}\n", "a.yaml");
     return message_of([&] { config::validate_without_data(config); });
   };
   CHECK(refused("") == "no error");
@@ -16,7 +17,8 @@ TEST_CASE("dist.reproducible needs a size of micro-batches, our own sums and 2^n
     CHECK(refused(other).find("dist.reproducible needs sums whose order ditrain makes itself") != std::string::npos);
   CHECK(refused("", "micro_batch: 0").find("must not follow from the ranks; got train.micro_batch: 0") !=
         std::string::npos);
-  const config::Config config = config::parse_config("dist: {reproducible: true}\ntrain: {micro_batch: 2, global_batch: 12}", "a.yaml");
+  const config::Config config =
+      config::parse_config("dist: {reproducible: true}\ntrain: {micro_batch: 2, global_batch: 12}", "a.yaml");
   CHECK_NOTHROW(config::validate_for_ranks(config, 1));
   CHECK_NOTHROW(config::validate_for_ranks(config, 2));
   CHECK(message_of([&] { config::validate_for_ranks(config, 3); }).find("got 3 ranks, expected 1, 2, 4, 8") !=
@@ -35,7 +37,8 @@ TEST_CASE("dist.shard_optimizer needs the engine") {
 
 TEST_CASE("dist.adaln: factors needs the engine, and room in the place of the gradients") {
   const auto refused = [](const std::string& text) {
-    return message_of([&] { config::validate_without_data(config::parse_config("dist: {adaln: factors" + text, "a.yaml")); });
+    return message_of(
+        [&] { config::validate_without_data(config::parse_config("dist: {adaln: factors" + text, "a.yaml")); });
   };
   CHECK(refused("}") == "no error");
   CHECK(refused(", engine: false}").find("dist.adaln: factors are gathered by the engine") != std::string::npos);
@@ -124,7 +127,9 @@ TEST_CASE("a batch has to divide over ranks and micro-batches") {
 
 TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse what does not fit") {
   const auto error = [](const char* strategy, int64_t clusters) {
-    return validate_error([=](config::Config& c) { c.parallel.strategy = strategy, c.parallel.clusters = clusters; });
+    return validate_error([=](config::Config& c) {
+      c.parallel.strategy = parse_word<config::Strategy>("", "", strategy), c.parallel.clusters = clusters;
+    });
   };
   CHECK(error("dp", 0) == "no error");
   CHECK(error("dp_tp", 1) == "no error");
@@ -132,18 +137,19 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
   CHECK(error("dp", 2) ==
         "[config] parallel.strategy: dp has one cluster a rank; got parallel.clusters: 2, expected parallel.clusters: "
         "auto or 1; try mpirun -np 2, or parallel.strategy: cftp");
-  const std::string sampling = validate_error([](config::Config& c) { c.parallel.strategy = "dp_tp", c.eval.every_steps = 5; });
+  const std::string sampling =
+      validate_error([](config::Config& c) { c.parallel.strategy = config::Strategy::kDpTp, c.eval.every_steps = 5; });
   CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, expected 0 for both, or parallel.strategy: "
                       "cftp or dp") != std::string::npos);
-  for (bool config::DistConfig::*key : {&config::DistConfig::shard_optimizer, &config::DistConfig::reproducible})
+  for (bool config::DistConfig::* key : {&config::DistConfig::shard_optimizer, &config::DistConfig::reproducible})
     CHECK(validate_error([=](config::Config& c) {
-            c.parallel.strategy = "dp_tp", c.dist.*key = true;
+            c.parallel.strategy = config::Strategy::kDpTp, c.dist.*key = true;
           }).find("divides replicas over ranks in its own way") != std::string::npos);
 
   const auto ranks = [](int64_t tensor_ranks, int world_size, int64_t batch = 8) {
     config::Config c;
     c.model.name = "custom", c.model.hidden_size = 48, c.model.num_heads = 6;
-    c.parallel.strategy = "dp_tp", c.parallel.tensor_ranks = tensor_ranks, c.train.global_batch = batch;
+    c.parallel.strategy = config::Strategy::kDpTp, c.parallel.tensor_ranks = tensor_ranks, c.train.global_batch = batch;
     return message_of([&] { config::validate_for_ranks(c, world_size); });
   };
   CHECK(ranks(2, 4) == "no error");

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "config_support.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "support/files.hpp"
 
@@ -58,7 +59,7 @@ eval:
   CHECK((c.train.steps == 12 && c.train.global_batch == 6));
   CHECK((c.optimizer.lr == 3e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95));
   CHECK((c.parallel.threads == 3 && c.parallel.clusters == 0));
-  CHECK((c.sample.steps == "25" && c.sample.cfg_channels == "all"));
+  CHECK((c.sample.steps == "25" && c.sample.cfg_channels == config::GuidedChannels::kAll));
   CHECK(c.data.path == "with: colon # and hash");
 }
 
@@ -72,9 +73,9 @@ TEST_CASE("words of the model and of training become values, and are written as 
   CHECK((c.model.qk_norm == nn::QkNorm::kLayer && c.train.recompute == nn::Recompute::kBlock));
   const config::Config again = config::parse_config(config::to_yaml(c), "again.yaml");
   CHECK((again.model.qk_norm == nn::QkNorm::kLayer && again.train.recompute == nn::Recompute::kBlock));
-  CHECK_THROWS_WITH(config::parse_config("model: {qk_norm: layr}\n", "a.yaml"),
-                    Catch::Contains("model.qk_norm") && Catch::Contains("none, rms or layer") &&
-                        Catch::Contains("try layer"));
+  CHECK_THROWS_WITH(
+      config::parse_config("model: {qk_norm: layr}\n", "a.yaml"),
+      Catch::Contains("model.qk_norm") && Catch::Contains("none, rms or layer") && Catch::Contains("try layer"));
 }
 
 TEST_CASE("every key of the contract exists") {
@@ -349,7 +350,7 @@ TEST_CASE("products and precision of a run are for life, its tuning is not") {
   config::Config old_config, new_config;
   new_config.kernels.tuned = "off", new_config.kernels.fuse = false;
   CHECK_NOTHROW(config::check_resume(old_config, new_config));
-  new_config.kernels.gemm = "openblas", new_config.train.precision = "bf16";
+  new_config.kernels.gemm = config::Gemm::kOpenBlas, new_config.train.precision = DType::kBF16;
   CHECK(message_of([&] {
           config::check_resume(old_config, new_config);
         }).find("train.precision: was f32, now bf16; kernels.gemm: was own, now openblas") != std::string::npos);
@@ -391,8 +392,9 @@ TEST_CASE("cross checks of a config") {
   CHECK(validate_error([](config::Config& c) { c.sample.every_steps = 0, c.sample.steps = "5000"; }) == "no error");
   CHECK(validate_error([](config::Config& c) { c.parallel.threads = 2, c.parallel.clusters = 3; }) ==
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
-  CHECK(validate_error([](config::Config& c) { c.optimizer.schedule = "cosine", c.optimizer.min_lr = 1; }) ==
-        "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
+  CHECK(validate_error([](config::Config& c) {
+          c.optimizer.schedule = optim::LrSchedule::kCosine, c.optimizer.min_lr = 1;
+        }) == "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
 }
 
 TEST_CASE("the process settles what a config leaves open") {
@@ -489,13 +491,15 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
 }
 
 TEST_CASE("an unset data path tells the line to set") {
-  CHECK(validate_error([](config::Config& c) { c.data.kind = "folder"; }) ==
+  CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("folder"); }) ==
         "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or of one "
         "sub-folder of images a class; try --set data.path=DIR, or in section data of the config the line `path: "
         "DIR`");
-  CHECK(validate_error([](config::Config& c) { c.data.kind = "latents"; }).find("safetensors shards") !=
-        std::string::npos);
-  CHECK(validate_error([](config::Config& c) { c.data.kind = "latents", c.data.path = "/x"; }) == "no error");
+  CHECK(validate_error([](config::Config& c) {
+          c.data.kind = dataset::find_kind("latents");
+        }).find("safetensors shards") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("latents"), c.data.path = "/x"; }) ==
+        "no error");
 }
 
 TEST_CASE("config files are found, read and capped") {
@@ -526,7 +530,7 @@ TEST_CASE("all configs that come along parse, and validate once their path is se
     INFO(entry.path().string());
     const config::Config config = config::load_config(entry.path().string());
     ++count;
-    if (config.data.kind == "shapes") {
+    if (config.data.kind->name == "shapes") {
       CHECK_NOTHROW(config::validate(config));
       continue;
     }
@@ -544,7 +548,7 @@ TEST_CASE("the configs of the paper hold its settings") {
     INFO(file);
     CHECK(c.model.name == std::string("DiT-") + name + "/2");
     CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == 1000));
-    CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind == "latents"));
+    CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind->name == "latents"));
     CHECK((c.train.global_batch == 112 && c.optimizer.lr == 1e-4 && c.ema.decay == 0.9999));
   }
 }

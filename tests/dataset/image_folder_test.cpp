@@ -2,6 +2,7 @@
 
 #include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
@@ -9,10 +10,10 @@ using Catch::Contains;
 namespace fs = std::filesystem;
 
 namespace {
-std::unique_ptr<Dataset> open_folder(const std::string& path, int64_t num_classes, const std::string& on_bad = "error",
+std::unique_ptr<Dataset> open_folder(const std::string& path, int64_t num_classes, OnBadFile on_bad = OnBadFile::kError,
                                      SampleShape shape = {3, 4, 4}) {
   Config config;
-  config.kind = "folder", config.path = path, config.on_bad_file = on_bad;
+  config.kind = find_kind("folder"), config.path = path, config.on_bad_file = on_bad;
   return open_dataset(config, shape, num_classes, 1);
 }
 std::vector<float> filled(uint8_t grey) { return std::vector<float>(48, float(grey) / 127.5f - 1.0f); }
@@ -71,7 +72,7 @@ TEST_CASE("images are cropped, scaled to [-1, 1], planar, and mirrored on reques
   io::ImageU8 image{2, 3, 3, {}};
   for (int v = 0; v < 18; ++v) image.pixels.push_back(uint8_t(v * 15));
   io::write_png(dir.at("a.png"), image);
-  const auto data = open_folder(dir.path(), 0, "error", {3, 3, 2});
+  const auto data = open_folder(dir.path(), 0, OnBadFile::kError, {3, 3, 2});
   const Sample plain = load(*data, 0), mirrored = load(*data, 0, true);
   for (size_t c = 0; c < 3; ++c)
     for (size_t y = 0; y < 3; ++y)
@@ -83,7 +84,8 @@ TEST_CASE("images are cropped, scaled to [-1, 1], planar, and mirrored on reques
   CHECK(plain.chw[0] == -1.0f);
   CHECK(plain.chw.back() == 1.0f);
 
-  const auto wide = open_folder(dir.path(), 0, "error", {3, 5, 9});  // another aspect ratio: scaled and cropped
+  const auto wide =
+      open_folder(dir.path(), 0, OnBadFile::kError, {3, 5, 9});  // another aspect ratio: scaled and cropped
   const io::ImageU8 crop = io::center_crop_adm(image, 5, 9);
   CHECK(load(*wide, 0).chw[9 + 4] == float(crop.pixels[(9 + 4) * 3]) / 127.5f - 1.0f);
 }
@@ -102,7 +104,7 @@ TEST_CASE("folders without images say what is there") {
 TEST_CASE("a folder of RGB images cannot feed another number of channels") {
   const ScratchFolder dir;
   dir.write_grey("a.png", 1);
-  CHECK_THROWS_WITH(open_folder(dir.path(), 0, "error", {4, 4, 4}), Contains("in_channels 4"));
+  CHECK_THROWS_WITH(open_folder(dir.path(), 0, OnBadFile::kError, {4, 4, 4}), Contains("in_channels 4"));
 }
 
 TEST_CASE("on_bad_file: error names the file and the way out") {
@@ -126,7 +128,7 @@ TEST_CASE("on_bad_file: skip takes the next good image and counts each bad one o
   const std::string bytes((std::istreambuf_iterator<char>(good)), {});
   dir.write("e.png", bytes.substr(0, bytes.size() / 2));  // truncated
 
-  const auto data = open_folder(dir.path(), 0, "skip");
+  const auto data = open_folder(dir.path(), 0, OnBadFile::kSkip);
   CHECK(load(*data, 0) == Sample{filled(1), 0});
   CHECK(data->bad_files() == 0);
   CHECK(load(*data, 2) == Sample{filled(4), 0});
@@ -141,7 +143,7 @@ TEST_CASE("on_bad_file: skip takes the next good image and counts each bad one o
 TEST_CASE("on_bad_file: skip gives up when nothing is readable") {
   const ScratchFolder dir;
   for (const char* name : {"a.png", "b.bmp", "c.jpeg"}) dir.write(name, "nothing");
-  const auto data = open_folder(dir.path(), 0, "skip");
+  const auto data = open_folder(dir.path(), 0, OnBadFile::kSkip);
   CHECK_THROWS_WITH(load(*data, 1), Contains("3 unreadable samples in a row"));
   CHECK(data->bad_files() == 3);
 }

@@ -3,6 +3,7 @@
 
 #include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
@@ -35,10 +36,10 @@ void write_shard(const std::string& path, const ShardSpec& spec) {
   io::write_safetensors(path, tensors);
 }
 
-std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, const std::string& on_bad = "error",
+std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, OnBadFile on_bad = OnBadFile::kError,
                                      double scale = 1) {
   Config config;
-  config.kind = "latents", config.path = path, config.on_bad_file = on_bad, config.latent_scale = scale;
+  config.kind = find_kind("latents"), config.path = path, config.on_bad_file = on_bad, config.latent_scale = scale;
   return open_dataset(config, kShape, num_classes, 1);
 }
 
@@ -66,7 +67,7 @@ TEST_CASE("latent shards are numbered in the order of their names") {
 TEST_CASE("one file, no labels, no flipped copies, and a scale") {
   const ScratchFolder dir;
   write_shard(dir.at("only.safetensors"), {.rows = 2, .first = 4});
-  const auto data = open_shards(dir.at("only.safetensors"), 0, "error", 0.5);
+  const auto data = open_shards(dir.at("only.safetensors"), 0, OnBadFile::kError, 0.5);
   CHECK(data->num_classes() == 0);
   CHECK(load(*data, 1) == constant(2.5f, 0));
   CHECK(load(*data, 1, true) == constant(2.5f, 0));
@@ -118,7 +119,7 @@ TEST_CASE("non-finite latents follow on_bad_file") {
   write_shard(dir.at("c.safetensors"), {.rows = 1, .first = INFINITY});
   CHECK_THROWS_WITH(load(*open_shards(dir.path(), 0), 0),
                     Contains("a.safetensors") && Contains("non-finite") && Contains("data.on_bad_file: skip"));
-  const auto data = open_shards(dir.path(), 0, "skip");
+  const auto data = open_shards(dir.path(), 0, OnBadFile::kSkip);
   CHECK(load(*data, 0) == constant(5, 0));
   CHECK(load(*data, 3) == constant(5, 0));
   CHECK(data->bad_files() == 2);

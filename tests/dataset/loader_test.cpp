@@ -12,6 +12,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
@@ -212,7 +213,7 @@ TEST_CASE("a loader skips bad files by policy whatever the number of threads") {
   for (int i = 0; i < 6; ++i) dir.write_grey(std::to_string(i) + ".png", uint8_t(i));
   dir.write("3.png", "broken");
   Config folder;
-  folder.kind = "folder", folder.path = dir.path(), folder.on_bad_file = "skip";
+  folder.kind = dataset::find_kind("folder"), folder.path = dir.path(), folder.on_bad_file = dataset::OnBadFile::kSkip;
   LoaderConfig config = config_of(3, 0, 3);
   const auto data = open_dataset(folder, {3, 4, 4}, 0, 1);
   const auto one = batches_of(*data, config, 4);

@@ -17,7 +17,7 @@ TEST_CASE("learning rate: constant, warm-up and cosine") {
   CHECK(optim::learning_rate(c, 0, 100) == Approx(1e-5));
   CHECK(optim::learning_rate(c, 9, 100) == Approx(1e-4));
   CHECK(optim::learning_rate(c, 10, 100) == Approx(1e-4));
-  c.schedule = "cosine", c.min_lr = 1e-6;
+  c.schedule = optim::LrSchedule::kCosine, c.min_lr = 1e-6;
   CHECK(optim::learning_rate(c, 10, 110) == Approx(1e-4));
   CHECK(optim::learning_rate(c, 60, 110) == Approx((1e-4 + 1e-6) / 2));
   CHECK(optim::learning_rate(c, 110, 110) == Approx(1e-6));

@@ -57,23 +57,23 @@ TEST_CASE("auto leaves samples together where small clusters would hold up the l
   CHECK_THAT(plan::plan_cut(b, 8, {4, 3}).why,
              Contains("the smallest has 3 of 7 workers; with as many samples each, 14 % of the workers would wait"));
   config::Config c = b;
-  c.parallel.cut = "samples";
+  c.parallel.cut = config::Cut::kSamples;
   CHECK(plan::plan_cut(c, 8, {4, 3}).cut == Cut::kSamples);
 }
 
 TEST_CASE("products of another library are not cut by samples, and the plan says so") {
   config::Config c = model("DiT-B/2");
-  c.kernels.gemm = "ref";
+  c.kernels.gemm = config::Gemm::kRef;
   CHECK(plan::plan_cut(c, 8, {1, 1}).why == "nothing is cut over clusters (kernels.gemm: ref)");
-  c.parallel.cut = "n";
+  c.parallel.cut = config::Cut::kN;
   CHECK(plan::plan_cut(c, 8, {1, 1}).cut == Cut::kN);
 }
 
 TEST_CASE("a cut that is asked for is made, or refused") {
   config::Config c = model("DiT-B/2");
-  c.parallel.cut = "n";
+  c.parallel.cut = config::Cut::kN;
   CHECK(plan::plan_cut(c, 8, {1, 1}).cut == Cut::kN);
-  c.parallel.cut = "samples";
+  c.parallel.cut = config::Cut::kSamples;
   CHECK(plan::plan_cut(c, 4, {1, 1, 1, 1}).cut == Cut::kSamples);
   CHECK_THROWS_WITH(plan::plan_cut(c, 6, {1, 1, 1, 1}),
                     Contains("got a micro-batch of 6 for 4 clusters, expected a multiple"));

@@ -33,6 +33,6 @@ TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer by
   CHECK(layers(4, 2) == 0);
   config.dist.reproducible = false, config.dist.engine = false;
   CHECK(layers(4, 2) == 0);
-  config.dist.engine = true, config.dist.adaln = "reduce";
+  config.dist.engine = true, config.dist.adaln = config::AdalnExchange::kReduce;
   CHECK(layers(4, 2) == 0);
 }

@@ -120,7 +120,8 @@ TEST_CASE("derived blocks take a core's share of the caches that cores have in c
 TEST_CASE("without a tuning file the blocks follow the caches, and the report says so") {
   const Sandbox box;
   kernels::set_gemm_blocking({1, 1});
-  CHECK(applied("auto") == "products: own, fused; " + kDerived + " (no tuning file " + plan::default_tuning_path() + ")");
+  CHECK(applied("auto") ==
+        "products: own, fused; " + kDerived + " (no tuning file " + plan::default_tuning_path() + ")");
   CHECK(blocks_are(kDerivedRows, kDerivedCols));
 }
 
@@ -214,7 +215,7 @@ TEST_CASE("kernels.gemm and kernels.fuse decide who makes the products") {
   config.kernels.fuse = false;
   CHECK_THAT(applied(config, ctx), Catch::StartsWith("products: own, passes around them; "));
   CHECK((ctx.products.by == By::kOwn && !ctx.products.fuse));
-  config.kernels.fuse = true, config.kernels.gemm = "ref";
+  config.kernels.fuse = true, config.kernels.gemm = config::Gemm::kRef;
   CHECK_THAT(applied(config, ctx), Catch::StartsWith("products: ref, passes around them; "));
   CHECK(ctx.products.by == By::kReference);
 }
@@ -223,7 +224,7 @@ TEST_CASE("kernels.gemm: a library that is installed is loaded, one that has no 
   const Sandbox box;
   parallel::Team team({.num_workers = 2});
   config::Config config;
-  config.kernels.gemm = GENERATE("openblas", "blis", "onednn");
+  config.kernels.gemm = GENERATE(config::Gemm::kOpenBlas, config::Gemm::kBlis, config::Gemm::kOneDnn);
   {
     ops::Context ctx(team);
     std::string line;
@@ -239,10 +240,11 @@ TEST_CASE("kernels.gemm: a library that is installed is loaded, one that has no 
     CHECK_THAT(line, Catch::StartsWith("products: " + ctx.products.peer->description() + ", passes around them; "));
     CHECK_THAT(line, Contains("2 thread(s)"));
   }
-  if (config.kernels.gemm == "onednn") return;
-  config.train.precision = "bf16";
+  if (config.kernels.gemm == config::Gemm::kOneDnn) return;
+  config.train.precision = DType::kBF16;
   ops::Context ctx(team);
-  CHECK_THROWS_WITH(applied(config, ctx), Contains("kernels.gemm: " + config.kernels.gemm + " has no bf16 products"));
+  CHECK_THROWS_WITH(applied(config, ctx),
+                    Contains(fmt::format("kernels.gemm: {} has no bf16 products", config.kernels.gemm)));
 }
 
 TEST_CASE("kernels.tuned may not be empty") {

@@ -90,7 +90,7 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
 
 TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {
   config::Config f32 = config_of("selective"), bf16 = f32;
-  bf16.train.precision = "bf16";
+  bf16.train.precision = DType::kBF16;
   const plan::MemoryPlan before = plan::plan_memory(f32, 1), after = plan::plan_memory(bf16, 1);
   const auto parameters = [](const plan::MemoryPlan& plan) {
     size_t bytes = 0;
@@ -117,7 +117,7 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
 TEST_CASE("ranks that share a replica have their parts of it in the plan, and all samples of the group") {
   config::Config config = config_of("selective", 0);
   const plan::MemoryPlan whole = plan::plan_memory(config, 1);
-  config.parallel.strategy = "dp_tp", config.parallel.tensor_ranks = 2;
+  config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
   const plan::MemoryPlan shared = plan::plan_memory(config, 2), two_groups = plan::plan_memory(config, 4);
   // Of a block's 18 C^2 weights the 12 of qkv, proj, fc1 and fc2 are shared; of 11 values kept a token and channel 8.
   const auto bytes = [&](const plan::MemoryPlan& plan, const char* name) { return double(item(plan, name).bytes); };
@@ -174,6 +174,6 @@ TEST_CASE("ranks that do not fit are told to shard their states, where they can"
   CHECK(offer(config, plan::plan_memory(sharded, 2).total()) == line + " --set train.micro_batch=1");
   config.dist.engine = false;
   CHECK(offer(config, fits) == "none");
-  config.dist.engine = true, config.parallel.strategy = "dp_tp", config.parallel.tensor_ranks = 2;
+  config.dist.engine = true, config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
   CHECK(offer(config, fits / 2) == "none");
 }

@@ -19,6 +19,8 @@ namespace {
 
 using Sizes = std::vector<int>;
 
+constexpr auto kTiers = config::AutoMem(1);  // any value but off: no manager of tiers has a word yet
+
 std::string error_of(const config::Config& config) {
   try {
     plan::plan_placement(config, *dist::make_null_communicator());
@@ -117,7 +119,7 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
 TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
-  config.memory.copy_cores = 1, config.memory.automem = "on";
+  config.memory.copy_cores = 1, config.memory.automem = kTiers;
   const plan::SupposedRanks s = plan::suppose_ranks(config, node, 8);
   CHECK((s.nodes == 2 && s.per_node == 4 && s.one_a_die));
   REQUIRE(s.on_node.size() == 4);
@@ -196,17 +198,17 @@ TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
 TEST_CASE("dp and dp_tp have one cluster a rank, and a rank on the cores of several is told how to have more") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
-  config.parallel.strategy = GENERATE("dp", "dp_tp");
+  config.parallel.strategy = GENERATE(config::Strategy::kDp, config::Strategy::kDpTp);
   config.parallel.comm_cores = 0;
   const plan::Placement die = plan::suppose_ranks(config, node, 4).on_node[0];
   CHECK((die.threads == 152 && die.clusters == 1));
-  CHECK(die.plan.clusters_from == "parallel.strategy: " + config.parallel.strategy + ", one a rank");
+  CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one a rank", config.parallel.strategy));
   REQUIRE(die.notes.size() == 1);
   CHECK_THAT(
       die.notes[0],
       Contains("the cores of this one hold 4 clusters; one each: mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
   CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
-  config.parallel.strategy = "cftp";
+  config.parallel.strategy = config::Strategy::kCftp;
   CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
 }
 
@@ -223,7 +225,7 @@ TEST_CASE("helper threads get what neither another rank has nor is set aside") {
   const platform::Topology node = synthetic_machine("package:1 [numa] core:32 pu:2");
   const ScopedVariable omp("OMP_NUM_THREADS", "10");
   config::Config config;
-  config.memory.copy_cores = 1, config.memory.automem = "on";
+  config.memory.copy_cores = 1, config.memory.automem = kTiers;
   const plan::Placement p = plan::suppose_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
   CHECK((p.threads == 8 && p.comm_pus == Sizes{50} && p.copy_pus == Sizes{48}));
   CHECK(platform::format_pus(p.helper_pus) == "32-47,52-63");
@@ -248,7 +250,7 @@ TEST_CASE("impossible placements are errors that name the way out") {
   config.parallel.comm_cores = 4000;
   CHECK_THAT(error_of(config),
              Contains("[placement] parallel.comm_cores") && Contains("try parallel.comm_cores: auto"));
-  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000, config.memory.automem = "on";
+  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000, config.memory.automem = kTiers;
   CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
   config.memory.copy_cores = 0, config.parallel.clusters = 4000;
   CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));

@@ -21,12 +21,12 @@ config::Config ranks_config() {
 
 TEST_CASE("weights that are updated bucket by bucket have the bits of those updated at the end") {
   config::Config early = ranks_config();
-  early.train.precision = GENERATE("f32", "bf16");
-  early.dist.allreduce = GENERATE("flat", "hierarchical");
+  early.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  early.dist.allreduce = GENERATE(config::AllReduce::kFlat, config::AllReduce::kHierarchical);
   config::Config late = early, in_passing = early;
-  late.train.on_non_finite = "skip";
+  late.train.on_non_finite = config::OnNonFinite::kSkip;
   in_passing.dist.engine = false;
-  if (GENERATE(true, false)) early.dist.adaln = late.dist.adaln = "reduce";
+  if (GENERATE(true, false)) early.dist.adaln = late.dist.adaln = config::AdalnExchange::kReduce;
   for (const int ranks : {1, 2, 4}) {
     CAPTURE(ranks, early.dist.allreduce, early.train.precision);
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, late, 3);
@@ -37,7 +37,7 @@ TEST_CASE("weights that are updated bucket by bucket have the bits of those upda
       CHECK(got[rank].copy_is_right);
     }
     const auto passing = train_on({.ranks = ranks, .ranks_per_node = ranks}, in_passing, 3);
-    if (ranks == 2 && early.dist.adaln == "reduce")
+    if (ranks == 2 && early.dist.adaln == config::AdalnExchange::kReduce)
       CHECK(passing[0].values == want[0].values);  // two terms have one sum
     CHECK(want[0].losses[0] != want[0].losses[2]);
   }
@@ -48,14 +48,14 @@ TEST_CASE(
   config::Config reduce = ranks_config();
   reduce.train.global_batch = 12;
   reduce.train.micro_batch = GENERATE(0, 1);
-  reduce.train.precision = GENERATE("f32", "bf16");
+  reduce.train.precision = GENERATE(DType::kF32, DType::kBF16);
   reduce.optimizer.clip_norm = GENERATE(0.0, 0.05);
-  reduce.dist.allreduce = GENERATE("hierarchical", "flat");
+  reduce.dist.allreduce = GENERATE(config::AllReduce::kHierarchical, config::AllReduce::kFlat);
   CAPTURE(reduce.train.micro_batch, reduce.train.precision, reduce.optimizer.clip_norm, reduce.dist.allreduce);
-  reduce.dist.adaln = "reduce";
+  reduce.dist.adaln = config::AdalnExchange::kReduce;
   config::Config factors = reduce, sharded = reduce;
-  factors.dist.adaln = "factors";
-  sharded.dist.adaln = "auto", sharded.dist.shard_optimizer = true;
+  factors.dist.adaln = config::AdalnExchange::kFactors;
+  sharded.dist.adaln = config::AdalnExchange::kAuto, sharded.dist.shard_optimizer = true;
   for (const auto& [r, per_node] : {std::pair{1, 1}, {2, 2}, {2, 1}, {3, 2}, {4, 4}}) {
     const int ranks = r, ranks_per_node = per_node;
     CAPTURE(ranks, ranks_per_node);
@@ -69,7 +69,7 @@ TEST_CASE(
       largest = std::max(largest, std::fabs(a[i])), difference = std::max(difference, std::fabs(a[i] - b[i]));
     CHECK(largest > 1e-4f);
     // The second step starts from weights whose last bits differ, which bf16 rounds to others now and then.
-    CHECK(difference <= largest * (reduce.train.precision == "f32" ? 1e-5f : 1e-2f));
+    CHECK(difference <= largest * (reduce.train.precision == DType::kF32 ? 1e-5f : 1e-2f));
     CHECK((difference == 0) == (ranks == 1));  // one rank has nothing to gather; more add in another order
     for (size_t rank = 0; rank < got.size(); ++rank) {
       CHECK(got[rank].difference(got[0]) == "");
@@ -97,8 +97,8 @@ TEST_CASE("a bad step spoils weights only where they are updated early, on all r
     CHECK_THROWS_AS(train_on({.ranks = 2, .ranks_per_node = 2}, config, 2, poison), LogicFault);
   }
   SECTION("late") {
-    config.train.on_non_finite = GENERATE("skip", "stop");
-    config.optimizer.clip_norm = config.train.on_non_finite == "stop" ? 1 : 0;
+    config.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
+    config.optimizer.clip_norm = config.train.on_non_finite == config::OnNonFinite::kStop ? 1 : 0;
     for (const RankOutcome& rank : train_on({.ranks = 2, .ranks_per_node = 2}, config, 2, poison)) {
       CHECK_FALSE(rank.spoilt);
       CHECK(rank.non_finite == "input image");
@@ -119,7 +119,7 @@ TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give 
   config.dist.reproducible = true;
   config.train.global_batch = 8;
   config.train.micro_batch = GENERATE(1, 2);
-  config.train.precision = GENERATE("f32", "bf16");
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
   config.optimizer.clip_norm = GENERATE(0.0, 0.05);
   CAPTURE(config.train.micro_batch, config.train.precision, config.optimizer.clip_norm);
   const RankOutcome want = train_on({.ranks = 1, .ranks_per_node = 1}, config, 3)[0];
@@ -154,8 +154,8 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
   config.model.hidden_size = 64;
   config.train.global_batch = 12;
   config.optimizer.clip_norm = GENERATE(0.0, 0.05);
-  config.dist.allreduce = GENERATE("hierarchical", "flat");
-  config.train.precision = GENERATE("f32", "bf16");
+  config.dist.allreduce = GENERATE(config::AllReduce::kHierarchical, config::AllReduce::kFlat);
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
   CAPTURE(config.optimizer.clip_norm, config.dist.allreduce, config.train.precision);
   config::Config sharded = config;
   sharded.dist.shard_optimizer = true;
@@ -188,11 +188,11 @@ TEST_CASE("dist.shard_optimizer with dist.reproducible, and after steps that are
   const auto overflow = [](int rank, dataset::Batch& batch) {
     if (rank == 3) batch.images[7] = 3e38f;
   };
-  config.train.on_non_finite = GENERATE("skip", "stop");
+  config.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
   const auto bad = train_on({.ranks = 4, .ranks_per_node = 4}, config, 1, overflow);
   for (const RankOutcome& rank : bad) {
     CHECK_FALSE(rank.non_finite.empty());
     CHECK(rank.non_finite == bad[0].non_finite);
-    CHECK(rank.spoilt == (config.train.on_non_finite == "stop"));
+    CHECK(rank.spoilt == (config.train.on_non_finite == config::OnNonFinite::kStop));
   }
 }

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "dist/thread_world.hpp"
+#include "ditrain/dataset/kinds.hpp"
 
 using namespace ditrain;
 using namespace ditrain::train;
@@ -49,7 +50,7 @@ TEST_CASE("advice: waiting for data asks for loader threads") {
   config::Config c;
   c.data.loader_threads = 3;
   CHECK(only_advice(s, c) == "waiting for data took 12 % of the time: more data.loader_threads (now 3)");
-  c.data.kind = "folder";
+  c.data.kind = dataset::find_kind("folder");
   CHECK_THAT(only_advice(s, c), Contains("or smaller image files"));
 }
 
@@ -60,11 +61,11 @@ TEST_CASE("advice: what shortens sums is what is not set yet") {
   CHECK_THAT(only_advice(s, c), Contains("9 % of the time") && Contains("dist.wire: bf16") &&
                                     Contains("train.global_batch") && !Contains("micro_batch") &&
                                     !Contains("dist.overlap") && !Contains("comm_cores") && !Contains("allreduce"));
-  c.dist.wire = "bf16", c.dist.overlap = false, c.train.micro_batch = 2;
+  c.dist.wire = DType::kBF16, c.dist.overlap = false, c.train.micro_batch = 2;
   CHECK_THAT(only_advice(s, c), !Contains("dist.wire") && Contains("dist.overlap: true") && Contains("micro_batch"));
   c.train.micro_batch = 4;  // all that a rank has
   CHECK_THAT(only_advice(s, c), !Contains("micro_batch"));
-  c = on_16_samples(), c.dist.engine = false, c.dist.allreduce = "flat";
+  c = on_16_samples(), c.dist.engine = false, c.dist.allreduce = config::AllReduce::kFlat;
   CHECK_THAT(only_advice(s, c),
              Contains("dist.engine: true; dist.allreduce: hierarchical") && !Contains("dist.wire: bf16"));
   s.nodes = 1;
@@ -74,7 +75,7 @@ TEST_CASE("advice: what shortens sums is what is not set yet") {
   CHECK_THAT(only_advice(s, on_16_samples()), !Contains("comm_cores"));
   s.least_waited_s = 13;
   CHECK_THAT(only_advice(s, on_16_samples()), Contains("parallel.comm_cores: 1"));
-  c = on_16_samples(), c.parallel.strategy = "dp_tp";  // these are mostly sums of activations
+  c = on_16_samples(), c.parallel.strategy = config::Strategy::kDpTp;  // these are mostly sums of activations
   CHECK_THAT(only_advice(s, c), Contains("parallel.strategy: cftp") && !Contains("comm_cores"));
 }
 

@@ -70,7 +70,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
     train::TrainStep step(plan::plan_run(config, comm.world_size(), team.cluster_sizes()), model, comm, ctx);
-    parameters.allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config), memory::system_memory(),
+    parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision, memory::system_memory(),
                         &*gradients, step.state_elements());
     copy(random_weights(model), parameters.values);
     step.allocate(&*gradients);

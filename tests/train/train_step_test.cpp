@@ -21,7 +21,7 @@ struct Rig {
         team({.num_workers = workers}),
         ctx(team),
         step(plan::plan_run(config, 1, team.cluster_sizes()), model, *comm, ctx) {
-    model.parameters().allocate(autograd::ParameterStore::For::kTraining, config::precision_of(config));
+    model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision);
     copy(random_tensor({model.parameters().arena_size()}, 5, 0.1f), model.parameters().values);
     step.allocate();
   }
@@ -92,7 +92,7 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
 
 TEST_CASE("in bf16 the copy of the weights follows them: from the first step on, and over steps that are skipped") {
   config::Config config = small_config();
-  config.train.precision = "bf16";
+  config.train.precision = DType::kBF16;
   Rig rig(config, 2);
   const Tensor &values = rig.model.parameters().values, &bf16 = rig.model.parameters().values_bf16;
   const auto copy_is_right = [&] {
@@ -119,7 +119,7 @@ TEST_CASE("in bf16 the copy of the weights follows them: from the first step on,
 TEST_CASE("a step in bf16 has the losses of one in f32 but for roundings, and the same bits for any team") {
   config::Config config = small_config();
   Rig f32(config);
-  config.train.precision = "bf16";
+  config.train.precision = DType::kBF16;
   Rig one(config), three(config, 3);
   const Outcome want = two_steps(f32), got = two_steps(one);
   CHECK(two_steps(three) == got);

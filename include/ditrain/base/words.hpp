@@ -5,11 +5,13 @@
 //   inline constexpr Word<Wire> kWires[] = {{"f32", Wire::kF32}, {"bf16", Wire::kBF16}};
 //   constexpr std::span<const Word<Wire>> words_of(Wire) { return kWires; }     // beside the enum
 //
-//   struct Sampler { std::string_view name; ... };                              // a registry: values are const Sampler*
-//   std::span<const Sampler> rows_of(const Sampler*);
+//   struct Sampler { std::string_view name; ... };                              // a registry: values are const
+//   Sampler* std::span<const Sampler> rows_of(const Sampler*);
 //
 //   parse_word<Wire>("command line", "--wire", "bf16") == Wire::kBF16;   word_of(Wire::kBF16) == "bf16"
 #pragma once
+#include <fmt/format.h>
+
 #include <span>
 #include <string>
 #include <string_view>
@@ -82,3 +84,12 @@ std::string_view word_of(V value) {
 }
 
 }  // namespace ditrain
+
+/// Enums print as their words: fmt::format("dist.wire: {}", config.dist.wire).
+template <class E>
+  requires(std::is_enum_v<E> && requires(E value) { words_of(value); })
+struct fmt::formatter<E> : fmt::formatter<std::string_view> {
+  auto format(E value, fmt::format_context& context) const {
+    return fmt::formatter<std::string_view>::format(ditrain::word_of(value), context);
+  }
+};

@@ -10,7 +10,7 @@ namespace ditrain::bench {
 struct ClustersBench {
   std::string model = "DiT-S/2";
   int64_t batch = 16;
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v"
 };
 

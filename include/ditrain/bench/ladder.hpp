@@ -21,7 +21,7 @@ const std::vector<Rung>& ladder_rungs();
 struct LadderBench {
   std::vector<std::string> models = {"S", "B", "L", "XL"};
   int64_t batch = 2;
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< further config keys of every rung
   bool modules = true;                 ///< Table 4 too
 };

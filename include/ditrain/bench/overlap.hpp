@@ -11,7 +11,7 @@ namespace ditrain::bench {
 struct OverlapBench {
   std::string model = "DiT-B/2";
   int64_t batch = 8;  ///< images of a rank
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v"; dist.simulate_link above all
 };
 

@@ -11,7 +11,7 @@ namespace ditrain::bench {
 struct StepBench {
   std::string model = "DiT-S/2";
   std::vector<int64_t> batches = {8};
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
   bool once = false;                   ///< a single step, the first one, see Work::once
 };

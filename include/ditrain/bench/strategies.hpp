@@ -10,7 +10,7 @@ namespace ditrain::bench {
 struct StrategiesBench {
   std::string model = "DiT-S/2";
   int64_t batch = 16;  ///< global
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
   int64_t clusters = 0;                ///< 0: those of the harness; if it has one only, one a thread
   double memory_gib = 0;               ///< limit of all ranks of a run together; 0: none

@@ -1,8 +1,10 @@
 // From a checkpoint, or an exported file, to a model with weights, and from a model to files that other programs read.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
+#include "ditrain/base/words.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/nn/dit.hpp"
 
@@ -15,11 +17,16 @@ struct WeightsSource {
   int64_t step = -1;  ///< optimiser steps done; -1: the file does not say
 };
 
-/// Looks for weights. `path` is a run folder, a folder of checkpoints or a checkpoint folder, of which `weights` ("ema"
-/// or "model") picks the file; or a .safetensors file: one that ditexport wrote carries its config, others need
+/// The moving average of the weights, or the weights themselves.
+enum class Weights { kEma, kModel };
+inline constexpr Word<Weights> kWeights[] = {{"ema", Weights::kEma}, {"model", Weights::kModel}};
+constexpr std::span<const Word<Weights>> words_of(Weights) { return kWeights; }
+
+/// Looks for weights. `path` is a run folder, a folder of checkpoints or a checkpoint folder, of which `weights` picks
+/// the file; or a .safetensors file: one that ditexport wrote carries its config, others need
 /// state.json beside them (checkpoints) or config.yaml beside them.
-/// Errors:   InputError if there is nothing, if no config can be found, and for other words in `weights`
-WeightsSource find_weights(const std::string& path, const std::string& weights);
+/// Errors:   InputError if there is nothing, if no config can be found
+WeightsSource find_weights(const std::string& path, Weights weights);
 
 /// The model of that source with its weights, allocated for inference.
 /// Errors:   InputError as load_weights

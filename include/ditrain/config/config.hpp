@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/config/choices.hpp"
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/link_model.hpp"
@@ -24,9 +25,9 @@ struct TrainConfig {
   int64_t steps = 1000;       ///< optimiser steps in all
   int64_t global_batch = 32;  ///< samples a step, over all ranks
   int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
-  std::string precision = "f32";
+  DType precision = DType::kF32;
   nn::Recompute recompute = nn::Recompute::kSelective;
-  std::string on_non_finite = "stop";  ///< stop | skip (the step), counted
+  OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
   std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
 };
@@ -34,9 +35,9 @@ struct TrainConfig {
 struct ParallelConfig {
   int64_t threads = 0;   ///< worker threads a rank; 0: auto
   int64_t clusters = 0;  ///< thread clusters a rank; 0: auto
-  std::string strategy = "cftp";
+  Strategy strategy = Strategy::kCftp;
   int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
-  std::string cut = "auto";
+  Cut cut = Cut::kAuto;
   int64_t comm_cores = -1;  ///< cores of a rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
 };
@@ -44,11 +45,11 @@ struct ParallelConfig {
 struct MemoryConfig {
   double fast_gib = 0;
   int64_t copy_cores = -1;  ///< cores of a rank that only copy between tiers; -1: auto, 0: shared with workers
-  std::string automem = "off";
+  AutoMem automem = AutoMem::kOff;
 };
 
 struct KernelsConfig {
-  std::string gemm = "own";
+  Gemm gemm = Gemm::kOwn;
   bool fuse = true;
   std::string tuned = "auto";
 };
@@ -56,14 +57,14 @@ struct KernelsConfig {
 struct DistConfig {
   double bucket_mib = 25;  ///< size of one gradient bucket [MiB]
   bool overlap = true;
-  bool engine = true;                      ///< a thread of its own makes the sums
-  std::string allreduce = "hierarchical";  ///< flat | hierarchical (in the memory of a node, then between nodes)
-  std::string wire = "f32";                ///< f32 | bf16: what travels between nodes
-  std::string adaln = "auto";              ///< auto | reduce | factors: what ranks exchange of adaLN's gradients
-  bool shard_optimizer = false;            ///< moments and EMA are divided over the ranks
-  bool reproducible = false;               ///< bits do not depend on the number of ranks
-  double timeout_s = 0;                    ///< a step that waits longer for another rank ends the run; 0: never
-  int64_t verify_every = 0;                ///< steps between comparisons of the ranks' weights; 0: never
+  bool engine = true;  ///< a thread of its own makes the sums
+  AllReduce allreduce = AllReduce::kHierarchical;
+  DType wire = DType::kF32;  ///< what travels between nodes
+  AdalnExchange adaln = AdalnExchange::kAuto;
+  bool shard_optimizer = false;  ///< moments and EMA are divided over the ranks
+  bool reproducible = false;     ///< bits do not depend on the number of ranks
+  double timeout_s = 0;          ///< a step that waits longer for another rank ends the run; 0: never
+  int64_t verify_every = 0;      ///< steps between comparisons of the ranks' weights; 0: never
   std::optional<dist::LinkModel> simulate_link = {};
 };
 
@@ -83,7 +84,7 @@ struct SampleConfig {
   std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
-  std::string cfg_channels = "3";               ///< 3 (the reference's rule) | all
+  GuidedChannels cfg_channels = GuidedChannels::kThree;
 };
 
 struct EvalConfig {

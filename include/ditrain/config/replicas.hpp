@@ -1,6 +1,5 @@
 // What follows from a config alone: how samples are divided over ranks, and whose results agree.
 #pragma once
-#include "ditrain/base/dtype.hpp"
 #include "ditrain/config/config.hpp"
 
 namespace ditrain::config {
@@ -18,6 +17,5 @@ Config with_tensor_ranks(Config config, int ranks_per_node);
 
 /// Whether kernels.gemm gives the same bits with any number of threads: other libraries choose as they go along.
 bool products_are_equal_on_all_ranks(const Config& config);
-DType precision_of(const Config& config);  ///< train.precision
 
 }  // namespace ditrain::config

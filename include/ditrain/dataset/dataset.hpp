@@ -5,7 +5,7 @@
 //   Loader loader(*data, EpochSampler(data->size(), seed), {.global_batch = 64, .count = 64});
 //   Batch batch = loader.next();
 //
-// A new kind: one file in src/dataset, one row in the registry of dataset.cpp.
+// A new kind: one file in src/dataset, one row in kinds.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -81,7 +81,7 @@ class Dataset {
 /// Opens the data set of `config.kind`. Lists files and reads headers and labels, no pixels.
 /// shape: what the model takes; num_classes: the model's (0: it takes no labels, so labels are not checked); seed: of
 /// the drawn sets.
-/// Errors: InputError for an unknown kind (the nearest is named), a path that is unset, missing or empty, a shape that
+/// Errors: InputError for a path that is unset, missing or empty, a shape that
 /// the kind cannot give, more classes than the model has, and values of `config` out of range.
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
                                       uint64_t seed);

@@ -1,19 +1,27 @@
 // Settings of the optimiser and of the exponential moving average.
 #pragma once
 #include <cstdint>
-#include <string>
+#include <span>
+
+#include "ditrain/base/words.hpp"
 
 namespace ditrain::optim {
+
+/// Of the learning rate, after the warm-up.
+enum class LrSchedule { kConstant, kCosine };
+inline constexpr Word<LrSchedule> kLrSchedules[] = {{"constant", LrSchedule::kConstant},
+                                                    {"cosine", LrSchedule::kCosine}};
+constexpr std::span<const Word<LrSchedule>> words_of(LrSchedule) { return kLrSchedules; }
 
 struct Config {
   double lr = 1e-4;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;            ///< decoupled; on every parameter, as torch.optim.AdamW without groups
-  double clip_norm = 0;               ///< largest L2 norm of all gradients together; 0: no clipping
-  std::string schedule = "constant";  ///< constant | cosine, after the warm-up
-  int64_t warmup_steps = 0;           ///< lr rises linearly from lr / warmup_steps
-  double min_lr = 0;                  ///< end of the cosine
+  double weight_decay = 0;  ///< decoupled; on every parameter, as torch.optim.AdamW without groups
+  double clip_norm = 0;     ///< largest L2 norm of all gradients together; 0: no clipping
+  LrSchedule schedule = LrSchedule::kConstant;
+  int64_t warmup_steps = 0;  ///< lr rises linearly from lr / warmup_steps
+  double min_lr = 0;         ///< end of the cosine
 };
 
 struct EmaConfig {

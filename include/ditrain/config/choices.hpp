@@ -1,0 +1,58 @@
+// What can be chosen by a word in sections train, parallel, memory, kernels, dist and sample; see the help of the keys.
+#pragma once
+#include <span>
+
+#include "ditrain/base/words.hpp"
+
+namespace ditrain::config {
+
+/// What a loss or gradient that is not finite does: ends the run, or is counted and its step left out.
+enum class OnNonFinite { kStop, kSkip };
+inline constexpr Word<OnNonFinite> kOnNonFinite[] = {{"stop", OnNonFinite::kStop}, {"skip", OnNonFinite::kSkip}};
+constexpr std::span<const Word<OnNonFinite>> words_of(OnNonFinite) { return kOnNonFinite; }
+
+/// Who shares what: clusters of a rank (cftp), nobody (dp), ranks of a replica (dp_tp).
+enum class Strategy { kCftp, kDp, kDpTp };
+inline constexpr Word<Strategy> kStrategies[] = {
+    {"cftp", Strategy::kCftp}, {"dp", Strategy::kDp}, {"dp_tp", Strategy::kDpTp}};
+constexpr std::span<const Word<Strategy>> words_of(Strategy) { return kStrategies; }
+
+/// What is cut over the clusters of a rank.
+enum class Cut { kAuto, kSamples, kN };
+inline constexpr Word<Cut> kCuts[] = {{"auto", Cut::kAuto}, {"samples", Cut::kSamples}, {"n", Cut::kN}};
+constexpr std::span<const Word<Cut>> words_of(Cut) { return kCuts; }
+
+enum class AutoMem { kOff };
+inline constexpr Word<AutoMem> kAutoMems[] = {{"off", AutoMem::kOff}};
+constexpr std::span<const Word<AutoMem>> words_of(AutoMem) { return kAutoMems; }
+
+/// Who makes the matrix products.
+enum class Gemm { kOwn, kOpenBlas, kBlis, kOneDnn, kRef };
+inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn},
+                                        {"openblas", Gemm::kOpenBlas},
+                                        {"blis", Gemm::kBlis},
+                                        {"onednn", Gemm::kOneDnn},
+                                        {"ref", Gemm::kRef}};
+constexpr std::span<const Word<Gemm>> words_of(Gemm) { return kGemms; }
+
+/// How gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes.
+enum class AllReduce { kFlat, kHierarchical };
+inline constexpr Word<AllReduce> kAllReduces[] = {{"flat", AllReduce::kFlat},
+                                                  {"hierarchical", AllReduce::kHierarchical}};
+constexpr std::span<const Word<AllReduce>> words_of(AllReduce) { return kAllReduces; }
+
+/// What ranks exchange of adaLN's gradients.
+enum class AdalnExchange { kAuto, kReduce, kFactors };
+inline constexpr Word<AdalnExchange> kAdalnExchanges[] = {
+    {"auto", AdalnExchange::kAuto}, {"reduce", AdalnExchange::kReduce}, {"factors", AdalnExchange::kFactors}};
+constexpr std::span<const Word<AdalnExchange>> words_of(AdalnExchange) { return kAdalnExchanges; }
+
+/// Channels that guidance changes: the first three, as the reference, or all.
+enum class GuidedChannels { kThree, kAll };
+inline constexpr Word<GuidedChannels> kGuidedChannels[] = {{"3", GuidedChannels::kThree},
+                                                           {"all", GuidedChannels::kAll}};
+constexpr std::span<const Word<GuidedChannels>> words_of(GuidedChannels) { return kGuidedChannels; }
+/// As diffusion::SamplerConfig counts them.
+constexpr int64_t number_of(GuidedChannels channels) { return channels == GuidedChannels::kAll ? -1 : 3; }
+
+}  // namespace ditrain::config

@@ -1,0 +1,33 @@
+// The kinds of data sets (data.kind), one row each. To add one: its file in src/dataset, with a function that opens it,
+// and its declaration and row in kinds.cpp.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ditrain/dataset/dataset.hpp"
+
+namespace ditrain::dataset {
+
+struct OpenRequest {
+  const Config& config;
+  const SampleShape& shape;
+  int64_t num_classes;  // the model's; 0: takes no labels
+  uint64_t seed;
+};
+
+struct Kind {
+  std::string_view name;
+  std::string_view help;  ///< a few words
+  std::unique_ptr<Dataset> (*open)(const OpenRequest& request);
+  std::string_view path;         ///< what data.path has to be; "": it is not needed
+  bool pixels = true;            ///< samples are pictures: values in [-1, 1]
+  int64_t num_classes = 0;       ///< that every such set has; 0: it depends on the data
+  std::string_view advice = {};  ///< what else shortens the wait for data, for the summary of a run
+};
+
+/// Errors:   LogicFault for a name that no kind has
+const Kind* find_kind(std::string_view name);
+std::string help_of_kinds();  ///< "shapes: drawn, needs no files; folder: ..."
+
+}  // namespace ditrain::dataset

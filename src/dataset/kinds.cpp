@@ -1,0 +1,43 @@
+#include "ditrain/dataset/kinds.hpp"
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::dataset {
+
+std::unique_ptr<Dataset> open_shapes(const OpenRequest& request);
+std::unique_ptr<Dataset> open_image_folder(const OpenRequest& request);
+std::unique_ptr<Dataset> open_latents(const OpenRequest& request);
+
+namespace {
+constexpr Kind kKinds[] = {
+    {.name = "shapes", .help = "drawn, needs no files", .open = open_shapes, .path = "", .num_classes = kShapesClasses},
+    {.name = "folder",
+     .help = "images",
+     .open = open_image_folder,
+     .path = "a folder of images, or of one sub-folder of images a class",
+     .advice = "smaller image files"},
+    {.name = "latents",
+     .help = "safetensors shards",
+     .open = open_latents,
+     .path = "a folder of .safetensors shards with latents",
+     .pixels = false},
+};
+}  // namespace
+
+std::span<const Kind> rows_of(const Kind*) { return kKinds; }
+const Kind* default_kind() { return &kKinds[0]; }
+
+const Kind* find_kind(std::string_view name) {
+  const Kind* kind = nullptr;
+  DITRAIN_CHECK(find_word(name, kind), std::string(name));
+  return kind;
+}
+
+std::string help_of_kinds() {
+  std::string text;
+  for (const Kind& kind : kKinds)
+    text += (text.empty() ? "" : "; ") + std::string(kind.name) + ": " + std::string(kind.help);
+  return text;
+}
+
+}  // namespace ditrain::dataset
