@@ -1,12 +1,15 @@
 // ditbench: measures this machine with the code that trains.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/words.hpp"
 #include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/gemm.hpp"
@@ -41,7 +44,7 @@ config::CommandLine make_command_line() {
        {"clusters", "C",
         "thread clusters (default: one a NUMA domain, inside a single one an L3 cache; clusters, strategies, if that "
         "is one: one a thread)"},
-       {"precision", "P", "f32 or bf16", "f32"},
+       {"precision", "P,...", "f32 or bf16; gemm and ops: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
@@ -90,16 +93,36 @@ std::vector<int64_t> integers(const std::string& flag, const std::string& list) 
   return values;
 }
 
+std::vector<DType> precisions(const config::CommandLine& line) {
+  std::vector<DType> types;
+  std::istringstream list(line.get("precision") + ",");  // a last comma begins an empty word, which is refused
+  for (std::string name; std::getline(list, name, ',');) {
+    const DType type = parse_word<DType>("command line", "--precision", name);
+    if (std::find(types.begin(), types.end(), type) != types.end())
+      throw InputError({.where = "command line", .what = "--precision names " + name + " twice"});
+    types.push_back(type);
+  }
+  return types;
+}
+
 DType precision(const config::CommandLine& line) {
-  return parse_word<DType>("command line", "--precision", line.get("precision"));
+  const std::vector<DType> types = precisions(line);
+  if (types.size() > 1)
+    throw InputError({.where = "command line",
+                      .what = "--precision: this bench measures one precision at a time",
+                      .got = "'" + line.get("precision") + "'",
+                      .expected = alternatives(all_words<DType>())});
+  return types.front();
 }
 
 /// Products and cache blocks as --set says.
 void apply_kernels(const config::CommandLine& line, bench::Harness& harness) {
   config::Config config;
-  config.train.precision = precision(line);
   for (const std::string& set : line.get_all("set")) config::apply_set(config, set);
-  harness.apply(config);
+  for (const DType type : precisions(line)) {  // a library may lack the products of one
+    config.train.precision = type;
+    harness.apply(config);
+  }
   harness.note(harness.products());
 }
 
@@ -107,12 +130,13 @@ void run_gemm(const config::CommandLine& line, bench::Harness& harness, dist::Co
   apply_kernels(line, harness);
   const int64_t batch = line.has("batch") ? line.get_int("batch", 1, 1 << 20) : 0;
   bench::bench_gemm(
-      harness, {.model = line.get("model"), .batch = batch, .precision = precision(line), .peers = line.has("peers")});
+      harness,
+      {.model = line.get("model"), .batch = batch, .precisions = precisions(line), .peers = line.has("peers")});
 }
 
 void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
-  bench::OpsBench ops{.precision = precision(line)};
+  bench::OpsBench ops{.precisions = precisions(line)};
   if (line.has("model")) ops.model = line.get("model");
   bench::bench_ops(harness, ops);
 }

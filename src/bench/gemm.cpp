@@ -89,9 +89,10 @@ const Row* worst_of(const std::vector<const Row*>& rows) {
   return rows.empty() ? nullptr : *std::min_element(rows.begin(), rows.end(), less);
 }
 
-void add_means(Harness& harness) {
+void add_means(Harness& harness, const std::string& dtype) {
   std::vector<const Row*> large, skinny;
-  for (const Row& row : harness.report().rows) (counts_in_mean(row) ? large : skinny).push_back(&row);
+  for (const Row& row : harness.report().rows)
+    if (row.dtype == dtype) (counts_in_mean(row) ? large : skinny).push_back(&row);
   std::vector<double> shares;
   std::vector<std::pair<std::string, std::vector<double>>> ratios;
   for (const Row* row : large) {
@@ -105,15 +106,15 @@ void add_means(Harness& harness) {
   if (!large.empty()) {
     const Row& worst = *worst_of(large);
     harness.note(
-        fmt::format("geometric mean of {} rows with m, n, k >= 256: {:.1f} % of the FMA peak; worst {:.1f} %, {}",
-                    large.size(), 100 * geometric_mean(shares), 100 * worst.share, worst.name));
+        fmt::format("geometric mean of {} rows in {} with m, n, k >= 256: {:.1f} % of the FMA peak; worst {:.1f} %, {}",
+                    large.size(), dtype, 100 * geometric_mean(shares), 100 * worst.share, worst.name));
   }
   for (const auto& [name, ratio] : ratios)
-    harness.note(fmt::format("geometric mean of our rate / that of {}: {:.3f} ({} rows)", name, geometric_mean(ratio),
-                             ratio.size()));
+    harness.note(fmt::format("geometric mean of our rate / that of {}: {:.3f} ({} rows in {})", name,
+                             geometric_mean(ratio), ratio.size(), dtype));
   if (const Row* worst = worst_of(skinny))
-    harness.note(
-        fmt::format("worst row that memory limits: {:.1f} % of its loop, {}", 100 * worst->share, worst->name));
+    harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", dtype, 100 * worst->share,
+                             worst->name));
 }
 
 }  // namespace
@@ -165,10 +166,11 @@ void bench_gemm(Harness& harness, const GemmBench& bench) {
   std::unique_ptr<Peers> peers;
   const std::vector<ModelShape> models = model_shapes(bench.model);
   if (bench.peers) peers = std::make_unique<Peers>(harness);
-  for (const ModelShape& model : models)
-    for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens))
-      harness.add(measure_product(harness, shape, bench.precision, peers.get()));
-  add_means(harness);
+  for (const DType precision : bench.precisions)
+    for (const ModelShape& model : models)
+      for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens))
+        harness.add(measure_product(harness, shape, precision, peers.get()));
+  for (const DType precision : bench.precisions) add_means(harness, dtype_name(precision));  // with the highest peaks
 }
 
 }  // namespace ditrain::bench

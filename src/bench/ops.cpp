@@ -262,17 +262,17 @@ class ElementwiseRows {
   int64_t B_ = 1, C_;
 };
 
-void attention_rows(Harness& harness, const OpsBench& bench, int64_t T, int64_t D) {
+void attention_rows(Harness& harness, const OpsBench& bench, DType precision, int64_t T, int64_t D) {
   constexpr int64_t kManyTokens = 1024;
   const int64_t heads = T <= kManyTokens ? 16 : 4, B = std::max<int64_t>(1, bench.attention_rows / T);
   ops::Context& ctx = harness.ctx();
-  const auto array = [&](int64_t width) { return random_tensor(ctx, {B, T, width}, -1, 1, bench.precision); };
+  const auto array = [&](int64_t width) { return random_tensor(ctx, {B, T, width}, -1, 1, precision); };
   const Tensor qkv = array(3 * heads * D), out = array(heads * D), dout = array(heads * D), dqkv = array(3 * heads * D);
   const Tensor lse({B, heads, T});
   const double forward_flop = 4.0 * double(B * heads) * double(T) * double(T) * double(D);
   const auto add = [&](const char* pass, double flop, const std::function<void()>& call) {
     harness.add(harness.measure({.name = fmt::format("attention {} T={} D={}", pass, T, D),
-                                 .dtype = bench.precision,
+                                 .dtype = precision,
                                  .call = call,
                                  .flop = flop,
                                  .details = {{"tokens", T}, {"head_dim", D}, {"heads", heads}, {"batch", B}}}));
@@ -284,9 +284,11 @@ void attention_rows(Harness& harness, const OpsBench& bench, int64_t T, int64_t 
 }  // namespace
 
 void bench_ops(Harness& harness, const OpsBench& bench) {
-  ElementwiseRows(harness, model_shapes(bench.model).front(), bench.precision).add_all();
-  for (const int64_t T : bench.tokens)
-    for (const int64_t D : {64, 72}) attention_rows(harness, bench, T, D);
+  for (const DType precision : bench.precisions) {
+    ElementwiseRows(harness, model_shapes(bench.model).front(), precision).add_all();
+    for (const int64_t T : bench.tokens)
+      for (const int64_t D : {64, 72}) attention_rows(harness, bench, precision, T, D);
+  }
 }
 
 }  // namespace ditrain::bench

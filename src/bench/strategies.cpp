@@ -15,6 +15,7 @@
 
 #include "child.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
@@ -33,24 +34,6 @@ constexpr int64_t kSteps = 4;        // of a timed run; the first one touches me
 constexpr int64_t kMemorySteps = 2;  // after one step everything has been touched
 constexpr useconds_t kLook_us = 100000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((fs::temp_directory_path() / "ditbench_XXXXXX").string()) {
-    if (mkdtemp(path_.data()) == nullptr)
-      throw RunError({.where = "ditbench", .what = "cannot make a folder " + path_});
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

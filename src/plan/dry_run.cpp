@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/cut.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
@@ -54,24 +55,38 @@ DescribedPlacement describe_placement(const config::Config& config, int ranks, d
   return {text, placement.plan.cluster_sizes, int(nodes_of_clusters(placement).size())};
 }
 
+// Plans are made before any data is there; a path that is set must be right.
+bool is_without_data(const config::Config& config) { return !config.data.kind->path.empty() && config.data.path.empty(); }
+
+std::string describe_data(const dataset::Dataset* data) {
+  if (data != nullptr) return "data: " + data->describe();
+  return "data: data.path is not set; with --set data.path=DIR the data is checked too and the epochs are counted";
+}
+
+std::string describe_steps(const config::Config& config, const dataset::Dataset* data, int world, int replicas) {
+  const config::TrainConfig& t = config.train;
+  return fmt::format("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps", world,
+                     t.global_batch / replicas, config::micro_batch_of(config, replicas), t.steps) +
+         (data != nullptr ? fmt::format(" = {:.2f} epochs", double(t.steps * t.global_batch) / double(data->size()))
+                          : "");
+}
+
 }  // namespace
 
 void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
-  config::validate(wanted);
+  is_without_data(wanted) ? config::validate_without_data(wanted) : config::validate(wanted);
   const int world = ranks > 0 ? ranks : comm.world_size();
   const config::Config config =
       ranks > 0 ? config::with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
   config::validate_for_ranks(config, world);
   const DescribedPlacement placement = describe_placement(config, ranks, comm);
-  const auto data = open_data(config);
+  const auto data = is_without_data(config) ? nullptr : open_data(config);
+  const int shares = config::replicas(config, world);
   log::info_lines(placement.text);
   log::info_lines(describe_model(config));
-  log::info("data: {}", data->describe());
-  const int shares = config::replicas(config, world);
+  log::info_line(describe_data(data.get()));
   if (shares < world) log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
-  log::info("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps = {:.2f} epochs", world,
-            config.train.global_batch / shares, config::micro_batch_of(config, shares), config.train.steps,
-            double(config.train.steps * config.train.global_batch) / double(data->size()));
+  log::info_line(describe_steps(config, data.get(), world, shares));
   if (placement.clusters.size() > 1)
     log::info("cut: {}{}", plan_cut(config, config::micro_batch_of(config, shares), placement.clusters).why,
               config.parallel.cut == config::Cut::kAuto && placement.nodes > 1

@@ -86,20 +86,18 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
   const config::ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
   const char* no_tiers = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off" : "";
-  const auto asked = [](int64_t cores, const char* idle) {
-    return cores == parallel::kAutoCores && *idle ? 0 : int(cores);
-  };
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
   const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
   const bool single = c.strategy != config::Strategy::kCftp;
-  const parallel::CoreRequest request{.threads = int(c.threads),
-                                      .budget = automatic.threads,
-                                      .clusters = single ? 1 : int(c.clusters),
-                                      .comm_cores = asked(c.comm_cores, alone),
-                                      .copy_cores = asked(config.memory.copy_cores, no_tiers),
-                                      .smt = c.smt,
-                                      .ranks_on_mask = n.on_mask,
-                                      .rank_on_mask = n.number_on_mask};
+  const parallel::CoreRequest request{
+      .threads = int(c.threads),
+      .budget = automatic.threads,
+      .clusters = single ? 1 : int(c.clusters),
+      .comm_cores = c.comm_cores == parallel::kAutoCores && *alone ? 0 : int(c.comm_cores),
+      .copy_cores = *no_tiers ? 0 : int(config.memory.copy_cores),
+      .smt = c.smt,
+      .ranks_on_mask = n.on_mask,
+      .rank_on_mask = n.number_on_mask};
   Placement p;
   p.plan = parallel::plan_cores(topology, request);
   p.topology = std::move(topology);
@@ -111,6 +109,11 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
   p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
                 set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
   p.notes = p.plan.notes;
+  if (*no_tiers && config.memory.copy_cores > 0)
+    p.notes.push_back(
+        fmt::format("memory.copy_cores: {} has no effect: with {} nothing is copied between tiers, and "
+                    "the workers keep the core(s)",
+                    config.memory.copy_cores, no_tiers));
   add_omp_note(p, sharing, automatic.threads);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;

@@ -71,6 +71,18 @@ TEST_CASE("gemm: means are of the large rows and name the worst") {
   CHECK_THAT(report.notes[1], Contains("S condition"));
 }
 
+TEST_CASE("gemm: several precisions in one report, each with its own means") {
+  Harness harness(2, Effort::quick());
+  bench_gemm(harness, {.model = "DiT-S/2", .batch = 1, .precisions = {DType::kF32, DType::kBF16}});
+  const Report& report = harness.report();
+  REQUIRE(report.rows.size() == 30);
+  for (size_t i = 0; i < 30; ++i) CHECK(report.rows[i].dtype == (i < 15 ? "f32" : "bf16"));
+  REQUIRE(report.notes.size() == 4);
+  CHECK_THAT(report.notes[0], Contains("12 rows in f32"));
+  CHECK_THAT(report.notes[2], Contains("12 rows in bf16"));
+  CHECK_THAT(report.notes[3], Contains("worst row in bf16 that memory limits"));
+}
+
 TEST_CASE("gemm: models without a table are refused") {
   CHECK(model_shapes("").size() == 4);
   CHECK(model_shapes("XL").front().width == 1152);

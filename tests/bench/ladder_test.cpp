@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/peers.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
-#include "io/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;

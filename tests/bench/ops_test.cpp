@@ -57,7 +57,7 @@ TEST_CASE("ops: the bytes of a row are those of its arrays") {
 
 TEST_CASE("ops: activations in bf16 are half the bytes") {
   Harness harness(2, Effort::quick());
-  bench_ops(harness, {.model = "S", .precision = DType::kBF16, .tokens = {16}, .attention_rows = 32});
+  bench_ops(harness, {.model = "S", .precisions = {DType::kBF16}, .tokens = {16}, .attention_rows = 32});
   const Json j = Json::parse(to_json(harness.report()));
   std::map<std::string, double> words;
   for (const Json& row : j.at("rows")) {
@@ -71,6 +71,16 @@ TEST_CASE("ops: activations in bf16 are half the bytes") {
   CHECK(words.at("LayerNorm+modulate forward") == Approx(1.5));
   CHECK(words.at("gate+residual forward") == Approx(2.5));
   CHECK(words.at("AdamW+EMA") == Approx(9.5));
+}
+
+TEST_CASE("ops: several precisions in one report") {
+  Harness harness(2, Effort::quick());
+  bench_ops(harness, {.model = "S", .precisions = {DType::kF32, DType::kBF16}, .tokens = {16}, .attention_rows = 32});
+  std::set<std::pair<std::string, std::string>> rows;
+  for (const Row& row : harness.report().rows) rows.emplace(row.name, row.dtype);
+  CHECK(rows.size() == harness.report().rows.size());
+  for (const char* name : {"tanh-GELU forward", "AdamW+EMA", "attention backward T=16 D=72"})
+    for (const char* type : {"f32", "bf16"}) CHECK(rows.contains({name, type}));
 }
 
 TEST_CASE("ops: unknown models are refused") {

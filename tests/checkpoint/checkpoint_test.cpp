@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "io/file_size_limit.hpp"
-#include "io/temporary_folder.hpp"
 #include "support/random_tensor.hpp"
 #include "support/small_config.hpp"
 
@@ -61,8 +61,8 @@ TEST_CASE("a checkpoint of parts is that of the whole, and any part can be read 
   std::vector<size_t> asked, elsewhere;
   checkpoint::CheckpointState state;
   state.step = 3;
-  const std::string saved =
-      checkpoint::save_checkpoint(folder / "checkpoints", state, part.model.parameters(), {}, nullptr, part.gather(asked));
+  const std::string saved = checkpoint::save_checkpoint(folder / "checkpoints", state, part.model.parameters(), {},
+                                                        nullptr, part.gather(asked));
   CHECK(asked == kAll);
   checkpoint::accompany_checkpoint(part.model.parameters(), part.gather(elsewhere));
   CHECK(elsewhere == kAll);
@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint of parts is that of the whole, and any part can be read 
   Part again;
   for (const Tensor* t : again.states()) fill_zero(*t);
   checkpoint::load_training_state(saved, again.model.parameters(),
-                      [&](const Tensor& whole, const Tensor& kept) { again.keep(whole, kept); });
+                                  [&](const Tensor& whole, const Tensor& kept) { again.keep(whole, kept); });
   for (size_t i = 0; i < 3; ++i) CHECK(to_vector(*again.states()[i]) == to_vector(*part.states()[i]));
 }
 
@@ -89,9 +89,9 @@ TEST_CASE("a rank that cannot write a checkpoint still takes part in what the ot
     TemporaryFolder folder;
     std::vector<size_t> asked;
     const FileSizeLimit limit(room);
-    CHECK_THROWS_AS(
-        checkpoint::save_checkpoint(folder / "checkpoints", {}, part.model.parameters(), {}, nullptr, part.gather(asked)),
-        RunError);
+    CHECK_THROWS_AS(checkpoint::save_checkpoint(folder / "checkpoints", {}, part.model.parameters(), {}, nullptr,
+                                                part.gather(asked)),
+                    RunError);
     CHECK(asked == kAll);
     CHECK(std::filesystem::is_empty(folder / "checkpoints"));
   }

@@ -10,7 +10,7 @@
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
-#include "io/temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using Catch::Matchers::Contains;

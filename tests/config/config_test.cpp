@@ -9,7 +9,7 @@
 #include "config_support.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "io/temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;

@@ -9,7 +9,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/safetensors.hpp"
-#include "io/temporary_folder.hpp"
+#include "support/files.hpp"
 
 namespace ditrain::dataset {
 

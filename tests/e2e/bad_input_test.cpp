@@ -32,7 +32,7 @@ void require_refused(const Args& command, const std::string& out, const std::vec
 void require_settings_refused(const std::vector<std::string>& settings, const std::vector<std::string>& texts,
                               int ranks = 1) {
   CAPTURE(settings);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args command = tiny_ditrain(scratch / "run", 2, sets(settings));
   require_refused(ranks == 1 ? command : mpirun(ranks, command), scratch / "run", texts);
 }
@@ -40,7 +40,7 @@ void require_settings_refused(const std::vector<std::string>& settings, const st
 }  // namespace
 
 TEST_CASE("bad config: keys and values, with the place, what was found and what was expected") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string file = scratch / "bad.yaml", out = scratch / "run";
   const auto refused_file = [&](const std::string& text, const std::vector<std::string>& texts) {
     CAPTURE(text);
@@ -78,7 +78,7 @@ TEST_CASE("bad config: sizes that do not go together") {
 }
 
 TEST_CASE("bad command line: unknown flags, missing values and things that do not exist") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const auto refused = [&](const Args& more, const std::vector<std::string>& texts) {
     CAPTURE(more);
@@ -96,7 +96,7 @@ TEST_CASE("bad command line: unknown flags, missing values and things that do no
 }
 
 TEST_CASE("bad data: path unset, missing or empty, labels out of range") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   fs::create_directory(scratch / "empty");
   require_settings_refused({"data.kind=folder"}, {"data.path is not set", "--set data.path=DIR"});
   require_settings_refused({"data.kind=folder", "data.path=" + scratch / "none"},
@@ -117,7 +117,7 @@ TEST_CASE("bad data: path unset, missing or empty, labels out of range") {
 }
 
 TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counted") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   write_image_folder(scratch / "images", 8, 2);
   const std::string bad = scratch / "images/class_3/0.png";
   const std::string png = read_file(bad);
@@ -138,7 +138,7 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
 }
 
 TEST_CASE("bad output: an existing run, a place that cannot be written") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
   const auto before = folder_content(out);
@@ -213,7 +213,7 @@ std::vector<Damage> damages(const std::string& other_model) {
 }  // namespace
 
 TEST_CASE("bad checkpoint: each kind of damage is named and nothing is lost") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string sound = scratch / "sound", other = scratch / "other";
   REQUIRE_EXIT(run(tiny_ditrain(sound, 2)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(other, 2, sets({"model.hidden_size=48"}))), 0);
@@ -233,7 +233,7 @@ TEST_CASE("bad checkpoint: each kind of damage is named and nothing is lost") {
 }
 
 TEST_CASE("bad checkpoint: a changed key is refused with both values, what may change may") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
   const auto before = folder_content(out);
@@ -248,7 +248,7 @@ TEST_CASE("bad checkpoint: a changed key is refused with both values, what may c
 }
 
 TEST_CASE("disk full: the last good checkpoint stays and the run can go on") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
   const auto before = folder_content(out + "/checkpoints");
@@ -292,7 +292,7 @@ std::string proposed_micro_batch(const std::string& err, const std::string& begi
 }  // namespace
 
 TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan before anything is allocated") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string config = scratch / "xl2.yaml", out = scratch / "run";
   write_file(config, "model: {name: DiT-XL/2, num_classes: 8, in_channels: 3}\ntrain: {global_batch: 2, steps: 2}\n");
   const Args command = mpirun(2, program("ditrain", {"--config", config, "--out", out}));
@@ -306,7 +306,7 @@ TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan be
 }
 
 TEST_CASE("memory: what is proposed does fit") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args sizes = sets({"model.hidden_size=384", "model.depth=12", "model.num_heads=6", "train.global_batch=256"});
   const RunOptions limits{.max_data_bytes = 4 * kGib};
   const Result refused = run(large_ditrain(scratch / "run", sizes), limits);
@@ -320,7 +320,7 @@ TEST_CASE("memory: what is proposed does fit") {
 
 TEST_CASE("memory: where two copies of the state do not fit, one rank with a smaller micro-batch is proposed") {
   // A depth at which one rank's state takes 60 % of the limit of this node; nothing of it is ever allocated.
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto command = [&](int64_t depth, const Args& more) {
     return large_ditrain(scratch / "run", sets({"model.hidden_size=1152", "model.num_heads=16", "train.global_batch=64",
                                                 "model.depth=" + std::to_string(depth)}) +

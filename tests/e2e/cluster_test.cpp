@@ -1,4 +1,5 @@
-// Scripts for clusters, with what they talk to played by shell scripts (Slurm) or by network namespaces (a second host).
+// Scripts for clusters, with what they talk to played by shell scripts (Slurm) or by network namespaces (a second
+// host).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -36,8 +37,7 @@ void write_cluster(const std::string& folder, int threads_a_core) {
                             "unset ${!SLURM_*}  # or mpirun asks Slurm for the nodes\nexec " + DITRAIN_MPIRUN +
                             " -np 2 --oversubscribe \"$@\"\n";
   write_program(folder + "/srun", "while [[ $1 == -* ]]; do flags+=\" $1\"; shift; done\n" + start);
-  write_program(folder + "/mpirun",
-                "while [[ $1 == -* ]]; do flags+=\" $1 $2\"; shift 2; done\n" + start);
+  write_program(folder + "/mpirun", "while [[ $1 == -* ]]; do flags+=\" $1 $2\"; shift 2; done\n" + start);
   write_program(folder + "/scontrol", "echo \"scontrol $*\" >>\"$LAUNCHER_LOG\"\n");
   write_program(folder + "/lscpu", "echo 'CPU(s):                608'\necho 'Thread(s) per core:    " +
                                        std::to_string(threads_a_core) + "'\necho 'Core(s) per socket:    152'\n");
@@ -49,13 +49,12 @@ TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job tha
   const auto [name, threads_a_core] = GENERATE(table<std::string, int>(
       {{"one_node", 1}, {"many_nodes", 2}, {"many_nodes_mpirun", 1}, {"many_nodes_mpirun", 2}}));
   CAPTURE(name, threads_a_core);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run", log = scratch / "launcher.log";
   write_cluster(scratch / "bin", threads_a_core);
   Args ditrain = tiny_ditrain(out, kForEver);
-  const RunOptions options{.environment = {"DITRAIN=" + ditrain.front(),
-                                           "LAUNCHER_LOG=" + log, "SLURM_JOB_ID=4711", "SLURM_NTASKS=8",
-                                           "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=38"}};
+  const RunOptions options{.environment = {"DITRAIN=" + ditrain.front(), "LAUNCHER_LOG=" + log, "SLURM_JOB_ID=4711",
+                                           "SLURM_NTASKS=8", "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=38"}};
   ditrain.erase(ditrain.begin());
   const std::string batch = script("slurm/" + name + ".sbatch");
   const Args command = Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch} + ditrain;
@@ -96,10 +95,10 @@ TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for
     const std::string nodes = sbatch_value(text, "--nodes"), tasks = sbatch_value(text, "--ntasks-per-node");
     const std::string cpus = sbatch_value(text, "--cpus-per-task");
     const std::string ranks = std::to_string(std::stoi(nodes) * std::stoi(tasks));
-    const ScratchFolder scratch;
-    const Result dry = run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} +
-                                                                sets({"train.global_batch=" + ranks})),
-                           {.environment = {machine}});
+    const TemporaryFolder scratch;
+    const Result dry = run(
+        tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} + sets({"train.global_batch=" + ranks})),
+        {.environment = {machine}});
     REQUIRE_EXIT(dry, 0);
     CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
                                  " --cpus-per-task=" + cpus + " --cpu-bind=cores --wait=20 "));
@@ -109,7 +108,7 @@ TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for
 }
 
 TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one host learn") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args probe{script("two_hosts.sh"), "/bin/true"};
   const Result allowed = run(probe);
   if (allowed.exit_code == kNoNamespaces) {
@@ -132,7 +131,8 @@ TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one h
     CHECK(largest_relative_difference(got, expected) <= tolerance);
     const auto trace = nlohmann::json::parse(read_file(scratch / name + "/trace.json"));
     CHECK(trace.at("otherData").at("largest_clock_error_us").get<double>() > 0);
-    CHECK_THAT(trace.at("traceEvents").dump(), Contains("rank 0 (ditrain-a)") && Contains("rank " + std::to_string(ranks_per_host) + " (ditrain-b)"));
+    CHECK_THAT(trace.at("traceEvents").dump(),
+               Contains("rank 0 (ditrain-a)") && Contains("rank " + std::to_string(ranks_per_host) + " (ditrain-b)"));
   };
   // Two terms have one sum: only the norm, which clips, is added in another order.
   on_two("hierarchical", {"dist.allreduce=hierarchical"}, 1e-6);

@@ -29,7 +29,7 @@ TEST_CASE("command line: help names every flag and key, version is that of the b
 }
 
 TEST_CASE("command line: print-config can be read again and is what the run folder keeps") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args changed = sets({"optimizer.betas=[0.8, 0.95]", "train.seed=7"});
   const Result printed = run(tiny_ditrain(out, 2, changed + Args{"--print-config"}));
@@ -45,7 +45,7 @@ TEST_CASE("command line: print-config can be read again and is what the run fold
 }
 
 TEST_CASE("command line: dry-run and explain-memory tell the plan and leave nothing behind") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Result dry = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
   REQUIRE_EXIT(dry, 0);
@@ -64,8 +64,27 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   REQUIRE_FALSE(fs::exists(out));
 }
 
+TEST_CASE("command line: dry-run and explain-memory work before any data is there") {
+  const auto latents = [](const Args& more) {
+    return run(program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/dit_xl2.yaml", "--ranks", "4",
+                                       "--set", "model.name=DiT-S/2", "--set", "train.micro_batch=1"} +
+                                      more));
+  };
+  const Result dry = latents({"--dry-run"});
+  REQUIRE_EXIT(dry, 0);
+  for (const char* text :
+       {"model: DiT-S/2", "data: data.path is not set; with --set data.path=DIR", "memory plan of a rank",
+        "4 rank(s): 28 sample(s) a rank and step in micro-batches of 1, 1000 steps\n"})
+    CHECK_THAT(dry.out, Contains(text));
+  REQUIRE_EXIT(latents({"--explain-memory"}), 0);
+
+  const Result wrong = latents({"--dry-run", "--set", "data.path=/nowhere"});
+  REQUIRE_EXIT(wrong, 2);
+  CHECK_THAT(wrong.err, Contains("/nowhere"));
+}
+
 TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the contract") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args more = sets({"checkpoint.every_steps=2", "sample.every_steps=2", "sample.num_images=4", "sample.steps=2",
                           "eval.every_steps=4", "eval.num_images=8"});
@@ -127,7 +146,7 @@ void require_nested(const nlohmann::json& events) {
 }  // namespace
 
 TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 3, {"--trace"}))), 0);
   const auto trace = nlohmann::json::parse(read_file(out + "/trace.json"));
@@ -160,7 +179,7 @@ TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
 }
 
 TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so, with a line for mpirun") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args command = tiny_ditrain(scratch / "run", 1, sets({"parallel.threads=2"}));
   const Result result = run(mpirun(2, command, {"--bind-to", "core"}));
   REQUIRE_EXIT(result, 0);
@@ -172,7 +191,7 @@ TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so,
 }
 
 TEST_CASE("strict: a fallback is an error") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto too_many = std::to_string(sysconf(_SC_NPROCESSORS_ONLN) + 1);
   const Args command = tiny_ditrain(scratch / "run", 2, sets({"parallel.threads=" + too_many}));
   REQUIRE_EXIT(run(command), 0);
@@ -188,7 +207,7 @@ TEST_CASE("strict: memory that the system does not place where it should is a fa
     WARN("skipped: needs PUs 0 and 1");
     return;
   }
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   // Two NUMA domains whose memory nodes this machine does not have.
   const RunOptions options{.environment = {"HWLOC_SYNTHETIC=package:1 numa:2(indexes=1000,1001) core:1 pu:1"}};
   const Args command = tiny_ditrain(scratch / "run", 2, sets({"parallel.threads=2", "parallel.clusters=2"}));

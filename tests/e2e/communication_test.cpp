@@ -19,7 +19,7 @@ Args two_ranks(const std::string& out, const std::vector<std::string>& settings,
 }  // namespace
 
 TEST_CASE("communication: two ranks learn the same, whoever sums their gradients") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(two_ranks(scratch / "passing", {"dist.engine=false"})), 0);
   const auto expected = read_metrics(scratch / "passing");
   const auto same_as = [&](const std::string& name, const std::vector<std::string>& settings, double tolerance) {
@@ -39,7 +39,7 @@ TEST_CASE("communication: two ranks learn the same, whoever sums their gradients
 }
 
 TEST_CASE("communication: an MPI library that only one thread may call gives the same bits") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const char* preloaded = std::getenv("LD_PRELOAD");  // what a sanitized run needs
   const std::string preload = std::string(preloaded ? preloaded : "") + ":" DITRAIN_MPI_OF_FEWER_THREADS;
   const Args only_one = {"-x", "LD_PRELOAD=" + preload, "-x", "DITRAIN_TEST_MPI_THREADS=funneled"};
@@ -59,7 +59,7 @@ TEST_CASE("communication: an MPI library that only one thread may call gives the
 }
 
 TEST_CASE("communication: a simulated link takes its time, the log tells how much was hidden") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Result result = run(two_ranks(
       out, {"dist.simulate_link={gbit_s: 1000, latency_us: 50000, hosts: 2}", "dist.bucket_mib=64"}, {"--trace"}));
@@ -84,7 +84,7 @@ TEST_CASE("communication: a simulated link takes its time, the log tells how muc
 TEST_CASE("communication: a rank that stands still is named and ends the run") {
   const int round = GENERATE(0, 1, 2);  // other moments
   CAPTURE(round);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=4"}))));
   REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));

@@ -13,10 +13,10 @@ TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
   for (const char* text :
-       {"  gemm  ",           "  ops  ",      "  step  ",      "  ladder  ",       "  tune  ",  "  comm  ",
-        "  strategies  ",     "  clusters  ", "--kib N,...",   "--memory-gib X",   "--model M", "--batch N,...",
-        "--threads T",        "--clusters C", "--precision P", "--recompute MODE", "--peers",   "--repeats N",
-        "--set KEY=VALUE...", "--json FILE",  "--out FILE",    "--help",           "--version"})
+       {"  gemm  ",           "  ops  ",      "  step  ",          "  ladder  ",       "  tune  ",  "  comm  ",
+        "  strategies  ",     "  clusters  ", "--kib N,...",       "--memory-gib X",   "--model M", "--batch N,...",
+        "--threads T",        "--clusters C", "--precision P,...", "--recompute MODE", "--peers",   "--repeats N",
+        "--set KEY=VALUE...", "--json FILE",  "--out FILE",        "--help",           "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
@@ -32,6 +32,9 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "--batch", "4,x"}, "integers from 1");
   refused({"step", "--batch", "0"}, "integers from 1");
   refused({"step", "--precision", "f16"}, "f32 or bf16");
+  refused({"step", "--precision", "f32,bf16"}, "one precision at a time");
+  refused({"gemm", "--precision", "f32,"}, "f32 or bf16");
+  refused({"gemm", "--precision", "f32,f32"}, "--precision names f32 twice");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");
   refused({"gemm", "--model", "XXL"}, "unknown model");
   refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
@@ -41,7 +44,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
 }
 
 TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args command =
       program("ditbench", {"comm", "--kib", "16,1024", "--threads", "1", "--repeats", "2", "--json", json});
@@ -63,7 +66,7 @@ TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
 TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a simulated link or none") {
   const bool link = GENERATE(true, false);
   CAPTURE(link);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   Args settings = sets({"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8",
                         "dist.bucket_mib=0.05", "dist.verify_every=50"});
@@ -96,7 +99,7 @@ TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a sim
 }
 
 TEST_CASE("ditbench: rows go to the table and to JSON") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
   const Result result = run(program(
@@ -112,7 +115,7 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
   const Args command = program("ditbench", {"strategies", "--model", "custom", "--batch", "4", "--threads", "2",
@@ -156,7 +159,7 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
 }
 
 TEST_CASE("ditbench: strategies that are stopped leave nothing behind") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   fs::create_directory(scratch / "tmp");
   Process process(program("ditbench", {"strategies", "--model", "S", "--batch", "64", "--threads", "2"}),
                   {.environment = {"TMPDIR=" + scratch / "tmp"}});

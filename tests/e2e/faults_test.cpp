@@ -85,7 +85,7 @@ void require_refused(const Args& command, const std::string& out, const std::vec
 }  // namespace
 
 TEST_CASE("replicas: comparing them changes nothing, and takes a phase of its own") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "plain", 6))), 0);
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "compared", 6, sets({"dist.verify_every=2"})))), 0);
   CHECK(different_files(checkpoint_of(scratch / "plain", 6), checkpoint_of(scratch / "compared", 6)).empty());
@@ -96,7 +96,7 @@ TEST_CASE("replicas: comparing them changes nothing, and takes a phase of its ow
 TEST_CASE("replicas: a rank whose weights differ ends the run before a checkpoint is written") {
   const bool at_checkpoint = GENERATE(true, false);
   CAPTURE(at_checkpoint);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "still", 1, sets({"optimizer.lr=0"})))), 0);
   const std::string weight = bytes_of_weight(checkpoint_of(scratch / "still", 1));
@@ -119,7 +119,7 @@ TEST_CASE("replicas: a rank whose weights differ ends the run before a checkpoin
 }
 
 TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from the last checkpoint to the same bits") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"checkpoint.every_steps=5"}))));
   const Result result = kill_rank_1(process, out, [&] { return checkpoints(out).size() > 1; });
@@ -137,7 +137,7 @@ TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from t
 }
 
 TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog of the others names it") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=4"})), {"--enable-recovery"}));
   const Result result = kill_rank_1(process, out, [&] { return read_metrics(out).size() > 3; });
@@ -146,7 +146,7 @@ TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog o
 }
 
 TEST_CASE("ranks of another build, config, instruction set or command line are refused before anything is written") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args plain = Args{"-np", "1"} + tiny_ditrain(out, 2);
   const auto refused = [&](const Args& other, const std::vector<std::string>& texts) {
@@ -165,7 +165,7 @@ TEST_CASE("ranks of another build, config, instruction set or command line are r
 }
 
 TEST_CASE("Slurm: tasks without ranks are refused, a forgotten launcher is noticed") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Result lost = run(tiny_ditrain(scratch / "lost", 1), {.environment = {"SLURM_STEP_NUM_TASKS=4"}});
   REQUIRE_EXIT(lost, 2);
   CHECK_THAT(lost.err, Contains("each would train alone") && Contains("srun --mpi=pmix"));

@@ -113,7 +113,7 @@ void require_intact_checkpoints(const std::string& out) {
 TEST_CASE("signals: USR1 writes a checkpoint and goes on, USR2 writes one and stops with 75") {
   const int ranks = GENERATE(1, 2);
   CAPTURE(ranks);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command = tiny_ditrain(out, kForEver);
   Process process(ranks == 1 ? command : mpirun(ranks, command));
@@ -133,7 +133,7 @@ TEST_CASE("signals: USR1 writes a checkpoint and goes on, USR2 writes one and st
 TEST_CASE("signals: TERM and INT stop a single process with a checkpoint and 75") {
   const int signal_number = GENERATE(SIGTERM, SIGINT);
   CAPTURE(signal_number);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(tiny_ditrain(out, kForEver));
   REQUIRE(wait_until([&] { return has_steps(out, 2); }));
@@ -145,7 +145,7 @@ TEST_CASE("signals: TERM and INT stop a single process with a checkpoint and 75"
 }
 
 TEST_CASE("signals: TERM to mpirun ends the ranks soon and the last periodic checkpoint is intact") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"checkpoint.every_steps=4"}))));
   REQUIRE(wait_until([&] { return has_steps(out, 10); }));
@@ -171,7 +171,7 @@ TEST_CASE("signals: TERM to mpirun ends the ranks soon and the last periodic che
 TEST_CASE("signals: one that comes before all ranks have started stops the run after its first step") {
   const int signal_number = GENERATE(SIGTERM, SIGUSR2);
   CAPTURE(signal_number);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run", gate = scratch / "gate";
   const Args command = tiny_ditrain(out, kForEver);
   const Args late = {"sh", "-c", "while [ ! -e " + gate + " ]; do sleep 0.05; done; exec \"$@\"", "late"};
@@ -189,7 +189,7 @@ TEST_CASE("signals: one that comes before all ranks have started stops the run a
 TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {
   const int ranks = GENERATE(1, 2);
   CAPTURE(ranks);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command = tiny_ditrain(out, kForEver, {"--maxh", "0.0006"});  // 2.2 s
   const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
@@ -201,7 +201,7 @@ TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {
 TEST_CASE("kill -9 while checkpoints are written: the run goes on and ends with the same weights") {
   constexpr int64_t kSteps = 60;
   constexpr int kKills = 8;
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", kSteps)), 0);
   const Args command = tiny_ditrain(out, kSteps, sets({"checkpoint.every_steps=1"}) + Args{"--resume", "auto"});
@@ -231,7 +231,7 @@ TEST_CASE("kill -9 while checkpoints are written: the run goes on and ends with 
 
 TEST_CASE("kill -9 of one rank while it writes a checkpoint: mpirun ends and the run goes on") {
   constexpr int64_t kSteps = 30;
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command =
       mpirun(2, tiny_ditrain(out, kSteps, sets({"checkpoint.every_steps=1"}) + Args{"--resume", "auto"}));

@@ -14,7 +14,7 @@ std::vector<double> losses(const std::string& out) { return column(read_metrics(
 }  // namespace
 
 TEST_CASE("ranks: 1, 2, 3 and 4 ranks have the same losses with the same global batch") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string one = scratch / "1", two = scratch / "2", four = scratch / "4";
   REQUIRE_EXIT(run(tiny_ditrain(one, kSteps)), 0);
   REQUIRE(steps_are_complete(read_metrics(one), kSteps));
@@ -32,7 +32,7 @@ TEST_CASE("ranks: 1, 2, 3 and 4 ranks have the same losses with the same global 
 }
 
 TEST_CASE("ranks: a run goes on with another number of ranks") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", kSteps)), 0);
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 8))), 0);
@@ -45,7 +45,7 @@ TEST_CASE("ranks: a run goes on with another number of ranks") {
 }
 
 TEST_CASE("micro-batches: accumulated gradients give the losses of the whole batch") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", kSteps)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "micro", kSteps, sets({"train.micro_batch=2"}))), 0);
   CHECK(largest_relative_difference(losses(scratch / "micro"), losses(scratch / "whole")) < kTolerance);
@@ -54,7 +54,7 @@ TEST_CASE("micro-batches: accumulated gradients give the losses of the whole bat
 }
 
 TEST_CASE("threads: 1, 2 and 3 threads give the same weights, bit for bit") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args more = sets({"sample.every_steps=4", "sample.num_images=3", "sample.steps=2"});
   for (const char* threads : {"1", "2", "3"})
     REQUIRE_EXIT(run(tiny_ditrain(scratch / threads, 8, more + sets({std::string("parallel.threads=") + threads}))), 0);
@@ -69,7 +69,7 @@ TEST_CASE("threads: 1, 2 and 3 threads give the same weights, bit for bit") {
 TEST_CASE("ranks: with dist.reproducible 1, 2 and 4 ranks give the same weights, bit for bit") {
   const int64_t micro = GENERATE(1, 2);
   CAPTURE(micro);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args more = sets({"dist.reproducible=true", "train.micro_batch=" + std::to_string(micro),
                           "optimizer.clip_norm=0.05", "dist.bucket_mib=0.05"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "1", 6, more)), 0);

@@ -16,7 +16,7 @@ const RunOptions kPatient{.timeout_s = 1500};
 }  // namespace
 
 TEST_CASE("long: 1,000 steps of a small model of noise in bf16 follow those in f32", "[.long]") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   // The rate of the paper: the quick start's own is 30 times that, and two f32 runs would not stay together either.
   const Args settings =
       sets({"train.steps=" + std::to_string(kSteps), "optimizer.lr=1e-4", "sample.every_steps=0",
@@ -39,7 +39,7 @@ TEST_CASE("long: 1,000 steps of a small model of noise in bf16 follow those in f
 }
 
 TEST_CASE("long: 1,000 steps follow those with sums in f64 and those with other kernels throughout", "[.long]") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   // Without vector extensions nothing is fused, lanes are four, and attention, losses, normals and the optimiser round
   // differently, too.
   RunOptions baseline = kPatient;

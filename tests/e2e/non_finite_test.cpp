@@ -16,7 +16,7 @@ using Catch::Contains;
 namespace {
 
 // 40 latents, 5 batches an epoch; one sample is finite but so large that the model overflows on it.
-Args poisoned(const ScratchFolder& scratch) {
+Args poisoned(const TemporaryFolder& scratch) {
   fs::create_directory(scratch / "latents");
   std::vector<int64_t> labels;
   for (int64_t i = 0; i < 40; ++i) labels.push_back(i % 8);
@@ -55,7 +55,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   const int ranks = GENERATE(1, 2);
   const std::string clip = GENERATE("1", "0");  // 0: two ranks have updated weights when they see it
   CAPTURE(ranks, clip);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command =
       tiny_ditrain(out, 20, poisoned(scratch) + sets({"checkpoint.every_steps=1", "optimizer.clip_norm=" + clip}));
@@ -81,7 +81,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
 }
 
 TEST_CASE("non-finite numbers: skip leaves the step out, counts it and goes on") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string one = scratch / "one", two = scratch / "two";
   const Args more = poisoned(scratch) + sets({"train.on_non_finite=skip"});
   const Result result = run(tiny_ditrain(one, 20, more));
@@ -106,7 +106,7 @@ TEST_CASE("non-finite numbers: skip leaves the step out, counts it and goes on")
 }
 
 TEST_CASE("non-finite numbers: skipped steps are part of what a resumed run continues") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args more = poisoned(scratch) + sets({"train.on_non_finite=skip"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 14, more)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 7, more)), 0);
@@ -119,7 +119,7 @@ TEST_CASE("non-finite numbers: skipped steps are part of what a resumed run cont
 }
 
 TEST_CASE("non-finite numbers: a learning rate far too high") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args wild =
       sets({"optimizer.lr=1000", "optimizer.warmup_steps=0", "optimizer.clip_norm=0", "optimizer.betas=[0.0, 0.0]",
@@ -135,7 +135,7 @@ TEST_CASE("non-finite numbers: a learning rate far too high") {
 }
 
 TEST_CASE("non-finite numbers: of a loss, the first activation that is not finite is named") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "sound", 1)), 0);
   const std::string weights = checkpoint_of(scratch / "sound", 1) + "/model.safetensors";

@@ -13,7 +13,7 @@ using Catch::Contains;
 namespace {
 
 Result dry_run(const std::string& machine, const Args& arguments) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   return run(tiny_ditrain(scratch / "run", 4, Args{"--dry-run"} + arguments),
              {.environment = {"HWLOC_SYNTHETIC=" + machine}});
 }
@@ -40,7 +40,8 @@ TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each")
                            Args{"--ranks", "4"} + sets({"memory.copy_cores=1", "parallel.comm_cores=auto"}));
   REQUIRE_EXIT(r, 0);
   CHECK_THAT(r.out, Contains("dies 4, NUMA domains 16, cores 608"));
-  CHECK_THAT(r.out, Contains("threads: 150 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("threads: 151 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("note: memory.copy_cores: 1 has no effect"));
   CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
   CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
   CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide); "
@@ -54,7 +55,7 @@ TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine
 }
 
 TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and refuses what does not divide") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   for (const char* cut : {"samples", "n"}) {
     const Args settings = sets({"parallel.threads=2", "parallel.clusters=2", std::string("parallel.cut=") + cut});
     const Result dry = run(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
@@ -85,7 +86,7 @@ TEST_CASE("placement: impossible core counts end with exit code 2 and the way ou
 }
 
 TEST_CASE("placement: clusters do not change a bit of the weights, and topology.txt has the map") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   for (const char* clusters : {"1", "2"})
     REQUIRE_EXIT(run(tiny_ditrain(scratch / clusters, 3,
                                   sets({"parallel.threads=2", std::string("parallel.clusters=") + clusters}))),
@@ -101,7 +102,7 @@ TEST_CASE("placement: threads that load data stay on the cores of their rank") {
     WARN("skipped: needs two cores");
     return;
   }
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args settings = sets({"parallel.threads=1", "parallel.comm_cores=0", "data.loader_threads=3"});
   Process process(mpirun(2, tiny_ditrain(out, kForEver, settings), {"--bind-to", "none"}));

@@ -47,7 +47,7 @@ bool installed(const Result& result) {
 }  // namespace
 
 TEST_CASE("a run says which kernels and products it uses, in its log and in topology.txt") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const RunOptions no_tuning{.environment = {"DITRAIN_TUNING=" + scratch / "none.json"}};
   REQUIRE_EXIT(run(tiny_ditrain(out, 1), no_tuning), 0);
@@ -65,7 +65,7 @@ TEST_CASE("a run says which kernels and products it uses, in its log and in topo
 }
 
 TEST_CASE("mfu is a share of the peak of the precision in use") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   for (const std::string type : {"f32", "bf16"}) {
     const std::string out = scratch / type;
     REQUIRE_EXIT(run(tiny_ditrain(out, 3, precision(type))), 0);
@@ -81,7 +81,7 @@ TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
     WARN("skipped: this CPU lacks avx2");
     return;
   }
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const RunOptions avx2{.environment = {"DITRAIN_ISA=avx2"}};
   const std::string warning = "this CPU has no bf16 products: less memory, but f32 would be faster";
   const Result warned = run(tiny_ditrain(scratch / "warned", 2, precision("bf16")), avx2);
@@ -99,7 +99,7 @@ TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
 }
 
 TEST_CASE("resume: a run in bf16 goes on bit for bit, and its checkpoints hold f32 and may be sampled") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string whole = scratch / "whole", parts = scratch / "parts";
   const Args bf16 = precision("bf16");
   REQUIRE_EXIT(run(tiny_ditrain(whole, 10, bf16)), 0);
@@ -121,8 +121,9 @@ TEST_CASE("resume: a run in bf16 goes on bit for bit, and its checkpoints hold f
   CHECK(fs::exists(scratch / "samples/000001.png"));
 }
 
-TEST_CASE("resume: tuning and fusing may change, in f32 without a bit of difference, and precision and products may not") {
-  const ScratchFolder scratch;
+TEST_CASE(
+    "resume: tuning and fusing may change, in f32 without a bit of difference, and precision and products may not") {
+  const TemporaryFolder scratch;
   const std::string whole = scratch / "whole", parts = scratch / "parts";
   REQUIRE_EXIT(run(tiny_ditrain(whole, 6)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(parts, 3)), 0);
@@ -147,7 +148,7 @@ TEST_CASE("resume: tuning and fusing may change, in f32 without a bit of differe
 }
 
 TEST_CASE("products of other libraries train too, in f32 and in bf16 where they have it") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "own", 4)), 0);
   for (const std::string library : {"openblas", "blis", "onednn"}) {
     CAPTURE(library);
@@ -170,7 +171,7 @@ TEST_CASE("products of other libraries train too, in f32 and in bf16 where they 
 }
 
 TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks give the same bits") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string file = scratch / "config/tuning.json", other = scratch / "other.json";
   const RunOptions here{.environment = {"DITRAIN_TUNING=" + file}};
   const Result tuned =
@@ -197,7 +198,7 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
 }
 
 TEST_CASE("a run in bf16 learns like one in f32") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   // Curves drift apart after any change, the faster the higher the rate: measured over these steps, smoothed, bf16 is
   // within 0.4 % (and at a rate of 1e-3 within 2.3 %); an f32 run whose first weights were rounded to bf16 once is
   // within 1.0 % (1.7 %).

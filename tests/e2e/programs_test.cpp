@@ -41,7 +41,7 @@ std::vector<float> tensor(const std::string& path, const std::string& name) {
 }
 
 // A run whose averaged weights differ from the weights.
-std::string trained(const ScratchFolder& scratch) {
+std::string trained(const TemporaryFolder& scratch) {
   const std::string out = scratch / "run";
   const Args fast = sets({"optimizer.lr=0.01", "optimizer.warmup_steps=0"});
   REQUIRE_EXIT(run(tiny_ditrain(out, 5, fast)), 0);
@@ -59,7 +59,7 @@ std::vector<std::string> fixtures() {
 }  // namespace
 
 TEST_CASE("ditsample: the same images for any number of ranks, batches and threads") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch);
   const auto draw = [&](const std::string& name, int ranks, const Args& more) {
     const Args common = {"--num",
@@ -99,7 +99,7 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
 }
 
 TEST_CASE("ditsample: what is asked for changes the images") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch);
   const Args common = {"--num", "2", "--labels", "1", "--steps", "4"};
   const auto draw = [&](const std::string& name, const Args& more) {
@@ -115,7 +115,7 @@ TEST_CASE("ditsample: what is asked for changes the images") {
 }
 
 TEST_CASE("ditsample: wrong flags and inputs") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch), out = scratch / "images";
   const auto refused = [&](const Args& command, const std::vector<std::string>& texts) {
     const Result result = run(command);
@@ -141,7 +141,7 @@ TEST_CASE("ditsample: wrong flags and inputs") {
 }
 
 TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and is enough to sample from") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string run_folder = trained(scratch), checkpoint = checkpoint_of(run_folder, 5);
   const std::string ema = scratch / "ema.safetensors", model = scratch / "model.safetensors",
                     half = scratch / "half.safetensors";
@@ -172,7 +172,7 @@ TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and
 }
 
 TEST_CASE("ditexport: diffusers has that library's folders, names and thirds of qkv") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string run_folder = trained(scratch), checkpoint = checkpoint_of(run_folder, 5), out = scratch / "pipe";
   const Args command = program("ditexport", {"--checkpoint", checkpoint, "--out", out, "--format", "diffusers"});
   REQUIRE_EXIT(run(command), 0);
@@ -208,7 +208,7 @@ TEST_CASE("ditexport: diffusers has that library's folders, names and thirds of 
 }
 
 TEST_CASE("ditverify: passes all reference fixtures, fails on changed values, refuses a cut-off file") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::vector<std::string> all = fixtures();
   REQUIRE(all.size() >= 8);
   const Result passed = run(program("ditverify", all + Args{"--json", scratch / "report.json"}), {.timeout_s = 200});
@@ -261,7 +261,7 @@ TEST_CASE("programs: all answer to help and version and refuse what they do not 
 }
 
 TEST_CASE("ditsample: --format geotiff writes the values of all bands, the same images as the PNGs") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch);
   const Args few = {"--num", "2", "--steps", "3", "--seed", "4"};
   REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "tif", few + Args{"--format", "geotiff"})), 0);

@@ -15,7 +15,7 @@ double mean(const std::vector<double>& values, size_t first, size_t last) {
 }  // namespace
 
 TEST_CASE("quickstart: learns, and of its guided samples at least 95 % look like their class", "[long]") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "quickstart";
   const Args job = program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out});
   const Result result = run(mpirun(2, job), {.timeout_s = 850});

@@ -112,7 +112,7 @@ bool is_in_source(const std::string& name) {
 }  // namespace
 
 TEST_CASE("the commands of the guides run as they stand there") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "runs/quickstart", 2)), 0);
   write_image_folder(scratch / "images", 10, 4);
   fs::create_directory_symlink(fs::path(DITRAIN_CONFIG_DIR), scratch / "configs");
@@ -184,7 +184,7 @@ TEST_CASE("README.md names the picture of the quick start's last step") {
 
 TEST_CASE("the guide for clusters shows the lines and the map that a dry run prints for such nodes") {
   const std::string guide = read_file(kRoot + "/scripts/README.md");
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Result dry = run(tiny_ditrain(scratch / "run", 4, {"--dry-run", "--ranks", "4"}),
                          {.environment = {"HWLOC_SYNTHETIC=package:2 die:1 numa:1 l3:1 core:8 pu:1"}});
   REQUIRE_EXIT(dry, 0);

@@ -41,7 +41,7 @@ void require_same_run(const std::string& resumed, const std::string& whole, int6
 TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
   const int ranks = GENERATE(1, 2);
   CAPTURE(ranks);
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   // 20 images are 2.5 batches: the interruption falls into the middle of an epoch. Clipping is always active.
   const Args more = sets({"data.num_images=20", "optimizer.clip_norm=0.05", "optimizer.weight_decay=0.1"});
   REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / "whole", 12, more))), 0);
@@ -54,7 +54,7 @@ TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
 }
 
 TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule and gradient accumulation") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string whole = scratch / "whole", again = scratch / "again";
   write_image_folder(scratch / "images", 8, 3);
   const Args settings = sets({"data.kind=folder", "data.path=" + scratch / "images", "data.loader_threads=3",
@@ -109,7 +109,7 @@ TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule
 }
 
 TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays as it is") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command = tiny_ditrain(out, 3, {"--resume", "auto"});
   REQUIRE_EXIT(run(command), 0);
@@ -123,7 +123,7 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
 }
 
 TEST_CASE("resume: auto after a kill before the first checkpoint starts over, with every step once in the metrics") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 3)), 0);
   fs::remove_all(out + "/checkpoints");  // as if killed before
@@ -133,14 +133,14 @@ TEST_CASE("resume: auto after a kill before the first checkpoint starts over, wi
 }
 
 TEST_CASE("a start that was refused does not block the next one") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets({"train.init_from=" + scratch / "nothing"}))), 2);
   REQUIRE_EXIT(run(tiny_ditrain(out, 1)), 0);
 }
 
 TEST_CASE("resume: checkpoints are kept as configured and latest is a relative link") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args more = sets({"checkpoint.every_steps=2", "checkpoint.keep_last=2", "checkpoint.keep_every=6"});
   REQUIRE_EXIT(run(tiny_ditrain(out, 13, more)), 0);
@@ -152,7 +152,7 @@ TEST_CASE("resume: checkpoints are kept as configured and latest is a relative l
 }
 
 TEST_CASE("resume: samples and validation change nothing in the training") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "bare", 6)), 0);
   const Args watched = sets({"sample.every_steps=2", "sample.num_images=4", "sample.steps=3", "eval.every_steps=3",
                              "eval.num_images=16", "log.every_steps=1"});
@@ -163,7 +163,7 @@ TEST_CASE("resume: samples and validation change nothing in the training") {
 }
 
 TEST_CASE("resume: a sharded optimiser on 2, 1 and 3 ranks leaves what a whole one leaves, bit for bit") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Args more = sets({"train.global_batch=6", "sample.every_steps=4", "sample.num_images=4", "sample.steps=2",
                           "eval.every_steps=4", "eval.num_images=8", "checkpoint.keep_last=0"});
   const auto run_to = [&](const std::string& name, int64_t steps, int ranks, bool sharded) {

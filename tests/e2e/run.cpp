@@ -64,17 +64,6 @@ Args operator+(Args a, const Args& b) {
   return a;
 }
 
-ScratchFolder::ScratchFolder() {
-  std::string name = (fs::temp_directory_path() / "ditrain_e2e_XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a scratch folder " + name);
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string Result::text() const {
   return "exit code " + std::to_string(exit_code) + (timed_out ? " (timed out)" : "") + " after " +
          std::to_string(seconds) + " s\n--- stdout\n" + out + "\n--- stderr\n" + err;

@@ -1,7 +1,7 @@
 // Starting programs as a shell would: command line, environment and limits in; exit code, output and files out.
-// Everything a test makes lives in its ScratchFolder and every program it started ends with it.
+// Everything a test makes lives in its TemporaryFolder and every program it started ends with it.
 //
-//   ScratchFolder scratch;
+//   TemporaryFolder scratch;
 //   const Result r = run(mpirun(2, program("ditrain", {"--config", config})), {.timeout_s = 30});
 //   REQUIRE(r.exit_code == 0);
 #pragma once
@@ -14,26 +14,15 @@
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 
 namespace ditrain::e2e {
 
 namespace fs = std::filesystem;
 using Args = std::vector<std::string>;
+using ditrain::TemporaryFolder;
 
 Args operator+(Args a, const Args& b);
-
-/// A new folder below the system's folder for temporary files; removed with all it holds at the end.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 struct RunOptions {
   double timeout_s = 120;       ///< after it the program is ended and Result::timed_out set
@@ -71,7 +60,7 @@ class Process {
   void reap(bool block);
 
   RunOptions options_;
-  ScratchFolder scratch_;
+  TemporaryFolder scratch_;
   pid_t pid_ = -1;
   bool ended_ = false;
   double start_s_ = 0;

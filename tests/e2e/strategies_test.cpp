@@ -32,7 +32,7 @@ double exposed_s(const std::string& out) {
 }  // namespace
 
 TEST_CASE("strategies: cftp, dp and dp_tp have one loss curve") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string expected = scratch / "cftp";
   REQUIRE_EXIT(run(tiny(expected, 20, {"parallel.clusters=2", "parallel.threads=2"})), 0);
   const auto losses = column(read_metrics(expected), "loss");
@@ -54,14 +54,14 @@ TEST_CASE("strategies: cftp, dp and dp_tp have one loss curve") {
 }
 
 TEST_CASE("strategies: dp_tp in bf16 learns what cftp does, but for roundings") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny(scratch / "cftp", 20, {"train.precision=bf16"})), 0);
   REQUIRE_EXIT(run(mpirun(2, tiny(scratch / "dp_tp", 20, {"train.precision=bf16", "parallel.strategy=dp_tp"}))), 0);
   require_close(scratch / "dp_tp", scratch / "cftp", 2e-2);
 }
 
 TEST_CASE("strategies: a checkpoint of dp_tp is one of cftp, and the other way round") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::vector<std::string> alone = {}, pair = {"parallel.strategy=dp_tp"};
   const Args resume = {"--resume", "auto"};
   REQUIRE_EXIT(run(tiny(scratch / "whole", 8, alone)), 0);
@@ -84,7 +84,7 @@ TEST_CASE("strategies: a checkpoint of dp_tp is one of cftp, and the other way r
 }
 
 TEST_CASE("strategies: a checkpoint that cannot be written ends all ranks that share the replica") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny(out, 1000000, {"parallel.strategy=dp_tp"})));
   REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
@@ -97,7 +97,7 @@ TEST_CASE("strategies: a checkpoint that cannot be written ends all ranks that s
 }
 
 TEST_CASE("strategies: what does not fit together is refused") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto refused = [&](int ranks, const std::vector<std::string>& settings, const std::string& text) {
     const Args command = tiny(scratch / "run", 2, settings);
     const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
@@ -111,7 +111,7 @@ TEST_CASE("strategies: what does not fit together is refused") {
 }
 
 TEST_CASE("strategies: a dry run tells what a rank shares") {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const Result result = run(
       tiny(scratch / "run", 2, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, {"--dry-run", "--ranks", "4"}));
   REQUIRE_EXIT(result, 0);

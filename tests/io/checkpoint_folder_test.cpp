@@ -11,7 +11,7 @@
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "file_size_limit.hpp"
-#include "temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;

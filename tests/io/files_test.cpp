@@ -8,7 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
 #include "file_size_limit.hpp"
-#include "temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;
@@ -115,6 +115,7 @@ TEST_CASE("free space is that of the nearest existing folder") {
 TEST_CASE("crc32 equals the published check value, in pieces too") {
   CHECK(crc32(0, "123456789", 9) == 0xCBF43926u);
   CHECK(crc32(0, "", 0) == 0);
+  CHECK(crc32(0xCBF43926u, nullptr, 0) == 0xCBF43926u);
   const std::string text(1000, 'q');
   for (size_t cut = 0; cut < 20; ++cut)
     CHECK(crc32(crc32(0, text.data(), cut), text.data() + cut, text.size() - cut) == crc32(0, text.data(), 1000));

@@ -7,7 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
 #include "pillow_fixture.hpp"
-#include "temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;

@@ -5,7 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
-#include "temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;

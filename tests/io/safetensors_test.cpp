@@ -8,7 +8,7 @@
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/base/error.hpp"
 #include "file_size_limit.hpp"
-#include "temporary_folder.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;

@@ -19,6 +19,8 @@ namespace {
 
 using Sizes = std::vector<int>;
 
+constexpr auto kTiers = config::AutoMem(1);  // any value but off: no manager of tiers has a word yet
+
 std::string error_of(const config::Config& config) {
   try {
     plan::plan_placement(config, *dist::make_null_communicator());
@@ -117,7 +119,7 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
 TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
-  config.memory.copy_cores = 1;
+  config.memory.copy_cores = 1, config.memory.automem = kTiers;
   const plan::SupposedRanks s = plan::suppose_ranks(config, node, 8);
   CHECK((s.nodes == 2 && s.per_node == 4 && s.one_a_die));
   REQUIRE(s.on_node.size() == 4);
@@ -223,7 +225,7 @@ TEST_CASE("helper threads get what neither another rank has nor is set aside") {
   const platform::Topology node = synthetic_machine("package:1 [numa] core:32 pu:2");
   const ScopedVariable omp("OMP_NUM_THREADS", "10");
   config::Config config;
-  config.memory.copy_cores = 1;
+  config.memory.copy_cores = 1, config.memory.automem = kTiers;
   const plan::Placement p = plan::suppose_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
   CHECK((p.threads == 8 && p.comm_pus == Sizes{50} && p.copy_pus == Sizes{48}));
   CHECK(platform::format_pus(p.helper_pus) == "32-47,52-63");
@@ -231,12 +233,24 @@ TEST_CASE("helper threads get what neither another rank has nor is set aside") {
   CHECK(plan::suppose_ranks(config, node, 1).on_node[0].helper_pus.size() == 64);
 }
 
+TEST_CASE("copies between tiers take no core while nothing copies") {
+  const platform::Topology node = synthetic_machine(platform::kLx2);
+  config::Config config;
+  const plan::Placement automatic = plan::suppose_ranks(config, node, 4).on_node[0];
+  CHECK(automatic.notes.empty());
+  config.memory.copy_cores = 1;
+  const plan::Placement p = plan::suppose_ranks(config, node, 4).on_node[0];
+  CHECK((p.threads == 151 && p.copy_pus.empty() && p.pus == automatic.pus));
+  REQUIRE(p.notes.size() == 1);
+  CHECK_THAT(p.notes[0], Contains("memory.copy_cores: 1 has no effect: with memory.automem: off"));
+}
+
 TEST_CASE("impossible placements are errors that name the way out") {
   config::Config config;
   config.parallel.comm_cores = 4000;
   CHECK_THAT(error_of(config),
              Contains("[placement] parallel.comm_cores") && Contains("try parallel.comm_cores: auto"));
-  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000;
+  config.parallel.comm_cores = 0, config.memory.copy_cores = 4000, config.memory.automem = kTiers;
   CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
   config.memory.copy_cores = 0, config.parallel.clusters = 4000;
   CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));

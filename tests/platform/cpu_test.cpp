@@ -4,8 +4,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "io/temporary_folder.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 
+using namespace ditrain;
 using namespace ditrain::platform;
 
 namespace {

@@ -12,8 +12,8 @@
 #include <map>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/platform/pages.hpp"
-#include "io/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::platform;

@@ -13,7 +13,7 @@ namespace ditrain::bench {
 struct GemmBench {
   std::string model = {};  ///< S, B, L, XL or a full name of patch 2; empty: all four
   int64_t batch = 0;       ///< images; 0: the usual one of the model
-  DType precision = DType::kF32;
+  std::vector<DType> precisions = {DType::kF32};
   bool peers = false;  ///< time OpenBLAS, BLIS and oneDNN in alternation with ours
 };
 

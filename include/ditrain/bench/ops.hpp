@@ -8,8 +8,8 @@
 namespace ditrain::bench {
 
 struct OpsBench {
-  std::string model = "XL";       ///< S, B, L or XL: the width of the arrays
-  DType precision = DType::kF32;  ///< of activations; residual stream, statistics and states are f32
+  std::string model = "XL";                       ///< S, B, L or XL: the width of the arrays
+  std::vector<DType> precisions = {DType::kF32};  ///< of activations; residual stream, statistics and states are f32
   std::vector<int64_t> tokens = {256, 16, 64, 1024, 4096};  ///< of the attention rows, head widths 64 and 72 each
   int64_t attention_rows = 2048;                            ///< batch x tokens of them
 };
@@ -22,6 +22,7 @@ struct OpsBench {
 /// Details   rows, cols (of the arrays)
 /// Then attention forward (4 T T D flop a head) and backward (8 T T D): share of the FMA peak of the precision.
 /// Details   tokens, head_dim, heads, batch
+/// Each precision has these rows; operators without activations, such as normals and casts, are in those of f32.
 void bench_ops(Harness& harness, const OpsBench& bench);
 
 }  // namespace ditrain::bench

@@ -1,4 +1,4 @@
-// CRC-32 of zip and PNG (reflected polynomial 0xEDB88320).
+// CRC-32 of zip and PNG (reflected polynomial 0xEDB88320), as zlib computes it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

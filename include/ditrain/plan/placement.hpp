@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/parallel/core_plan.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/topology.hpp"
 #include "ditrain/tensor/tensor.hpp"
-#include "ditrain/config/config.hpp"
 
 namespace ditrain::plan {
 
@@ -28,11 +28,11 @@ struct Placement {
 };
 
 /// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
-/// 0 for a single rank, memory.copy_cores: auto is 0 while memory.automem is off; see parallel::plan_cores for the
-/// rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says how to have a rank on each, if its
-/// cores hold several. If the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its
-/// ranks), a note says so and gives the mpirun line that fixes it. So does one where OMP_NUM_THREADS leaves most of a
-/// rank's cores idle.
+/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off (a note says so where more are asked
+/// for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says
+/// how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores than wanted
+/// (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that fixes it. So
+/// does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const config::Config& config, dist::Communicator& comm);
 
