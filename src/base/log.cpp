@@ -16,7 +16,7 @@ namespace {
 struct State {
   std::mutex mutex;
   int rank = 0, world_size = 1;
-  bool quiet = false, progress_open = false;
+  bool progress_open = false;
   std::shared_ptr<spdlog::logger> file;
 };
 State& state() {
@@ -32,7 +32,7 @@ void end_progress(State& s) {
 void print(std::FILE* stream, const std::string& prefix, const std::string& line, spdlog::level::level_enum level) {
   State& s = state();
   std::lock_guard lock(s.mutex);
-  const bool silent = level == spdlog::level::info && (s.quiet || s.rank != 0);
+  const bool silent = level == spdlog::level::info && s.rank != 0;
   if (!silent) {
     end_progress(s);
     const std::string who = s.rank != 0 ? fmt::format("[rank {}] ", s.rank) : "";
@@ -79,14 +79,12 @@ void close_file() {
   s.file.reset();
 }
 
-void set_quiet(bool quiet) { state().quiet = quiet; }
 void info_line(const std::string& line) { print(stdout, "", line, spdlog::level::info); }
 void info_lines(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) info_line(line);
 }
 void warn_line(const std::string& line) { print(stderr, "warning: ", line, spdlog::level::warn); }
-void error_line(const std::string& line) { print(stderr, "", line, spdlog::level::err); }
 
 void progress_line(const std::string& line) {
   State& s = state();
@@ -94,7 +92,7 @@ void progress_line(const std::string& line) {
   if (isatty(STDOUT_FILENO) == 0 || s.world_size > 1) return info_line(line);
   std::lock_guard lock(s.mutex);
   if (s.file) s.file->info(line);
-  if (s.quiet || s.rank != 0) return;
+  if (s.rank != 0) return;
   std::fputs(("\r\033[2K" + line).c_str(), stdout);
   std::fflush(stdout);
   s.progress_open = true;

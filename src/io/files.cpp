@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -190,16 +189,6 @@ void make_output_folder(const std::string& path) {
   if (error) throw InputError({.where = path, .what = "cannot create the folder", .got = error.message()});
   if (::access(path.c_str(), W_OK | X_OK) != 0)
     throw InputError({.where = path, .what = "cannot write into the folder", .got = reason(errno)});
-}
-
-uint64_t free_bytes(const std::string& path) {
-  fs::path place = fs::absolute(path);
-  std::error_code ignored;
-  while (!fs::exists(place, ignored) && place.has_relative_path()) place = place.parent_path();
-  struct statvfs info {};
-  if (::statvfs(place.c_str(), &info) != 0)
-    throw RunError({.where = path, .what = "cannot tell the free space", .got = reason(errno)});
-  return uint64_t{info.f_bavail} * uint64_t{info.f_frsize};
 }
 
 }  // namespace ditrain::io

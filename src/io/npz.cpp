@@ -146,11 +146,4 @@ void NpzU8Writer::finish() {
   file_.finish();
 }
 
-void write_npz_u8(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape,
-                  const uint8_t* data) {
-  NpzU8Writer writer(path, array_name, shape);
-  writer.append(data, product(shape));
-  writer.finish();
-}
-
 }  // namespace ditrain::io

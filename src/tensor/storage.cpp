@@ -30,7 +30,6 @@ void Storage::move_to(memory::Allocator& home) {
   std::memcpy(to, data_, bytes_);
   home_->deallocate(data_, bytes_);
   home_ = &home, data_ = to;
-  ++generation_;
 }
 
 }  // namespace ditrain

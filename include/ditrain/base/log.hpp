@@ -11,12 +11,10 @@ void set_rank(int rank, int world_size);  ///< ranks other than 0 stay silent ex
 std::string of_rank();  ///< what an error of a rank other than 0 begins with: "[rank 5 on node7] "; else ""
 void open_file(const std::string& path);  ///< append every line to this file too; throws InputError if it cannot
 void close_file();
-void set_quiet(bool quiet);  ///< nothing to stdout (the file still gets it)
 
 void info_line(const std::string& line);
 void info_lines(const std::string& text);  ///< info_line() of each of its lines
 void warn_line(const std::string& line);
-void error_line(const std::string& line);
 /// A line that replaces itself on a terminal ("\r..."); elsewhere it is a plain info line.
 void progress_line(const std::string& line);
 

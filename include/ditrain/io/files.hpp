@@ -49,8 +49,4 @@ void fsync_directory(const std::string& path);
 /// Creates a folder with its parents if missing; InputError if that fails or it cannot be written to.
 void make_output_folder(const std::string& path);
 
-/// Bytes an ordinary user may still write on the file system of `path` (which need not exist yet: the nearest existing
-/// parent counts). RunError if the system cannot tell.
-uint64_t free_bytes(const std::string& path);
-
 }  // namespace ditrain::io

@@ -27,10 +27,6 @@ class NpzU8Writer {
   uint32_t crc_ = 0;
 };
 
-/// Writes a whole array at once.
-void write_npz_u8(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape,
-                  const uint8_t* data);
-
 /// The record before a stored zip member, and the directory that ends a zip with that single member (at offset 0).
 /// With 4 GiB or more they carry zip64 fields.
 std::string zip_local_header(const std::string& member, uint64_t member_bytes, uint32_t crc);

@@ -1,6 +1,5 @@
 // Relocatable memory of tensors. A raw pointer is valid only between `acquire` and `release`, which ops take around a
-// kernel; in between nothing holds the bytes, and a tier manager may `move_to` another allocator. `generation` tells
-// whether that happened.
+// kernel; in between nothing holds the bytes, and a tier manager may `move_to` another allocator.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,7 +23,6 @@ class Storage {
   void move_to(memory::Allocator& home);
 
   size_t bytes() const { return bytes_; }
-  int64_t generation() const { return generation_; }
   const memory::Allocator& home() const { return *home_; }
 
  private:
@@ -32,7 +30,6 @@ class Storage {
   size_t bytes_;
   std::byte* data_;
   std::atomic<int> holders_{0};
-  int64_t generation_ = 0;
 };
 
 }  // namespace ditrain
