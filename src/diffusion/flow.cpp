@@ -62,9 +62,10 @@ bool gives_velocity(const Prediction& prediction, double t) {
 
 }  // namespace
 
+constexpr int64_t kMostSteps = 10'000;  // of a section, and sections: far beyond use, and no memory to speak of
+
 double shift_time(double t, double s) {
-  const double sigma = 1 - t;
-  return 1 - s * sigma / (1 + (s - 1) * sigma);
+  return t / (t + s * (1 - t));  // with sigma = 1 - t: 1 - s sigma / (1 + (s - 1) sigma), exact at both ends
 }
 
 double logit_normal_time(double z, double mean, double deviation) {
@@ -126,6 +127,10 @@ std::vector<double> Flow::sampling_times(const Spacing& spacing) const {
     return times;
   }
   const std::vector<int64_t> counts(spacing.counts().rbegin(), spacing.counts().rend());  // noise comes first
+  for (const int64_t count : counts)
+    if (count > kMostSteps || int64_t(counts.size()) > kMostSteps)
+      refuse("spacing: more steps than anybody takes", "\"" + spacing.text() + "\"",
+             "at most " + std::to_string(kMostSteps) + " in a section", "50");
   const auto num_sections = static_cast<double>(counts.size());
   for (size_t section = 0; section < counts.size(); ++section) {
     const auto n = static_cast<double>(counts[section]);

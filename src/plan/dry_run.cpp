@@ -22,7 +22,7 @@ platform::Topology allowed_part(const platform::Topology& machine) {
   return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
 }
 
-// Of so many that nobody started.
+// Ranks assumed by a dry run.
 int ranks_per_node(const config::Config& config, int ranks) {
   return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
 }
@@ -39,7 +39,7 @@ struct DescribedPlacement {
   int nodes;                  // NUMA nodes of these
 };
 
-// Of the ranks that run, or of those that somebody asks about or that another machine would run.
+// Of the ranks that run, or of those that the dry run assumes.
 DescribedPlacement describe_placement(const config::Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
   if (ranks > 0 || !machine.is_this_machine) {
@@ -56,7 +56,9 @@ DescribedPlacement describe_placement(const config::Config& config, int ranks, d
 }
 
 // Plans are made before any data is there; a path that is set must be right.
-bool is_without_data(const config::Config& config) { return !config.data.kind->path.empty() && config.data.path.empty(); }
+bool is_without_data(const config::Config& config) {
+  return !config.data.kind->path.empty() && config.data.path.empty();
+}
 
 std::string describe_data(const dataset::Dataset* data) {
   if (data != nullptr) return "data: " + data->describe();

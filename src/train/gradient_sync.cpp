@@ -1,8 +1,8 @@
 #include "ditrain/train/gradient_sync.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -113,6 +113,7 @@ void GradientSync::collect(const optim::StepSettings& update, PhaseLog& log) {
 }
 
 void GradientSync::finish(PhaseLog& log) {
+  if (!plan_.gradients.sharded) return;  // nobody has anything to wait for
   const PhaseTimer timer(log, Phase::kAllreduceExposed);
   for (SyncPolicy* policy : policies_) policy->finish(communication_);
 }

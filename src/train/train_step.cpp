@@ -92,7 +92,6 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
   });
   for (const diffusion::LossTerms& term : terms_)
     facts.loss += weight * term.loss, facts.mse += weight * term.mse, facts.vb += weight * term.vb;
-  if (!std::isfinite(facts.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
 }
 
 // Leaves of a tree have gradients of their own; others add up.
@@ -148,10 +147,9 @@ std::string TrainStep::name_of_non_finite() {
   return name.empty() ? "gradient norm (overflow)" : "gradient " + name;
 }
 
-StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const StepFacts& mine) {
+StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine) {
   DITRAIN_CHECK(!weights_are_spoilt_, "a step after one that was to be the last");
   StepResult result;
-  result.facts = mine;
   PhaseLog& log = result.log;
   bad_activation_.clear();
   refresh_bf16_copy();
@@ -159,12 +157,18 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
     timed(Phase::kPrepare, log, [&] { prepare(micro, progress.step); });
     timed(Phase::kForward, log, [&] { pass_.forward(ctx_); });
     timed(Phase::kLoss, log, [&] { compute_loss(micro, result.facts); });
+    if (!std::isfinite(result.facts.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
     timed(Phase::kBackward, log, [&] { backward(micro); });
     sync_.add_losses(result.facts);
   }
   optim::StepSettings update = next_update(progress);
   result.lr = update.lr;
   sync_.collect(update, log);
+  if (mine) {
+    const StepFacts beside = mine();
+    result.facts.bad_files = beside.bad_files, result.facts.stop = beside.stop;
+    result.facts.checkpoint = beside.checkpoint, result.facts.peak_too_low = beside.peak_too_low;
+  }
   timed(Phase::kAllreduceExposed, log, [&] { sync_.exchange(result.facts); });
   timed(Phase::kOptimizer, log, [&] { result.grad_norm = sync_.norm(); });
   ++progress.step;

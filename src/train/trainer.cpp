@@ -102,7 +102,8 @@ class Run {
   void begin_folder();
   int train_loop();
   StepMetrics one_step();
-  void after_step(StepMetrics& metrics, bool last);
+  bool after_step(StepMetrics& metrics, bool last);
+  void agree_again();
   void report(StepMetrics& metrics, bool last);
   void verify();
   StepFacts facts();
@@ -301,7 +302,7 @@ StepMetrics Run::one_step() {
     const PhaseTimer timer(waited, Phase::kData);
     batch = loader_->next();
   }
-  StepResult result = step_.run(batch, progress_, facts());
+  StepResult result = step_.run(batch, progress_, [this] { return facts(); });
   const double step_s = now_s() - start, flop = flop_per_image_;
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
   StepMetrics m;
@@ -330,7 +331,7 @@ void Run::verify() {
   verified_step_ = progress_.step;
 }
 
-// What this rank tells the others in the step that begins. Unreadable samples: each rank counts its own.
+// What this rank tells the others once per step. Unreadable samples: each rank counts its own.
 StepFacts Run::facts() {
   const uint64_t flags = platform::take_signal_flags();
   const bool time_is_over = options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours;
@@ -376,10 +377,10 @@ void Run::checkpoint(bool must_succeed) {
   if (failed && leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", problem);
 }
 
-// Samples and validation at their intervals and at the end.
-void Run::after_step(StepMetrics& m, bool last) {
+// Samples and validation at their intervals and at the end. Returns whether there were any.
+bool Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
-  if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return;
+  if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return false;
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   Evaluation evaluation{config_, model_, *data_, comm_, ctx_, step_.whole(model_.parameters().ema)};
   if (due(config_.sample.every_steps)) {
@@ -392,6 +393,16 @@ void Run::after_step(StepMetrics& m, bool last) {
     evaluation.validation(m.extra);
   }
   comm_.barrier();
+  return true;
+}
+
+// Collective: requests that came while samples were drawn and validation ran.
+void Run::agree_again() {
+  constexpr uint64_t kStop = 1, kCheckpoint = 2;
+  const StepFacts mine = facts();
+  const uint64_t any = comm_.allreduce_or((mine.stop ? kStop : 0) | (mine.checkpoint ? kCheckpoint : 0));
+  agreed_.stop = agreed_.stop || (any & kStop) != 0;
+  agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;
 }
 
 void Run::report(StepMetrics& m, bool last) {
@@ -426,8 +437,8 @@ int Run::train_loop() {
       if (leader()) log::warn("{}: the step is skipped ({} so far)", what, progress_.skipped_steps);
     }
     if (config_.dist.verify_every > 0 && progress_.step % config_.dist.verify_every == 0) verify();
-    if (m.non_finite.empty() || last) after_step(m, last);
-    if (agreed_.peak_too_low) measure_peak();
+    if ((m.non_finite.empty() || last) && after_step(m, last)) agree_again();
+    if (agreed_.peak_too_low) measure_peak(), last_mfu_ = 0;
     const bool stop = agreed_.stop && !last;
     const bool wanted = agreed_.checkpoint ||
                         (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);

@@ -5,8 +5,8 @@
 //   inline constexpr Word<Wire> kWires[] = {{"f32", Wire::kF32}, {"bf16", Wire::kBF16}};
 //   constexpr std::span<const Word<Wire>> words_of(Wire) { return kWires; }     // beside the enum
 //
-//   struct Sampler { std::string_view name; ... };                              // a registry: values are const
-//   Sampler* std::span<const Sampler> rows_of(const Sampler*);
+//   struct Sampler { std::string_view name; ... };           // a registry, whose values are pointers to rows
+//   std::span<const Sampler> rows_of(const Sampler*);
 //
 //   parse_word<Wire>("command line", "--wire", "bf16") == Wire::kBF16;   word_of(Wire::kBF16) == "bf16"
 #pragma once

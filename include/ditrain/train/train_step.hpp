@@ -1,5 +1,6 @@
 // One training step of one rank: noise, forward, loss, backward, then what GradientSync makes of the gradients.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ class TrainStep {
   const Tensor& whole(const Tensor& state) { return sync_.state().whole(state); }
   void keep(const Tensor& whole, const Tensor& state) { sync_.state().keep(whole, state); }
 
-  /// Step number progress.step (from 0) on this rank's samples of the global batch. `mine`: what this rank has to tell
-  /// the others, beside its losses.
+  /// Step number progress.step (from 0) on this rank's samples of the global batch. `mine` is asked once, after
+  /// backward, what this rank has to tell the others beside its losses.
   /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
   ///           noise as kernels::fill_normal makes it (last bits by instruction set); the gradient is
   ///           that of the mean loss over the global batch, summed over micro-batches and ranks; with
@@ -51,7 +52,7 @@ class TrainStep {
   /// updated when it has arrived, to the same bits; else all of them when the last one has, with its norm.
   /// A step with a loss or gradient that is not finite is named in the result. It changes no weights on any rank,
   /// except where buckets are updated one by one: see weights_are_spoilt().
-  StepResult run(const dataset::Batch& batch, Progress& progress, const StepFacts& mine = {});
+  StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
   /// The last step found something that is not finite when a part of the weights was updated already: nothing of them
   /// is to be kept, and there is no further step.
