@@ -148,7 +148,7 @@ TEST_CASE("every script parses") {
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/scripts")) {
     const fs::path ending = entry.path().extension();
     if (ending != ".sh" && ending != ".sbatch") continue;
-    REQUIRE_EXIT(run({"bash", "-n", entry.path().string()}), 0);
+    REQUIRE_EXIT(run({"/bin/bash", "-n", entry.path().string()}), 0);
     ++scripts;
   }
   CHECK(scripts >= 12);
