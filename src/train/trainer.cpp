@@ -55,7 +55,7 @@ fs::path run_of(const std::string& checkpoint) {
   return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
 }
 
-// In this scope a rank waits for so long for the others, whichever of them it talks to; 0: for ever.
+// In this scope: seconds a rank waits for the others, whichever of them it talks to; 0 waits for ever.
 class PatienceScope {
  public:
   PatienceScope(dist::Communicator& all, plan::RankGroups& groups, double seconds)
@@ -174,7 +174,7 @@ void Run::check_same_start() {
                            "a file system that all nodes share"}});
 }
 
-// Collective: the notes of all ranks, each once. Once memory and threads have their places: all that can fall back has
+// Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has
 // done so.
 void Run::check_fallbacks() {
   if (config_.train.precision == DType::kBF16 && peak_type_ == DType::kF32)

@@ -41,9 +41,10 @@ void export_dit(const std::string& path, nn::Dit& model, const config::Config& c
 
 /// Writes FOLDER/transformer/{config.json, diffusion_pytorch_model.safetensors} for diffusers' DiTTransformer2DModel
 /// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents also get a model_index.json of
-/// DiTPipeline, whose VAE is to be given when loading. Shapes:   q, k, v are thirds of qkv; the embedders of t and y
-/// are repeated in every block, as that class stores them Differs:  diffusers divides the exponents of its timestep
-/// frequencies by 127 where the reference divides by 128 Errors:   InputError as check_diffusers and export_dit
+/// DiTPipeline, whose VAE is to be given when loading.
+/// Shapes:   q, k, v are thirds of qkv; the embedders of t and y are repeated in every block, as that class stores them
+/// Differs:  diffusers divides the exponents of its timestep frequencies by 127 where the reference divides by 128
+/// Errors:   InputError as check_diffusers and export_dit
 void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype);
 
 /// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, no classes, no

@@ -11,7 +11,7 @@ enum class OnNonFinite { kStop, kSkip };
 inline constexpr Word<OnNonFinite> kOnNonFinite[] = {{"stop", OnNonFinite::kStop}, {"skip", OnNonFinite::kSkip}};
 constexpr std::span<const Word<OnNonFinite>> words_of(OnNonFinite) { return kOnNonFinite; }
 
-/// Who shares what: clusters of a rank (cftp), nobody (dp), ranks of a replica (dp_tp).
+/// Who shares what: the clusters of a rank share a replica (cftp), no ranks do (dp), some ranks do (dp_tp).
 enum class Strategy { kCftp, kDp, kDpTp };
 inline constexpr Word<Strategy> kStrategies[] = {
     {"cftp", Strategy::kCftp}, {"dp", Strategy::kDp}, {"dp_tp", Strategy::kDpTp}};

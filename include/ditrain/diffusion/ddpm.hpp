@@ -27,8 +27,7 @@ struct Rules {
 class Ddpm final : public Process {
  public:
   /// Errors:   InputError if variance and learn_sigma contradict each other, for a loss_weight of kl, and for times
-  /// that
-  ///           are not uniform
+  ///           that are not uniform
   Ddpm(const Config& config, bool learn_sigma);
 
   const Config& config() const { return config_; }

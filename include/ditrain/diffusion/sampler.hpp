@@ -20,8 +20,7 @@ struct SamplerConfig {
   int64_t cfg_channels = 3;    ///< how many of the first channels are guided; -1: all
 
   /// Errors:   InputError that names the key for a sampler of another process, a spacing that does not suit the
-  /// process,
-  ///           eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative or not
+  ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative or not
   ///           finite, or a cfg_channels that is neither -1 nor at least 1
   void validate(const Process& process) const;
 };
@@ -71,8 +70,8 @@ struct SampleRequest {
 };
 
 /// Runs all steps of the sampler. With guidance the model gets [x, x] with labels [labels, null class] in one call of
-/// 2n samples, at every evaluation of a step, and the conditional half is kept. Memory:   model output (twice the
-/// samples under guidance), one copy of z for noise, one of [x, x] under guidance,
+/// 2n samples, at every evaluation of a step, and the conditional half is kept.
+/// Memory:   model output (twice the samples under guidance), one copy of z for noise, one of [x, x] under guidance,
 ///           and what the sampler keeps
 /// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 and there are no labels or no null class
 /// Threads:  runs in the caller; model and noise may use threads of their own

@@ -33,7 +33,8 @@ class Spacing {
 };
 
 /// The tables of a process with steps t = 0 (nearly clean) ... num_steps()-1 (nearly noise); all have num_steps()
-/// entries. Math:     a_t = 1 - betas[t], A_t = alphas_cumprod[t] = a_0 ... a_t, P_t = A_{t-1} with P_0 = 1;
+/// entries.
+/// Math:     a_t = 1 - betas[t], A_t = alphas_cumprod[t] = a_0 ... a_t, P_t = A_{t-1} with P_0 = 1;
 ///           q(x_t | x_0) = N(sqrt(A_t) x_0, 1 - A_t);
 ///           q(x_{t-1} | x_t, x_0) = N(posterior_mean_coef1 x_0 + posterior_mean_coef2 x_t, posterior_variance)
 /// Source:   Ho et al. 2020, eq. 4-7; Nichol and Dhariwal 2021. posterior_variance[0] is 0, therefore
@@ -57,8 +58,7 @@ Schedule make_schedule(const BetaSchedule& row, int64_t num_steps);
 /// Which of num_steps steps to keep, increasing: the smallest stride that gives the count; of sections, first and last
 /// step included and fractions rounded half to even; or the listed times.
 /// Errors:   InputError if a section has fewer steps than asked for, no stride gives the count, or the list is not one
-/// of
-///           steps that rise.
+///           of steps that rise.
 std::vector<int64_t> space_timesteps(int64_t num_steps, const Spacing& spacing);
 
 /// The process that visits only space_timesteps(base.num_steps(), spacing), with the same A_t at these steps.

@@ -27,8 +27,7 @@ struct HeadNorm {
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
                        const HeadNorm& norm = {});
 /// Grads:    dqkv [B, T, 3 H D], overwritten; with a norm also dterms [B, H, terms, D] f32: for each sample and head
-/// the
-///           gradients of norm.terms()
+///           the gradients of norm.terms()
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
                         const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm = {}, const Tensor& dterms = {});
 

@@ -1,10 +1,10 @@
-// Everything that is decided before a run begins: from the config, the machine and the ranks to placement, shares of
-// samples, the cut over clusters, gradients and memory. Made once; the dry run, the refusal, the start report, benches
-// and the run itself read the same plan.
+// What is decided before a run begins, besides its placement: shares of samples, the cut over clusters, gradients and
+// memory. Made once; the refusal, the start report and the steps of a run, and the steps of benches, read this plan.
+// The dry run calls the same functions one by one.
 //
 //   const Placement placement = plan_placement(config, comm);
-//   const RunPlan plan = plan_run(config, comm.world_size(), placement);
-//   check_memory(plan, comm.local_size());
+//   const RunPlan plan = plan_run(config, comm.world_size(), placement.plan.cluster_sizes);
+//   check_memory(plan.memory, config, comm.world_size(), comm.local_size());
 #pragma once
 #include "ditrain/config/config.hpp"
 #include "ditrain/plan/cut.hpp"
