@@ -1,9 +1,12 @@
-// ditverify: runs reference fixtures with this build on this machine and compares every value.
+// ditverify: runs reference fixtures with this build on this machine and compares every value; checks the checksums of
+// a checkpoint.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -20,6 +23,7 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditverify", "acceptance test of this build on this machine: run reference fixtures and compare every value",
       {{"json", "FILE", "write the verdicts there as JSON"},
+       {"checkpoint", "DIR", "hold the files of a checkpoint (or of the newest one of a run) against their checksums"},
        {"threads", "N", "threads that compute (default: one for each core this process may use)"}},
       "FIXTURE.safetensors...",
       "Kinds of fixtures:" + kinds +
@@ -49,9 +53,43 @@ int close(const std::vector<verify::Report>& reports) {
   return passed == int64_t(reports.size()) ? kExitDone : kExitFailed;
 }
 
+int verify_checkpoint(const std::string& path) {
+  const std::string folder = checkpoint::find_checkpoint(path);
+  checkpoint::CheckedFiles files;
+  try {
+    files = checkpoint::read_checkpoint_state(folder).files;
+  } catch (const InputError& e) {
+    std::cout << "DAMAGED  " << e.what() << '\n';
+    return kExitFailed;
+  }
+  if (files.empty())
+    throw InputError({.where = folder, .what = "the checkpoint has no checksums: an earlier version wrote it"});
+  const double start = now_s();
+  uint64_t bytes = 0;
+  int damaged = 0;
+  for (const auto& [name, file] : files) {
+    try {
+      checkpoint::check_file(folder + "/" + name, file);
+      std::cout << "ok       " << name << '\n';
+    } catch (const InputError& e) {
+      std::cout << "DAMAGED  " << e.what() << '\n';
+      ++damaged;
+    }
+    bytes += file.bytes;
+  }
+  std::printf("%s: %s (%.2f GB, %.2f GB/s)\n", folder.c_str(), damaged == 0 ? "intact" : "damaged",
+              double(bytes) * 1e-9, double(bytes) * 1e-9 / (now_s() - start));
+  return damaged == 0 ? kExitDone : kExitFailed;
+}
+
 int body(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
+  if (line.has("checkpoint")) {
+    if (!line.positional().empty() || line.has("json"))
+      throw InputError({.where = "command line", .what = "--checkpoint stands alone: no fixtures, no --json"});
+    return verify_checkpoint(line.get("checkpoint"));
+  }
   if (line.positional().empty())
     throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
   parallel::Team team({.num_workers = num_threads(line)});

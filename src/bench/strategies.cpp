@@ -140,7 +140,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
   config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
   config.train.global_batch = bench_.batch;
   config.train.steps = int64_t{1} << 30;  // the run is ended from outside, before it would write a checkpoint
-  config.checkpoint.every_steps = 0, config.log.every_steps = 1;
+  config.checkpoint.every_steps = 0, config.checkpoint.async = false, config.log.every_steps = 1;
   config.parallel.strategy = c.strategy;
   config.parallel.threads = threads_ / c.ranks;
   config.parallel.clusters = c.ranks == 1 ? clusters_ : 1;

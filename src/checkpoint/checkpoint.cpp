@@ -1,21 +1,26 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 
-#include <array>
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "checksums_json.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/nn/block.hpp"
-#include "shared_parts.hpp"
+#include "ditrain/parallel/jobs.hpp"
+#include "state_pieces.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -25,99 +30,10 @@ using autograd::Parameter;
 using autograd::ParameterStore;
 using nlohmann::json;
 
-constexpr size_t kMaxStateBytes = size_t{4} << 20;
-constexpr const char *kExpAvg = ".exp_avg", *kExpAvgSq = ".exp_avg_sq";
-
-// Tensors to write, with the memory of their arenas held in place meanwhile.
-class Tensors {
- public:
-  Tensors(ParameterStore& parameters, PartCollector* collector) : parameters_(parameters), collector_(collector) {}
-
-  void add(const std::string& name, const Tensor& t) {
-    pins_.push_back(std::make_unique<Pin<float>>(t));
-    list_.push_back({name, "F32", t.shape(), pins_.back()->get()});
-  }
-  /// What belongs to a trainable parameter in an arena.
-  void add(const std::string& name, const Parameter& p, const Tensor& arena) {
-    if (p.part.whole()) return add(name, parameters_.view(arena, p));
-    DITRAIN_CHECK(collector_ != nullptr, "nobody to collect the parts of " + p.name);
-    io::TensorToWrite tensor{name, "F32", p.full_shape, nullptr};
-    tensor.load = [this, &p, arena] { return collector_->full(p, arena); };
-    list_.push_back(std::move(tensor));
-  }
-  void write(const std::string& path) { io::write_safetensors(path, list_); }
-
- private:
-  ParameterStore& parameters_;
-  PartCollector* collector_;
-  std::vector<std::unique_ptr<Pin<float>>> pins_;
-  std::vector<io::TensorToWrite> list_;
-};
-
-void write_weights(const std::string& path, ParameterStore& parameters, const Tensor& arena, PartCollector* collector) {
-  Tensors tensors(parameters, collector);
-  for (const Parameter* p : parameters.state_dict())
-    p->trainable ? tensors.add(p->name, *p, arena) : tensors.add(p->name, p->value);
-  tensors.write(path);
-}
-
-void write_moments(const std::string& path, ParameterStore& parameters, PartCollector* collector) {
-  Tensors tensors(parameters, collector);
-  for (const Parameter* p : parameters.state_dict()) {
-    if (!p->trainable) continue;
-    tensors.add(p->name + kExpAvg, *p, parameters.exp_avg);
-    tensors.add(p->name + kExpAvgSq, *p, parameters.exp_avg_sq);
-  }
-  tensors.write(path);
-}
-
-// The states of all ranks, in the order in which all ranks ask for them.
-class WholeStates {
- public:
-  WholeStates(const ParameterStore& parameters, const WholeState& whole)
-      : states_{&parameters.ema, &parameters.exp_avg, &parameters.exp_avg_sq}, whole_(whole) {}
-  bool collective() const { return bool(whole_); }
-  const Tensor& ema() { return next(0); }
-  const Tensor& exp_avg() { return next(1); }
-  const Tensor& exp_avg_sq() { return next(2); }
-  /// Takes part in all that nobody asked for yet: other ranks count on it.
-  void finish() {
-    while (collective() && !broken_ && asked_ < states_.size()) next(asked_);
-  }
-
- private:
-  const Tensor& next(size_t i) {
-    DITRAIN_CHECK(i == asked_, "states are asked for in one order");
-    const Tensor& state = *states_[asked_++];
-    if (!collective()) return state;
-    broken_ = true;  // if it throws, the ranks cannot be brought together again
-    const Tensor& whole = whole_(state);
-    broken_ = false;
-    return whole;
-  }
-  std::array<const Tensor*, 3> states_;
-  const WholeState& whole_;
-  size_t asked_ = 0;
-  bool broken_ = false;
-};
-
-// The same file while one moment of all parameters is whole at a time.
-void write_moments_in_turn(const std::string& path, ParameterStore& parameters, WholeStates& states) {
-  std::vector<io::TensorToWrite> list;
-  std::vector<const Parameter*> trainable;
-  for (const Parameter* p : parameters.state_dict()) {
-    if (!p->trainable) continue;
-    trainable.push_back(p);
-    for (const char* moment : {kExpAvg, kExpAvgSq}) list.push_back({p->name + moment, "F32", p->shape, nullptr});
-  }
-  io::SafetensorsWriter writer(path, std::move(list));
-  const auto write = [&](const char* moment, const Tensor& arena) {
-    for (const Parameter* p : trainable) writer.write(p->name + moment, Pin<float>(parameters.view(arena, *p)));
-  };
-  write(kExpAvg, states.exp_avg());
-  write(kExpAvgSq, states.exp_avg_sq());
-  writer.finish();
-}
+constexpr size_t kMaxStateBytes = size_t{64} << 20;
+constexpr int64_t kMaxSteps = 1'000'000'000'000, kMaxRanks = 1 << 24;
+constexpr std::string_view kNoChecksum = "0000000000000000";
+constexpr std::string_view kChecksumKey = "  \"checksum\": \"", kEnd = "\"\n}\n";
 
 // Errors on the way in name the file first.
 [[noreturn]] void bad_tensor(const std::string& file, const std::string& what, const std::string& got = "",
@@ -130,45 +46,89 @@ void write_moments_in_turn(const std::string& path, ParameterStore& parameters, 
        .hint = advice.empty() ? "a checkpoint of the same model, or the config it was made with" : advice});
 }
 
-// Reads exactly the named tensors of one file; anything missing, extra, ill-shaped or not finite is an error.
+// Reads exactly the named tensors of one file; anything missing, extra, ill-shaped, damaged or not finite is an error.
 class ExactReader {
  public:
-  explicit ExactReader(const std::string& path) : file_(path) {}
+  explicit ExactReader(const std::string& path) : file_(path), checks_(checks_of(path)) {
+    if (checks_) checker_.emplace(file_, *checks_);
+  }
 
-  /// The part of a tensor that the parameter is.
-  void read(const std::string& name, const Parameter& parameter, const Tensor& to) {
-    const Pin<float> p(to);
-    if (parameter.part.whole()) return read(name, parameter.full_shape, p);
-    std::vector<float> full(size_t(num_elements(parameter.full_shape)));
-    read(name, parameter.full_shape, full.data());
-    parameter.part.take(full.data(), p);
+  /// The part of a tensor that the parameter is. Read by finish().
+  void want(const std::string& name, const Parameter& parameter, const Tensor& to) {
+    if (!file_.contains(name))
+      bad_tensor(file_.path(), "tensor " + name + " is missing", "", "", nn::advice_on_tensor(name, /*extra=*/true));
+    const io::TensorView& view = file_.tensor(name);
+    if (view.shape != parameter.full_shape)
+      bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(parameter.full_shape));
+    wanted_.push_back({&view, &parameter, std::make_shared<Pin<float>>(to)});
+    names_.insert(name);
+  }
+  void read(const std::vector<int>& pus) {
+    std::vector<Job> jobs;
+    for (const Wanted& w : wanted_) add_jobs(jobs, w);
+    parallel::run_jobs(int64_t(jobs.size()), pus, [&](int64_t i) { jobs[size_t(i)](); });
+    wanted_.clear();
   }
   void expect_nothing_else() const {
     for (const io::TensorView& view : file_.tensors())
-      if (!read_.contains(view.name))
+      if (!names_.contains(view.name))
         bad_tensor(file_.path(), "tensor " + view.name + " is not one of this model's", "", "",
                    nn::advice_on_tensor(view.name, /*extra=*/false));
   }
 
  private:
-  void read(const std::string& name, const Shape& shape, float* to) {
-    if (!file_.contains(name))
-      bad_tensor(file_.path(), "tensor " + name + " is missing", "", "", nn::advice_on_tensor(name, /*extra=*/true));
-    const io::TensorView& view = file_.tensor(name);
-    if (view.shape != shape) bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(shape));
-    io::read_f32(view, to);
-    for (int64_t i = 0; i < view.num_elements(); ++i)
-      if (!std::isfinite(to[i]))
-        throw InputError(
-            {.where = file_.path(),
-             .what = "tensor " + name + " holds a number that is not finite at element " + std::to_string(i),
-             .got = std::to_string(to[i]),
-             .hint = "an earlier checkpoint"});
-    read_.insert(name);
+  struct Wanted {
+    const io::TensorView* view;
+    const Parameter* parameter;
+    std::shared_ptr<Pin<float>> to;
+  };
+  using Job = std::function<void()>;
+
+  // Piece by piece where the checksums are made so: what has just been summed is taken from the cache.
+  void add_jobs(std::vector<Job>& jobs, const Wanted& w) const {
+    bool with_sums = checker_ && w.view->dtype == "F32" && w.parameter->part.whole();
+    if (checker_) {
+      const auto [first, last] = checker_->pieces_of(*w.view);
+      with_sums = with_sums && std::all_of(first, last, [](const CheckedPiece& piece) { return piece.rows == 1; });
+      for (const CheckedPiece* piece = first; piece != last; ++piece)
+        jobs.push_back([this, w, piece, with_sums] {
+          checker_->check(*piece, w.view->name, [&](uint64_t offset, uint64_t bytes) {
+            if (with_sums) take(w, offset, bytes);
+          });
+        });
+    }
+    if (!with_sums) jobs.push_back([this, w] { read_whole(w); });
+  }
+  // Bytes of an f32 tensor, which the checker has just read.
+  void take(const Wanted& w, uint64_t offset, uint64_t bytes) const {
+    const auto first = int64_t((offset - w.view->offset) / sizeof(float));
+    float* to = w.to->get() + first;
+    std::memcpy(to, file_.data() + offset, bytes);
+    expect_finite(w, to, first, int64_t(bytes / sizeof(float)));
+  }
+  void read_whole(const Wanted& w) const {
+    std::vector<float> full;
+    float* to = w.to->get();
+    if (!w.parameter->part.whole()) full.resize(size_t(w.view->num_elements())), to = full.data();
+    io::read_f32(*w.view, to);
+    expect_finite(w, to, 0, w.view->num_elements());
+    if (!full.empty()) w.parameter->part.take(to, w.to->get());
+  }
+  void expect_finite(const Wanted& w, const float* x, int64_t first, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i)
+      if (!std::isfinite(x[i]))
+        throw InputError({.where = file_.path(),
+                          .what = "tensor " + w.view->name + " holds a number that is not finite at element " +
+                                  std::to_string(first + i),
+                          .got = std::to_string(x[i]),
+                          .hint = "an earlier checkpoint"});
   }
 
   io::SafetensorsFile file_;
-  std::set<std::string> read_;
+  std::optional<CheckedFile> checks_;
+  std::optional<FileChecker> checker_;
+  std::vector<Wanted> wanted_;
+  std::set<std::string> names_;
 };
 
 json to_json(const CheckpointState& s) {
@@ -182,50 +142,63 @@ json to_json(const CheckpointState& s) {
           {"config", s.config_yaml}};
 }
 
-}  // namespace
+// The place of the checksum's digits in the text that write_checkpoint_state makes; npos: there is none.
+size_t find_checksum(const std::string& text) {
+  const size_t length = kChecksumKey.size() + kNoChecksum.size() + kEnd.size();
+  if (text.size() < length || !text.ends_with(kEnd)) return std::string::npos;
+  const size_t begin = text.size() - length;
+  return text.compare(begin, kChecksumKey.size(), kChecksumKey) == 0 ? begin + kChecksumKey.size() : std::string::npos;
+}
 
-namespace {
+// One line for each file: thousands of numbers that nobody reads.
+std::string to_text(const CheckpointState& state) {
+  std::string text = to_json(state).dump(2);
+  text.resize(text.size() - 2);  // "\n}"
+  std::string files;
+  for (const auto& [name, file] : state.files)
+    files += fmt::format("{}\n    {}: {}", files.empty() ? "" : ",", json(name).dump(),
+                         json{{"bytes", file.bytes}, {"pieces", to_json(file.pieces)}}.dump());
+  text += fmt::format(",\n  \"files\": {{{}\n  }},\n{}{}{}", files, kChecksumKey, kNoChecksum, kEnd);
+  const uint64_t sum = io::checksum_of(text);
+  return text.replace(find_checksum(text), kNoChecksum.size(), io::to_hex(sum));
+}
 
-std::string write_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                             ParameterStore& parameters, const config::CheckpointConfig& config,
-                             PartCollector* collector, WholeStates& states) {
-  io::CheckpointWriter writer(checkpoints_dir, state.step);
-  write_weights(writer.folder() + "/model.safetensors", parameters, parameters.values, collector);
-  write_weights(writer.folder() + "/ema.safetensors", parameters, states.ema(), collector);
-  const std::string moments = writer.folder() + "/optimizer.safetensors";
-  states.collective() ? write_moments_in_turn(moments, parameters, states)
-                      : write_moments(moments, parameters, collector);
-  io::write_file_atomically(writer.folder() + "/state.json", to_json(state).dump(2) + "\n");
-  writer.commit();
-  if (config.keep_last > 0) io::prune_checkpoints(checkpoints_dir, config.keep_last, config.keep_every);
-  return checkpoints_dir + "/" + io::checkpoint_name(state.step);
+void check_own_sum(const std::string& path, std::string text) {
+  const size_t at = find_checksum(text);
+  const std::string found = at == std::string::npos ? "" : text.substr(at, kNoChecksum.size());
+  if (!found.empty()) text.replace(at, kNoChecksum.size(), kNoChecksum);
+  const std::string expected = io::to_hex(io::checksum_of(text));
+  if (found != expected)
+    throw InputError({.where = path,
+                      .what = "the file is damaged, or was edited: it is not what was written",
+                      .got = found.empty() ? "no checksum" : "checksum " + found,
+                      .expected = expected,
+                      .hint = "an earlier checkpoint"});
+}
+
+// What a run can have written.
+void check_ranges(const std::string& path, const CheckpointState& s) {
+  const auto require = [&](bool holds, const char* what, int64_t got, const std::string& expected) {
+    if (!holds)
+      throw InputError({.where = path,
+                        .what = std::string("impossible ") + what,
+                        .got = std::to_string(got),
+                        .expected = expected,
+                        .hint = "an earlier checkpoint"});
+  };
+  require(s.step >= 0 && s.step <= kMaxSteps, "step", s.step, fmt::format("0 to {}", kMaxSteps));
+  require(s.skipped_steps >= 0 && s.skipped_steps <= s.step, "skipped_steps", s.skipped_steps,
+          fmt::format("0 to step, {}", s.step));
+  require(s.optimizer_step == s.step - s.skipped_steps, "optimizer_step", s.optimizer_step,
+          fmt::format("step less skipped_steps, {}", s.step - s.skipped_steps));
+  require(s.world_size >= 1 && s.world_size <= kMaxRanks, "world_size", s.world_size,
+          fmt::format("1 to {}", kMaxRanks));
 }
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            ParameterStore& parameters, const config::CheckpointConfig& config,
-                            plan::TensorGroup* group, const WholeState& whole) {
-  DITRAIN_CHECK(group == nullptr || !whole, "parts of replicas, or of states");
-  std::optional<PartCollector> of_group;  // first: whatever fails now, the others must not wait
-  if (group != nullptr) of_group.emplace(*group, parameters);
-  WholeStates states(parameters, whole);
-  try {
-    const std::string folder =
-        write_checkpoint(checkpoints_dir, state, parameters, config, of_group ? &*of_group : nullptr, states);
-    if (of_group) of_group->finish();
-    return folder;
-  } catch (const RunError&) {
-    if (of_group) of_group->finish();
-    states.finish();
-    throw;
-  }
-}
-
-void help_save_checkpoint(plan::TensorGroup& group, ParameterStore& parameters) { send_parts(group, parameters); }
-
-void accompany_checkpoint(const ParameterStore& parameters, const WholeState& whole) {
-  WholeStates(parameters, whole).finish();
+void write_checkpoint_state(const std::string& folder, const CheckpointState& state) {
+  io::write_file_atomically(folder + "/state.json", to_text(state));
 }
 
 std::string find_checkpoint(const std::string& path) {
@@ -240,14 +213,19 @@ std::string find_checkpoint(const std::string& path) {
 
 CheckpointState read_checkpoint_state(const std::string& folder) {
   const std::string path = folder + "/state.json";
+  const std::string text = io::read_text_file(path, kMaxStateBytes);
   try {
-    const json j = json::parse(io::read_text_file(path, kMaxStateBytes));
+    const json j = json::parse(text);
     CheckpointState s;
     s.step = j.at("step"), s.optimizer_step = j.at("optimizer_step");
     s.skipped_steps = j.at("skipped_steps"), s.world_size = j.at("world_size");
     s.isa = j.at("isa"), s.kernels = j.at("kernels"), s.version = j.at("version"), s.config_yaml = j.at("config");
-    if (s.step < 0 || s.optimizer_step < 0 || s.optimizer_step > s.step)
-      throw InputError({.where = path, .what = "impossible step counts", .got = std::to_string(s.step)});
+    // Versions before checksums wrote neither.
+    if (j.contains("files") || j.contains("checksum")) {
+      check_own_sum(path, text);
+      for (const auto& [name, file] : j.at("files").items()) s.files[name] = file_from_json(file, path);
+    }
+    check_ranges(path, s);
     return s;
   } catch (const json::exception& e) {
     throw InputError(
@@ -255,26 +233,60 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
   }
 }
 
-void load_weights(const std::string& file, ParameterStore& parameters, const Tensor& arena) {
-  ExactReader reader(file);
-  for (const Parameter* p : parameters.state_dict())
-    reader.read(p->name, *p, p->trainable ? parameters.view(arena, *p) : p->value);
-  reader.expect_nothing_else();
+void check_checkpoint(const std::string& folder, const std::vector<int>& pus) {
+  const CheckpointState state = read_checkpoint_state(folder);
+  if (state.files.empty())
+    throw InputError({.where = folder, .what = "the checkpoint has no checksums: an earlier version wrote it"});
+  for (size_t i = 0; i < kTensorFiles; ++i) {
+    const auto found = state.files.find(io::kCheckpointFiles[i]);
+    if (found == state.files.end())
+      throw InputError(
+          {.where = folder + "/state.json", .what = fmt::format("no checksum of {}", io::kCheckpointFiles[i])});
+    check_file(folder + "/" + found->first, found->second, pus);
+  }
 }
 
-void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep) {
-  load_weights(folder + "/model.safetensors", parameters, parameters.values);
+std::string newest_intact_beside(const std::string& folder) {
+  const fs::path path = fs::weakly_canonical(fs::path(folder) / "state.json").parent_path();
+  for (const std::string& other : io::checkpoints_to_resume(path.parent_path().string())) try {
+      if (fs::path(other) == path) continue;
+      check_checkpoint(other);
+      return other;
+    } catch (const Error&) {
+    }
+  return "";
+}
+
+void load_weights(const std::string& file, ParameterStore& parameters, const Tensor& arena,
+                  const std::vector<int>& pus) {
+  ExactReader reader(file);
+  for (const Parameter* p : parameters.state_dict())
+    reader.want(p->name, *p, p->trainable ? parameters.view(arena, *p) : p->value);
+  reader.expect_nothing_else();
+  reader.read(pus);
+}
+
+void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep,
+                         const std::vector<int>& pus) {
+  if (read_checkpoint_state(folder).files.empty())
+    log::info("{} has no checksums, an earlier version wrote it: its files are not checked", folder);
+  load_weights(folder + "/model.safetensors", parameters, parameters.values, pus);
   const Tensor& whole = parameters.grads;  // nobody needs them now
   const auto take = [&](const Tensor& state) { keep ? keep(whole, state) : copy(whole, state); };
-  load_weights(folder + "/ema.safetensors", parameters, whole);
+  load_weights(folder + "/ema.safetensors", parameters, whole, pus);
   take(parameters.ema);
-  ExactReader moments(folder + "/optimizer.safetensors");
-  for (const auto& [name, state] : {std::pair{kExpAvg, &parameters.exp_avg}, {kExpAvgSq, &parameters.exp_avg_sq}}) {
+  const auto moments = [&](const char* name, ExactReader& reader) {
     for (const Parameter* p : parameters.state_dict())
-      if (p->trainable) moments.read(p->name + name, *p, parameters.view(whole, *p));
-    take(*state);
-  }
-  moments.expect_nothing_else();
+      if (p->trainable) reader.want(p->name + name, *p, parameters.view(whole, *p));
+  };
+  ExactReader reader(folder + "/optimizer.safetensors");
+  moments(kExpAvg, reader);
+  reader.read(pus);
+  take(parameters.exp_avg);
+  moments(kExpAvgSq, reader);
+  reader.expect_nothing_else();
+  reader.read(pus);
+  take(parameters.exp_avg_sq);
 }
 
 }  // namespace ditrain::checkpoint

@@ -244,8 +244,9 @@ Rows dist_rows() {
               "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
               "tree; costs log2(micro-batches of a rank) more gradients in memory, and up to four passes over the "
               "gradients for each micro-batch"),
-      number(DITRAIN_KEY(dist.timeout_s), {0},
-             "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever"),
+      number_or_auto(DITRAIN_KEY(dist.timeout_s), {0},
+                     "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever; auto: the "
+                     "larger of 300 s and 30 recent steps"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
               "steps between comparisons of the ranks' weights, made before every checkpoint too; 0: never"),
       simulate_link(),
@@ -257,6 +258,15 @@ Rows output_rows() {
       integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "0: only at the end"),
       integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "newest checkpoints to keep; 0: all"),
       integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps}, "steps divisible by it are kept for ever; 0: none"),
+      boolean(
+          DITRAIN_KEY(checkpoint.keep_discarded),
+          "a run that resumes from an earlier step sets later checkpoints aside (discarded_step_*); true: they stay, "
+          "false: they go when the next checkpoint is whole"),
+      boolean(DITRAIN_KEY(checkpoint.async), "checkpoints are written while training goes on"),
+      number(DITRAIN_KEY(checkpoint.buffer_gib), {0, 65536},
+             "memory per rank for what an update would change before it is written [GiB]; beyond it the update waits"),
+      word(DITRAIN_KEY(checkpoint.on_error),
+           "what a checkpoint that cannot be written does: end the run, or warn; the last one of a run ends it"),
       integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps}, "between progress lines; metrics.jsonl has every step"),
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),

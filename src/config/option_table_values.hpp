@@ -87,6 +87,18 @@ Option number(const std::string& name, F field, const NumberRange& range, std::s
   return o;
 }
 
+/// No number in the field stands for the word "auto".
+template <class F>
+Option number_or_auto(const std::string& name, F field, const NumberRange& range, std::string help) {
+  Option o = named_option(name, std::move(help), "auto or " + range.text());
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c).reset();
+    if (v.is_list || v.items.front() != "auto") field(c) = read_number(v, range, origin, name);
+  };
+  o.get = [=](const Config& c) { return field(c) ? number_text(*field(c)) : "auto"; };
+  return o;
+}
+
 template <class F>
 Option boolean(const std::string& name, F field, std::string help) {
   Option o = named_option(name, std::move(help), "true or false");

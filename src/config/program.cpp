@@ -6,11 +6,13 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/platform/launcher.hpp"
 
 namespace ditrain::config {
 
 int run_mpi_program(const char* name, int argc, char** argv, const std::function<int(dist::Communicator&)>& body) {
   std::unique_ptr<dist::Communicator> comm;
+  if (!dist::mpi_launcher().empty()) platform::end_with_launcher(platform::find_launcher());
   const int code = run_program(name, [&] {
     comm = dist::make_communicator(&argc, &argv);
     log::set_rank(comm->rank(), comm->world_size());

@@ -1,10 +1,12 @@
 // The communicator of a run with one rank and without MPI, and what all communicators share.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 
@@ -82,7 +84,15 @@ std::unique_ptr<Request> Communicator::start_receive(void*, size_t, int from, in
 }
 
 void Communicator::await(Request& request, const std::string& what) {
-  if (!request.wait_for(timeout_s())) give_up(what);
+  constexpr double kLook_s = 0.5;
+  double patience_s = timeout_s();
+  for (double before = now_s(); !request.wait_for(std::min(patience_s, kLook_s));) {
+    // Time in which nobody looked, because this process was stopped, does not count.
+    const double now = now_s();
+    patience_s -= std::min(now - before, 2 * kLook_s);
+    if (patience_s <= 0) give_up(what);
+    before = now;
+  }
 }
 
 void Communicator::give_up(const std::string& what) {

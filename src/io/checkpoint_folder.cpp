@@ -23,10 +23,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStep = "step_";
 // The kinds of hidden names in a checkpoints folder; remove_stale_temporaries knows no others.
-constexpr std::string_view kWriting = ".tmp_";      // being written by a CheckpointWriter
-constexpr std::string_view kReplaced = ".old_";     // moved aside while its replacement takes the name
-constexpr std::string_view kDeleted = ".deleted_";  // being removed
-constexpr const char* kNewLatest = ".tmp_latest";   // the symlink before it is renamed to `latest`
+constexpr std::string_view kWriting = ".tmp_";         // being written by a CheckpointWriter
+constexpr std::string_view kReplaced = ".old_";        // moved aside while its replacement takes the name
+constexpr std::string_view kDeleted = ".deleted_";     // being removed
+constexpr std::string_view kDiscarded = "discarded_";  // of a continuation that a resumed run has left
+constexpr const char* kNewLatest = ".tmp_latest";      // the symlink before it is renamed to `latest`
 
 std::string join(const std::string& dir, std::string_view a, std::string_view b = "") {
   return (fs::path(dir) / fmt::format("{}{}", a, b)).string();
@@ -155,14 +156,19 @@ std::vector<int64_t> list_checkpoints(const std::string& dir) {
   return steps;
 }
 
+std::vector<std::string> checkpoints_to_resume(const std::string& dir) {
+  std::vector<int64_t> steps = list_checkpoints(dir);
+  std::reverse(steps.begin(), steps.end());
+  if (const auto latest = step_of_latest(dir))
+    std::stable_partition(steps.begin(), steps.end(), [&](int64_t step) { return step == *latest; });
+  std::vector<std::string> folders;
+  for (const int64_t step : steps) folders.push_back(join(dir, checkpoint_name(step)));
+  return folders;
+}
+
 std::optional<std::string> latest_checkpoint(const std::string& dir) {
-  if (const auto step = step_of_latest(dir)) {
-    const std::string folder = join(dir, checkpoint_name(*step));
-    if (is_complete(folder)) return folder;
-  }
-  const std::vector<int64_t> steps = list_checkpoints(dir);
-  if (steps.empty()) return std::nullopt;
-  return join(dir, checkpoint_name(steps.back()));
+  const std::vector<std::string> folders = checkpoints_to_resume(dir);
+  return folders.empty() ? std::nullopt : std::optional(folders.front());
 }
 
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every) {
@@ -186,6 +192,29 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
   }
 }
 
+std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step) {
+  std::vector<std::string> aside;
+  for (const int64_t later : list_checkpoints(dir)) {
+    if (later <= step) continue;
+    aside.push_back(join(dir, kDiscarded, checkpoint_name(later)));
+    remove_tree(aside.back());
+    rename_or_throw(join(dir, checkpoint_name(later)), aside.back());
+  }
+  if (!aside.empty()) fsync_directory(dir);
+  return aside;
+}
+
+void remove_discarded(const std::string& dir) {
+  for (const std::string& name : names_in(dir)) {
+    if (!name.starts_with(kDiscarded) || !step_of(name.substr(kDiscarded.size()))) continue;
+    try {
+      remove_checkpoint(dir, name);
+    } catch (const RunError& error) {
+      log::warn("a discarded checkpoint stays: {}", error.what());
+    }
+  }
+}
+
 void remove_stale_temporaries(const std::string& dir) {
   for (const std::string& name : names_in(dir)) {
     const std::string path = join(dir, name);
@@ -199,7 +228,8 @@ void remove_stale_temporaries(const std::string& dir) {
     }
     const bool temporary = name == kNewLatest || name.starts_with(fmt::format("{}{}", kWriting, kStep)) ||
                            name.starts_with(fmt::format("{}{}", kReplaced, kStep)) ||
-                           name.starts_with(fmt::format("{}{}", kDeleted, kStep));
+                           name.starts_with(fmt::format("{}{}", kDeleted, kStep)) ||
+                           name.starts_with(fmt::format("{}{}{}", kDeleted, kDiscarded, kStep));
     if (temporary) remove_tree(path);
   }
 }

@@ -30,7 +30,7 @@ Mapping map_file(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for ever.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) throw InputError({.where = path, .what = "cannot open the file", .got = std::strerror(errno)});
-  struct stat info {};
+  struct stat info{};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   const auto bytes = regular ? static_cast<size_t>(info.st_size) : 0;
   void* address = bytes >= 8 ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
@@ -134,6 +134,7 @@ size_t safetensors_dtype_bytes(const std::string& dtype) {
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   Mapping file = map_file(path);
   mapping_ = std::move(file.data);
+  bytes_ = file.bytes;
   const auto header_bytes = load<uint64_t>(mapping_.get());
   if (header_bytes > kMaxHeaderBytes) {
     throw InputError({.where = path,
@@ -153,7 +154,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   metadata_ = std::move(header.metadata);
   for (HeaderEntry& e : header.entries) {
     index_.emplace(e.name, tensors_.size());
-    tensors_.push_back({std::move(e.name), std::move(e.dtype), std::move(e.shape), data + e.begin, e.end - e.begin});
+    tensors_.push_back({std::move(e.name), std::move(e.dtype), std::move(e.shape), data + e.begin, e.end - e.begin,
+                        8 + header_bytes + e.begin});
   }
 }
 
@@ -180,6 +182,7 @@ TensorView row_range(const TensorView& view, int64_t first, int64_t count) {
   TensorView rows = view;
   rows.shape[0] = count;
   rows.data += static_cast<size_t>(first) * row_bytes;
+  rows.offset += static_cast<size_t>(first) * row_bytes;
   rows.bytes = static_cast<size_t>(count) * row_bytes;
   return rows;
 }

@@ -60,21 +60,17 @@ void write_as_bf16(FileWriter& file, const float* values, size_t count) {
   }
 }
 
-// Sorts the tensors as they lie in the file; the header that comes before them there.
-std::string sort_and_make_header(std::vector<TensorToWrite>& tensors, std::map<std::string, std::string> metadata) {
+// Sorts the tensors as they lie in the file; what comes before them there: the length of the header and the header.
+std::string sort_and_make_beginning(std::vector<TensorToWrite>& tensors, std::map<std::string, std::string> metadata) {
   check_names(tensors);
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const size_t a_bytes = safetensors_dtype_bytes(a.dtype), b_bytes = safetensors_dtype_bytes(b.dtype);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
   });
   metadata["format"] = "pt";  // several readers refuse files that do not say so
-  return header_text(tensors, metadata);
-}
-
-void write_header(FileWriter& file, const std::string& header) {
+  const std::string header = header_text(tensors, metadata);
   const uint64_t length = header.size();
-  file.write(&length, sizeof length);
-  file.write(header.data(), header.size());
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header;
 }
 
 }  // namespace
@@ -82,57 +78,29 @@ void write_header(FileWriter& file, const std::string& header) {
 void write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                        std::map<std::string, std::string> metadata) {
   for (const TensorToWrite& t : tensors)
-    DITRAIN_CHECK(t.data != nullptr || t.load || checked_bytes(t) == 0, "no data for " + t.name);
-  const std::string header = sort_and_make_header(tensors, std::move(metadata));
+    DITRAIN_CHECK(t.data != nullptr || checked_bytes(t) == 0, "no data for " + t.name);
+  const std::string begin = sort_and_make_beginning(tensors, std::move(metadata));
   FileWriter file(path);
-  write_header(file, header);
+  file.write(begin.data(), begin.size());
   for (const TensorToWrite& t : tensors) {
     const uint64_t bytes = checked_bytes(t);
-    const void* data = t.load ? t.load() : t.data;
     if (t.f32_to_bf16)
-      write_as_bf16(file, static_cast<const float*>(data), bytes / sizeof(BFloat16));
+      write_as_bf16(file, static_cast<const float*>(t.data), bytes / sizeof(BFloat16));
     else
-      file.write(data, bytes);
+      file.write(t.data, bytes);
   }
   file.finish();
 }
 
-struct SafetensorsWriter::State {
-  explicit State(const std::string& path) : file(path) {}
-  struct Place {
-    uint64_t offset, bytes;
-  };
-  FileWriter file;
-  std::map<std::string, Place> missing = {};
-};
-
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorToWrite> tensors,
-                                     std::map<std::string, std::string> metadata) {
-  const std::string header = sort_and_make_header(tensors, std::move(metadata));
-  state_ = std::make_unique<State>(path);
-  write_header(state_->file, header);
-  const uint64_t begin = state_->file.bytes_written();
-  uint64_t end = begin;
+SafetensorsLayout lay_out_safetensors(std::vector<TensorToWrite> tensors, std::map<std::string, std::string> metadata) {
+  SafetensorsLayout layout{.begin = sort_and_make_beginning(tensors, std::move(metadata)), .places = {}, .bytes = 0};
+  layout.bytes = layout.begin.size();
   for (const TensorToWrite& t : tensors) {
-    DITRAIN_CHECK(!t.f32_to_bf16, "conversion of " + t.name);
-    state_->missing[t.name] = {end, checked_bytes(t)};
-    end += checked_bytes(t);
+    const uint64_t bytes = checked_bytes(t);
+    layout.places[t.name] = {layout.bytes, bytes};
+    layout.bytes += bytes;
   }
-  state_->file.extend(end - begin);
-}
-
-SafetensorsWriter::~SafetensorsWriter() = default;
-
-void SafetensorsWriter::write(const std::string& name, const void* data) {
-  const auto place = state_->missing.find(name);
-  DITRAIN_CHECK(place != state_->missing.end(), "tensor " + name + " is not expected, or comes twice");
-  state_->file.overwrite(place->second.offset, data, place->second.bytes);
-  state_->missing.erase(place);
-}
-
-void SafetensorsWriter::finish() {
-  DITRAIN_CHECK(state_->missing.empty(), "tensor " + state_->missing.begin()->first + " is missing");
-  state_->file.finish();
+  return layout;
 }
 
 }  // namespace ditrain::io

@@ -65,6 +65,11 @@ size_t MemoryPlan::total() const {
   return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
 }
 
+size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements) {
+  if (!config.async) return 0;
+  return std::min(4 * sizeof(float) * size_t(state_elements), size_t(config.buffer_gib * 0x1p30));
+}
+
 nn::PassOptions pass_options(const config::Config& config) {
   return {.recompute = config.train.recompute, .precision = config.train.precision};
 }
@@ -98,6 +103,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size) {
                  size_t(config.data.queue_batches + 1) * samples * image},
                 {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
                 {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+                {"checkpoint buffer", "checkpoint.buffer_gib, or the whole state",
+                 checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements())},
                 {"samples, validation", "", sampling_bytes(model, config, world_size)},
                 {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;

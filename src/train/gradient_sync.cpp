@@ -13,11 +13,18 @@ namespace {
 constexpr int kLosses = 3;  // loss, mse and vb
 
 // StepFacts as numbers whose sums over ranks mean the same; losses first.
-using Numbers = std::array<double, kLosses + 4>;
+using Numbers = std::array<double, kLosses + 5>;
 Numbers numbers_of(const StepFacts& f) {
-  return {f.loss, f.mse, f.vb, f.bad_files, double(f.stop), double(f.checkpoint), double(f.peak_too_low)};
+  return {f.loss,
+          f.mse,
+          f.vb,
+          f.bad_files,
+          double(f.stop),
+          double(f.checkpoint),
+          double(f.peak_too_low),
+          double(f.writes_checkpoint)};
 }
-StepFacts facts_of(const Numbers& n) { return {n[0], n[1], n[2], n[3], n[4] > 0, n[5] > 0, n[6] > 0}; }
+StepFacts facts_of(const Numbers& n) { return {n[0], n[1], n[2], n[3], n[4] > 0, n[5] > 0, n[6] > 0, n[7] > 0}; }
 
 // Losses along the tree, all else one by one.
 Numbers tree_sums(const double* terms, int64_t n) {
@@ -133,11 +140,12 @@ void GradientSync::exchange(StepFacts& facts) {
   facts = facts_of(numbers);
   if (group_ == nullptr) return;
   // Ranks that share a replica have the same losses, but signals of their own.
-  constexpr uint64_t kStop = 1, kCheckpoint = 2, kPeakTooLow = 4;
-  const uint64_t mine =
-      (facts.stop ? kStop : 0) | (facts.checkpoint ? kCheckpoint : 0) | (facts.peak_too_low ? kPeakTooLow : 0);
+  constexpr uint64_t kStop = 1, kCheckpoint = 2, kPeakTooLow = 4, kWrites = 8;
+  const uint64_t mine = (facts.stop ? kStop : 0) | (facts.checkpoint ? kCheckpoint : 0) |
+                        (facts.peak_too_low ? kPeakTooLow : 0) | (facts.writes_checkpoint ? kWrites : 0);
   const uint64_t any = group_->communicator().allreduce_or(mine);
   facts.stop = any & kStop, facts.checkpoint = any & kCheckpoint, facts.peak_too_low = any & kPeakTooLow;
+  facts.writes_checkpoint = any & kWrites;
 }
 
 double GradientSync::norm() {

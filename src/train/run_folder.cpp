@@ -1,7 +1,17 @@
 #include "ditrain/train/run_folder.hpp"
 
-#include <filesystem>
+#include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -10,6 +20,44 @@
 namespace ditrain::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Host, process, job and start, as one line.
+std::string this_run() {
+  std::array<char, 256> host{}, start{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::strftime(start.data(), start.size(), "%F %T %z", ::localtime_r(&now, &parts));
+  std::string job;
+  for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
+    if (const char* id = std::getenv(name); id != nullptr && job.empty()) job = fmt::format(", job {}", id);
+  return fmt::format("host {}, process {}{}, since {}\n", host.data(), ::getpid(), job, start.data());
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + "/.lock") {
+  const double start = now_s();
+  io::FileLock::Attempt attempt = lock_.try_lock();
+  for (bool said = false; attempt == io::FileLock::Attempt::kHeldByOther && now_s() - start < patience_s;) {
+    if (!std::exchange(said, true))
+      log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, lock_.holder(),
+                patience_s);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    attempt = lock_.try_lock();
+  }
+  if (attempt == io::FileLock::Attempt::kHeldByOther)
+    throw InputError({.where = "output",
+                      .what = folder + " is used by a run that is alive: " + lock_.holder(),
+                      .expected = "one run per folder",
+                      .hint = "--out with another folder, or ending that run first"});
+  if (attempt == io::FileLock::Attempt::kNoLocks)
+    note_ = fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder,
+                        lock_.reason());
+  lock_.describe(this_run());
+}
 
 bool holds_run(const std::string& path) {
   std::error_code ignored;

@@ -37,6 +37,7 @@ void ShardedUpdate::update(int64_t first, int64_t last, const optim::StepSetting
   const Pin<float> values(parameters_.values);
   for (int64_t k = first; k < last; ++k) {
     const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
+    if (saver_ != nullptr) saver_->before_update(mine.arena);
     optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
     optim::copy_as_updated(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
     send(k);

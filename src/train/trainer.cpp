@@ -15,8 +15,10 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"
@@ -41,14 +43,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says that it was measured too low
-
-// What the run starts from: a checkpoint folder, or "" for nothing.
-std::string resume_from(const TrainOptions& options) {
-  if (options.resume.empty()) return "";
-  if (options.resume != "auto") return checkpoint::find_checkpoint(options.resume);
-  return io::latest_checkpoint(options.out + "/checkpoints").value_or("");
-}
+constexpr double kPatience_s = 30;  // for a run that is ending when --resume auto comes
+constexpr double kMaxMfu = 1.02;    // a step that beats the measured peak says that it was measured too low
 
 // The run folder that a checkpoint folder belongs to, RUN/checkpoints/step_N.
 fs::path run_of(const std::string& checkpoint) {
@@ -98,8 +94,12 @@ class Run {
   void measure_peak();
   void allocate();
   void initialise_weights();
+  void next_candidate();
+  void pass_over(const std::string& folder, const std::string& why);
+  void load_or_fall_back();
   void load_checkpoint();
   void begin_folder();
+  double patience_s() const;
   int train_loop();
   StepMetrics one_step();
   bool after_step(StepMetrics& metrics, bool last);
@@ -108,6 +108,8 @@ class Run {
   void verify();
   StepFacts facts();
   void checkpoint(bool must_succeed);
+  void advance_checkpoint();
+  void judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed);
   void finish();
 
   const config::Config config_;
@@ -128,17 +130,21 @@ class Run {
   TrainStep step_;
   Trace trace_;
   std::unique_ptr<dataset::Dataset> data_;
-  std::unique_ptr<RunFolder> folder_;  // on rank 0
-  std::string resumed_;                // checkpoint folder; "": a new run
+  std::optional<RunLock> lock_;          // on rank 0
+  std::unique_ptr<RunFolder> folder_;    // on rank 0
+  std::string resumed_;                  // checkpoint folder; "": a new run
+  std::vector<std::string> candidates_;  // on rank 0: it, and those to fall back to
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
-  PhaseLog beside_;               // beside the steps, since the last line of metrics: samples, checkpoints, comparisons
-  StepFacts agreed_;              // of the last step, by all ranks
-  double last_mfu_ = 0;           // of this rank
-  int64_t checkpoint_step_ = -1;  // the last one written
-  int64_t verified_step_ = -1;    // the last one after which the replicas were compared
-  int64_t first_step_ = 0;        // of the loop
-  double peak_flops_ = 0;         // of all ranks together
+  PhaseLog beside_;      // beside the steps, since the last line of metrics: samples, checkpoints, comparisons
+  StepFacts agreed_;     // of the last step, by all ranks
+  double last_mfu_ = 0;  // of this rank
+  std::unique_ptr<checkpoint::CheckpointSaver> saver_;
+  int64_t checkpoint_step_ = -1;  // the last one begun
+  double checkpoint_start_s_ = 0;
+  int64_t verified_step_ = -1;  // the last one after which the replicas were compared
+  int64_t first_step_ = 0;      // of the loop
+  double peak_flops_ = 0;       // of all ranks together
   DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   PhaseTimes total_;
@@ -153,19 +159,79 @@ void Run::open() {
   }
   data_ = plan::open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
+    const bool named = !options_.resume.empty() && options_.resume != "auto";
+    if (named) candidates_ = {checkpoint::find_checkpoint(options_.resume)};
+    io::make_output_folder(options_.out);
+    lock_.emplace(options_.out, options_.resume == "auto" ? kPatience_s : 0);
+    if (!lock_->note().empty()) placement_.notes.push_back(lock_->note());
     if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
-    resumed_ = resume_from(options_);
+    if (options_.resume == "auto") candidates_ = io::checkpoints_to_resume(options_.out + "/checkpoints");
+    next_candidate();
     if (!resumed_.empty() && holds_run(options_.out) && run_of(resumed_) != fs::weakly_canonical(options_.out))
       throw InputError({.where = "output",
                         .what = options_.out + " holds another run than " + resumed_,
                         .expected = "the folder of the resumed run, or a new one"});
-    if (!resumed_.empty())
-      config::check_resume(config::parse_config(checkpoint::read_checkpoint_state(resumed_).config_yaml, resumed_),
-                           config_);
     folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
     log::open_file(options_.out + "/log.txt");
   }
   resumed_ = dist::broadcast_text(comm_, resumed_);
+}
+
+// On rank 0: the next checkpoint to start from whose state can be read and is of this config.
+void Run::next_candidate() {
+  for (resumed_.clear(); resumed_.empty() && !candidates_.empty();) {
+    const std::string folder = candidates_.front();
+    checkpoint::CheckpointState state;
+    try {
+      state = checkpoint::read_checkpoint_state(folder);
+    } catch (const InputError& e) {
+      pass_over(folder, e.what());
+      continue;
+    }
+    config::check_resume(config::parse_config(state.config_yaml, folder), config_);
+    resumed_ = folder;
+  }
+}
+
+// On rank 0: goes on to the candidate after a damaged one. Errors: InputError if it is the only one that was asked for,
+// or the last.
+void Run::pass_over(const std::string& folder, const std::string& why) {
+  candidates_.erase(candidates_.begin());
+  if (options_.resume != "auto") {
+    const std::string intact = checkpoint::newest_intact_beside(folder);
+    throw InputError({.where = "resume",
+                      .what = folder + " is damaged: " + why,
+                      .hint = intact.empty() ? "another checkpoint: none beside it is intact" : "--resume " + intact});
+  }
+  if (candidates_.empty())
+    throw InputError({.where = "resume",
+                      .what = "no checkpoint in " + options_.out + " is intact; the last one: " + why,
+                      .hint = "--out with another folder, to start anew"});
+  log::warn("{} is damaged and passed over: {}", folder, why);
+}
+
+// Collective. A checkpoint that any rank finds damaged is passed over.
+void Run::load_or_fall_back() {
+  while (!resumed_.empty()) {
+    std::string damage;
+    try {
+      load_checkpoint();
+    } catch (const InputError& e) {
+      damage = e.what();
+    }
+    std::string problem;
+    if (leader())
+      for (const std::string& of_rank : comm_.gather_strings(damage)) problem = problem.empty() ? of_rank : problem;
+    else
+      comm_.gather_strings(damage);
+    problem = dist::broadcast_text(comm_, problem);
+    if (problem.empty()) return;
+    if (leader()) {
+      pass_over(resumed_, problem);
+      next_candidate();
+    }
+    resumed_ = dist::broadcast_text(comm_, resumed_);
+  }
 }
 
 // What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
@@ -244,6 +310,19 @@ void Run::allocate() {
   const std::string refusal = plan::spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
   if (!refusal.empty()) placement_.notes.push_back(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
+  checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
+  if (!plan_.gradients.sharded && groups_.data().rank() != 0) mine.parts.clear();  // the first replica writes
+  if (!leader()) mine.frozen = false, mine.whole_parameters = plan_.gradients.sharded;
+  saver_ = std::make_unique<checkpoint::CheckpointSaver>(
+      checkpoint::CheckpointSaver::Setup{
+          .checkpoints_dir = options_.out + "/checkpoints",
+          .config = config_.checkpoint,
+          .mine = mine,
+          .buffer_bytes =
+              mine.parts.empty() ? 0 : plan::checkpoint_buffer_bytes(config_.checkpoint, step_.state_elements()),
+          .pus = placement_.helper_pus},
+      model_.parameters(), comm_, ctx_);
+  step_.sync().state().set_saver(saver_.get());
   const dist::Engine* engine = step_.sync().engine();
   if (engine == nullptr) return;
   log::info("{}", engine->description());
@@ -256,7 +335,7 @@ void Run::initialise_weights() {
   nn::initialise(model_, uint64_t(config_.train.seed));
   if (const std::string& from = config_.train.init_from; !from.empty()) {
     checkpoint::load_weights(fs::is_regular_file(from) ? from : checkpoint::find_checkpoint(from) + "/ema.safetensors",
-                             parameters, parameters.values);
+                             parameters, parameters.values, placement_.helper_pus);
     log::info("weights: {}", from);
   }
   step_.keep(parameters.values, parameters.ema);
@@ -264,8 +343,9 @@ void Run::initialise_weights() {
 
 void Run::load_checkpoint() {
   const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(resumed_);
-  checkpoint::load_training_state(resumed_, model_.parameters(),
-                                  [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); });
+  checkpoint::load_training_state(
+      resumed_, model_.parameters(), [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); },
+      placement_.helper_pus);
   progress_ = {state.step, state.optimizer_step, state.skipped_steps};
   checkpoint_step_ = state.step;
   if (state.isa != kernels::chosen_isa())
@@ -285,13 +365,10 @@ void Run::begin_folder() {
   folder_->write("topology.txt", topology_);
   const int64_t lines = discard_metrics_after(options_.out, progress_.step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
-  for (const int64_t step : io::list_checkpoints(folder_->checkpoints())) {
-    if (step <= progress_.step) continue;
-    const fs::path dir = folder_->checkpoints(), aside = dir / ("discarded_" + io::checkpoint_name(step));
-    fs::remove_all(aside);
-    fs::rename(dir / io::checkpoint_name(step), aside);
-    log::info("checkpoint of step {} renamed to {}", step, aside.string());
-  }
+  for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), progress_.step))
+    log::info("a checkpoint after step {} is now {}; {}", progress_.step, aside,
+              config_.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
+                                                : "it goes when the next one is whole");
 }
 
 StepMetrics Run::one_step() {
@@ -338,43 +415,54 @@ StepFacts Run::facts() {
   return {.bad_files = double(data_->bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
           .checkpoint = (flags & platform::kCheckpointRequested) != 0,
-          .peak_too_low = last_mfu_ > kMaxMfu};
+          .peak_too_low = last_mfu_ > kMaxMfu,
+          .writes_checkpoint = saver_->waits()};
 }
 
+// Begins the checkpoint of this step; one that was begun before is over first. `must_succeed`: returns when it is
+// whole.
 void Run::checkpoint(bool must_succeed) {
-  if (checkpoint_step_ == progress_.step) return;
-  DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
-  verify();
-  const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 writes
+  const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as a disk takes
   const PhaseTimer timer(beside_, Phase::kCheckpoint);
-  std::string problem;
-  checkpoint::WholeState whole;
-  if (plan_.gradients.sharded) whole = [this](const Tensor& state) -> const Tensor& { return step_.whole(state); };
-  if (leader()) try {
-      const checkpoint::CheckpointState state{.step = progress_.step,
-                                              .optimizer_step = progress_.optimizer_step,
-                                              .skipped_steps = progress_.skipped_steps,
-                                              .world_size = comm_.world_size(),
-                                              .isa = kernels::chosen_isa(),
-                                              .kernels = kernels::dispatch_report(),
-                                              .version = kVersion,
-                                              .config_yaml = config::to_yaml(config_)};
-      log::info("checkpoint: {}", checkpoint::save_checkpoint(folder_->checkpoints(), state, model_.parameters(),
-                                                              config_.checkpoint, groups_.tensor(), whole));
-    } catch (const RunError& e) {
-      problem = e.what();
-    }
-  else if (groups_.tensor() && groups_.data().rank() == 0)
-    checkpoint::help_save_checkpoint(*groups_.tensor(), model_.parameters());
-  else
-    checkpoint::accompany_checkpoint(model_.parameters(), whole);
-  const bool failed = comm_.allreduce_or(problem.empty() ? 0 : 1) != 0;
-  if (!failed) checkpoint_step_ = progress_.step;
-  if (failed && must_succeed)
+  if (checkpoint_step_ != progress_.step) {
+    DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
+    verify();
+    judge(saver_->finish(), false);
+    checkpoint_step_ = progress_.step;
+    checkpoint_start_s_ = now_s();
+    judge(saver_->start({.step = progress_.step,
+                         .optimizer_step = progress_.optimizer_step,
+                         .skipped_steps = progress_.skipped_steps,
+                         .world_size = comm_.world_size(),
+                         .isa = kernels::chosen_isa(),
+                         .kernels = kernels::dispatch_report(),
+                         .version = kVersion,
+                         .config_yaml = config::to_yaml(config_)}),
+          must_succeed);
+  }
+  if (must_succeed || !config_.checkpoint.async) judge(saver_->finish(), must_succeed);
+}
+
+// Collective, when no rank works on the checkpoint that is being written.
+void Run::advance_checkpoint() {
+  const PatienceScope no_limit(comm_, groups_, 0);
+  const PhaseTimer timer(beside_, Phase::kCheckpoint);
+  judge(saver_->advance(), false);
+}
+
+// A checkpoint that is over, if there is one, on all ranks alike.
+void Run::judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed) {
+  if (!outcome) return;
+  if (outcome->problem.empty()) {
+    log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - checkpoint_start_s_);
+    return;
+  }
+  if (checkpoint_step_ == outcome->step) checkpoint_step_ = -1;  // not there: the next request tries again
+  if (must_succeed || config_.checkpoint.on_error == config::OnCheckpointError::kStop)
     throw RunError({.where = "checkpoint",
-                    .what = "step " + std::to_string(progress_.step) + " could not be written: " + problem,
+                    .what = "step " + std::to_string(outcome->step) + " could not be written: " + outcome->problem,
                     .hint = "making room, then --resume auto: earlier checkpoints are intact"});
-  if (failed && leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", problem);
+  if (leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", outcome->problem);
 }
 
 // Samples and validation at their intervals and at the end. Returns whether there were any.
@@ -418,16 +506,23 @@ void Run::report(StepMetrics& m, bool last) {
     log::progress_line(progress_text(m, config_.train.steps, left));
 }
 
-// A rank that waits longer than dist.timeout_s ends the run, but where it waits for what rank 0 does alone.
+// How long a step may wait for another rank.
+double Run::patience_s() const {
+  constexpr double kLeast_s = 300, kSteps = 30;
+  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));
+}
+
+// A rank that waits longer than its patience ends the run, but where it waits for what rank 0 does alone.
 int Run::train_loop() {
-  const PatienceScope limit(comm_, groups_, config_.dist.timeout_s);
   while (progress_.step < config_.train.steps) {
+    const PatienceScope limit(comm_, groups_, patience_s());
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {
       const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
       if (config_.train.on_non_finite == config::OnNonFinite::kStop) {
         report(m, true);
+        judge(saver_->finish(), false);
         throw RunError({.where = "training",
                         .what = what,
                         .hint =
@@ -442,6 +537,7 @@ int Run::train_loop() {
     const bool stop = agreed_.stop && !last;
     const bool wanted = agreed_.checkpoint ||
                         (config_.checkpoint.every_steps > 0 && progress_.step % config_.checkpoint.every_steps == 0);
+    if (saver_->is_writing() && !agreed_.writes_checkpoint) advance_checkpoint();
     report(m, last || stop);  // before the checkpoint: what that holds has its line
     if (last || stop || wanted) checkpoint(last || stop);
     if (stop) {
@@ -501,7 +597,7 @@ int Run::run() {
             comm_.world_size() * team_.num_workers(), peak_flops_ * 1e-9);
   allocate();
   check_fallbacks();
-  resumed_.empty() ? initialise_weights() : load_checkpoint();
+  resumed_.empty() ? initialise_weights() : load_or_fall_back();
   check_same_start();
   if (leader()) begin_folder();
   const int64_t share = config_.train.global_batch / groups_.data().world_size();

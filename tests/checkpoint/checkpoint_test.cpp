@@ -1,98 +1,230 @@
-// Checkpoints of states of which this rank keeps a part.
+// Checkpoints written beside an update of the state, read back, damaged and told apart.
 #include "ditrain/checkpoint/checkpoint.hpp"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/nn/dit.hpp"
 #include "io/file_size_limit.hpp"
+#include "support/files.hpp"
 #include "support/random_tensor.hpp"
+#include "support/save_checkpoint.hpp"
 #include "support/small_config.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 using autograd::ParameterStore;
+using Catch::Contains;
+using checkpoint::CheckpointSaver;
+namespace fs = std::filesystem;
 
 namespace {
 
-/// A store that keeps the last quarter of its states, and these states whole, as if other ranks had the rest.
-struct Part {
-  Part() : model(small_config().model) {
+/// A model of some MB with random weights and states.
+struct State {
+  explicit State(int64_t width = 96) : model(config(width).model), team({.num_workers = 2}), ctx(team) {
     ParameterStore& p = model.parameters();
-    n = p.arena_size(), kept = n / 4;
-    p.allocate(ParameterStore::For::kTraining, DType::kF32, memory::system_memory(), nullptr, kept);
-    // Whole arenas with zeros between parameters, as training has them.
-    for (uint64_t seed : {1, 2, 3}) {
-      whole.emplace_back(Shape{n});
+    p.allocate(ParameterStore::For::kTraining);
+    for (const Tensor* arena : arenas())
       for (const autograd::Parameter* q : p.state_dict())
-        if (q->trainable) copy(random_tensor(q->shape, seed), p.view(whole.back(), *q));
-    }
-    for (size_t i = 0; i < 3; ++i) keep(whole[i], *states()[i]);
-    copy(whole[0], p.values);
+        if (q->trainable) copy(random_tensor(q->shape, seed++), p.view(*arena, *q));
   }
-  std::vector<Tensor*> states() {
+  static config::Config config(int64_t width) {
+    config::Config c = small_config();
+    c.model.hidden_size = width;
+    return c;
+  }
+  std::vector<const Tensor*> arenas() {
     ParameterStore& p = model.parameters();
-    return {&p.ema, &p.exp_avg, &p.exp_avg_sq};
+    return {&p.values, &p.ema, &p.exp_avg, &p.exp_avg_sq};
   }
-  void keep(const Tensor& from, const Tensor& state) const { copy(from.slice(n - kept, {kept}), state); }
-  /// Counts what it is asked for, in order.
-  checkpoint::WholeState gather(std::vector<size_t>& asked) {
-    return [this, &asked](const Tensor& state) -> const Tensor& {
-      for (size_t i = 0; i < 3; ++i)
-        if (states()[i] == &state) asked.push_back(i);
-      return whole.at(asked.back());
-    };
+  std::vector<std::vector<float>> values() {
+    std::vector<std::vector<float>> all;
+    for (const Tensor* arena : arenas()) all.push_back(to_vector(*arena));
+    return all;
+  }
+  CheckpointSaver::Setup setup(const std::string& dir, size_t buffer_bytes = 0) {
+    return {.checkpoints_dir = dir,
+            .config = {},
+            .mine = {.parts = {{{0, model.parameters().arena_size()}, 0}}},
+            .buffer_bytes = buffer_bytes};
+  }
+  /// Writes a checkpoint of step 3 and returns its folder.
+  std::string save(const std::string& dir) { return save_checkpoint(dir, at_step(3), model.parameters()); }
+  static checkpoint::CheckpointState at_step(int64_t step) {
+    return {.step = step, .optimizer_step = step, .isa = "x", .kernels = "y", .version = "z", .config_yaml = "c: 1"};
   }
 
+  uint64_t seed = 1;
   nn::Dit model;
-  int64_t n = 0, kept = 0;
-  std::vector<Tensor> whole;
+  parallel::Team team;
+  ops::Context ctx;
+  std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
 };
 
-const std::vector<size_t> kAll = {0, 1, 2};
+void flip_bit(const std::string& path, uint64_t bit) {
+  std::string content = get_file(path);
+  content[bit / 8] = char(content[bit / 8] ^ (1 << bit % 8));
+  put_file(path, content);
+}
 
 }  // namespace
 
-TEST_CASE("a checkpoint of parts is that of the whole, and any part can be read from it") {
+TEST_CASE("a checkpoint holds the state as it was, though updates go on while it is written") {
+  const size_t buffer = GENERATE(size_t{0}, size_t{1} << 18, size_t{64} << 20);
+  CAPTURE(buffer);
   TemporaryFolder folder;
-  Part part;
-  std::vector<size_t> asked, elsewhere;
-  checkpoint::CheckpointState state;
-  state.step = 3;
-  const std::string saved = checkpoint::save_checkpoint(folder / "checkpoints", state, part.model.parameters(), {},
-                                                        nullptr, part.gather(asked));
-  CHECK(asked == kAll);
-  checkpoint::accompany_checkpoint(part.model.parameters(), part.gather(elsewhere));
-  CHECK(elsewhere == kAll);
-
-  nn::Dit full(small_config().model);
-  full.parameters().allocate(ParameterStore::For::kTraining);
-  checkpoint::load_training_state(saved, full.parameters());
-  CHECK(to_vector(full.parameters().ema) == to_vector(part.whole[0]));
-  CHECK(to_vector(full.parameters().exp_avg) == to_vector(part.whole[1]));
-  CHECK(to_vector(full.parameters().exp_avg_sq) == to_vector(part.whole[2]));
-
-  Part again;
-  for (const Tensor* t : again.states()) fill_zero(*t);
-  checkpoint::load_training_state(saved, again.model.parameters(),
-                                  [&](const Tensor& whole, const Tensor& kept) { again.keep(whole, kept); });
-  for (size_t i = 0; i < 3; ++i) CHECK(to_vector(*again.states()[i]) == to_vector(*part.states()[i]));
+  State state(192);
+  const auto before = state.values();
+  CheckpointSaver saver(state.setup(folder / "c", buffer), state.model.parameters(), *state.comm, state.ctx);
+  REQUIRE_FALSE(saver.start(State::at_step(3)));
+  const int64_t n = state.model.parameters().arena_size(), slice = n / 7 + 1;
+  for (int64_t end = n; end > 0; end -= slice) {  // as updates come: from the arenas' end
+    const parallel::Range range{std::max<int64_t>(0, end - slice), end};
+    saver.before_update(range);
+    for (const Tensor* arena : state.arenas()) {
+      const Pin<float> p(*arena);
+      std::fill(p + range.begin, p + range.end, -1.0f);
+    }
+  }
+  CHECK_FALSE(saver.reads_state());
+  const auto outcome = saver.finish();
+  REQUIRE(outcome);
+  CHECK(outcome->problem.empty());
+  CHECK(outcome->step == 3);
+  CHECK(outcome->folder == folder / "c/step_00000003");
+  CHECK_NOTHROW(checkpoint::check_checkpoint(outcome->folder));
+  State again(192);
+  checkpoint::load_training_state(outcome->folder, again.model.parameters());
+  CHECK(again.values() == before);
 }
 
-TEST_CASE("a rank that cannot write a checkpoint still takes part in what the others wait for") {
-  Part part;
-  // Nothing at all, the EMA, or the moments do not fit.
-  for (const rlim_t room : {rlim_t{0}, rlim_t(part.n * 4 - 1000), rlim_t(part.n * 8 - 1000)}) {
-    CAPTURE(room);
-    TemporaryFolder folder;
-    std::vector<size_t> asked;
-    const FileSizeLimit limit(room);
-    CHECK_THROWS_AS(checkpoint::save_checkpoint(folder / "checkpoints", {}, part.model.parameters(), {}, nullptr,
-                                                part.gather(asked)),
-                    RunError);
-    CHECK(asked == kAll);
-    CHECK(std::filesystem::is_empty(folder / "checkpoints"));
+TEST_CASE("a checkpoint is whole only after all ranks have said so") {
+  TemporaryFolder folder;
+  State state;
+  CheckpointSaver saver(state.setup(folder / "c"), state.model.parameters(), *state.comm, state.ctx);
+  CHECK_FALSE(saver.is_writing());
+  CHECK_FALSE(saver.finish());
+  REQUIRE_FALSE(saver.start(State::at_step(3)));
+  CHECK(saver.is_writing());
+  CHECK(io::list_checkpoints(folder / "c").empty());
+  std::optional<checkpoint::SaveOutcome> outcome;
+  int advances = 0;
+  while (!outcome) {
+    while (saver.waits()) std::this_thread::yield();
+    outcome = saver.advance();
+    ++advances;
+  }
+  CHECK(advances == 2);  // parts, commit
+  CHECK_FALSE(saver.is_writing());
+  CHECK(io::list_checkpoints(folder / "c") == std::vector<int64_t>{3});
+}
+
+TEST_CASE("a saver that ends while it writes leaves no checkpoint, and nothing else") {
+  TemporaryFolder folder;
+  State state(192);
+  {
+    CheckpointSaver saver(state.setup(folder / "c"), state.model.parameters(), *state.comm, state.ctx);
+    REQUIRE_FALSE(saver.start(State::at_step(3)));
+  }
+  CHECK(fs::is_empty(folder / "c"));
+}
+
+TEST_CASE("a checkpoint that cannot be written is reported, and updates go on") {
+  TemporaryFolder folder;
+  State state;
+  CheckpointSaver saver(state.setup(folder / "c"), state.model.parameters(), *state.comm, state.ctx);
+  {
+    const FileSizeLimit limit(1000);
+    const auto outcome = saver.start(State::at_step(3));
+    REQUIRE(outcome);
+    CHECK_THAT(outcome->problem, Contains("model.safetensors") && Contains("File too large"));
+  }
+  CHECK(fs::is_empty(folder / "c"));
+  CHECK_FALSE(saver.is_writing());
+  saver.before_update({0, 10});
+  // The writing itself: a file that is taken away.
+  REQUIRE_FALSE(saver.start(State::at_step(4)));
+  REQUIRE(fs::remove(folder / "c/.tmp_step_00000004/ema.safetensors"));
+  const auto outcome = saver.finish();
+  REQUIRE(outcome);
+  CHECK(outcome->problem != "");
+  CHECK(fs::is_empty(folder / "c"));
+}
+
+TEST_CASE("every flipped bit of a checkpoint is found, when it is checked and when it is loaded") {
+  TemporaryFolder folder;
+  State state(32);
+  const std::string saved = state.save(folder / "c");
+  REQUIRE_NOTHROW(checkpoint::check_checkpoint(saved));
+  std::mt19937_64 random(7);
+  for (const char* file : io::kCheckpointFiles) {
+    const std::string path = saved + "/" + file;
+    const uint64_t bits = 8 * fs::file_size(path);
+    // The ends, where headers and padding are, and places between.
+    for (int i = 0; i < 40; ++i) {
+      const uint64_t bit = i < 8 ? uint64_t(i) * 9 : i < 16 ? bits - 1 - uint64_t(i - 8) * 9 : random() % bits;
+      CAPTURE(file, bit);
+      flip_bit(path, bit);
+      CHECK_THROWS_AS(checkpoint::check_checkpoint(saved), InputError);
+      CHECK_THROWS_AS(checkpoint::load_training_state(saved, state.model.parameters()), InputError);
+      flip_bit(path, bit);
+    }
+  }
+  CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
+}
+
+TEST_CASE("files of another checkpoint, shorter and longer ones are found") {
+  TemporaryFolder folder;
+  State state(32), other(32);
+  fill_zero(other.model.parameters().values);
+  const std::string saved = state.save(folder / "c"), elsewhere = other.save(folder / "d");
+  const std::string path = saved + "/model.safetensors", content = get_file(path);
+  put_file(path, get_file(elsewhere + "/model.safetensors"));
+  CHECK_THROWS_WITH(checkpoint::check_checkpoint(saved), Contains("model.safetensors") && Contains("damaged"));
+  put_file(path, content + "x");
+  CHECK_THROWS_AS(checkpoint::check_checkpoint(saved), InputError);
+  put_file(path, content.substr(0, content.size() - 1));
+  CHECK_THROWS_AS(checkpoint::check_checkpoint(saved), InputError);
+  CHECK(checkpoint::newest_intact_beside(saved).empty());
+  fs::rename(elsewhere, folder / "c/step_00000002");
+  CHECK(checkpoint::newest_intact_beside(saved) == folder / "c/step_00000002");
+}
+
+TEST_CASE("an edited state is refused, with or without checksums") {
+  TemporaryFolder folder;
+  State state(32);
+  const std::string saved = state.save(folder / "c"), path = saved + "/state.json", content = get_file(path);
+  const auto replaced = [](std::string text, const std::string& a, const std::string& b) {
+    REQUIRE_THAT(text, Contains(a));
+    return text.replace(text.find(a), a.size(), b);
+  };
+  put_file(path, replaced(content, "\"step\": 3", "\"step\": 4"));
+  CHECK_THROWS_WITH(checkpoint::read_checkpoint_state(saved), Contains("edited"));
+  // What versions without checksums wrote.
+  const std::string old = content.substr(0, content.find(",\n  \"files\"")) + "\n}\n";
+  put_file(path, old);
+  CHECK(checkpoint::read_checkpoint_state(saved).step == 3);
+  CHECK_NOTHROW(checkpoint::load_training_state(saved, state.model.parameters()));
+  CHECK_THROWS_WITH(checkpoint::check_checkpoint(saved), Contains("no checksums"));
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"\"step\": 3", "\"step\": 1e18"},
+                                                        {"\"step\": 3", "\"step\": -1"},
+                                                        {"\"step\": 3", "\"step\": \"3\""},
+                                                        {"\"step\": 3", "\"step\": 4"},  // with optimizer_step 3
+                                                        {"\"world_size\": 1", "\"world_size\": -1"},
+                                                        {"\"world_size\": 1", "\"world_size\": 0"},
+                                                        {"\"skipped_steps\": 0", "\"skipped_steps\": 4"},
+                                                        {"\"isa\": \"x\"", "\"isa\": 1"}}) {
+    CAPTURE(to);
+    put_file(path, replaced(old, from, to));
+    CHECK_THROWS_AS(checkpoint::read_checkpoint_state(saved), InputError);
   }
 }

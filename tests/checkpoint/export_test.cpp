@@ -11,6 +11,7 @@
 #include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
+#include "support/save_checkpoint.hpp"
 
 using namespace ditrain;
 using Catch::Matchers::Contains;
@@ -39,9 +40,9 @@ struct TinyRun {
     test::fill_random(parameters, parameters.values, 1);
     test::fill_random(parameters, parameters.ema, 2);
     checkpoint::CheckpointState state;
-    state.step = 40;
+    state.step = state.optimizer_step = 40;
     state.config_yaml = config::to_yaml(config);
-    checkpoint = checkpoint::save_checkpoint(folder / "run/checkpoints", state, parameters, config.checkpoint);
+    checkpoint = test::save_checkpoint(folder / "run/checkpoints", state, parameters);
   }
   std::string run() const { return folder / "run"; }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -169,6 +170,14 @@ void set_element(LooseTensor& tensor, size_t element, float value) {
   std::memcpy(tensor.data.data() + element * sizeof value, &value, sizeof value);
 }
 
+// As versions without checksums wrote it.
+void forget_checksums(const std::string& checkpoint) {
+  auto state = nlohmann::json::parse(read_file(checkpoint + "/state.json"));
+  for (const char* key : {"files", "checksum"}) state.erase(key);
+  write_file(checkpoint + "/state.json", state.dump(2) + "\n");
+}
+
+// Found without checksums.
 std::vector<Damage> damages(const std::string& other_model) {
   const auto change = [](const char* file, auto f) {
     return [=](const std::string& folder) { rewrite_tensors(folder + "/" + file, f); };
@@ -216,6 +225,7 @@ TEST_CASE("bad checkpoint: each kind of damage is named and nothing is lost") {
   const TemporaryFolder scratch;
   const std::string sound = scratch / "sound", other = scratch / "other";
   REQUIRE_EXIT(run(tiny_ditrain(sound, 2)), 0);
+  forget_checksums(checkpoint_of(sound, 2));
   REQUIRE_EXIT(run(tiny_ditrain(other, 2, sets({"model.hidden_size=48"}))), 0);
   for (const Damage& damage : damages(checkpoint_of(other, 2))) {
     CAPTURE(damage.name);
@@ -230,6 +240,76 @@ TEST_CASE("bad checkpoint: each kind of damage is named and nothing is lost") {
     CHECK(folder_content(out + "/checkpoints") == checkpoints);
     CHECK(same_file(out + "/metrics.jsonl", sound + "/metrics.jsonl"));
   }
+}
+
+TEST_CASE("bad checkpoint: resuming passes over damaged ones to the newest intact one, and says so") {
+  const TemporaryFolder scratch;
+  const std::string whole = scratch / "whole", out = scratch / "run";
+  const Args often = sets({"checkpoint.every_steps=2", "checkpoint.keep_last=0"});
+  REQUIRE_EXIT(run(tiny_ditrain(whole, 8, often)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(out, 6, often)), 0);
+  const auto flip = [&](int64_t step, const char* name) {
+    const std::string path = checkpoint_of(out, step) + "/" + name;
+    std::string content = read_file(path);
+    content[content.size() / 2] ^= 4;
+    write_file(path, content);
+  };
+  flip(6, "optimizer.safetensors");
+  flip(4, "state.json");
+  const Result verified = run(program("ditverify", {"--checkpoint", checkpoint_of(out, 6)}));
+  REQUIRE_EXIT(verified, 1);
+  REQUIRE_THAT(verified.out, Contains("ok       model.safetensors") && Contains("DAMAGED") && Contains("tensor "));
+  REQUIRE_EXIT(run(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)})), 0);
+
+  const Result named = run(tiny_ditrain(out, 8, often + Args{"--resume", checkpoint_of(out, 6)}));
+  REQUIRE_EXIT(named, 2);
+  require_texts(named, {"optimizer.safetensors", "is damaged", "--resume " + checkpoint_of(out, 2)});
+
+  const int ranks = GENERATE(1, 2);
+  const Args command = tiny_ditrain(out, 8, often + Args{"--resume", "auto"});
+  const Result resumed = run(ranks == 1 ? command : mpirun(ranks, command));
+  REQUIRE_EXIT(resumed, 0);
+  require_texts(resumed, {checkpoint_of(out, 6) + " is damaged and passed over",
+                          checkpoint_of(out, 4) + " is damaged and passed over"});
+  if (ranks == 1) REQUIRE(different_files(checkpoint_of(out, 8), checkpoint_of(whole, 8)).empty());
+  REQUIRE(steps_are_complete(read_metrics(out), 8));
+  // What lay after the intact one has gone with the next one that was whole.
+  for (const auto& entry : fs::directory_iterator(out + "/checkpoints"))
+    CHECK_FALSE(entry.path().filename().string().starts_with("discarded"));
+
+  for (const int64_t step : {2, 4, 6, 8}) flip(step, "model.safetensors");
+  const Result none = run(tiny_ditrain(out, 9, often + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(none, 2);
+  require_texts(none, {"no checkpoint in " + out + " is intact", "--out"});
+}
+
+namespace {
+
+bool has_open(pid_t process, const std::string& path) {
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/fd", gone))
+    if (fs::read_symlink(entry.path(), gone) == path) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("bad output: a second run in a folder is refused while the first one lives, and waits if it resumes") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  Process first(tiny_ditrain(out, kForEver));
+  REQUIRE(wait_until([&] { return fs::exists(out + "/metrics.jsonl") || !first.running(); }));
+  const Result second = run(tiny_ditrain(out, 4));
+  REQUIRE_EXIT(second, 2);
+  require_texts(second, {out + " is used by a run that is alive: host ", "process " + std::to_string(first.pid()),
+                         "since ", "--out with another folder"});
+  Process third(tiny_ditrain(out, 4, {"--resume", "auto"}));
+  REQUIRE(wait_until([&] { return has_open(third.pid(), out + "/.lock"); }));
+  first.send(SIGUSR2);
+  REQUIRE_EXIT(first.wait(), 75);
+  const Result waited = third.wait();
+  REQUIRE_EXIT(waited, 0);
+  REQUIRE_THAT(waited.out, Contains("waiting up to 30 s for it to end"));
 }
 
 TEST_CASE("bad checkpoint: a changed key is refused with both values, what may change may") {

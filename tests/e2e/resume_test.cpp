@@ -84,7 +84,8 @@ TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule
   }
   SECTION("in place from an earlier checkpoint: what the run had later is put aside, not mixed with the new") {
     const std::string folder = checkpoint_of(whole, 6) + "/";
-    REQUIRE_EXIT(run(tiny_ditrain(whole, 9, settings + Args{"--resume", folder})), 0);
+    const Args keep = sets({"checkpoint.keep_discarded=true"});
+    REQUIRE_EXIT(run(tiny_ditrain(whole, 9, settings + keep + Args{"--resume", folder})), 0);
     REQUIRE(steps_are_complete(read_metrics(whole), 9));
     REQUIRE(ditrain::io::list_checkpoints(whole + "/checkpoints") == std::vector<int64_t>{6, 9});
     REQUIRE(fs::exists(whole + "/checkpoints/discarded_step_00000012/model.safetensors"));

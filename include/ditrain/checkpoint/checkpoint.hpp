@@ -1,12 +1,13 @@
-// Checkpoints of a run: which tensors go into which file, and what state.json says. The folder's mechanics (temporary
-// folder, fsync, rename, `latest`) are io/checkpoint_folder.hpp.
+// Checkpoints of a run as they lie on disk: what state.json says, and how their files are found, checked and read.
+// saver.hpp writes them; the folder's mechanics (temporary folder, fsync, rename, `latest`) are
+// io/checkpoint_folder.hpp.
 #pragma once
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ditrain/autograd/parameters.hpp"
-#include "ditrain/config/config.hpp"
-#include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/checkpoint/checksums.hpp"
 
 namespace ditrain::checkpoint {
 
@@ -19,39 +20,42 @@ struct CheckpointState {
   std::string isa, kernels;  ///< what computed it; others may not continue bit for bit
   std::string version;
   std::string config_yaml;  ///< the effective config
+  CheckedFiles files = {};  ///< the checksums; empty: written by a version that had none
 };
 
-/// A moment or the EMA of a store, whole, where ranks may keep a part each; valid until the next call. Collective then.
-using WholeState = std::function<const Tensor&(const Tensor& state)>;
+/// Writes FOLDER/state.json, with a checksum of itself. Errors: RunError
+void write_checkpoint_state(const std::string& folder, const CheckpointState& state);
+
+/// Errors:   InputError if state.json is missing, truncated, changed since it was written, lacks a field or has one out
+///           of its range
+CheckpointState read_checkpoint_state(const std::string& folder);
+
 /// Takes what this rank keeps of a whole moment or EMA into that of its store.
 using KeepState = std::function<void(const Tensor& whole, const Tensor& state)>;
-
-/// Writes DIR/step_NNNNNNNN with model, ema and optimizer .safetensors and state.json, then moves `latest` and prunes.
-/// The first rank of the run does it; where it shares its replica with a group, the others of that group call
-/// help_save_checkpoint, so that files hold full tensors; with a `whole` that is collective, all other ranks call
-/// accompany_checkpoint meanwhile. Not both.
-/// Returns the folder. Errors: RunError (disk full, ...); the last good checkpoint and `latest` stay as they were
-std::string save_checkpoint(const std::string& checkpoints_dir, const CheckpointState& state,
-                            autograd::ParameterStore& parameters, const config::CheckpointConfig& config,
-                            plan::TensorGroup* group = nullptr, const WholeState& whole = {});
-void help_save_checkpoint(plan::TensorGroup& group, autograd::ParameterStore& parameters);
-void accompany_checkpoint(const autograd::ParameterStore& parameters, const WholeState& whole);
 
 /// `path` is a checkpoint folder, a folder of checkpoints or a run folder (then its latest complete one is taken).
 /// Errors:   InputError if there is none
 std::string find_checkpoint(const std::string& path);
 
-/// Errors:   InputError if state.json is missing, truncated or lacks a field
-CheckpointState read_checkpoint_state(const std::string& folder);
+/// Holds all files of a checkpoint folder against their checksums. Errors: InputError that names the file and the
+/// place; one for a checkpoint without checksums
+void check_checkpoint(const std::string& folder, const std::vector<int>& pus = {});
+
+/// The newest checkpoint beside `folder` that check_checkpoint finds intact, for advice; "": none.
+std::string newest_intact_beside(const std::string& folder);
 
 /// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store): of
 /// tensors that ranks share, the part that the store has; frozen parameters go to their own place. Works for
-/// model.safetensors, ema.safetensors and exports.
-/// Errors:   InputError that names the file and the tensor: missing, extra, of another shape, not finite, not floating
-void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena);
+/// model.safetensors, ema.safetensors and exports. Where state.json beside the file has checksums of it, what is read
+/// is held against them. `pus`: cores that read (parallel::run_jobs). Errors:   InputError that names the file and the
+/// tensor: missing, extra, of another shape, not finite, not floating,
+///           damaged
+void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena,
+                  const std::vector<int>& pus = {});
 
 /// Weights, EMA and moments of a checkpoint folder into a store allocated for training; leaves gradients undefined.
-/// `keep`: as this rank keeps them; by default whole.
-void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {});
+/// `keep`: as this rank keeps them; by default whole. Errors: as load_weights, and then the state is undefined
+void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {},
+                         const std::vector<int>& pus = {});
 
 }  // namespace ditrain::checkpoint

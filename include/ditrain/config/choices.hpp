@@ -11,6 +11,12 @@ enum class OnNonFinite { kStop, kSkip };
 inline constexpr Word<OnNonFinite> kOnNonFinite[] = {{"stop", OnNonFinite::kStop}, {"skip", OnNonFinite::kSkip}};
 constexpr std::span<const Word<OnNonFinite>> words_of(OnNonFinite) { return kOnNonFinite; }
 
+/// What a checkpoint that could not be written does: ends the run, or is warned about. The last one of a run ends it.
+enum class OnCheckpointError { kStop, kWarn };
+inline constexpr Word<OnCheckpointError> kOnCheckpointError[] = {{"stop", OnCheckpointError::kStop},
+                                                                 {"warn", OnCheckpointError::kWarn}};
+constexpr std::span<const Word<OnCheckpointError>> words_of(OnCheckpointError) { return kOnCheckpointError; }
+
 /// Who shares what: the clusters of a rank share a replica (cftp), no ranks do (dp), some ranks do (dp_tp).
 enum class Strategy { kCftp, kDp, kDpTp };
 inline constexpr Word<Strategy> kStrategies[] = {

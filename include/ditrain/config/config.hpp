@@ -63,15 +63,20 @@ struct DistConfig {
   AdalnExchange adaln = AdalnExchange::kAuto;
   bool shard_optimizer = false;  ///< moments and EMA are divided over the ranks
   bool reproducible = false;     ///< bits do not depend on the number of ranks
-  double timeout_s = 0;          ///< a step that waits longer for another rank ends the run; 0: never
-  int64_t verify_every = 0;      ///< steps between comparisons of the ranks' weights; 0: never
+  /// A step that waits longer for another rank ends the run; 0: never. None: the larger of 300 s and 30 recent steps.
+  std::optional<double> timeout_s = {};
+  int64_t verify_every = 0;  ///< steps between comparisons of the ranks' weights; 0: never
   std::optional<dist::LinkModel> simulate_link = {};
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 1000;  ///< 0: only at the end
-  int64_t keep_last = 3;       ///< 0: all
-  int64_t keep_every = 0;      ///< steps divisible by it are kept for ever; 0: none
+  int64_t every_steps = 1000;   ///< 0: only at the end
+  int64_t keep_last = 3;        ///< 0: all
+  int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
+  bool keep_discarded = false;  ///< those of a continuation that a resumed run has left
+  bool async = true;            ///< written while training goes on
+  double buffer_gib = 1;        ///< of a rank, for what an update would change before it is written
+  OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
 struct LogConfig {

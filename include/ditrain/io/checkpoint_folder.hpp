@@ -44,7 +44,11 @@ class CheckpointWriter {
 /// Steps of all complete checkpoints, increasing; empty if `dir` does not exist.
 std::vector<int64_t> list_checkpoints(const std::string& dir);
 
-/// Path of the checkpoint to go on from: what `latest` names if that is a complete checkpoint of `dir`, otherwise the
+/// Folders of the checkpoints to go on from, the best first: what `latest` names if that is a complete checkpoint of
+/// `dir`, then the complete ones by decreasing step.
+std::vector<std::string> checkpoints_to_resume(const std::string& dir);
+
+/// The first of them: what `latest` names if that is a complete checkpoint of `dir`, otherwise the
 /// complete one of the highest step; none if there is none. Temporary folders do not count.
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
@@ -52,6 +56,11 @@ std::optional<std::string> latest_checkpoint(const std::string& dir);
 /// and always the newest and the one `latest` names. A removal that is killed half way leaves no half checkpoint.
 /// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
+
+/// Moves the complete checkpoints after `step` aside, to discarded_step_*. Returns their new paths. Errors: RunError
+std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);
+/// Removes what discard_checkpoints_after moved aside. Errors: as prune_checkpoints
+void remove_discarded(const std::string& dir);
 
 /// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(): a complete checkpoint
 /// that was moved aside for its replacement, which then never came, gets its name back.

@@ -7,7 +7,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +23,7 @@ struct TensorView {
   std::vector<int64_t> shape;
   const std::byte* data;
   size_t bytes;
+  uint64_t offset = 0;  ///< of the data in the file
 
   int64_t num_elements() const;  ///< product of shape; 1 for a 0-dim tensor
 };
@@ -41,6 +41,8 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return path_; }
+  const std::byte* data() const { return mapping_.get(); }  ///< the whole file
+  size_t bytes() const { return bytes_; }
   /// All tensors in the order of their data in the file.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
@@ -52,6 +54,7 @@ class SafetensorsFile {
  private:
   std::string path_;
   std::shared_ptr<const std::byte> mapping_;
+  size_t bytes_ = 0;
   std::vector<TensorView> tensors_;
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, std::string> metadata_;
@@ -79,8 +82,6 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
   const void* data;
   bool f32_to_bf16 = false;  ///< data is f32, dtype "BF16": converted while writing (round to nearest even)
-  /// Where there is no data yet: called once, when the tensor's turn has come; the result is valid until the next call.
-  std::function<const void*()> load = {};
 };
 
 /// Writes a file that every safetensors reader accepts: tensors sorted by element size (descending), then name; header
@@ -91,24 +92,18 @@ struct TensorToWrite {
 void write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                        std::map<std::string, std::string> metadata = {});
 
-/// The same file, bit for bit, for those who never have all of its data at once: tensors come in any order.
-/// Errors:   as write_safetensors; LogicFault for a name that was not announced or comes twice, for f32_to_bf16, and
-/// for
-///           finish() before all came
-class SafetensorsWriter {
- public:
-  /// What will come; `data` of the tensors is not used.
-  SafetensorsWriter(const std::string& path, std::vector<TensorToWrite> tensors,
-                    std::map<std::string, std::string> metadata = {});
-  ~SafetensorsWriter();  ///< without finish(): removes the file
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-  void write(const std::string& name, const void* data);
-  void finish();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
+/// Where everything lies in the file that write_safetensors makes of these tensors (their `data` is not used), for
+/// those who write it in pieces.
+struct SafetensorsLayout {
+  struct Place {
+    uint64_t offset, bytes;  ///< in the file
+  };
+  std::string begin;                    ///< what comes before the data of the tensors
+  std::map<std::string, Place> places;  ///< by name
+  uint64_t bytes;                       ///< of the file
 };
+/// Errors: LogicFault as write_safetensors
+SafetensorsLayout lay_out_safetensors(std::vector<TensorToWrite> tensors,
+                                      std::map<std::string, std::string> metadata = {});
 
 }  // namespace ditrain::io

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/nn/dit.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/nn/dit.hpp"
 
 namespace ditrain::plan {
 
@@ -19,6 +19,9 @@ struct MemoryPlan {
   int64_t micro_batch = 1;
   size_t total() const;
 };
+
+/// What checkpoint.async takes of a rank that keeps so many elements of each moment: no more than it writes.
+size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements);
 
 nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
 

@@ -21,6 +21,7 @@ struct StepFacts {
   double loss = 0, mse = 0, vb = 0;  ///< of this rank's samples, then of all
   double bad_files = 0;
   bool stop = false, checkpoint = false, peak_too_low = false;
+  bool writes_checkpoint = false;  ///< and is not done with it
 };
 
 class GradientSync {

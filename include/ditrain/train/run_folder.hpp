@@ -2,9 +2,22 @@
 #pragma once
 #include <string>
 
+#include "ditrain/io/file_lock.hpp"
 #include "ditrain/train/metrics.hpp"
 
 namespace ditrain::train {
+
+/// Keeps other runs out of a run folder for as long as it lives, on all nodes that see the folder.
+class RunLock {
+ public:
+  /// Waits up to `patience_s` for a run that is ending. Errors: InputError that says who holds the folder
+  RunLock(const std::string& folder, double patience_s);
+  const std::string& note() const { return note_; }  ///< why the folder is not locked; "": it is
+
+ private:
+  io::FileLock lock_;
+  std::string note_;
+};
 
 class RunFolder {
  public:

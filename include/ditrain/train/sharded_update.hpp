@@ -33,6 +33,7 @@ class ShardedUpdate final : public StateUpdate {
   /// Collective. It lies in the gradient arena: valid until the next call or step.
   const Tensor& whole(const Tensor& state) override;
   void keep(const Tensor& whole, const Tensor& state) override;
+  std::vector<dist::Shards::Part> parts() const override { return shards_.parts(); }
 
  private:
   void send(int64_t k);

@@ -1,6 +1,7 @@
 // Who updates the weights, and where moments and EMA lie: whole on every rank, or in shards (sharded_update.hpp).
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
+#include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/train/sync_policy.hpp"
 
 namespace ditrain::train {
@@ -11,6 +12,13 @@ class StateUpdate : public SyncPolicy {
   virtual const Tensor& whole(const Tensor& state) = 0;
   /// Takes what this rank keeps of a whole arena into `state`, a moment or the EMA of the store.
   virtual void keep(const Tensor& whole, const Tensor& state) = 0;
+  /// The elements of the arenas that this rank updates, and where they lie in moments and EMA.
+  virtual std::vector<dist::Shards::Part> parts() const = 0;
+  /// Who may still read what an update is about to change; it outlives the object.
+  void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
+
+ protected:
+  checkpoint::CheckpointSaver* saver_ = nullptr;
 };
 
 /// Every rank updates all weights from the same gradients, to the same bits.
@@ -24,6 +32,7 @@ class ReplicatedUpdate final : public StateUpdate {
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
   const Tensor& whole(const Tensor& state) override { return state; }
   void keep(const Tensor& whole, const Tensor& state) override;
+  std::vector<dist::Shards::Part> parts() const override { return {{{0, grid_.n()}, 0}}; }
 
  private:
   const dist::BucketGrid grid_;

@@ -1,0 +1,68 @@
+// Checksums of the files of a checkpoint. They stand in its state.json, which has one of itself; whoever reads a file
+// of the folder holds it against them. Each covers a piece of a file, so that several threads and ranks write and check
+// a file at once.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ditrain/io/checksum.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::checkpoint {
+
+/// Bytes of a file that one writer wrote: `rows` runs of `run` bytes, the next `stride` bytes after the last.
+struct CheckedPiece {
+  uint64_t offset = 0, run = 0, rows = 1, stride = 0;
+  uint64_t checksum = 0;  ///< io::Checksum of the runs in a row
+  uint64_t bytes() const { return run * rows; }
+};
+
+struct CheckedFile {
+  uint64_t bytes = 0;
+  std::vector<CheckedPiece> pieces;  ///< by offset; together all bytes once
+};
+
+using CheckedFiles = std::map<std::string, CheckedFile>;  ///< by the file's name in the folder
+
+/// That of a file beside a state.json that has one of it. None: nothing is known of it. Errors: as
+/// read_checkpoint_state
+std::optional<CheckedFile> checks_of(const std::string& path);
+
+/// Holds an open file against its checksums, a tensor at a time.
+class FileChecker {
+ public:
+  /// Checks what lies before the tensors; both outlive the object. Errors: InputError as check
+  FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected);
+
+  /// The pieces of one tensor.
+  std::pair<const CheckedPiece*, const CheckedPiece*> pieces_of(const io::TensorView& tensor) const;
+  /// f(first byte, bytes) sees the piece in order, in parts that fit into a cache, right after the sum has; then the
+  /// sum is compared.
+  /// Errors: InputError naming the file, the offset and, if there is one, the tensor
+  template <class F>
+  void check(const CheckedPiece& piece, const std::string& tensor, const F& f) const {
+    constexpr uint64_t kInCache = uint64_t{256} << 10;
+    io::Checksum sum;
+    for (uint64_t row = 0; row < piece.rows; ++row)
+      for (uint64_t done = 0; done < piece.run; done += kInCache) {
+        const uint64_t at = piece.offset + row * piece.stride + done, n = std::min(kInCache, piece.run - done);
+        sum.add(file_.data() + at, n);
+        f(at, n);
+      }
+    if (sum.value() != piece.checksum) damaged(piece, tensor);
+  }
+
+ private:
+  [[noreturn]] void damaged(const CheckedPiece& piece, const std::string& tensor) const;
+  const io::SafetensorsFile& file_;
+  const CheckedFile& expected_;
+};
+
+/// Reads and checks all of a file, with the cores of `pus` (parallel::run_jobs). Errors: InputError as check
+void check_file(const std::string& path, const CheckedFile& expected, const std::vector<int>& pus = {});
+
+}  // namespace ditrain::checkpoint

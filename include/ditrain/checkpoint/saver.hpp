@@ -1,0 +1,94 @@
+// Writes checkpoints while training goes on. Weights, moments and EMA do not change during forward and backward, so
+// each rank streams what it has of them straight into the files of the checkpoint while the next step computes; an
+// update of the weights waits, slice by slice, only for what is not written yet and does not fit into a bounded buffer
+// (after DataStates-LLM, https://arxiv.org/abs/2406.10707). There is no second copy of the state.
+//
+//   start(step) -> each rank writes its pieces -> all have: rank 0 collects the checksums, writes state.json and gives
+//   the folder its name -> all know
+//
+// What ranks do together happens on the threads that train, between two steps; the trainer asks whether anybody still
+// works (waits), which all ranks learn with the facts of a step, and then calls advance().
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/dist/shards.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::checkpoint {
+
+class StatePins;
+class StateWriter;
+
+/// What a rank writes of the state.
+struct OwnState {
+  std::vector<dist::Shards::Part> parts = {};  ///< elements of the arenas, and where they lie in moments and EMA
+  bool whole_parameters = true;                ///< besides parameters of which ranks have a part each
+  bool frozen = true;                          ///< values that are never updated
+};
+
+/// What became of a checkpoint.
+struct SaveOutcome {
+  int64_t step = 0;
+  std::string folder;   ///< on rank 0
+  std::string problem;  ///< "": it is whole. Earlier checkpoints are intact in any case
+};
+
+class CheckpointSaver {
+ public:
+  struct Setup {
+    std::string checkpoints_dir;  ///< on a file system that all ranks see
+    config::CheckpointConfig config;
+    OwnState mine;
+    size_t buffer_bytes = 0;    ///< for copies of what an update would change; beyond them it waits
+    std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread
+  };
+  /// Rank 0 of `comm` makes folders and commits. The store is allocated for training and outlives the object.
+  CheckpointSaver(Setup setup, autograd::ParameterStore& parameters, dist::Communicator& comm, ops::Context& ctx);
+  ~CheckpointSaver();  ///< gives up a checkpoint that is being written
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  /// Collective: begins the checkpoint of the state as it is now; the one before must be over. state.files is not used.
+  /// Returns the outcome at once if not even the files could be made.
+  std::optional<SaveOutcome> start(const CheckpointState& state);
+  bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
+  /// Whether this rank is still at what advance() needs.
+  bool waits() const;
+  /// Collective, when no rank waits: the next thing that ranks do together; the outcome, once there is one.
+  std::optional<SaveOutcome> advance();
+  /// Collective: returns when the checkpoint that is being written, if any, is whole or has failed.
+  std::optional<SaveOutcome> finish();
+
+  /// Before these elements of weights, moments and EMA change: returns when a checkpoint has what it needs of them.
+  void before_update(const parallel::Range& arena);
+  /// Whether before_update has anything to do.
+  bool reads_state() const;
+
+ private:
+  enum class Phase { kIdle, kWriting, kCommitting };
+  struct Commit;
+  struct Buffer;
+  bool leads() const { return comm_.rank() == 0; }
+  SaveOutcome end(std::string problem);
+
+  const Setup setup_;
+  autograd::ParameterStore& parameters_;
+  dist::Communicator& comm_;
+  ops::Context& ctx_;
+  const std::vector<io::SafetensorsLayout> layouts_;  // of the files with tensors
+  Phase phase_ = Phase::kIdle;
+  int64_t step_ = 0;                // of the checkpoint that is being written
+  std::unique_ptr<Commit> commit_;  // of it, on rank 0
+  std::unique_ptr<Buffer> buffer_;  // from the first checkpoint on
+  std::unique_ptr<StatePins> pins_;
+  std::unique_ptr<StateWriter> writer_;  // before its pins go
+};
+
+}  // namespace ditrain::checkpoint

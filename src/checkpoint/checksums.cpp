@@ -1,0 +1,116 @@
+#include "ditrain/checkpoint/checksums.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "checksums_json.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/io/checksum.hpp"
+#include "ditrain/parallel/jobs.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Whether the piece lies in a file of that size, without a sum that overflows.
+bool lies_inside(const CheckedPiece& p, uint64_t bytes) {
+  if (p.run == 0 || p.rows == 0 || p.run > bytes || p.offset > bytes - p.run || p.rows > bytes) return false;
+  if (p.rows == 1) return true;
+  return p.stride >= p.run && p.stride <= bytes && (p.rows - 1) <= (bytes - p.run - p.offset) / p.stride;
+}
+
+}  // namespace
+
+json to_json(const std::vector<CheckedPiece>& pieces) {
+  json all = json::array();
+  for (const CheckedPiece& p : pieces) {
+    all.push_back({p.offset, p.run, io::to_hex(p.checksum)});
+    if (p.rows > 1) all.back().push_back(p.rows), all.back().push_back(p.stride);
+  }
+  return all;
+}
+
+std::vector<CheckedPiece> pieces_from_json(const json& pieces, const std::string& where) {
+  std::vector<CheckedPiece> all;
+  for (const json& p : pieces) {
+    all.push_back({.offset = p.at(0), .run = p.at(1), .checksum = io::from_hex(std::string(p.at(2)), where)});
+    if (p.size() > 3) all.back().rows = p.at(3), all.back().stride = p.at(4);
+  }
+  return all;
+}
+
+CheckedFile file_from_json(const json& j, const std::string& where) {
+  CheckedFile file{.bytes = j.at("bytes"), .pieces = pieces_from_json(j.at("pieces"), where)};
+  uint64_t covered = 0;
+  for (const CheckedPiece& p : file.pieces) {
+    if (!lies_inside(p, file.bytes))
+      throw InputError({.where = where, .what = "a checksum of bytes that are not in the file"});
+    covered += p.bytes();
+  }
+  if (covered != file.bytes)
+    throw InputError({.where = where,
+                      .what = "checksums do not cover the file",
+                      .got = fmt::format("{} bytes", covered),
+                      .expected = std::to_string(file.bytes)});
+  std::sort(file.pieces.begin(), file.pieces.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return file;
+}
+
+std::optional<CheckedFile> checks_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!fs::is_regular_file(folder + "/state.json")) return std::nullopt;
+  const CheckedFiles files = read_checkpoint_state(folder).files;
+  const auto found = files.find(fs::path(path).filename().string());
+  return found == files.end() ? std::nullopt : std::optional(found->second);
+}
+
+FileChecker::FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected)
+    : file_(file), expected_(expected) {
+  if (file.bytes() != expected.bytes)
+    throw InputError({.where = file.path(),
+                      .what = "the file has another size than when it was written",
+                      .got = fmt::format("{} bytes", file.bytes()),
+                      .expected = std::to_string(expected.bytes),
+                      .hint = "an earlier checkpoint"});
+  const uint64_t data = file.tensors().empty() ? file.bytes() : file.tensors().front().offset;
+  for (const CheckedPiece& piece : expected.pieces)
+    if (piece.offset < data) check(piece, "", [](uint64_t, uint64_t) {});
+}
+
+std::pair<const CheckedPiece*, const CheckedPiece*> FileChecker::pieces_of(const io::TensorView& tensor) const {
+  const auto before = [](const CheckedPiece& piece, uint64_t offset) { return piece.offset < offset; };
+  const CheckedPiece *begin = expected_.pieces.data(), *end = begin + expected_.pieces.size();
+  const CheckedPiece* first = std::lower_bound(begin, end, tensor.offset, before);
+  return {first, std::lower_bound(first, end, tensor.offset + tensor.bytes, before)};
+}
+
+void FileChecker::damaged(const CheckedPiece& piece, const std::string& tensor) const {
+  throw InputError(
+      {.where = file_.path(),
+       .what = fmt::format("the file is damaged: {} bytes from offset {}{} are not those that were written",
+                           piece.bytes(), piece.offset, tensor.empty() ? "" : ", of tensor " + tensor + ",")});
+}
+
+void check_file(const std::string& path, const CheckedFile& expected, const std::vector<int>& pus) {
+  const io::SafetensorsFile file(path);
+  const FileChecker checker(file, expected);
+  struct Job {
+    const io::TensorView* tensor;
+    const CheckedPiece* piece;
+  };
+  std::vector<Job> jobs;
+  for (const io::TensorView& tensor : file.tensors())
+    for (auto [piece, last] = checker.pieces_of(tensor); piece != last; ++piece) jobs.push_back({&tensor, piece});
+  parallel::run_jobs(int64_t(jobs.size()), pus, [&](int64_t i) {
+    const Job& job = jobs[size_t(i)];
+    checker.check(*job.piece, job.tensor->name, [](uint64_t, uint64_t) {});
+  });
+}
+
+}  // namespace ditrain::checkpoint

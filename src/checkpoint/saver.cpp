@@ -1,0 +1,174 @@
+#include "ditrain/checkpoint/saver.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "checksums_json.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/memory/allocator.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "state_writer.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// What a rank tells rank 0: the pieces that it wrote, by file, or why it could not.
+std::string report_of(const StateWriter& writer) {
+  std::map<std::string, std::vector<CheckedPiece>> files;
+  json report = json::object();
+  try {
+    for (const StatePiece& piece : writer.written()) files[io::kCheckpointFiles[piece.file]].push_back(piece.place);
+  } catch (const std::exception& e) {
+    report["problem"] = e.what();
+  }
+  for (const auto& [name, pieces] : files) report[name] = to_json(pieces);
+  return report.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+struct CheckpointSaver::Buffer {
+  explicit Buffer(size_t size)
+      : bytes(size), data(size == 0 ? nullptr : static_cast<std::byte*>(memory::system_memory().allocate(size))) {}
+  ~Buffer() {
+    if (data != nullptr) memory::system_memory().deallocate(data, bytes);
+  }
+  std::span<std::byte> span() { return {data, bytes}; }
+
+  const size_t bytes;
+  std::byte* data;
+};
+
+// On rank 0: from the empty folder to the whole checkpoint.
+struct CheckpointSaver::Commit {
+  Commit(const Setup& s, const CheckpointState& of) : setup(s), state(of), writer(s.checkpoints_dir, of.step) {}
+  ~Commit() {
+    if (thread.joinable()) thread.join();
+  }
+
+  void create(const std::string& name, const io::SafetensorsLayout& layout) {
+    io::PieceFile::create(writer.folder() + "/" + name, layout.begin, layout.bytes);
+    state.files[name] = {.bytes = layout.bytes,
+                         .pieces = {{.run = layout.begin.size(), .checksum = io::checksum_of(layout.begin)}}};
+  }
+
+  /// Adds what a rank reports; keeps the first problem.
+  void add(const std::string& report) {
+    const json all = json::parse(report);
+    for (const auto& [name, value] : all.items()) {
+      if (name == "problem") {
+        if (problem.empty()) problem = value;
+        continue;
+      }
+      std::vector<CheckedPiece>& pieces = state.files[name].pieces;
+      for (const CheckedPiece& piece : pieces_from_json(value, name)) pieces.push_back(piece);
+    }
+  }
+  /// In a thread of its own, unless a rank had a problem.
+  void start() {
+    if (!problem.empty()) return void(done = true);
+    thread = std::thread([this] {
+      if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
+      try {
+        run();
+      } catch (const std::exception& e) {
+        problem = e.what();
+      }
+      done = true;
+    });
+  }
+  void run() {
+    for (auto& [name, file] : state.files)
+      std::sort(file.pieces.begin(), file.pieces.end(),
+                [](const CheckedPiece& a, const CheckedPiece& b) { return a.offset < b.offset; });
+    write_checkpoint_state(writer.folder(), state);
+    writer.commit();
+    const config::CheckpointConfig& config = setup.config;
+    if (config.keep_last > 0) io::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
+    if (!config.keep_discarded) io::remove_discarded(setup.checkpoints_dir);
+  }
+
+  const Setup& setup;
+  CheckpointState state;
+  io::CheckpointWriter writer;
+  std::thread thread;
+  std::atomic<bool> done{false};
+  std::string problem;
+};
+
+CheckpointSaver::CheckpointSaver(Setup setup, autograd::ParameterStore& parameters, dist::Communicator& comm,
+                                 ops::Context& ctx)
+    : setup_(std::move(setup)), parameters_(parameters), comm_(comm), ctx_(ctx), layouts_(state_layouts(parameters)) {}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) {
+  DITRAIN_CHECK(phase_ == Phase::kIdle, "a checkpoint while the one before is being written");
+  phase_ = Phase::kWriting, step_ = state.step;
+  std::string begun[2];  // the folder to write into; the problem
+  if (leads()) try {
+      commit_ = std::make_unique<Commit>(setup_, state);
+      for (size_t i = 0; i < kTensorFiles; ++i) commit_->create(io::kCheckpointFiles[i], layouts_[i]);
+      begun[0] = commit_->writer.folder();
+    } catch (const RunError& e) {
+      begun[1] = e.what();
+    }
+  for (std::string& text : begun) text = dist::broadcast_text(comm_, text);
+  if (!begun[1].empty()) return end(begun[1]);
+  pins_ = std::make_unique<StatePins>(parameters_);
+  if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
+  writer_ = std::make_unique<StateWriter>(begun[0], pins_->pieces(layouts_, setup_.mine), buffer_->span(), setup_.pus);
+  return std::nullopt;
+}
+
+bool CheckpointSaver::waits() const {
+  if (phase_ == Phase::kWriting) return !writer_->done();
+  return phase_ == Phase::kCommitting && commit_ && !commit_->done;
+}
+
+std::optional<SaveOutcome> CheckpointSaver::advance() {
+  if (phase_ == Phase::kWriting) {
+    const std::vector<std::string> reports = comm_.gather_strings(report_of(*writer_));
+    writer_.reset(), pins_.reset();
+    phase_ = Phase::kCommitting;
+    if (!commit_) return std::nullopt;
+    for (const std::string& report : reports) commit_->add(report);
+    commit_->start();
+    return std::nullopt;
+  }
+  if (phase_ == Phase::kCommitting) return end(commit_ ? commit_->problem : "");
+  return std::nullopt;
+}
+
+std::optional<SaveOutcome> CheckpointSaver::finish() {
+  std::optional<SaveOutcome> outcome;
+  while (is_writing() && !outcome) {
+    if (phase_ == Phase::kWriting) writer_->wait();
+    if (phase_ == Phase::kCommitting && commit_ && commit_->thread.joinable()) commit_->thread.join();
+    outcome = advance();
+  }
+  return outcome;
+}
+
+// Collective where rank 0 alone knows the problem.
+SaveOutcome CheckpointSaver::end(std::string problem) {
+  commit_.reset();  // waits for its thread; an unfinished folder goes
+  phase_ = Phase::kIdle;
+  return {.step = step_,
+          .folder = setup_.checkpoints_dir + "/" + io::checkpoint_name(step_),
+          .problem = dist::broadcast_text(comm_, std::move(problem))};
+}
+
+bool CheckpointSaver::reads_state() const { return writer_ && writer_->reads_state(); }
+
+void CheckpointSaver::before_update(const parallel::Range& arena) {
+  if (writer_) writer_->before_update(arena, ctx_);
+}
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,110 @@
+#include "state_pieces.hpp"
+
+#include <algorithm>
+
+#include "ditrain/io/piece_file.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+using autograd::Parameter;
+using autograd::ParameterStore;
+
+enum : size_t { kModel, kEma, kOptimizer };
+
+// Elements of a piece that begins at this offset of a file, if n are left: pieces end where a multiple of their size
+// does, so that most of their bytes fill whole blocks.
+int64_t elements_of_piece(uint64_t offset, int64_t n) {
+  constexpr uint64_t kMax = io::PieceFile::kMaxPiece;
+  const uint64_t room = kMax - offset % kMax;
+  return std::min<int64_t>(n, std::max<int64_t>(1, int64_t(room / sizeof(float))));
+}
+
+}  // namespace
+
+std::vector<io::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
+  std::vector<io::TensorToWrite> weights, moments;
+  for (const Parameter* p : parameters.state_dict()) {
+    weights.push_back({p->name, "F32", p->full_shape, nullptr});
+    if (!p->trainable) continue;
+    for (const char* moment : {kExpAvg, kExpAvgSq})
+      moments.push_back({p->name + moment, "F32", p->full_shape, nullptr});
+  }
+  const io::SafetensorsLayout layout = io::lay_out_safetensors(weights);
+  return {layout, layout, io::lay_out_safetensors(std::move(moments))};
+}
+
+// Where the elements of a parameter are found: in a whole arena, or among those that this rank keeps of it.
+struct StatePins::Arena {
+  size_t file;
+  const char* suffix;
+  const float* data;
+  bool is_state;  // laid out as OwnState::parts says
+};
+
+StatePins::StatePins(ParameterStore& parameters)
+    : parameters_(parameters),
+      values_(parameters.values),
+      ema_(parameters.ema),
+      exp_avg_(parameters.exp_avg),
+      exp_avg_sq_(parameters.exp_avg_sq) {
+  for (const Parameter* p : parameters.state_dict())
+    if (!p->trainable) frozen_.emplace_back(p, std::make_unique<Pin<float>>(p->value));
+}
+
+void StatePins::add(std::vector<StatePiece>& pieces, const Arena& arena, const io::SafetensorsLayout& layout,
+                    const Parameter& p, const dist::Shards::Part& part) const {
+  const int64_t begin = std::max(part.arena.begin, p.slice.begin);
+  const int64_t end = std::min(part.arena.end, p.slice.begin + p.size());
+  if (begin >= end) return;
+  const uint64_t at = layout.places.at(p.name + arena.suffix).offset;
+  const float* data = arena.data + (arena.is_state ? part.state + begin - part.arena.begin : begin);
+  const int64_t row = (p.part.end - p.part.begin) * p.part.inner;  // elements that follow each other in the file
+  const uint64_t run = uint64_t(row) * sizeof(float), stride = uint64_t(p.part.length * p.part.inner) * sizeof(float);
+  const int64_t first = begin - p.slice.begin, last = end - p.slice.begin;
+  for (int64_t i = first; i < last;) {
+    const uint64_t offset =
+        at + uint64_t(i / row) * stride + uint64_t(p.part.begin * p.part.inner + i % row) * sizeof(float);
+    StatePiece piece{.file = arena.file, .place = {.offset = offset}, .data = data + (i - first)};
+    int64_t n = 0;
+    if (i % row == 0 && last - i > row && 2 * run <= io::PieceFile::kMaxPiece) {  // several short rows
+      const int64_t rows = std::min((last - i) / row, int64_t(io::PieceFile::kMaxPiece / run));
+      piece.place.run = run, piece.place.rows = uint64_t(rows), piece.place.stride = rows > 1 ? stride : 0;
+      n = rows * row;
+    } else {
+      n = elements_of_piece(offset, std::min(row - i % row, last - i));
+      piece.place.run = uint64_t(n) * sizeof(float);
+    }
+    piece.arena = {begin + (i - first), begin + (i - first) + n};
+    pieces.push_back(piece);
+    i += n;
+  }
+}
+
+std::vector<StatePiece> StatePins::pieces(const std::vector<io::SafetensorsLayout>& layouts,
+                                          const OwnState& mine) const {
+  const Arena arenas[] = {{kModel, "", values_.get(), false},
+                          {kEma, "", ema_.get(), true},
+                          {kOptimizer, kExpAvg, exp_avg_.get(), true},
+                          {kOptimizer, kExpAvgSq, exp_avg_sq_.get(), true}};
+  std::vector<StatePiece> pieces;
+  for (const Parameter* p : parameters_.state_dict()) {
+    if (!p->trainable || (p->part.whole() && !mine.whole_parameters)) continue;
+    for (const Arena& arena : arenas)
+      for (const dist::Shards::Part& part : mine.parts) add(pieces, arena, layouts[arena.file], *p, part);
+  }
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [](const StatePiece& a, const StatePiece& b) { return a.arena.begin > b.arena.begin; });
+  for (const auto& [p, data] : frozen_)
+    for (const size_t file : {kModel, kEma}) {
+      if (!mine.frozen) continue;
+      std::vector<StatePiece> own;
+      Parameter as_trainable = *p;
+      as_trainable.slice = {0, p->size()};
+      add(own, {file, "", data->get(), false}, layouts[file], as_trainable, {{0, p->size()}, 0});
+      for (StatePiece& piece : own) piece.arena = {}, pieces.push_back(piece);
+    }
+  return pieces;
+}
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,181 @@
+#include "state_writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+constexpr size_t kThreads = 2;  // one copies and sums while the disk works for the other
+
+bool overlap(const parallel::Range& a, const parallel::Range& b) { return a.begin < b.end && b.begin < a.end; }
+
+}  // namespace
+
+StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
+                         std::vector<int> pus)
+    : folder_(folder), files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)) {
+  for (const StatePiece& piece : pieces) items_.push_back({piece});
+  unread_ = unwritten_ = items_.size();
+  try {
+    for (const StatePiece& piece : pieces)
+      if (auto& file = files_[piece.file]; !file)
+        file = std::make_unique<io::PieceFile>(folder + "/" + io::kCheckpointFiles[piece.file]);
+  } catch (const RunError&) {
+    end(std::current_exception());
+    return;
+  }
+  if (items_.empty()) end(nullptr);  // other ranks write all there is
+  for (size_t i = 0; i < std::min(kThreads, items_.size()); ++i) threads_.emplace_back([this] { work(); });
+}
+
+StateWriter::~StateWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// After an error no piece is begun any more; those that another thread is at are still read.
+void StateWriter::end(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error && !error_) error_ = std::move(error);
+  for (Item& item : items_)
+    if (item.phase == Phase::kWaiting) item.phase = Phase::kReleased, --unread_;
+  done_ = true;
+  changed_.notify_all();
+}
+
+// Of the pieces that are still read from the arenas the first: an update may wait for them. Then those in the buffer.
+StateWriter::Item* StateWriter::next() {
+  while (next_waiting_ < items_.size() && items_[next_waiting_].phase != Phase::kWaiting) ++next_waiting_;
+  if (next_waiting_ < items_.size()) {
+    Item* item = &items_[next_waiting_++];
+    item->phase = Phase::kBeingWritten;
+    return item;
+  }
+  if (copied_.empty()) return nullptr;
+  Item* item = copied_.back();
+  copied_.pop_back();
+  return item;
+}
+
+bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
+  Item* item = nullptr;
+  {
+    std::unique_lock lock(mutex_);
+    // Pieces that are being copied come into the buffer soon.
+    changed_.wait(lock, [&] { return cancelled_ || done_ || unwritten_ == 0 || (item = next()) != nullptr; });
+    if (item == nullptr) return false;
+  }
+  std::exception_ptr error;
+  try {
+    write(item->piece, staging);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (item->phase == Phase::kBeingWritten) --unread_;
+    item->phase = Phase::kReleased;
+    --unwritten_;
+    changed_.notify_all();
+  }
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
+void StateWriter::write(StatePiece& piece, const io::PieceFile::Staging& staging) const {
+  CheckedPiece& place = piece.place;
+  io::Checksum sum;
+  const auto* data = reinterpret_cast<const std::byte*>(piece.data);
+  for (uint64_t row = 0; row < place.rows; ++row)
+    files_[piece.file]->write(place.offset + row * place.stride, data + row * place.run, place.run, sum, staging);
+  place.checksum = sum.value();
+}
+
+void StateWriter::work() try {
+  if (!pus_.empty()) platform::set_affinity_mask(pus_);
+  const io::PieceFile::Staging staging;
+  while (write_next(staging)) {
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (cancelled_ || done_ || unwritten_ > 0 || std::exchange(syncing_, true)) return;
+  }
+  for (const auto& file : files_)
+    if (file) file->sync();
+  end(nullptr);
+} catch (...) {
+  end(std::current_exception());
+}
+
+void StateWriter::before_update(const parallel::Range& arena, ops::Context& ctx) {
+  std::vector<Item*> take, wait_for;
+  {
+    const std::lock_guard lock(mutex_);
+    if (unread_ == 0) return;
+    for (Item& item : items_) {
+      if (!overlap(item.piece.arena, arena)) continue;
+      const size_t bytes = item.piece.place.bytes();
+      if (item.phase == Phase::kWaiting && copied_bytes_ + bytes <= buffer_.size()) {
+        item.phase = Phase::kBeingCopied;
+        take.push_back(&item);
+        copied_bytes_ += bytes;
+      } else if (item.phase == Phase::kWaiting || item.phase == Phase::kBeingWritten) {
+        wait_for.push_back(&item);
+      }
+    }
+  }
+  size_t at = copied_bytes_;
+  std::vector<std::byte*> to(take.size());
+  for (size_t i = take.size(); i-- > 0;) to[i] = buffer_.data() + (at -= take[i]->piece.place.bytes());
+  ctx.for_range(ops::WorkKind::kOptimizer, int64_t(take.size()), 1,
+                [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                  for (int64_t i = begin; i < end; ++i)
+                    std::memcpy(to[size_t(i)], take[size_t(i)]->piece.data, take[size_t(i)]->piece.place.bytes());
+                });
+  std::unique_lock lock(mutex_);
+  for (size_t i = 0; i < take.size(); ++i) {
+    take[i]->piece.data = reinterpret_cast<const float*>(to[i]);
+    take[i]->phase = Phase::kCopied;
+    copied_.push_back(take[i]);
+    --unread_;
+  }
+  changed_.notify_all();
+  changed_.wait(lock, [&] {
+    return std::all_of(wait_for.begin(), wait_for.end(),
+                       [](const Item* item) { return item->phase == Phase::kReleased; });
+  });
+}
+
+bool StateWriter::reads_state() const {
+  const std::lock_guard lock(mutex_);
+  return unread_ > 0;
+}
+
+bool StateWriter::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+void StateWriter::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_; });
+}
+
+std::vector<StatePiece> StateWriter::written() const {
+  const std::lock_guard lock(mutex_);
+  DITRAIN_CHECK(done_, "a checkpoint that is still written");
+  if (error_) std::rethrow_exception(error_);
+  std::vector<StatePiece> pieces;
+  for (const Item& item : items_) pieces.push_back(item.piece);
+  return pieces;
+}
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,63 @@
+// Writes the pieces of a checkpoint beside the training, straight from the arenas. Forward and backward only read
+// those; before an update changes some of their bytes, what has not been written of them is copied into a bounded
+// buffer, or waited for where that is full.
+#pragma once
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "ditrain/io/piece_file.hpp"
+#include "ditrain/ops/context.hpp"
+#include "state_pieces.hpp"
+
+namespace ditrain::checkpoint {
+
+class StateWriter {
+ public:
+  /// Starts to write. Files as io::PieceFile::create made them; `buffer` outlives the object. `pus`: cores for its
+  /// threads.
+  StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
+              std::vector<int> pus);
+  ~StateWriter();  ///< gives up what has not been written
+  StateWriter(const StateWriter&) = delete;
+  StateWriter& operator=(const StateWriter&) = delete;
+
+  /// Returns when these elements of the arenas may change: at once where nothing is read any more.
+  void before_update(const parallel::Range& arena, ops::Context& ctx);
+  bool reads_state() const;  ///< whether before_update has anything to do
+  /// Whether all is on the disk, or has failed.
+  bool done() const;
+  void wait();
+  /// After wait: the pieces with their checksums. Errors: RunError of the first piece that could not be written
+  std::vector<StatePiece> written() const;
+
+ private:
+  enum class Phase { kWaiting, kBeingWritten, kBeingCopied, kCopied, kReleased };
+  struct Item {
+    StatePiece piece;
+    Phase phase = Phase::kWaiting;
+  };
+  void work();
+  bool write_next(const io::PieceFile::Staging& staging);
+  void write(StatePiece& piece, const io::PieceFile::Staging& staging) const;
+  Item* next();
+  void end(std::exception_ptr error);
+
+  const std::string folder_;
+  std::vector<std::unique_ptr<io::PieceFile>> files_;  // null where this rank writes nothing
+  std::span<std::byte> buffer_;
+  const std::vector<int> pus_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Item> items_;
+  size_t next_waiting_ = 0, unread_ = 0, unwritten_ = 0, copied_bytes_ = 0;
+  std::vector<Item*> copied_;  // to be written from the buffer
+  bool cancelled_ = false, syncing_ = false, done_ = false;
+  std::exception_ptr error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,35 @@
+#include "ditrain/io/checksum.hpp"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <charconv>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::io {
+
+void Checksum::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
+Checksum::Checksum() : state_(XXH3_createState()) {
+  DITRAIN_CHECK(state_ != nullptr && XXH3_64bits_reset(state_.get()) == XXH_OK, "no memory for a checksum");
+}
+
+void Checksum::add(const void* data, size_t bytes) { XXH3_64bits_update(state_.get(), data, bytes); }
+
+uint64_t Checksum::value() const { return XXH3_64bits_digest(state_.get()); }
+
+uint64_t checksum_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::string to_hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
+
+uint64_t from_hex(std::string_view digits, const std::string& where) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  if (digits.size() != 16 || error != std::errc{} || end != digits.data() + digits.size() || to_hex(value) != digits)
+    throw InputError(
+        {.where = where, .what = "not a checksum", .got = std::string(digits), .expected = "16 digits of 0-9a-f"});
+  return value;
+}
+
+}  // namespace ditrain::io

@@ -1,0 +1,51 @@
+#include "ditrain/io/file_lock.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::io {
+
+FileLock::FileLock(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw InputError({.where = path_, .what = "cannot open the lock", .got = std::strerror(errno)});
+}
+
+// What it says of its holder goes first: afterwards another process may have it.
+FileLock::~FileLock() {
+  if (locked_ && ::ftruncate(fd_, 0) != 0) locked_ = false;  // an old text in a file without a lock harms nobody
+  ::close(fd_);
+}
+
+FileLock::Attempt FileLock::try_lock() {
+  struct flock whole{};
+  whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
+  if (::fcntl(fd_, F_SETLK, &whole) == 0) {
+    locked_ = true;
+    return Attempt::kLocked;
+  }
+  if (errno == EAGAIN || errno == EACCES || errno == EINTR) return Attempt::kHeldByOther;
+  reason_ = std::strerror(errno);
+  return Attempt::kNoLocks;
+}
+
+void FileLock::describe(const std::string& holder) {
+  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, holder.data(), holder.size(), 0) != ssize_t(holder.size()))
+    throw RunError({.where = path_, .what = "cannot write into the lock", .got = std::strerror(errno)});
+}
+
+std::string FileLock::holder() const {
+  std::array<char, 1024> text{};
+  const ssize_t n = ::pread(fd_, text.data(), text.size(), 0);
+  std::string holder(text.data(), size_t(n > 0 ? n : 0));
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  return holder;
+}
+
+}  // namespace ditrain::io
