@@ -40,7 +40,7 @@ class Tensors {
   /// What belongs to a trainable parameter in an arena.
   void add(const std::string& name, const Parameter& p, const Tensor& arena) {
     if (p.part.whole()) return add(name, parameters_.view(arena, p));
-    DITRAIN_CHECK(collector_ != nullptr, "nobody to collect the parts of " + p.name);
+    DITRAIN_CHECK(collector_ != nullptr, "no collector for the parts of " + p.name);
     io::TensorToWrite tensor{name, "F32", p.full_shape, nullptr};
     tensor.load = [this, &p, arena] { return collector_->full(p, arena); };
     list_.push_back(std::move(tensor));
@@ -80,7 +80,7 @@ class WholeStates {
   const Tensor& ema() { return next(0); }
   const Tensor& exp_avg() { return next(1); }
   const Tensor& exp_avg_sq() { return next(2); }
-  /// Takes part in all that nobody asked for yet: other ranks count on it.
+  /// Takes part in all that was not asked for yet: other ranks count on it.
   void finish() {
     while (collective() && !broken_ && asked_ < states_.size()) next(asked_);
   }
@@ -264,7 +264,7 @@ void load_weights(const std::string& file, ParameterStore& parameters, const Ten
 
 void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep) {
   load_weights(folder + "/model.safetensors", parameters, parameters.values);
-  const Tensor& whole = parameters.grads;  // nobody needs them now
+  const Tensor& whole = parameters.grads;  // not needed now
   const auto take = [&](const Tensor& state) { keep ? keep(whole, state) : copy(whole, state); };
   load_weights(folder + "/ema.safetensors", parameters, whole);
   take(parameters.ema);

@@ -91,10 +91,9 @@ struct TensorToWrite {
 void write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                        std::map<std::string, std::string> metadata = {});
 
-/// The same file, bit for bit, for those who never have all of its data at once: tensors come in any order.
+/// The same file, bit for bit, for code that never has all of its data at once: tensors come in any order.
 /// Errors:   as write_safetensors; LogicFault for a name that was not announced or comes twice, for f32_to_bf16, and
-/// for
-///           finish() before all came
+///           for finish() before all came
 class SafetensorsWriter {
  public:
   /// What will come; `data` of the tensors is not used.
