@@ -42,15 +42,15 @@ config::CommandLine make_command_line() {
         "16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
-        "thread clusters (default: one a NUMA domain, inside a single one an L3 cache; clusters, strategies, if that "
-        "is one: one a thread)"},
+        "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
+        "one per thread if that gives one)"},
        {"precision", "P,...", "f32 or bf16; gemm and ops: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
-       {"repeats", "N", "timed repeats of a row, after a first one that warms up", "5"},
+       {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
        {"memory-gib", "X",
-        "memory limit of all ranks of a run together (strategies): a run that does not fit is a result"},
+        "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"out", "FILE", "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json)"},
        {"json", "FILE", "write the rows as JSON too"}},
@@ -68,13 +68,13 @@ config::CommandLine make_command_line() {
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
       "          mpirun -np 2 ditbench comm\n"
-      "          with --model: whole steps without communication, with it, without overlap (--batch: images of a "
+      "          with --model: whole steps without communication, with it, without overlap (--batch: images per "
       "rank;\n"
       "          --set dist.simulate_link=...), and what watchdog, trace and checksum cost\n"
-      "  strategies  the same cores as one process whose clusters share everything (cftp), as a process a cluster,\n"
-      "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds "
-      "a\n"
-      "          step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n");
+      "  strategies  the same cores as one process whose clusters share everything (cftp), as one process per "
+      "cluster,\n"
+      "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds\n"
+      "          per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n");
 }
 
 std::vector<int64_t> integers(const std::string& flag, const std::string& list) {

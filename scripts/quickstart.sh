@@ -30,5 +30,5 @@ if awk '/: (new run|resuming) /{left=1} /nothing to do/{left=0} END{exit left}' 
   done
 fi
 picture=$(find "$out/samples" -name 'step_*.png' | sort | tail -n 1)
-echo "64 samples, one class a column of the eight:  $picture"
-echo "loss of every step:                           $out/metrics.jsonl"
+echo "64 samples, each of the 8 columns one class:  $picture"
+echo "loss of every step:                          $out/metrics.jsonl"

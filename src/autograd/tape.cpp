@@ -65,7 +65,7 @@ void Tape::forward(ops::Context& ctx) {
   for (size_t next = 0; next < nodes_.size();) next = forward_stretch(next, ctx);
 }
 
-// Of one node, or of all neighbours with the same samples; returns the node behind.
+// Forward of one node, or of all neighbours with the same samples; returns the node behind.
 size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
   const int64_t samples = nodes_[first]->samples();
   size_t end = first + 1;

@@ -83,7 +83,7 @@ bool Child::wait(bool block) {
   pid_t got = 0;
   do got = waitpid(pid_, &status, block ? 0 : WNOHANG);
   while (got < 0 && errno == EINTR);
-  if (got < 0) return ended_ = true;  // nobody knows its end: signals of children are ignored
+  if (got < 0) return ended_ = true;  // its exit code is lost: signals of children are ignored
   if (got != pid_) return false;
   exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return ended_ = true;

@@ -25,7 +25,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   bool running();
-  /// Of a child that has ended: its exit code, or 128 + N if signal N ended it.
+  /// The exit code of a child that has ended, or 128 + N if signal N ended it.
   int exit_code() const { return exit_code_; }
   pid_t pid() const { return pid_; }
   /// It and all processes below it, parents first.

@@ -100,8 +100,8 @@ class Meter {
                    {"batch", bench_.batch},
                    {"images_per_second", double(bench_.batch) / row.time.median_s},
                    {"efficiency", median_ratio(contenders_.front().seconds, c.seconds) / threads},
-                   {"team_barriers_a_block", double(c.meetings.of_team) / depth},
-                   {"cluster_barriers_a_block", double(c.meetings.of_cluster) / depth}};
+                   {"team_barriers_per_block", double(c.meetings.of_team) / depth},
+                   {"cluster_barriers_per_block", double(c.meetings.of_cluster) / depth}};
     const auto median = std::find(c.seconds.begin(), c.seconds.end(), row.time.median_s) - c.seconds.begin();
     for (Field& f : split_of(c.work[size_t(median)], row.time.median_s)) row.details.push_back(std::move(f));
     return row;

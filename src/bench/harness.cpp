@@ -167,7 +167,7 @@ void Harness::compare(const Work& work, Row& row) {
 Row Harness::measure(const Work& work) {
   DITRAIN_CHECK(work.flop > 0 || (work.limit && work.bytes > 0), "what limits " + work.name + "?");
   const auto doubtful = [&](const Row& row) { return row.drift > kMaxDrift || row.share > effort_.max_share; };
-  if (!work.rivals.empty()) pause(effort_.settle_s);  // somebody has tried them
+  if (!work.rivals.empty()) pause(effort_.settle_s);  // they may have been called already
   const double start = now_s();
   Row best = attempt(work);
   for (int i = 1; i < effort_.max_attempts && doubtful(best) && !work.once; ++i) {
@@ -177,7 +177,7 @@ Row Harness::measure(const Work& work) {
     rate(best);
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
   }
-  // A peak can only be measured too low, also each of those beside a row that nobody waits for again.
+  // A peak can only be measured too low; so can those beside a row, which are not measured again.
   for (int i = 1; i < effort_.max_attempts && best.gflops > 0 && best.share > effort_.max_share; ++i) {
     pause(10 * effort_.settle_s);
     measure_peaks();

@@ -12,7 +12,7 @@
 namespace ditrain::bench {
 namespace {
 
-// Plain loops of the reference reach about 0.5 GFLOP/s a thread (Zen 4).
+// Plain loops of the reference reach about 0.5 GFLOP/s per thread (Zen 4).
 constexpr double kSlowFlopPerSecond = 0.5e9, kSlowLimit_s = 120;
 
 double step_flop(const StepBench& step, int64_t batch) {
@@ -112,7 +112,7 @@ void bench_ladder(Harness& harness, const LadderBench& bench) {
       "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN. What asynchronous "
       "communication gives here: mpirun -np 2 ditbench comm --model M, `engine` beside `at the end`");
   harness.note(
-      "paper, Table 3, s a step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
+      "paper, Table 3, seconds per step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
       "147.18 16.14 13.18; L/2 636.08 91.72 64.86 14.52 9.92; B/2 181.66 41.42 19.82 5.83 3.97; S/2 47.90 "
       "22.35 8.96 4.02 2.48");
   harness.note(

@@ -80,7 +80,7 @@ std::string MemoryCap::description() const {
   if (bytes_ == 0) return "";
   if (!group_.empty()) return "memory limit: " + plan::format_bytes(bytes_) + " for all ranks together, by a cgroup";
   return "memory limit: " + plan::format_bytes(each_) +
-         " of private memory a rank, by RLIMIT_DATA (no cgroup can be made here)";
+         " of private memory per rank, by RLIMIT_DATA (no cgroup can be made here)";
 }
 
 }  // namespace ditrain::bench

@@ -27,7 +27,7 @@ constexpr int64_t kVerifyEvery = 100;
 struct Contender {
   std::string name;
   std::function<void()> step;
-  const train::TrainStep* sums = nullptr;    // whose communication that is; nullptr: nobody's
+  const train::TrainStep* sums = nullptr;    // whose communication that is; nullptr: there is none
   std::vector<double> seconds = {};          // of each round
   std::vector<dist::StepOutcome> told = {};  // the same
 
@@ -99,7 +99,7 @@ class Meter {
       }
     for (const Contender& c : contenders_) harness_.add(row_of(c));
     note_ratio("at the end");
-    if (passing_) note_ratio("in passing");
+    if (passing_) note_ratio("no engine");
   }
 
  private:
@@ -130,10 +130,10 @@ class Meter {
   void add_passing() {
     config::Config config = config_;
     config.dist.engine = false, config.dist.wire = DType::kF32, config.dist.adaln = config::AdalnExchange::kReduce;
-    harness_.note("in passing: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
+    harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
     passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_.world_size()), model_, comm_, harness_.ctx());
     passing_->allocate();
-    contenders_.push_back({"in passing", [this] { passing_->run(batch_, progress_); }, passing_.get()});
+    contenders_.push_back({"no engine", [this] { passing_->run(batch_, progress_); }, passing_.get()});
   }
 
   void step_at_the_end() {

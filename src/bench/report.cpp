@@ -134,8 +134,7 @@ std::string describe(const Report& report) {
   if (!report.rows.empty()) s += table.text();
   for (const Row& row : report.rows)
     if (row.drift > kMaxDrift) {
-      s +=
-          "drift: peaks beside the row are so much below the run's, or repeats so unequal; the machine was not quiet\n";
+      s += "drift: how far peaks beside the row are below the run's, or repeats differ; the machine was not quiet\n";
       break;
     }
   for (const std::string& note : report.notes) s += note + "\n";

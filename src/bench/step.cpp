@@ -53,14 +53,14 @@ class Trainee {
                                  {"backward_s", s.phases[Phase::kBackward], false},
                                  {"optimizer_phase_s", s.phases[Phase::kOptimizer], false}};
     for (Field& f : split_of(s.work, s.seconds)) fields.push_back(std::move(f));
-    fields.push_back({"team_barriers_a_block", a_block(meetings_.of_team)});
-    fields.push_back({"cluster_barriers_a_block", a_block(meetings_.of_cluster)});
+    fields.push_back({"team_barriers_per_block", per_block(meetings_.of_team)});
+    fields.push_back({"cluster_barriers_per_block", per_block(meetings_.of_cluster)});
     return fields;
   }
   int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / plan_.micro_batch; }
 
  private:
-  double a_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
+  double per_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
 
   struct Sample {
     double seconds;

@@ -18,8 +18,8 @@
 namespace ditrain::config {
 namespace {
 
-// Nobody trains beyond these bounds. They keep the bytes of all parameters below 2^56 and positions (steps times batch)
-// at 2^62; the bytes of a batch and its activations, which they cannot bound, are checked by validate().
+// No real model lies beyond these bounds. They keep the bytes of all parameters below 2^56 and positions (steps times
+// batch) at 2^62; the bytes of a batch and its activations, which they cannot bound, are checked by validate().
 constexpr int64_t kMaxSide = 4096, kMaxChannels = 1024, kMaxWidth = 65536, kMaxDepth = 1024, kMaxClasses = 1 << 24;
 constexpr int64_t kMaxBatch = 1 << 22, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
 constexpr NumberRange kShare{0, 1, true};
@@ -27,7 +27,7 @@ constexpr NumberRange kShare{0, 1, true};
 Option input_size() {
   const std::string name = "model.input_size";
   const std::string expected = fmt::format("N or [H, W], sides from 1 to {}", kMaxSide);
-  Option o = named_option(name, "pixels (or latents) of a side, or height and width", expected);
+  Option o = named_option(name, "pixels (or latents) per side, or height and width", expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (v.is_list && v.items.size() != 2) refuse(origin, name, shown(v), expected);
     const IntegerRange range{1, kMaxSide};
@@ -61,7 +61,7 @@ Option betas() {
 Option simulate_link() {
   const std::string name = "dist.simulate_link";
   const std::string expected = "off or {gbit_s: above 0, latency_us: 0 or more, hosts: 2 or more}";
-  Option o = named_option(name, "hold gradients back as a link between hosts would", expected);
+  Option o = named_option(name, "holds gradients back as a link between hosts would", expected);
   o.takes_map = true;
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (!v.is_list && v.items == std::vector<std::string>{"off"}) return c.dist.simulate_link.reset();
@@ -99,15 +99,17 @@ Rows model_rows() {
   return {
       choice(DITRAIN_KEY(model.name), nn::model_names(),
              "size and patch; custom: the next four keys, which otherwise follow from the name"),
-      integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "width of a token"),
+      integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "values per token"),
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
-      integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels of a side of a patch"),
+      integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels per side of a patch"),
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
-      integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses}, "0: not conditioned on labels"),
-      number(DITRAIN_KEY(model.class_dropout), kShare, "share of labels dropped in training, which guidance needs"),
+      integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses},
+              "classes of the labels; 0: the model is not conditioned on labels"),
+      number(DITRAIN_KEY(model.class_dropout), kShare,
+             "share of labels that training drops; guidance needs it above 0"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
       word(DITRAIN_KEY(model.qk_norm),
            "normalisation of queries and keys over the width of a head, before the attention: RMSNorm with scales, or "
@@ -124,12 +126,14 @@ Rows diffusion_rows() {
                    "what the model predicts; ddpm: epsilon (noise), x0 (clean data) or v; flow: velocity or x0; auto: "
                    "the first of these"),
       integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process"),
-      word(DITRAIN_KEY(diffusion.schedule), "ddpm: of the noise levels"),
+      word(DITRAIN_KEY(diffusion.schedule), "ddpm: schedule of the noise levels"),
       word(DITRAIN_KEY(diffusion.variance),
-           "ddpm: of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
+           "ddpm: variance of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
       word(DITRAIN_KEY(diffusion.loss),
-           "mse; mse_vb adds the bound that trains the variance, if that is learned; kl (ddpm): the bound alone"),
-      word(DITRAIN_KEY(diffusion.loss_weight), "ddpm: of the mse, by time; min_snr: min(SNR, gamma) of the clean data"),
+           "mse: mean square error; mse_vb adds the variational bound, which trains the variance if that is learned; "
+           "kl (ddpm): the bound alone"),
+      word(DITRAIN_KEY(diffusion.loss_weight),
+           "ddpm: weight of the mse by time; min_snr: min(SNR, gamma) of the clean data"),
       number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr"),
       word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained"),
       number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
@@ -148,7 +152,7 @@ Rows data_rows() {
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, latents with flipped copies)"),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
-      integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images of an epoch (shapes)"),
+      integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),
       integer(DITRAIN_KEY(data.loader_threads), {1, 1024}, "threads that read and decode"),
       integer(DITRAIN_KEY(data.queue_batches), {1, 1024}, "batches kept ready ahead of the step"),
   };
@@ -157,17 +161,18 @@ Rows data_rows() {
 Rows train_rows() {
   return {
       integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in all"),
-      integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples of a step, over all ranks"),
+      integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples per step, over all ranks"),
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       word(DITRAIN_KEY(train.precision),
-           "arithmetic of products and type of kept activations; weights, moments, EMA and sums are f32 always"),
+           "arithmetic of products (GEMM) and type of kept activations; weights, moments, EMA and sums are f32 always"),
       word(DITRAIN_KEY(train.recompute),
-           "in backward, to the same bits: nothing (18 values kept a token, channel and block); what is cheap (11); "
-           "all but the input of a block (1, a third more work)"),
+           "activation checkpointing: what backward computes again, to the same bits; none: nothing (keeps 18 values "
+           "per token, channel and block); selective: what is cheap (keeps 11); block: all but the input of each block "
+           "(keeps 1; a third more work)"),
       word(DITRAIN_KEY(train.on_non_finite),
            "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
            "while other gradients still travel"),
-      integer(DITRAIN_KEY(train.seed), {0}, "of all random numbers"),
+      integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
   };
 }
@@ -177,12 +182,12 @@ Rows optimizer_rows() {
       number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
       betas(),
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
-      number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled, on every parameter"),
+      number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled weight decay, on every parameter"),
       number(DITRAIN_KEY(optimizer.clip_norm), {0}, "largest L2 norm of all gradients together; 0: no clipping"),
-      word(DITRAIN_KEY(optimizer.schedule), "of the learning rate, after the warm-up"),
-      integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which lr rises linearly"),
+      word(DITRAIN_KEY(optimizer.schedule), "course of the learning rate after the warm-up"),
+      integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which the learning rate rises linearly"),
       number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
-      number(DITRAIN_KEY(ema.decay), kShare, "of the moving average of the weights"),
+      number(DITRAIN_KEY(ema.decay), kShare, "decay of the moving average of the weights"),
       boolean(DITRAIN_KEY(ema.warmup), "smaller decay in the first steps: min(decay, (1 + k) / (10 + k))"),
   };
 }
@@ -190,31 +195,31 @@ Rows optimizer_rows() {
 Rows machine_rows() {
   return {
       integer_or_auto(DITRAIN_KEY(parallel.threads), 1, kMaxThreads,
-                      "worker threads of a rank; auto: the least of affinity mask, cgroup CPU quota, "
+                      "worker threads per rank; auto: the least of affinity mask, cgroup CPU quota, "
                       "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
-                      "thread clusters of a rank, a divisor of its threads; auto: one a NUMA domain, inside a single "
-                      "one an L3 cache"),
+                      "thread clusters per rank, a divisor of its threads; auto: one per NUMA domain, or one per L3 "
+                      "cache where the rank has a single domain"),
       word(DITRAIN_KEY(parallel.strategy),
-           "cftp: a rank a die, whose clusters share one copy of everything; for comparison a rank a cluster: dp, each "
-           "with a replica; dp_tp, the ranks of a die share one by tensor parallelism over MPI"),
+           "cftp: one rank per die, whose clusters share one copy of everything; for comparison with one rank per "
+           "cluster: dp, where each rank has a replica; dp_tp, where ranks share a replica by tensor parallelism over "
+           "MPI"),
       integer_or_auto(DITRAIN_KEY(parallel.tensor_ranks), 1, kMaxThreads,
                       "ranks that share a replica (dp_tp); auto: all of a node"),
-      word(
-          DITRAIN_KEY(parallel.cut),
-          "what clusters share out: samples of the micro-batch, n (columns of products and heads), or what moves fewer "
-          "bytes"),
+      word(DITRAIN_KEY(parallel.cut),
+           "what is cut over clusters: samples of the micro-batch; n: columns of products, and attention heads; auto: "
+           "whichever moves fewer bytes"),
       integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
-                      "cores of a rank that only communicate; auto: 1 from 8 cores a rank on, if there are several "
-                      "ranks; 0: workers' cores do it too"),
-      boolean(DITRAIN_KEY(parallel.smt), "a worker on every hardware thread of a core instead of one a core"),
+                      "cores per rank that only communicate; auto: 1 from 8 cores per rank on, if there are several "
+                      "ranks; 0: the workers' cores do it too"),
+      boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
       reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
-      integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
-                      "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
-                      "memory.automem is on"),
+      integer_or_auto(
+          DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
+          "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if memory.automem is on"),
       word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers"),
       word(DITRAIN_KEY(kernels.gemm),
-           "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
+           "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
       text(DITRAIN_KEY(kernels.tuned),
            "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", "a path"),
@@ -224,38 +229,38 @@ Rows machine_rows() {
 Rows dist_rows() {
   return {
       number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
-      boolean(DITRAIN_KEY(dist.overlap), "start to sum gradients over ranks while backward still runs"),
-      boolean(DITRAIN_KEY(dist.engine), "a thread of its own makes the sums; false: the computing thread, in passing"),
+      boolean(DITRAIN_KEY(dist.overlap), "the all-reduce of gradients starts while backward still runs"),
+      boolean(DITRAIN_KEY(dist.engine),
+              "a thread of its own runs the all-reduce; false: the computing thread does, between its other work"),
       word(DITRAIN_KEY(dist.allreduce),
            "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
       word(DITRAIN_KEY(dist.wire), "type of gradients between nodes (hierarchical); they are summed in f32"),
       word(DITRAIN_KEY(dist.adaln),
-           "adaLN gradients: sum the matrices, or gather the rows of which they are products; every rank then "
-           "multiplies those of all ranks after backward. auto gathers where the rows fit in the place of the "
-           "matrix (blocks up to a global batch of 6/7 of the width, the final layer up to 2/3: in f32 half of the "
-           "batch up to which that moves fewer bytes) with dist.engine and without dist.reproducible; factors: the "
-           "same, refused where a layer cannot"),
-      boolean(
-          DITRAIN_KEY(dist.shard_optimizer),
-          "a rank keeps moments and EMA of its share of the parameters only, updates those and sends them to the "
-          "others: 12 bytes a parameter are divided by the ranks, to the same bits; ranks of a node pass on no more "
-          "than before, between nodes half as much again travels (needs dist.engine)"),
+           "gradients of the adaLN matrices; reduce: ranks sum the matrices; factors: ranks gather the rows of which "
+           "the matrices are products, and each rank multiplies all of them after backward; refused where a layer "
+           "cannot; auto: factors where the rows fit in the place of the matrix (blocks: a global batch up to 6/7 of "
+           "the width, final layer: up to 2/3; in f32 half of the batch up to which this moves fewer bytes), with "
+           "dist.engine and without dist.reproducible"),
+      boolean(DITRAIN_KEY(dist.shard_optimizer),
+              "each rank keeps moments and EMA of its share of the parameters only, updates that share and sends it to "
+              "the others, to the same bits: this divides 12 bytes per parameter by the number of ranks; ranks of one "
+              "node exchange as many bytes as before, nodes half as many again (needs dist.engine)"),
       boolean(DITRAIN_KEY(dist.reproducible),
               "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
               "tree; costs log2(micro-batches of a rank) more gradients in memory, and up to four passes over the "
               "gradients for each micro-batch"),
       number_or_auto(DITRAIN_KEY(dist.timeout_s), {0},
-                     "end the run, naming the rank, if a step waits longer for it [s]; 0: wait for ever; auto: the "
-                     "larger of 300 s and 30 recent steps"),
+                     "seconds a step waits for a rank before the run ends and names that rank; 0: wait for ever; "
+                     "auto: the larger of 300 s and 30 recent steps"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
-              "steps between comparisons of the ranks' weights, made before every checkpoint too; 0: never"),
+              "steps between comparisons of the ranks' weights, which also precede every checkpoint; 0: never"),
       simulate_link(),
   };
 }
 
 Rows output_rows() {
   return {
-      integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "0: only at the end"),
+      integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "steps between checkpoints; 0: only at the end"),
       integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "newest checkpoints to keep; 0: all"),
       integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps}, "steps divisible by it are kept for ever; 0: none"),
       boolean(
@@ -267,16 +272,16 @@ Rows output_rows() {
              "memory per rank for what an update would change before it is written [GiB]; beyond it the update waits"),
       word(DITRAIN_KEY(checkpoint.on_error),
            "what a checkpoint that cannot be written does: end the run, or warn; the last one of a run ends it"),
-      integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps}, "between progress lines; metrics.jsonl has every step"),
-      integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "between pictures of samples; 0: none"),
+      integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps},
+              "steps between progress lines; metrics.jsonl has every step"),
+      integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
-      word_or_auto(
-          DITRAIN_KEY(sample.sampler),
-          "how a step is taken; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
+      word_or_auto(DITRAIN_KEY(sample.sampler),
+                   "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
       word(DITRAIN_KEY(sample.cfg_channels), "guided channels; 3: the reference's rule"),
-      integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "between validation losses; 0: none"),
+      integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
   };
 }

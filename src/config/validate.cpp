@@ -23,7 +23,7 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
   throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
 }
 
-/// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes of a sample.
+/// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
   const nn::DitConfig& m = c.model;
   const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
@@ -66,11 +66,11 @@ void check_threads(const Config& c) {
 void check_strategy(const Config& c) {
   const Strategy strategy = c.parallel.strategy;
   if (strategy != Strategy::kCftp && c.parallel.clusters > 1)
-    fail(fmt::format("parallel.strategy: {} has one cluster a rank", strategy),
+    fail(fmt::format("parallel.strategy: {} has one cluster per rank", strategy),
          fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
          fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
   if (strategy == Strategy::kDpTp && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
-    fail("pictures and validation need a replica a rank, which parallel.strategy: dp_tp has not",
+    fail("pictures and validation need one replica per rank, which parallel.strategy: dp_tp does not have",
          fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
          "0 for both, or parallel.strategy: cftp or dp");
   if (strategy == Strategy::kDpTp && (c.dist.shard_optimizer || c.dist.reproducible))
@@ -116,7 +116,7 @@ void check_dist(const Config& c) {
   // The final layer's [2C, C] has the least room.
   const int64_t most = 2 * c.model.hidden_size / 3;
   if (c.train.global_batch > most)
-    fail("dist.adaln: factors of so many samples are larger than the gradients",
+    fail("dist.adaln: the factors of this many samples are larger than the gradients",
          fmt::format("train.global_batch: {} with width {}", c.train.global_batch, c.model.hidden_size),
          fmt::format("at most {}", most), "dist.adaln: auto");
 }
@@ -130,8 +130,8 @@ void check_reproducible(const Config& c) {
         "dist.allreduce: hierarchical, dist.engine: true and dist.wire: f32");
   if (c.train.micro_batch == 0)
     fail("dist.reproducible adds the gradients of micro-batches, whose size must not follow from the ranks",
-         "train.micro_batch: 0", "an own size that divides the batch of a rank",
-         "train.micro_batch: 1, or what fits the fewest samples a rank will have");
+         "train.micro_batch: 0", "a number that divides the batch of a rank",
+         "train.micro_batch: 1, or a divisor of the fewest samples per rank");
 }
 
 void check_data(const Config& c) {
@@ -196,7 +196,7 @@ void validate_for_ranks(const Config& config, int world_size) {
   const int64_t share = batch / ranks;
   if (micro != 0 && share % micro != 0)
     fail("train.micro_batch does not divide the batch of a rank",
-         fmt::format("{} for {} samples a rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
+         fmt::format("{} for {} samples per rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
          fmt::format("a divisor of {}, or 0 for all at once", share));
   if (config.dist.reproducible && !std::has_single_bit(uint64_t(ranks)))
     fail("dist.reproducible needs a number of ranks that is a power of two", fmt::format("{} ranks", ranks),

@@ -38,11 +38,12 @@ void check_shape(const SampleShape& s) {
 void check_classes(const Dataset& data, int64_t num_classes) {
   const int64_t have = data.num_classes();
   if (num_classes > 1 && have == 0)
-    throw InputError({.where = "data",
-                      .what = "the data has no labels, but the model is conditioned on classes: " + data.describe(),
-                      .got = "model.num_classes " + std::to_string(num_classes),
-                      .expected = "0 or 1",
-                      .hint = "one sub-folder a class (folder), a tensor `labels` (latents) or model.num_classes: 0"});
+    throw InputError(
+        {.where = "data",
+         .what = "the data has no labels, but the model is conditioned on classes: " + data.describe(),
+         .got = "model.num_classes " + std::to_string(num_classes),
+         .expected = "0 or 1",
+         .hint = "one sub-folder per class (folder), a tensor `labels` (latents) or model.num_classes: 0"});
   if (num_classes > 0 && have > num_classes)
     throw InputError({.where = "data",
                       .what = "label out of range: the data has more classes than the model: " + data.describe(),

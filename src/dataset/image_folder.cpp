@@ -1,4 +1,4 @@
-// Image files: one sub-folder a class (its sorted position is the label) or a flat folder without labels. Only names
+// Image files: one sub-folder per class (its sorted position is the label) or a flat folder without labels. Only names
 // are read when it is opened; a file is decoded each time its sample is wanted.
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ std::vector<std::string> image_names(const Listing& listing) {
 }
 
 [[noreturn]] void no_images(const std::string& path, const Listing& top) {
-  std::string hint = "a folder of images, or of one sub-folder of images a class";
+  std::string hint = "a folder of images, or one with a sub-folder of images per class";
   for (const auto& name : top.folders)
     if (!list_folder(path + "/" + name).folders.empty()) {
       hint = "a folder further down, such as data.path: " + path + "/" + name;

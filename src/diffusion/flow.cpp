@@ -129,7 +129,7 @@ std::vector<double> Flow::sampling_times(const Spacing& spacing) const {
   const std::vector<int64_t> counts(spacing.counts().rbegin(), spacing.counts().rend());  // noise comes first
   for (const int64_t count : counts)
     if (count > kMostSteps || int64_t(counts.size()) > kMostSteps)
-      refuse("spacing: more steps than anybody takes", "\"" + spacing.text() + "\"",
+      refuse("spacing: too many steps", "\"" + spacing.text() + "\"",
              "at most " + std::to_string(kMostSteps) + " in a section", "50");
   const auto num_sections = static_cast<double>(counts.size());
   for (size_t section = 0; section < counts.size(); ++section) {

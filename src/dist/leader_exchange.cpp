@@ -12,7 +12,7 @@ namespace ditrain::dist {
 
 namespace {
 
-// Of two in a row: an exchange may need another one. Those of exchanges that are far apart may be the same.
+// The first of two tags: an exchange may need a second one. Exchanges that are far apart may share tags.
 int exchange_tag(uint32_t sequence) { return int(2 * (sequence % 4096)); }
 
 }  // namespace

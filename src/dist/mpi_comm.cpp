@@ -2,7 +2,7 @@
 // else on the other, so that a thread which talks about gradients and one which gathers metrics need no common order of
 // calls. All operations are non-blocking underneath: waiting can be polite and can end. (A blocking MPI_Allreduce in a
 // thread of its own is 1.5 times as fast as MPI_Iallreduce with Open MPI 4.1, 128 MiB and 2 ranks of a node; but it
-// spins, and nobody can end it. What is fast is the reduction through shared memory, see engine.hpp.)
+// spins, and nothing can end it. What is fast is the reduction through shared memory, see engine.hpp.)
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ class MpiCommunicator final : public Communicator {
     find_neighbours(config.ranks_per_node);
     watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
   }
-  /// Those of the parent's ranks that give this color.
+  /// The parent's ranks that give this color.
   MpiCommunicator(MpiCommunicator& parent, int color, int key)
       : session_owner_(parent.session_owner_),
         session_(*session_owner_),

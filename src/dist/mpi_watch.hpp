@@ -1,6 +1,6 @@
 // Ranks that ask each other where they are. Every rank's progress thread answers, also while its other threads hang; a
-// process that is stopped stays silent. They go on when a rank has given up: who is about to end the run must not seem
-// dead.
+// process that is stopped stays silent. They go on when a rank has given up: a rank about to end the run must not
+// seem dead.
 #pragma once
 #include <atomic>
 #include <deque>

@@ -1,5 +1,5 @@
 // Sums through the memory of a node, and between nodes through their first ranks. A rank owns a slice of each bucket
-// (whole pieces) and is the only one who writes the arenas there until the others are told.
+// (whole pieces) and is the only one that writes the arenas there until the others are told.
 #include <algorithm>
 #include <cstring>
 

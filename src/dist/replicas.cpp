@@ -30,7 +30,7 @@ struct Measure {
   bool by_majority = false;
 };
 
-/// Of the ranks with that part.
+/// What the ranks with that part are compared with.
 Measure measure(const std::vector<Sums>& all, uint64_t part) {
   std::map<Sums, size_t> ranks_with;
   size_t ranks = 0;

@@ -166,7 +166,7 @@ double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& i
                                   const std::vector<int64_t>& labels, const dataset::Dataset& data,
                                   int64_t reference_images) {
   const std::vector<int64_t> nearest = nearest_labels(ctx, images, data, reference_images);
-  DITRAIN_CHECK(nearest.size() == labels.size(), "one label an image");
+  DITRAIN_CHECK(nearest.size() == labels.size(), "one label per image");
   if (labels.empty()) return 0;
   int64_t hits = 0;
   for (size_t i = 0; i < labels.size(); ++i) hits += nearest[i] == labels[i] ? 1 : 0;

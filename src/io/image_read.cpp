@@ -54,8 +54,8 @@ class DecoderMemory {
   }
 
  private:
-  // The worst honest case holds about 24 bytes a pixel (progressive JPEG, 16-bit RGBA PNG); a PNG whose compressed data
-  // inflates without end stops here.
+  // The worst honest case holds about 24 bytes per pixel (progressive JPEG, 16-bit RGBA PNG); a PNG whose compressed
+  // data inflates without end stops here.
   static constexpr size_t kMaxBytes = size_t{24} * ditrain::io::kMaxImagePixels + (size_t{64} << 20);
 
   void add(void* block, size_t bytes) {
@@ -171,7 +171,7 @@ void check_dimensions(const std::string& path, int64_t width, int64_t height) {
 
 // Size and format from the header alone; 3 is what every image is decoded to.
 ImageU8 read_dimensions(const std::string& path, std::string_view file) {
-  // Of a PNG that is far too large the decoder says no more than "unknown image type".
+  // For a PNG that is far too large the decoder says no more than "unknown image type".
   if (file.starts_with("\x89PNG") && file.size() >= 24)
     check_dimensions(path, big_endian_32(file, 16), big_endian_32(file, 20));
   int width = 0, height = 0, components = 0;

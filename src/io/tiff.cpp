@@ -50,7 +50,7 @@ void write_tiff_f32(const std::string& path, const float* chw, int64_t channels,
   const uint32_t strip_at = 8;
   std::vector<Entry> entries = {{256, kLong, {uint32_t(width)}},
                                 {257, kLong, {uint32_t(height)}},
-                                {258, kShort, std::vector<uint32_t>(bands, 32)},  // bits a sample
+                                {258, kShort, std::vector<uint32_t>(bands, 32)},  // bits per sample
                                 {259, kShort, {1}},                               // no compression
                                 {262, kShort, {1}},                               // black is zero
                                 {273, kLong, {strip_at}},

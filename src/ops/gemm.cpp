@@ -43,7 +43,7 @@ Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, bool may_gang) {
   return best;
 }
 
-// Of the workers of one cluster, or of the team where clusters are not told apart: part `number` of m x n.
+// What one worker of a cluster (of the team, where clusters are not told apart) computes: part `number` of m x n.
 struct Part {
   parallel::Range rows, columns;
   int member = 0, column = 0;            // in its gang; of the grid

@@ -42,7 +42,7 @@ Cores share_of(const Cores& cores, const CoreRequest& r) {
   return Cores(cores.begin() + r.rank_on_mask * each, cores.begin() + (r.rank_on_mask + 1) * each);
 }
 
-/// The fewest cores from the front that hold so many threads; all of them if they hold fewer.
+/// The fewest cores from the front that hold this many threads; all of them if they hold fewer.
 int cores_for(const Cores& cores, int threads) {
   int held = 0, count = 0;
   while (held < threads && count < int(cores.size())) held += int(cores[size_t(count++)].size());
@@ -70,7 +70,7 @@ struct Counts {
        .expected = wanted ? fmt::format("at most the {} core(s) of this rank in all", cores)
                           : fmt::format("fewer than the {} core(s) of this rank", cores),
        .hint = wanted ? "fewer parallel.threads, or parallel.comm_cores: auto and memory.copy_cores: auto"
-                      : "parallel.comm_cores: auto and memory.copy_cores: auto, or more cores a rank"});
+                      : "parallel.comm_cores: auto and memory.copy_cores: auto, or more cores per rank"});
 }
 
 /// With automatic threads: what is set aside comes out of the budget. Else it comes beside the workers, and what is
@@ -145,7 +145,7 @@ std::vector<Cores> automatic_clusters(const Cores& cores, CorePlan& plan) {
   if (domains.size() > 1) {
     if (largest(domains) > smallest(domains) + 1)
       plan.notes.push_back(
-          fmt::format("clusters have {} to {} cores, because the cores of this rank cut NUMA domains in part: the "
+          fmt::format("clusters have {} to {} cores, because this rank has only a part of some NUMA domains: the "
                       "smaller ones rule; an affinity mask of whole domains, or parallel.clusters: 1",
                       smallest(domains), largest(domains)));
     return domains;
@@ -208,7 +208,7 @@ void note_unequal(const CoreRequest& r, int aside, CorePlan& plan) {
                   r.clusters, *least, *most));
 }
 
-/// More workers than cores: nobody is bound, and a cluster is a number of threads.
+/// More workers than cores: no worker is bound, and a cluster is a number of threads.
 CorePlan unbound(const CoreRequest& r, int threads, int cores_of_mask) {
   CorePlan plan;
   const int clusters = std::max(1, r.clusters);

@@ -1,6 +1,6 @@
 // Fork, join and barriers of a Team. Every wait is the same: look at an atomic word for a bounded number of pauses,
 // then sleep on it (futex). Words that someone may sleep on are changed by sequentially consistent read-modify-writes,
-// so that the one who changes a word cannot miss the one who goes to sleep.
+// so that a thread which changes a word cannot miss one that goes to sleep.
 #include "ditrain/parallel/team.hpp"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ struct alignas(kCacheLine) Barrier {
   alignas(kCacheLine) std::atomic<uint32_t> generation{0};
   uint32_t size = 0;
 
-  /// Makes it as new. Only while nobody is inside.
+  /// Makes it as new. Only while no worker is inside.
   void reset(uint32_t workers) {
     size = workers;
     missing.store(workers, std::memory_order_relaxed);
@@ -64,7 +64,7 @@ struct alignas(kCacheLine) Barrier {
   /// Errors: throws BarrierBroken once `failed` is set and the barrier was released for that reason.
   void arrive_and_wait(int spin_pauses, const std::atomic<bool>& failed) {
     const uint32_t now = generation.load(std::memory_order_acquire);
-    // After the load: who sees the generation of a failed run also sees the failure, and nobody else waits in vain.
+    // After the load: a worker that sees the generation of a failed run also sees the failure; no other waits in vain.
     if (failed.load(std::memory_order_acquire)) throw BarrierBroken{};
     if (missing.fetch_sub(1, std::memory_order_acq_rel) > 1) {
       wait_while_equal(generation, now, spin_pauses);

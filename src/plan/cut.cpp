@@ -78,13 +78,13 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
   const bool divides = micro_batch % clusters == 0;
   if (config.parallel.cut == config::Cut::kSamples && !divides)
     throw InputError({.where = "config",
-                      .what = "parallel.cut: samples needs as many samples for every cluster",
+                      .what = "parallel.cut: samples needs the same number of samples for every cluster",
                       .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
                       .expected = "a multiple",
                       .hint = "choose another train.micro_batch, or parallel.cut: auto"});
   if (clusters == 1) return {Cut::kSamples, "one cluster: nothing is cut over clusters"};
   const auto line = [&](Cut cut, const std::string& reason) {
-    return CutPlan{cut, fmt::format("{} go to {} clusters ({})", name_of(cut), clusters, reason)};
+    return CutPlan{cut, fmt::format("{} over {} clusters ({})", name_of(cut), clusters, reason)};
   };
   if (config.kernels.gemm != config::Gemm::kOwn && config.parallel.cut != config::Cut::kN)
     return {Cut::kSamples, fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
@@ -95,15 +95,15 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
   const int workers = std::accumulate(cluster_sizes.begin(), cluster_sizes.end(), 0);
   const double idle = 1 - double(clusters) * least / workers;  // if every cluster gets as much to do
   if (idle > kMostIdle)
-    return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with as many samples each, {:.0f} % of "
-                                     "the workers would wait",
+    return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with equal numbers of samples, {:.0f} % "
+                                     "of the workers would wait",
                                      least, workers, 100 * idle));
   const nn::ProductReads block = nn::block_reads(config.model);
   const Reads samples = reads_of(Cut::kSamples, block, micro_batch, clusters);
   const Reads columns = reads_of(Cut::kN, block, micro_batch, clusters);
   const bool by_samples = samples.seconds(clusters, bandwidth) <= columns.seconds(clusters, bandwidth);
   const Reads &taken = by_samples ? samples : columns, &left = by_samples ? columns : samples;
-  std::string why = fmt::format("auto: in a block each reads {:.1f} M values so, {:.1f} M the other way",
+  std::string why = fmt::format("auto: each reads {:.1f} M values per block this way, {:.1f} M the other way",
                                 1e-6 * (taken.own + taken.spread), 1e-6 * (left.own + left.spread));
   if (bandwidth.own > 0)
     why += fmt::format("; {:.0f} GB/s from its own memory, {:.0f} from others'", bandwidth.own, bandwidth.other);

@@ -39,7 +39,7 @@ struct DescribedPlacement {
   int nodes;                  // NUMA nodes of these
 };
 
-// Of the ranks that run, or of those that the dry run assumes.
+// The placement of the ranks that run, or of those that the dry run assumes.
 DescribedPlacement describe_placement(const config::Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
   if (ranks > 0 || !machine.is_this_machine) {
@@ -67,7 +67,7 @@ std::string describe_data(const dataset::Dataset* data) {
 
 std::string describe_steps(const config::Config& config, const dataset::Dataset* data, int world, int replicas) {
   const config::TrainConfig& t = config.train;
-  return fmt::format("{} rank(s): {} sample(s) a rank and step in micro-batches of {}, {} steps", world,
+  return fmt::format("{} rank(s): {} sample(s) per rank and step in micro-batches of {}, {} steps", world,
                      t.global_batch / replicas, config::micro_batch_of(config, replicas), t.steps) +
          (data != nullptr ? fmt::format(" = {:.2f} epochs", double(t.steps * t.global_batch) / double(data->size()))
                           : "");

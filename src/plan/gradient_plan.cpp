@@ -63,7 +63,7 @@ std::string describe_factors(const GradientPlan& plan, const config::Config& con
   }
   const double others = double(plan.replicas - 1) / double(plan.replicas);
   return fmt::format(
-      "adaLN gradients of {} layers: {} samples' factors are gathered, a step brings a rank {} instead of {}",
+      "adaLN gradients of {} layers: ranks gather the factors of {} samples, {} per rank and step instead of {}",
       plan.factors.size(), plan.factor_rows, format_bytes(size_t(others * factors)),
       format_bytes(size_t(2 * others * matrices)));
 }

@@ -17,7 +17,7 @@ std::string describe_model(const config::Config& config) {
   nn::Dit model(m);
   return fmt::format(
       "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
-      "{:.2f} GFLOP an image and training step\n",
+      "{:.2f} GFLOP per image and training step\n",
       m.name, m.depth, m.hidden_size, m.num_heads, m.patch_size, m.in_channels, m.input_height, m.input_width,
       m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m));
 }

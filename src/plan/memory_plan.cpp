@@ -118,7 +118,7 @@ std::string format_bytes(size_t bytes) {
 }
 
 std::string describe(const MemoryPlan& plan) {
-  std::string s = "memory plan of a rank:\n";
+  std::string s = "memory plan per rank:\n";
   for (const MemoryItem& item : plan.items)
     if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
   return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
@@ -171,7 +171,7 @@ std::string what_fits_sharded(config::Config config, int world_size, int local_s
 std::string what_fits(const config::Config& config, int world_size, int local_size) {
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  // Reproducible sums are of micro-batches as they are.
+  // Reproducible sums depend on the size of the micro-batches, so that stays.
   const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
   if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
   s += what_fits_recomputing(config, world_size, local_size, smaller);
@@ -183,7 +183,7 @@ std::string what_fits(const config::Config& config, int world_size, int local_si
                          (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
     const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
     if (fewer == 0) continue;
-    s += fmt::format("\n  {} rank(s) a node with --set train.micro_batch={}", ranks, fewer);
+    s += fmt::format("\n  {} rank(s) per node with --set train.micro_batch={}", ranks, fewer);
     break;
   }
   return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
@@ -226,7 +226,7 @@ void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
       path,
       fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
                   "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan of a rank: {}</text>\n{}{}</svg>\n",
+                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan per rank: {}</text>\n{}{}</svg>\n",
                   120 + 20 * row, format_bytes(plan.total()), bar, legend));
 }
 

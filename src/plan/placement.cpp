@@ -44,7 +44,7 @@ std::vector<int> free_pus(const Topology& topology, const parallel::CorePlan& pl
   return free;
 }
 
-/// "communication: ...": how many cores of its own, or why none. `idle` says why nobody needs one.
+/// "communication: ...": how many cores of its own, or why none. `idle` says why none is needed.
 std::string set_aside_line(const std::string& who, const char* key, int64_t asked, size_t cores, const char* idle) {
   std::string what = fmt::format("{} core(s) of its own", cores);
   if (cores == 0) {
@@ -54,16 +54,16 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
   return fmt::format("{}: {}\n", who, what);
 }
 
-/// With one cluster a rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
+/// With one cluster per rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
 void check_single_cluster(Placement& p, config::Strategy strategy, parallel::CoreRequest request, int ranks) {
-  p.plan.clusters_from = fmt::format("parallel.strategy: {}, one a rank", strategy);
+  p.plan.clusters_from = fmt::format("parallel.strategy: {}, one per rank", strategy);
   request.clusters = 0;
   const int clusters = int(parallel::plan_cores(p.topology, request).cluster_sizes.size());
   if (clusters == 1) return;
-  p.notes.push_back(fmt::format(
-      "parallel.strategy: {} has a rank a cluster, and the cores of this one hold {} clusters; one each: mpirun -np {} "
-      "--map-by slot:PE={} --bind-to core ditrain ...",
-      strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
+  p.notes.push_back(
+      fmt::format("parallel.strategy: {} has one rank per cluster, and the cores of this rank hold {} clusters; for a "
+                  "rank on each: mpirun -np {} --map-by slot:PE={} --bind-to core ditrain ...",
+                  strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
 }
 
 /// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
@@ -195,7 +195,7 @@ void add_launcher_note(Placement& p) {
 }
 
 std::string describe_threads(const Placement& p) {
-  return fmt::format("threads: {} a rank in {} cluster(s) ({}), set by {}; {}\n{}", p.threads, p.clusters,
+  return fmt::format("threads: {} per rank in {} cluster(s) ({}), set by {}; {}\n{}", p.threads, p.clusters,
                      p.plan.clusters_from, p.ruled_by, p.pus.empty() ? "not pinned" : "pinned", p.set_aside);
 }
 
@@ -209,7 +209,7 @@ std::vector<std::vector<int>> masks_of_dies(const Topology& machine) {
 }
 
 struct RanksPerNode {
-  int ranks = 0;  // 0: nobody says
+  int ranks = 0;  // 0: no variable says
   std::string said_by;
 };
 
@@ -257,14 +257,15 @@ SupposedRanks suppose_ranks(const config::Config& config, const Topology& machin
   SupposedRanks s;
   const RanksPerNode told = ranks_per_node_of_slurm(ranks);
   const bool fills_nodes = num_dies > 1 && ranks % num_dies == 0;
-  s.one_a_die = told.ranks > 0 ? num_dies > 1 && told.ranks == num_dies : fills_nodes || ranks > machine.allowed_cores;
-  s.per_node = told.ranks > 0 ? told.ranks : s.one_a_die ? num_dies : ranks;
+  s.one_per_die =
+      told.ranks > 0 ? num_dies > 1 && told.ranks == num_dies : fills_nodes || ranks > machine.allowed_cores;
+  s.per_node = told.ranks > 0 ? told.ranks : s.one_per_die ? num_dies : ranks;
   s.per_node_from = told.said_by;
   s.nodes = (ranks + s.per_node - 1) / s.per_node;
   for (int i = 0; i < s.per_node; ++i) {
     Neighbours n{.on_node = s.per_node, .in_world = ranks};
-    if (!s.one_a_die) n.on_mask = s.per_node, n.number_on_mask = i;
-    s.on_node.push_back(place(config, s.one_a_die ? with_mask(machine, dies[size_t(i)]) : machine, n));
+    if (!s.one_per_die) n.on_mask = s.per_node, n.number_on_mask = i;
+    s.on_node.push_back(place(config, s.one_per_die ? with_mask(machine, dies[size_t(i)]) : machine, n));
   }
   return s;
 }
@@ -274,12 +275,12 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
   int cores = machine.cores;
   for (const Placement& p : s.on_node) {
     lines.push_back(map_lines(p.plan));
-    cores = std::min(cores, s.one_a_die ? p.topology.allowed_cores : std::max(1, machine.allowed_cores / s.per_node));
+    cores = std::min(cores, s.one_per_die ? p.topology.allowed_cores : std::max(1, machine.allowed_cores / s.per_node));
   }
   std::string text = platform::describe(machine);
   const std::string from = s.per_node_from.empty() ? "" : fmt::format(" ({})", s.per_node_from);
-  text += fmt::format("ranks: {} on {} node(s), {} a node{}, assumed to be {}\n", ranks, s.nodes, s.per_node, from,
-                      s.one_a_die       ? "one a die"
+  text += fmt::format("ranks: {} on {} node(s), {} per node{}, assumed to have {}\n", ranks, s.nodes, s.per_node, from,
+                      s.one_per_die     ? "one die each"
                       : s.per_node == 1 ? "all its cores"
                                         : "equal shares of the cores");
   text += fmt::format("launch: mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", ranks,

@@ -93,7 +93,7 @@ const CpuFeatures& cpu_features() {
 
 std::string cpu_model_name(const std::string& cpuinfo) {
   std::ifstream in(cpuinfo);
-  std::string arm;  // has no name, but numbers of who made it and of what it is
+  std::string arm;  // has no name, but numbers of its maker and of its model
   for (std::string line; std::getline(in, line) && !line.empty();) {
     const size_t colon = line.find(':');
     const size_t start = colon == line.npos ? colon : line.find_first_not_of(" \t", colon + 1);

@@ -61,7 +61,7 @@ std::vector<int> nodes_of_pages(const void* data, size_t bytes) {
     pages.push_back(reinterpret_cast<void*>(p));
   std::vector<int> nodes(pages.size());
   if (move_pages(0, pages.size(), pages.data(), nullptr, nodes.data(), 0) != 0) return {};
-  for (int& node : nodes) node = std::max(node, -1);  // a negative errno: nobody has touched it
+  for (int& node : nodes) node = std::max(node, -1);  // a negative errno: never touched
   return nodes;
 }
 

@@ -55,7 +55,7 @@ std::vector<std::string> difference(const std::vector<Fact>& mine, const std::ve
   return {};
 }
 
-/// Of the file that this process runs: the same version may have been built in several ways.
+/// Checksum of the file that this process runs: the same version may have been built in several ways.
 std::string program_file() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   std::vector<char> block(size_t{1} << 20);

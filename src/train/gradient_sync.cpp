@@ -120,7 +120,7 @@ void GradientSync::collect(const optim::StepSettings& update, PhaseLog& log) {
 }
 
 void GradientSync::finish(PhaseLog& log) {
-  if (!plan_.gradients.sharded) return;  // nobody has anything to wait for
+  if (!plan_.gradients.sharded) return;  // there is nothing to wait for
   const PhaseTimer timer(log, Phase::kAllreduceExposed);
   for (SyncPolicy* policy : policies_) policy->finish(communication_);
 }

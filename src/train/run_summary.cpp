@@ -49,7 +49,7 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config&
       c.dist.wire == DType::kF32 && !c.dist.reproducible)
     ways.push_back("dist.wire: bf16 (half the bytes between nodes, gradients rounded)");
   if (c.train.micro_batch > 0 && c.train.micro_batch < samples && !c.dist.reproducible)
-    ways.push_back("a larger train.micro_batch (sums hide behind the backward pass of the last one only)");
+    ways.push_back("a larger train.micro_batch (the all-reduce hides behind backward of the last one only)");
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");
   if (c.dist.adaln == config::AdalnExchange::kReduce) ways.push_back("dist.adaln: auto");
@@ -60,11 +60,12 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config&
 std::string sums_advice(const RunSummary& s, const config::Config& c) {
   if (c.parallel.strategy == config::Strategy::kDpTp)
     return fmt::format(
-        "every rank waited for sums, {} of the time and more: parallel.strategy: cftp exchanges no "
+        "every rank waited for sums, at least {} of the time: parallel.strategy: cftp exchanges no "
         "activations",
         percent(s.least_waited_s / s.wall_s));
-  return fmt::format("every rank waited for sums of gradients, {} of the time and more; what shortens that: {}",
-                     percent(s.least_waited_s / s.wall_s), joined(shorter_sums(s, c)));
+  return fmt::format(
+      "every rank waited for the all-reduce of gradients, at least {} of the time; what shortens that: {}",
+      percent(s.least_waited_s / s.wall_s), joined(shorter_sums(s, c)));
 }
 
 std::string imbalance_advice(const RunSummary& s) {
@@ -74,8 +75,8 @@ std::string imbalance_advice(const RunSummary& s) {
   if (s.slowest_threads < s.most_threads)
     return text + fmt::format("it has {} thread(s) where others have {}", s.slowest_threads, s.most_threads);
   return text +
-         "its cores in topology.txt (does another rank or program use them?), or the node itself, if it is so each "
-         "time";
+         "its cores in topology.txt (does another rank or program use them?), or the node itself, if this happens "
+         "every time";
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ void ReplicatedUpdate::update(int64_t first, int64_t last, const optim::StepSett
   optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{begin, end}, begin});
 }
 
-// Slice by slice where updates go so: who writes a page first has it in its own NUMA domain.
+// Slice by slice where updates go so: the worker that writes a page first has it in its NUMA domain.
 void ReplicatedUpdate::keep(const Tensor& whole, const Tensor& state) {
   const Pin<float> from(whole), to(state);
   const auto copy = [&](const parallel::Range& slice) {

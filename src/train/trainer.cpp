@@ -119,7 +119,7 @@ class Run {
   double start_s_;
   plan::Placement placement_;
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
-  std::string products_;          // who makes the matrix products
+  std::string products_;          // what computes the matrix products
   plan::RankGroups groups_;
   std::unique_ptr<dist::NodeMemory>
       gradient_memory_;  // before the model, whose gradients live there; only of several ranks
@@ -566,18 +566,19 @@ void Run::finish() {
     comm_.allreduce_sum(seconds, 2);
     const double ranks = double(comm_.world_size()), all = seconds[0] + seconds[1];
     log::info(
-        "sums of gradients, mean of a rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % hidden)",
+        "all-reduce of gradients, mean per rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % "
+        "hidden)",
         seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
   }
   if (groups_.tensor()) {
     double seconds = groups_.tensor()->summing_s();
     comm_.allreduce_sum(&seconds, 1);
-    log::info("sums of activations over the ranks that share a replica, mean of a rank: {:.2f} s waited for",
+    log::info("all-reduce of activations between ranks that share a replica, mean per rank: {:.2f} s waited for",
               seconds / double(comm_.world_size()));
   }
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
-  log::info("steps skipped: {}   bad files: {}   peak resident memory of a rank: {}", progress_.skipped_steps,
+  log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}", progress_.skipped_steps,
             int64_t(agreed_.bad_files), plan::format_bytes(size_t(peak)));
   for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;

@@ -67,7 +67,7 @@ struct Interval {
 };
 Interval largest_of(const Rule& rule, double n) {
   constexpr double kMisses = 30;  // e^-30 is about 1e-13
-  // Of a uniform distribution none of n is in the upper share d of [-a, a] with probability e^(-n d / 2).
+  // None of n numbers of a uniform distribution is in the upper share d of [-a, a] with probability e^(-n d / 2).
   if (rule.kind == kUniform) return {rule.size * (1 - std::min(1.0, 2 * kMisses / n)), rule.size * (1 + 1e-6)};
   return {rule.size * normal_tail(std::min(0.5, kMisses / n)), rule.size * normal_tail(1e-13 / n)};
 }

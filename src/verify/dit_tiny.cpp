@@ -1,8 +1,7 @@
 // A small model: output, gradient by the input and by every parameter. The parameters stand in the file under the names
 // of the public state dict; they are the formula's numbers, which is checked too.
 // Our timestep sinusoid is computed in f64, the reference's in float32: results are therefore closest to the float64
-// run
-// (.f64), and the tolerances are those for it.
+// run (.f64), and the tolerances are those for it.
 #include "ditrain/base/error.hpp"
 #include "kinds.hpp"
 #include "model.hpp"

@@ -162,7 +162,7 @@ void check_final(Verification& v, const Movements& m, const RunKind& run, const 
   for (const Movement& one : m.comparable)
     v.add(one.name, "movement", compare(one.got, one.want, kFinalLargest, std::vector<double>{m.totals.largest}));
   check_rms(v, std::string(run.name) + ".final.final_layer.linear.weight", m.totals, run.final_rms);
-  // Key biases wander by up to lr a step.
+  // Key biases wander by up to lr per step.
   for (const Movement& one : m.key_biases)
     v.add(one.name, "movement of key biases",
           compare(one.got, one.want, 1, std::vector<double>{hyper.adamw.lr * double(steps)}));
@@ -179,7 +179,7 @@ void check_ema(Verification& v, const Movements& m, const RunKind& run, const Hy
   for (const Movement& one : m.comparable)
     v.add(one.name, "movement", compare(one.got, one.want, 1, std::vector<double>{rounding(one)}));
   check_rms(v, std::string(run.name) + ".ema.final_layer.linear.weight", m.totals, run.ema_rms);
-  // If a key bias wanders off by lr a step, its EMA follows by (1 - decay) of the way.
+  // If a key bias wanders off by lr per step, its EMA follows by (1 - decay) of the way.
   const double wander = (1 - hyper.ema_decay) * hyper.adamw.lr * n * (n + 1) / 2;
   for (const Movement& one : m.key_biases)
     v.add(one.name, "movement of key biases",

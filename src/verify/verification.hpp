@@ -11,7 +11,7 @@ namespace ditrain::verify {
 
 /// What an error is relative to.
 struct Per {
-  int64_t pieces = 1;     ///< max |want| of each of so many equal pieces ...
+  int64_t pieces = 1;     ///< max |want| of each of this many equal pieces ...
   bool absolute = false;  ///< ... or 1
 
   static Per tensor() { return {}; }

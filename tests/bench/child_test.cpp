@@ -21,7 +21,7 @@ bool soon(F f) {
   return true;
 }
 
-bool is_gone(pid_t pid) { return program_of(pid).empty(); }  // also of a process that nobody has waited for yet
+bool is_gone(pid_t pid) { return program_of(pid).empty(); }  // also for a process that was not waited for yet
 
 }  // namespace
 
@@ -57,7 +57,7 @@ TEST_CASE("a program that cannot be started has the exit code of a shell's") {
   CHECK(child.exit_code() == 127);
 }
 
-TEST_CASE("a memory limit ends who takes more, by the cgroup or by RLIMIT_DATA") {
+TEST_CASE("a memory limit ends a process that takes more, by the cgroup or by RLIMIT_DATA") {
   const MemoryCap cap(size_t{64} << 20, 2), none(0, 1);
   CHECK(cap.description().find("memory limit: ") == 0);
   CHECK(none.description().empty());

@@ -41,8 +41,8 @@ TEST_CASE("clusters: one core, samples and columns in turns") {
   }
   CHECK((rows[1].at("cut") == "samples" && rows[2].at("cut") == "n"));
   // The workers of a cluster are one each: only the team meets; with samples not within the forward pass of a block.
-  CHECK(rows[1].at("team_barriers_a_block").get<double>() < rows[2].at("team_barriers_a_block").get<double>());
-  CHECK(rows[1].at("cluster_barriers_a_block") == 0.0);
+  CHECK(rows[1].at("team_barriers_per_block").get<double>() < rows[2].at("team_barriers_per_block").get<double>());
+  CHECK(rows[1].at("cluster_barriers_per_block") == 0.0);
   if (std::thread::hardware_concurrency() < 2) return;
   for (const std::string& note : harness.report().notes) CHECK_THAT(note, !Catch::Contains("workers are not pinned"));
 }

@@ -29,7 +29,7 @@ TEST_CASE("the products of a block are all its linear work, three passes each") 
       CHECK((p.skinny() ? kConditionRows : shape.batch * kTokens) == (p.pass == Pass::kWeightGradient ? p.k : p.m));
       if (!p.skinny()) macs[int(p.pass)] += p.flop() / 2;
     }
-    // qkv, proj and the MLP: 12 C^2 a token.
+    // qkv, proj and the MLP: 12 C^2 per token.
     const double expected = double(shape.batch * kTokens) * 12 * double(shape.width * shape.width);
     for (const double m : macs) CHECK(m == expected);
   }

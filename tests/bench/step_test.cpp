@@ -18,7 +18,7 @@ StepBench tiny() {
 
 }  // namespace
 
-TEST_CASE("step: one row a batch size, with the fields of the contract") {
+TEST_CASE("step: one row per batch size, with the fields of the contract") {
   Harness harness(2, Effort::quick());
   bench_steps(harness, tiny());
   const auto j = nlohmann::json::parse(to_json(harness.report()));

@@ -120,7 +120,7 @@ TEST_CASE("a batch has to divide over ranks and micro-batches") {
         "[config] more ranks than samples in a batch; got 4 ranks for train.global_batch 2, expected at most 2 ranks; "
         "try train.global_batch: 4");
   CHECK(ranks_error(16, 3, 2) ==
-        "[config] train.micro_batch does not divide the batch of a rank; got 3 for 8 samples a rank "
+        "[config] train.micro_batch does not divide the batch of a rank; got 3 for 8 samples per rank "
         "(train.global_batch 16 over 2 ranks), expected a divisor of 8, or 0 for all at once");
   CHECK(ranks_error(16, 16, 2).find("train.micro_batch does not divide") != std::string::npos);
 }
@@ -135,8 +135,8 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
   CHECK(error("dp_tp", 1) == "no error");
   CHECK(error("cftp", 2) == "no error");
   CHECK(error("dp", 2) ==
-        "[config] parallel.strategy: dp has one cluster a rank; got parallel.clusters: 2, expected parallel.clusters: "
-        "auto or 1; try mpirun -np 2, or parallel.strategy: cftp");
+        "[config] parallel.strategy: dp has one cluster per rank; got parallel.clusters: 2, expected "
+        "parallel.clusters: auto or 1; try mpirun -np 2, or parallel.strategy: cftp");
   const std::string sampling =
       validate_error([](config::Config& c) { c.parallel.strategy = config::Strategy::kDpTp, c.eval.every_steps = 5; });
   CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, expected 0 for both, or parallel.strategy: "

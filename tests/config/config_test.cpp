@@ -490,9 +490,9 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
 
 TEST_CASE("an unset data path tells the line to set") {
   CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("folder"); }) ==
-        "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or of one "
-        "sub-folder of images a class; try --set data.path=DIR, or in section data of the config the line `path: "
-        "DIR`");
+        "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or one "
+        "with a sub-folder of images per class; try --set data.path=DIR, or in section data of the config the line "
+        "`path: DIR`");
   CHECK(validate_error([](config::Config& c) {
           c.data.kind = dataset::find_kind("latents");
         }).find("safetensors shards") != std::string::npos);

@@ -170,7 +170,7 @@ TEST_CASE("the queue is bounded, and a loader whose queue is full goes at once")
 TEST_CASE("a loader goes while its threads are in the middle of a batch") {
   Numbered data(1000);
   data.seconds_each = 0.01;
-  LoaderConfig config = config_of(512, 0, 512);  // 5 seconds a batch with one thread
+  LoaderConfig config = config_of(512, 0, 512);  // 5 seconds per batch with one thread
   config.threads = 2;
   int64_t reads_at_stop = 0;
   {

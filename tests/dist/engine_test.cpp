@@ -77,7 +77,7 @@ std::vector<Stepped> step(ThreadWorld& world, const EngineConfig& config, int64_
       if (n == 0) buckets.start_all();
       buckets.finish();
       results[size_t(comm.rank())] = {{own_floats(arena), own_floats(arena) + n}, buckets.last_step()};
-      comm.barrier();  // nobody writes the next gradients while others still compare
+      comm.barrier();  // no rank writes the next gradients while others still compare
     }
   });
   return results;
@@ -215,7 +215,7 @@ TEST_CASE("with shards every rank has the sums of its own, and what it puts ther
     }
 }
 
-TEST_CASE("sums of squares are the same bits on all ranks, for any number of ranks a node, flat or not") {
+TEST_CASE("sums of squares are the same bits on all ranks, for any number of ranks per node, flat or not") {
   const int64_t n = 70001;
   for (const bool hierarchical : {true, false})
     for (const int ranks_per_node : {1, 2, 3, 4}) {
@@ -316,7 +316,7 @@ TEST_CASE("what backward hides is not exposed") {
   std::vector<double> waited_s(2);
   run_ranks(world, [&](ThreadCommunicator& comm) {
     NodeMemory arena(comm, 20000 * sizeof(float));
-    Engine engine(comm, arena, {.link = LinkModel{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2}});  // 50 ms a bucket
+    Engine engine(comm, arena, {.link = LinkModel{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2}});  // 50 ms per bucket
     GradientBuckets buckets(engine, own_floats(arena), {20000, 5000});
     buckets.mark_ready(10000, 20000);
     std::this_thread::sleep_for(std::chrono::milliseconds(150));  // backward goes on; two buckets arrive
@@ -360,7 +360,7 @@ TEST_CASE("a rank that does not come ends the wait with its name") {
       }
     }
     comm.barrier();
-    if (comm.rank() == 2) buckets.start_all();  // so that nobody waits for ever in a destructor
+    if (comm.rank() == 2) buckets.start_all();  // so that no rank waits for ever in a destructor
   });
   for (const int rank : {0, 1}) {
     CAPTURE(errors[size_t(rank)]);
@@ -370,7 +370,7 @@ TEST_CASE("a rank that does not come ends the wait with its name") {
   }
 }
 
-TEST_CASE("an error of the library reaches who waits") {
+TEST_CASE("an error of the library reaches the thread that waits") {
   ThreadWorld world{.ranks = 2, .ranks_per_node = 2, .failing_sum = 1};
   std::vector<int> caught(2);
   Findings found;

@@ -48,7 +48,7 @@ class DoublingCommunicator final : public Communicator {
 
  private:
   void end_all_ranks(int) override {}
-  /// Sums in wait_for() only, as MPI may: whoever reads before finish() sees the old values.
+  /// Sums in wait_for() only, as MPI may: a reader before finish() sees the old values.
   class Doubling final : public Request {
    public:
     Doubling(DoublingCommunicator& owner, float* data, int64_t n) : owner_(owner), data_(data), n_(n) {}
@@ -166,7 +166,7 @@ TEST_CASE("buckets are handed out one by one as they arrive") {
   CHECK(slice->begin == 2);
   buckets.finish();
   CHECK(arena == doubled(counting(10)));
-  // Without an engine nobody squares, and all communication counts as waited for.
+  // Without an engine nothing is squared, and all communication counts as waited for.
   CHECK_FALSE(buckets.last_step().sum_squares);
   CHECK(buckets.last_step().communication_s == buckets.last_step().exposed_s);
   CHECK(buckets.last_step().hidden_s() == 0);

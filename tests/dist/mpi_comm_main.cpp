@@ -244,7 +244,7 @@ void check_gathers(Communicator& comm) {
   expect(refused, "a root out of range is refused", comm);
 }
 
-/// The test runs on one node, or on nodes of so many ranks that it pretends.
+/// The test runs on one node, or on pretended nodes of this many ranks.
 void check_placement(Communicator& comm, int expected_ranks, const MpiConfig& config) {
   const int size = comm.world_size(), rank = comm.rank();
   const int per_node = config.ranks_per_node > 0 ? config.ranks_per_node : size;
@@ -354,7 +354,7 @@ void check_messages(Communicator& comm) {
   comm.abort(named ? 75 : 1);
 }
 
-/// Of three ranks the last one does not come to a part of the run. Rank 1 is the first to know and gives up after some
+/// The last one of three ranks does not come to a part of the run. Rank 1 is the first to know and gives up after some
 /// 4 s, but its destructors take 4 s more; all that time it must not seem dead to rank 0.
 int give_up_one_after_the_other(Communicator& comm, int timeout_of_rank_0_s) {
   struct Slow {

@@ -28,7 +28,7 @@ std::vector<std::string> messages(const std::vector<std::pair<uint64_t, uint64_t
 
 }  // namespace
 
-TEST_CASE("replicas: nobody is told anything while all are alike") {
+TEST_CASE("replicas: no rank is told anything while all are alike") {
   for (const std::string& text : messages({{1, 2}, {1, 2}, {1, 2}})) CHECK(text.empty());
   for (const std::string& text : messages({{~uint64_t{0}, 0}})) CHECK(text.empty());
 }

@@ -24,7 +24,7 @@ struct ThreadWorld {
   int ranks = 1, ranks_per_node = 1, failing_sum = -1;  // number of the sum that cannot be started
   std::mutex mutex = {};
   std::condition_variable changed = {};
-  // Of the collective under way: one text a rank; `round` counts those that are over.
+  // The collective under way: one text per rank; `round` counts those that are over.
   std::vector<std::string> texts = {};
   int arrived = 0, round = 0;
   std::vector<std::string> result = {};

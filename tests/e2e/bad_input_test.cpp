@@ -378,7 +378,7 @@ TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan be
   const Args command = mpirun(2, program("ditrain", {"--config", config, "--out", out}));
   const Result result = run(command, {.timeout_s = 60, .max_data_bytes = 8 * kGib});
   REQUIRE_EXIT(result, 2);
-  require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan of a rank", "AdamW moments",
+  require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan per rank", "AdamW moments",
                          "kept activations", "what fits:"});
   CHECK(result.peak_bytes < kGib / 2);
   CHECK(result.seconds < 30);
@@ -428,8 +428,8 @@ TEST_CASE("memory: where two copies of the state do not fit, one rank with a sma
   require_texts(dry, {"[memory] 2 rank(s) on this node do not fit"});
   CHECK(exit_code("SLURM_NTASKS_PER_NODE=1") == 0);
   CHECK(exit_code("HWLOC_SYNTHETIC=package:1 core:8 pu:1") == 0);
-  const std::string proposal = proposed_micro_batch(refused.err, "1 rank(s) a node");
+  const std::string proposal = proposed_micro_batch(refused.err, "1 rank(s) per node");
   CAPTURE(refused.err, proposal);
-  REQUIRE_THAT(refused.err, Contains("1 rank(s) a node with --set train.micro_batch="));
+  REQUIRE_THAT(refused.err, Contains("1 rank(s) per node with --set train.micro_batch="));
   REQUIRE_EXIT(run(command(depth, sets({proposal}) + Args{"--dry-run"})), 0);
 }

@@ -30,8 +30,8 @@ std::string sbatch_value(const std::string& text, const std::string& option) {
 }
 
 // srun, mpirun and scontrol: the first two drop their own flags and start two ranks here, the last says it was called.
-// lscpu tells of a node with so many hardware threads a core.
-void write_cluster(const std::string& folder, int threads_a_core) {
+// lscpu prints what it does on a node with this many hardware threads per core.
+void write_cluster(const std::string& folder, int threads_per_core) {
   fs::create_directory(folder);
   const std::string start = std::string("echo \"$flags\" >>\"$LAUNCHER_LOG\"\n") +
                             "unset ${!SLURM_*}  # or mpirun asks Slurm for the nodes\nexec " + DITRAIN_MPIRUN +
@@ -40,18 +40,18 @@ void write_cluster(const std::string& folder, int threads_a_core) {
   write_program(folder + "/mpirun", "while [[ $1 == -* ]]; do flags+=\" $1 $2\"; shift 2; done\n" + start);
   write_program(folder + "/scontrol", "echo \"scontrol $*\" >>\"$LAUNCHER_LOG\"\n");
   write_program(folder + "/lscpu", "echo 'CPU(s):                608'\necho 'Thread(s) per core:    " +
-                                       std::to_string(threads_a_core) + "'\necho 'Core(s) per socket:    152'\n");
+                                       std::to_string(threads_per_core) + "'\necho 'Core(s) per socket:    152'\n");
 }
 
 }  // namespace
 
 TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job that is queued again") {
-  const auto [name, threads_a_core] = GENERATE(table<std::string, int>(
+  const auto [name, threads_per_core] = GENERATE(table<std::string, int>(
       {{"one_node", 1}, {"many_nodes", 2}, {"many_nodes_mpirun", 1}, {"many_nodes_mpirun", 2}}));
-  CAPTURE(name, threads_a_core);
+  CAPTURE(name, threads_per_core);
   const TemporaryFolder scratch;
   const std::string out = scratch / "run", log = scratch / "launcher.log";
-  write_cluster(scratch / "bin", threads_a_core);
+  write_cluster(scratch / "bin", threads_per_core);
   Args ditrain = tiny_ditrain(out, kForEver);
   const RunOptions options{.environment = {"DITRAIN=" + ditrain.front(), "LAUNCHER_LOG=" + log, "SLURM_JOB_ID=4711",
                                            "SLURM_NTASKS=8", "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=38"}};
@@ -74,7 +74,7 @@ TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job tha
   CHECK_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
   const std::string said = read_file(log);
   CHECK_THAT(said, Contains("scontrol requeue 4711"));
-  const std::string cores = std::to_string(38 / threads_a_core);  // of 38 hardware threads
+  const std::string cores = std::to_string(38 / threads_per_core);  // of 38 hardware threads
   CHECK_THAT(said,
              Contains(to_script ? "-np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core" : "--cpus-per-task=38"));
 

@@ -49,7 +49,7 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   const std::string out = scratch / "run";
   const Result dry = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
   REQUIRE_EXIT(dry, 0);
-  for (const char* text : {"memory plan of a rank", "parameters", "4 rank(s): 2 sample(s) a rank", "threads:"})
+  for (const char* text : {"memory plan per rank", "parameters", "4 rank(s): 2 sample(s) per rank", "threads:"})
     CHECK_THAT(dry.out, Contains(text));
   REQUIRE_FALSE(fs::exists(out));
 
@@ -73,8 +73,8 @@ TEST_CASE("command line: dry-run and explain-memory work before any data is ther
   const Result dry = latents({"--dry-run"});
   REQUIRE_EXIT(dry, 0);
   for (const char* text :
-       {"model: DiT-S/2", "data: data.path is not set; with --set data.path=DIR", "memory plan of a rank",
-        "4 rank(s): 28 sample(s) a rank and step in micro-batches of 1, 1000 steps\n"})
+       {"model: DiT-S/2", "data: data.path is not set; with --set data.path=DIR", "memory plan per rank",
+        "4 rank(s): 28 sample(s) per rank and step in micro-batches of 1, 1000 steps\n"})
     CHECK_THAT(dry.out, Contains(text));
   REQUIRE_EXIT(latents({"--explain-memory"}), 0);
 

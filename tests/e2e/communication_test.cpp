@@ -11,14 +11,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Several buckets a step, all of them sums.
+// Several buckets per step, all of them sums.
 Args two_ranks(const std::string& out, const std::vector<std::string>& settings, const Args& more = {}) {
   return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02", "dist.adaln=reduce"}) + sets(settings) + more));
 }
 
 }  // namespace
 
-TEST_CASE("communication: two ranks learn the same, whoever sums their gradients") {
+TEST_CASE("communication: two ranks learn the same, however gradients are summed") {
   const TemporaryFolder scratch;
   REQUIRE_EXIT(run(two_ranks(scratch / "passing", {"dist.engine=false"})), 0);
   const auto expected = read_metrics(scratch / "passing");

@@ -79,9 +79,9 @@ TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a sim
   const auto report = nlohmann::json::parse(read_file(json));
   for (const auto& row : report.at("rows")) rows[row.at("way")] = row;
   REQUIRE(rows.size() == (link ? 5 : 6));
-  CHECK(rows.contains("in passing") == !link);
+  CHECK(rows.contains("no engine") == !link);
   CHECK_THAT(result.out, Contains("engine / at the end: "));
-  CHECK((result.out.find("engine / in passing: ") != std::string::npos) == !link);
+  CHECK((result.out.find("engine / no engine: ") != std::string::npos) == !link);
   for (const char* way : {"engine", "at the end", "guarded"}) {
     CAPTURE(way);
     const auto& row = rows.at(way);
@@ -142,7 +142,7 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
   CHECK(rows().at(0).at("peers").at("dp").get<double>() > 0);
   CHECK(fs::is_empty(scratch / "tmp"));
 
-  // Room for one process, but not for two: 400 MiB a replica.
+  // Room for one process, but not for two: 400 MiB per replica.
   const Args larger = sets({"model.hidden_size=512", "model.depth=4", "model.num_heads=8"});
   REQUIRE_EXIT(run(command + larger + Args{"--memory-gib", "0.8"}, in_scratch), 0);
   CHECK(rows().at(0).at("result") == "ok");

@@ -126,7 +126,7 @@ TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from t
   INFO(result.text());
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != 75);
-  CHECK_THAT(result.err, Contains("process rank 1") && Contains("signal 9"));  // mpirun says so; nobody says more
+  CHECK_THAT(result.err, Contains("process rank 1") && Contains("signal 9"));  // mpirun says so; no other line
   CHECK_THAT(result.err, !Contains("ditrain: error"));
 
   const int64_t steps = checkpoints(out).back() + 7;

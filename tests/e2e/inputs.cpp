@@ -8,12 +8,12 @@
 
 namespace ditrain::e2e {
 
-void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_a_class) {
+void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_per_class) {
   constexpr int64_t kWidth = 40, kHeight = 32;
   for (int64_t c = 0; c < num_classes; ++c) {
     const std::string folder = path + "/class_" + std::to_string(c);
     std::filesystem::create_directories(folder);
-    for (int64_t i = 0; i < images_a_class; ++i) {
+    for (int64_t i = 0; i < images_per_class; ++i) {
       io::ImageU8 image{kWidth, kHeight, 3, {}};
       for (int64_t at = 0; at < kWidth * kHeight * 3; ++at)
         image.pixels.push_back(uint8_t((at * (7 + 3 * c) + i * i * 31 + 101 * c) % 256));

@@ -9,8 +9,8 @@
 
 namespace ditrain::e2e {
 
-/// PATH/class_K/I.png, `num_classes` x `images_a_class` pictures of 40 x 32 pixels that all differ.
-void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_a_class);
+/// PATH/class_K/I.png, `num_classes` x `images_per_class` pictures of 40 x 32 pixels that all differ.
+void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_per_class);
 
 /// A shard of latents [labels.size(), 4, 8, 8], standard normal; in samples of `huge` every value is
 /// 3e38 with the sign of the normal one: finite, but the model overflows on it.

@@ -15,7 +15,7 @@ using Catch::Contains;
 
 namespace {
 
-// 40 latents, 5 batches an epoch; one sample is finite but so large that the model overflows on it.
+// 40 latents, 5 batches per epoch; one sample is finite but so large that the model overflows on it.
 Args poisoned(const TemporaryFolder& scratch) {
   fs::create_directory(scratch / "latents");
   std::vector<int64_t> labels;

@@ -40,18 +40,18 @@ TEST_CASE("placement: dry-run shows four ranks on the paper's node, a die each")
                            Args{"--ranks", "4"} + sets({"memory.copy_cores=1", "parallel.comm_cores=auto"}));
   REQUIRE_EXIT(r, 0);
   CHECK_THAT(r.out, Contains("dies 4, NUMA domains 16, cores 608"));
-  CHECK_THAT(r.out, Contains("threads: 151 a rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
+  CHECK_THAT(r.out, Contains("threads: 151 per rank in 4 cluster(s) (NUMA domains), set by affinity mask; pinned"));
   CHECK_THAT(r.out, Contains("note: memory.copy_cores: 1 has no effect"));
   CHECK_THAT(r.out, Contains("3     cluster 3      37       570-606") && Contains("3     communication  1        607"));
   CHECK_THAT(r.out, Contains("mpirun -np 4 --map-by ppr:4:node:PE=152 --bind-to core"));
-  CHECK_THAT(r.out, Contains("cut: columns and heads go to 4 clusters (auto: 2 samples do not divide); "
+  CHECK_THAT(r.out, Contains("cut: columns and heads over 4 clusters (auto: 2 samples do not divide); "
                              "a run measures the bandwidth between NUMA domains first"));
 }
 
 TEST_CASE("placement: dry-run of one rank takes all cores of a pretended machine") {
   const Result r = dry_run("package:2 [numa] l3:8 core:8 pu:2", {});
   REQUIRE_EXIT(r, 0);
-  CHECK_THAT(r.out, Contains("threads: 128 a rank in 2 cluster(s)"));
+  CHECK_THAT(r.out, Contains("threads: 128 per rank in 2 cluster(s)"));
 }
 
 TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and refuses what does not divide") {
@@ -61,13 +61,13 @@ TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and r
     const Result dry = run(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
     REQUIRE_EXIT(dry, 0);
     CHECK_THAT(dry.out, Contains(std::string("cut: ") + (*cut == 'n' ? "columns and heads" : "samples") +
-                                 " go to 2 clusters (parallel.cut)"));
+                                 " over 2 clusters (parallel.cut)"));
   }
   const Result refused = run(tiny_ditrain(scratch / "run", 1,
                                           Args{"--dry-run"} + sets({"parallel.threads=2", "parallel.clusters=2",
                                                                     "parallel.cut=samples", "train.micro_batch=1"})));
   REQUIRE_EXIT(refused, 2);
-  CHECK_THAT(refused.err, Contains("parallel.cut: samples needs as many samples for every cluster"));
+  CHECK_THAT(refused.err, Contains("parallel.cut: samples needs the same number of samples for every cluster"));
 }
 
 TEST_CASE("placement: impossible core counts end with exit code 2 and the way out") {

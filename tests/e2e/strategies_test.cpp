@@ -1,4 +1,4 @@
-// parallel.strategy: whoever shares what, the run learns the same.
+// parallel.strategy: whatever ranks share, the run learns the same.
 #include <catch2/catch.hpp>
 #include <csignal>
 
@@ -104,7 +104,7 @@ TEST_CASE("strategies: what does not fit together is refused") {
     REQUIRE_EXIT(result, 2);
     CHECK_THAT(result.err, Contains("ditrain: error: [config]") && Contains(text));
   };
-  refused(1, {"parallel.strategy=dp", "parallel.clusters=2"}, "one cluster a rank");
+  refused(1, {"parallel.strategy=dp", "parallel.clusters=2"}, "one cluster per rank");
   refused(2, {"parallel.strategy=dp_tp", "sample.every_steps=1"}, "pictures and validation");
   refused(3, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, "groups that share a replica");
   refused(3, {"parallel.strategy=dp_tp"}, "do not divide over the ranks that share a replica");
@@ -116,5 +116,5 @@ TEST_CASE("strategies: a dry run tells what a rank shares") {
       tiny(scratch / "run", 2, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, {"--dry-run", "--ranks", "4"}));
   REQUIRE_EXIT(result, 0);
   CHECK_THAT(result.out, Contains("2 rank(s) share a replica and its samples") &&
-                             Contains("4 rank(s): 4 sample(s) a rank and step in micro-batches of 4"));
+                             Contains("4 rank(s): 4 sample(s) per rank and step in micro-batches of 4"));
 }

@@ -107,7 +107,7 @@ TEST_CASE("the report names every family and the chosen kernels") {
 #if defined(__x86_64__)
 namespace {
 
-/// Those of the names on that CPU.
+/// The instruction sets of these names on that CPU.
 std::vector<InstructionSet> sets_on(const platform::CpuFeatures& cpu, const std::vector<std::string>& names) {
   std::vector<InstructionSet> sets;
   for (const InstructionSet& set : instruction_sets(cpu))

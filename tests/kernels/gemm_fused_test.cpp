@@ -34,7 +34,7 @@ class Array {
     for (int64_t i = 0; i < rows_ * cols_; ++i) x.push_back(get(i));
     return x;
   }
-  /// Those at both ends and what lies between the rows.
+  /// Guard zones at both ends, and what lies between the rows.
   bool zones_untouched() const {
     std::vector<unsigned char> outside = bytes_;
     for (int64_t i = 0; i < rows_ * cols_; ++i) std::memset(&outside[offset(i)], 0xa5, dtype_bytes(type_));

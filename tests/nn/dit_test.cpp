@@ -326,7 +326,7 @@ TEST_CASE("a sample's output does not depend on the rest of the batch") {
   CHECK(to_vector(single.pass.out()) == to_vector(pair.pass.out().rows(0, 1)));
 }
 
-TEST_CASE("a block keeps 18, 11 or 1 values a token and channel") {
+TEST_CASE("a block keeps 18, 11 or 1 values per token and channel") {
   struct Row {
     nn::Recompute recompute;
     double attention, mlp;

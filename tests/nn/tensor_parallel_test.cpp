@@ -137,8 +137,8 @@ TEST_CASE("ranks that share a replica: outputs and gradients are those of the wh
   CAPTURE(ranks, workers, int(recompute));
   Comparison c(ranks, {.want_input_gradient = true, .recompute = recompute}, workers);
   CHECK(c.worst() < 2e-6);  // the order of sums differs: some eps, 6e-8, of each of about 50 sums on the way
-  // Two sums a block forward and two backward; those of the forward pass again in blocks that are recomputed, which the
-  // last one, still there, is not.
+  // Two sums per block forward and two backward; those of the forward pass again in blocks that are recomputed, which
+  // the last one, still there, is not.
   const int depth = int(small().depth);
   CHECK(c.sum.sums() == 4 * depth + (recompute == nn::Recompute::kBlock ? 2 * (depth - 1) : 0));
 }

@@ -219,7 +219,7 @@ TEST_CASE("gradients of weights in a row, without a meeting between them, have t
   }
 }
 
-TEST_CASE("products in a row that pack together may grow: nobody loses what it still reads") {
+TEST_CASE("products in a row that pack together may grow: none loses what it still reads") {
   const Layer small{2, 141, 260, 300, DType::kF32}, large{2, 141, 700, 300, DType::kF32};
   const auto gradients = [&](int workers) {
     Rig rig(workers);
@@ -317,7 +317,7 @@ TEST_CASE("a library that wants both operands as bf16 gets them, whatever they a
   check_close(p, mixed(theirs.ctx), mixed(ours.ctx), 0);
 }
 
-TEST_CASE("a layer on patches of images is one on their pixels as tokens, by whoever makes the products") {
+TEST_CASE("a layer on patches of images is one on their pixels as tokens, by whatever makes the products") {
   constexpr int64_t B = 3, C = 4, H = 8, W = 12, P = 2, T = H / P * (W / P), K = C * P * P, N = 70;
   const Tensor images = uniform({B, C, H, W}, 1), b = uniform({N}, 3), dy = uniform({B, T, N}, 4);
   std::vector<float> pixels = to_vector(images), values;

@@ -40,7 +40,7 @@ std::vector<std::set<int>> by_cluster(const CorePlan& plan, int Pu::*member) {
   return out;
 }
 
-/// Nobody has a core twice, all are in the mask, and counts agree.
+/// No worker has a core of another, all are in the mask, and counts agree.
 void check_sound(const CorePlan& plan, const Topology& t, bool smt = false) {
   std::set<int> mask(t.allowed_pus.begin(), t.allowed_pus.end()), seen_pus, seen_cores;
   for (const Pu& pu : plan.workers) {
@@ -109,14 +109,14 @@ TEST_CASE("cores that do not divide over the ranks of a mask are unused ones of 
 
 TEST_CASE("dual EPYC: clusters are domains of the node, L3 caches inside a domain") {
   const Topology nps1 = synthetic_machine(platform::kEpycNps1), nps4 = synthetic_machine(platform::kEpycNps4);
-  SECTION("a rank on the node: a cluster a socket, one worker a core") {
+  SECTION("a rank on the node: one cluster per socket, one worker per core") {
     const CorePlan plan = plan_cores(nps1, {.budget = 128});
     check_sound(plan, nps1);
     CHECK(plan.cluster_sizes == Sizes{63, 63});
     CHECK(plan.comm.front().package == 1);
     CHECK(plan.copy.front().package == 0);
   }
-  SECTION("a rank on a socket without domains: a cluster an L3 cache") {
+  SECTION("a rank on a socket without domains: one cluster per L3 cache") {
     const Topology socket = with_mask(nps1, run_of(128, 128));
     const CorePlan plan = plan_cores(socket, {.budget = 64});
     check_sound(plan, socket);
@@ -174,7 +174,7 @@ TEST_CASE("caches of single cores make no clusters") {
   CHECK(plan_cores(t, {.budget = 4, .clusters = 4}).cluster_sizes == Sizes{1, 1, 1, 1});
 }
 
-TEST_CASE("cores are set aside from eight a rank on, and explicit threads come first") {
+TEST_CASE("cores are set aside from eight per rank on, and explicit threads come first") {
   const Topology t = synthetic_machine("package:1 [numa] core:9 pu:1");
   const auto counts = [&](CoreRequest r) {
     const CorePlan plan = plan_cores(t, r);
@@ -297,7 +297,7 @@ TEST_CASE("plans that cannot be are errors that name the way out") {
   CHECK(error_of(t, {.budget = 2, .comm_cores = 2}) ==
         "[placement] parallel.comm_cores and memory.copy_cores set aside more cores than a rank can spare; got 2 "
         "core(s) set aside, expected fewer than the 2 core(s) of this rank; try parallel.comm_cores: auto and "
-        "memory.copy_cores: auto, or more cores a rank");
+        "memory.copy_cores: auto, or more cores per rank");
   CHECK(error_of(t, {.budget = 2, .comm_cores = 1, .copy_cores = 1}).find("got 2 core(s)") != std::string::npos);
   CHECK(error_of(t, {.threads = 2, .comm_cores = 1})
             .find("got 1 core(s) set aside beside 2 worker(s), expected at "
@@ -316,7 +316,7 @@ TEST_CASE("the team of a plan") {
   CHECK(config.pus == Sizes{30, 31, 32, 33, 34, 35, 36, 38, 39, 40, 41});
 }
 
-TEST_CASE("the map says who has which core") {
+TEST_CASE("the map says which worker has which core") {
   const Topology t = with_mask(synthetic_machine(platform::kEpycNps4), run_of(128, 64));
   const std::vector<MapRow> rows = map_of(plan_cores(t, {.budget = 31}));
   REQUIRE(rows.size() == 5);

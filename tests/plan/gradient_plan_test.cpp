@@ -27,8 +27,8 @@ TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer by
   config.train.global_batch = 16;
   // (2 - 1) / 2 of 16 x (3 x 224 + 96) and twice that of 3 x (192 x 32 + 192) + 64 x 32 + 64 elements.
   CHECK(described(2) ==
-        "adaLN gradients of 4 layers: 16 samples' factors are gathered, a step brings a rank 24.0 KiB instead of 82.5 "
-        "KiB");
+        "adaLN gradients of 4 layers: ranks gather the factors of 16 samples, 24.0 KiB per rank and step instead of "
+        "82.5 KiB");
   config.dist.reproducible = true;
   CHECK(layers(4, 2) == 0);
   config.dist.reproducible = false, config.dist.engine = false;

@@ -80,7 +80,7 @@ bool blocks_are(int64_t rows, int64_t cols) {
   return b.rows == rows && b.cols == cols;
 }
 
-// Of the caches in `applied`: 3 MiB / 3 and 60 MiB / 6 in steps of kSumChunk floats.
+// Derived from the caches in `applied`: 3 MiB / 3 and 60 MiB / 6 in steps of kSumChunk floats.
 const kernels::GemmBlocking kFromCaches = kernels::derived_gemm_blocking(3 << 20, 60 << 20);
 const int64_t kDerivedRows = kFromCaches.rows, kDerivedCols = kFromCaches.cols;
 const std::string kDerived =
@@ -204,7 +204,7 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
   CHECK_THAT(refusal("auto"), Contains(plan::default_tuning_path()) && Contains("try ditbench tune"));
 }
 
-TEST_CASE("kernels.gemm and kernels.fuse decide who makes the products") {
+TEST_CASE("kernels.gemm and kernels.fuse decide what computes the products") {
   using By = ops::Products::By;
   const Sandbox box;
   parallel::Team team({.num_workers = 2});

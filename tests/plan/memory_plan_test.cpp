@@ -41,7 +41,7 @@ struct DataLimit {
   rlimit before{};
 };
 
-/// Of so many ranks of a node, each of which may take `limit` bytes.
+/// The refusal of `ranks` ranks of one node, each of which may take `limit` bytes.
 std::string refusal(const config::Config& config, size_t limit, int ranks = 1) {
   const DataLimit lowered(limit);
   try {
@@ -107,7 +107,7 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
   CHECK(item(after, "bf16 weights").bytes == item(after, "weights").bytes / 2);
   CHECK(describe(before).find("bf16") == std::string::npos);
   CHECK(describe(after).find("bf16 weights") != std::string::npos);
-  // Of 11 values a token and channel, x stays f32: (1 + 10 / 2) / 11 = 0.545, statistics on top.
+  // x, one of 11 values per token and channel, stays f32: (1 + 10 / 2) / 11 = 0.545, statistics on top.
   const double ratio = double(item(after, "kept activations").bytes) / double(item(before, "kept activations").bytes);
   CHECK(ratio > 0.54);
   CHECK(ratio < 0.58);
@@ -119,7 +119,8 @@ TEST_CASE("ranks that share a replica have their parts of it in the plan, and al
   const plan::MemoryPlan whole = plan::plan_memory(config, 1);
   config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
   const plan::MemoryPlan shared = plan::plan_memory(config, 2), two_groups = plan::plan_memory(config, 4);
-  // Of a block's 18 C^2 weights the 12 of qkv, proj, fc1 and fc2 are shared; of 11 values kept a token and channel 8.
+  // Shared are the 12 C^2 weights of qkv, proj, fc1 and fc2 out of a block's 18 C^2, and 8 of 11 values kept per token
+  // and channel.
   const auto bytes = [&](const plan::MemoryPlan& plan, const char* name) { return double(item(plan, name).bytes); };
   CHECK(bytes(shared, "gradients") == Approx(bytes(whole, "gradients") * (1 - 0.5 * 12 / 18)).epsilon(0.03));
   CHECK(bytes(shared, "kept activations") ==

@@ -50,10 +50,11 @@ TEST_CASE("this machine: threads, cores and the map agree with the mask") {
   CHECK(p.threads == p.team().num_workers);
   CHECK(p.pus == p.team().pus);
   CHECK(p.threads <= p.topology.allowed_cores);
-  CHECK(p.comm_pus.empty());  // one rank has nobody to talk to
+  CHECK(p.comm_pus.empty());  // a single rank does not communicate
   CHECK(p.copy_pus.empty());
   const std::string text = describe(p, *comm);
-  CHECK_THAT(text, Contains("ranks: 1 on 1 node(s)") && Contains("threads: " + std::to_string(p.threads) + " a rank"));
+  CHECK_THAT(text,
+             Contains("ranks: 1 on 1 node(s)") && Contains("threads: " + std::to_string(p.threads) + " per rank"));
   CHECK_THAT(text, Contains("communication: shares the cores of the workers (one rank)"));
   CHECK_THAT(text, Contains("copies: shares the cores of the workers (memory.automem: off)"));
   CHECK(lines_of(text, "0     cluster").size() == size_t(p.clusters));
@@ -77,13 +78,13 @@ TEST_CASE("a pretended machine gets this process' mask") {
   CHECK_THAT(p.map, Contains("0     cluster 1  1        1   2     -   -   1     0    0"));
 }
 
-TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says who") {
+TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says which did") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   const ScopedVariable omp("OMP_NUM_THREADS", "40");
   const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, node, 4);
   CHECK(s.on_node[0].threads == 39);  // and a core to communicate
   CHECK_THAT(describe(s, node, 4),
-             Contains("threads: 39 a rank in 2 cluster(s) (NUMA domains), set by OMP_NUM_THREADS"));
+             Contains("threads: 39 per rank in 2 cluster(s) (NUMA domains), set by OMP_NUM_THREADS"));
   const ScopedVariable slurm("SLURM_CPUS_PER_TASK", "7");
   CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].threads == 7);
   CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
@@ -116,12 +117,12 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
   CHECK(notes("1").empty());
 }
 
-TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
+TEST_CASE("ranks of a dry run: one per die where that fills nodes") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
   config.memory.copy_cores = 1, config.memory.automem = kTiers;
   const plan::SupposedRanks s = plan::suppose_ranks(config, node, 8);
-  CHECK((s.nodes == 2 && s.per_node == 4 && s.one_a_die));
+  CHECK((s.nodes == 2 && s.per_node == 4 && s.one_per_die));
   REQUIRE(s.on_node.size() == 4);
   for (int rank = 0; rank < 4; ++rank) {
     const plan::Placement& p = s.on_node[size_t(rank)];
@@ -133,7 +134,7 @@ TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
     CHECK(p.ruled_by == "affinity mask");
   }
   const std::string text = describe(s, node, 8);
-  CHECK_THAT(text, Contains("ranks: 8 on 2 node(s), 4 a node, assumed to be one a die"));
+  CHECK_THAT(text, Contains("ranks: 8 on 2 node(s), 4 per node, assumed to have one die each"));
   CHECK_THAT(text, Contains("mpirun -np 8 --map-by ppr:4:node:PE=152 --bind-to core ditrain"));
   CHECK_THAT(
       text,
@@ -145,19 +146,19 @@ TEST_CASE("ranks that nobody started: one a die where that fills nodes") {
         "  3     communication  1        607      607      15  -   15    3    1");
 }
 
-TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores do not suffice") {
+TEST_CASE("ranks of a dry run: equal shares, and more nodes where cores do not suffice") {
   const platform::Topology node = synthetic_machine(platform::kEpycNps1);
   const auto suppose = [&](int ranks) { return plan::suppose_ranks(config::Config{}, node, ranks); };
   const plan::SupposedRanks one = suppose(1);
-  CHECK((one.nodes == 1 && one.per_node == 1 && !one.one_a_die));
+  CHECK((one.nodes == 1 && one.per_node == 1 && !one.one_per_die));
   CHECK((one.on_node[0].threads == 128 && one.on_node[0].clusters == 2));
-  CHECK((suppose(2).nodes == 1 && suppose(2).one_a_die && suppose(4).nodes == 2));
+  CHECK((suppose(2).nodes == 1 && suppose(2).one_per_die && suppose(4).nodes == 2));
   const plan::SupposedRanks three = suppose(3);
-  CHECK((three.nodes == 1 && three.per_node == 3 && !three.one_a_die));
+  CHECK((three.nodes == 1 && three.per_node == 3 && !three.one_per_die));
   CHECK(three.on_node[2].pus.front() == 2 * 84);
   CHECK(three.on_node[0].threads == 41);  // 42 cores, one to communicate
   const plan::SupposedRanks many = suppose(129);
-  CHECK((many.nodes == 65 && many.per_node == 2 && many.one_a_die));
+  CHECK((many.nodes == 65 && many.per_node == 2 && many.one_per_die));
   CHECK_THAT(describe(three, node, 3),
              Contains("--map-by ppr:3:node:PE=42") && Contains("--cpus-per-task=84 ") && Contains("equal shares"));
 
@@ -166,17 +167,17 @@ TEST_CASE("ranks that nobody started: equal shares, and more nodes where cores d
   CHECK(plan::suppose_ranks(config::Config{}, laptop, 4).nodes == 4);
 }
 
-TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
+TEST_CASE("ranks of a dry run: Slurm says how many a node gets") {
   const platform::Topology laptop = synthetic_machine("package:1 [numa] core:16 pu:1");
   CHECK((plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 1));
   {
     const ScopedVariable tasks("SLURM_NTASKS_PER_NODE", "1");
     const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, laptop, 16);
-    CHECK((s.nodes == 16 && s.per_node == 1 && !s.one_a_die));
+    CHECK((s.nodes == 16 && s.per_node == 1 && !s.one_per_die));
     CHECK(s.on_node[0].threads == 15);  // and a core to communicate
     const std::string text = describe(s, laptop, 16);
-    CHECK_THAT(text,
-               Contains("ranks: 16 on 16 node(s), 1 a node (SLURM_NTASKS_PER_NODE), assumed to be all its cores\n"));
+    CHECK_THAT(
+        text, Contains("ranks: 16 on 16 node(s), 1 per node (SLURM_NTASKS_PER_NODE), assumed to have all its cores\n"));
     CHECK_THAT(text, Contains("srun --nodes=16 --ntasks=16 --ntasks-per-node=1 --cpus-per-task=16 "));
     const ScopedVariable nodes("SLURM_NNODES", "2");  // fewer than that makes: the ranks asked for count
     CHECK(plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 16);
@@ -188,31 +189,30 @@ TEST_CASE("ranks that nobody started: Slurm says how many a node gets") {
   };
   const plan::SupposedRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
                             many = by_nodes("8", 3);
-  CHECK((two.nodes == 2 && two.per_node == 4 && two.one_a_die && two.per_node_from == "SLURM_NNODES"));
-  CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_a_die));
+  CHECK((two.nodes == 2 && two.per_node == 4 && two.one_per_die && two.per_node_from == "SLURM_NNODES"));
+  CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_per_die));
   CHECK(uneven.on_node[2].pus.front() == 2 * 202);
-  CHECK((one.nodes == 2 && one.one_a_die && one.per_node_from.empty()));
+  CHECK((one.nodes == 2 && one.one_per_die && one.per_node_from.empty()));
   CHECK((many.nodes == 3 && many.per_node == 1));
 }
 
-TEST_CASE("dp and dp_tp have one cluster a rank, and a rank on the cores of several is told how to have more") {
+TEST_CASE("dp and dp_tp have one cluster per rank, and a rank on the cores of several is told how to have more") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
   config.parallel.strategy = GENERATE(config::Strategy::kDp, config::Strategy::kDpTp);
   config.parallel.comm_cores = 0;
   const plan::Placement die = plan::suppose_ranks(config, node, 4).on_node[0];
   CHECK((die.threads == 152 && die.clusters == 1));
-  CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one a rank", config.parallel.strategy));
+  CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one per rank", config.parallel.strategy));
   REQUIRE(die.notes.size() == 1);
-  CHECK_THAT(
-      die.notes[0],
-      Contains("the cores of this one hold 4 clusters; one each: mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
+  CHECK_THAT(die.notes[0], Contains("the cores of this rank hold 4 clusters; for a rank on each: mpirun -np 16 "
+                                    "--map-by slot:PE=38 --bind-to core"));
   CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
   config.parallel.strategy = config::Strategy::kCftp;
   CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
 }
 
-TEST_CASE("two hardware threads a core on request") {
+TEST_CASE("two hardware threads per core on request") {
   const platform::Topology node = synthetic_machine(platform::kEpycNps1);
   config::Config config;
   config.parallel.smt = true, config.parallel.comm_cores = 2;

@@ -161,12 +161,12 @@ TEST_CASE("threads: the least one rules and is named") {
   CHECK(threads(8, {}, {.ranks_on_mask = 3}) == "2 affinity mask shared by 3 ranks");
   CHECK(threads(2, {}, {.ranks_on_mask = 4}) == "1 affinity mask shared by 4 ranks");
 
-  Topology two_a_core = with_cores(4);
-  two_a_core.allowed_pus = {0, 1, 2, 3, 4, 5, 6, 7};
+  Topology two_per_core = with_cores(4);
+  two_per_core.allowed_pus = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto count = [&](const Topology& t, bool smt) {
     return default_threads(t, {.smt = smt}, root.path(), env_of({})).threads;
   };
-  CHECK((count(two_a_core, false) == 4 && count(two_a_core, true) == 8));
+  CHECK((count(two_per_core, false) == 4 && count(two_per_core, true) == 8));
 
   root.write("/proc/self/cgroup", "0::/\n");
   root.write("/sys/fs/cgroup/cpu.max", "550000 100000\n");

@@ -32,7 +32,7 @@ inline constexpr const char* kLx2TwoTiers =
     "package:2 die:2 [numa(memory=137438953472)] group:4 [numa(memory=17179869184)] core:38 pu:1";
 inline constexpr const char* kEpycNps1 = "package:2 [numa] l3:8(size=33554432) core:8 pu:2";
 inline constexpr const char* kEpycNps4 = "package:2 group:4 [numa] l3:2(size=33554432) core:8 pu:2";
-/// Flat memory mode, four domains a socket, each with DRAM and HBM.
+/// Flat memory mode, four domains per socket, each with DRAM and HBM.
 inline constexpr const char* kXeonMax =
     "package:2 group:4 [numa(memory=68719476736)] [numa(memory=17179869184)] l2:14 core:1 pu:2";
 inline constexpr const char* kLaptop = "package:1 [numa] l3:1(size=33554432) l2:2 core:1 pu:1";

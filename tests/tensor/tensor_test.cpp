@@ -34,7 +34,7 @@ TEST_CASE("tensors are zeroed, aligned and share memory with their views") {
   CHECK_THROWS_AS(Tensor({-1}), ShapeError);
 }
 
-TEST_CASE("storage moves between allocators while nobody holds it") {
+TEST_CASE("storage moves between allocators while nothing holds it") {
   OtherTier other;
   {
     const Tensor x = from_values({4}, {1, 2, 3, 4}), view = x.slice(2, {2});

@@ -10,7 +10,7 @@ using namespace ditrain::test;
 
 namespace {
 
-/// Several buckets a step.
+/// Several buckets per step.
 config::Config ranks_config() {
   config::Config c = small_config();
   c.dist.bucket_mib = 0.03;
@@ -130,13 +130,13 @@ TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give 
       CHECK(got.difference(want) == "");
   }
   config.dist.reproducible = false;
-  // One leaf a rank is added in the order of one rank. Else the bits are not the same by themselves.
+  // Without the tree bits differ, except with one leaf per rank, whose order is that of a single rank.
   if (config.train.micro_batch == 1)
     CHECK(train_on({.ranks = 4, .ranks_per_node = 4}, config, 3)[0].values !=
           train_on({.ranks = 1, .ranks_per_node = 1}, config, 3)[0].values);
 }
 
-TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and one leaf a rank") {
+TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and one leaf per rank") {
   config::Config config = ranks_config();
   config.dist.reproducible = true;
   config.train.global_batch = 6;

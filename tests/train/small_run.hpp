@@ -90,7 +90,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     for (const Tensor* state : {&parameters.ema, &parameters.exp_avg, &parameters.exp_avg_sq})
       o.states.push_back(to_vector(step.whole(*state)));
     o.spoilt = step.weights_are_spoilt();
-    comm.barrier();  // nobody takes its memory away while others still use it
+    comm.barrier();  // no rank frees its memory while others still use it
   });
   return outcomes;
 }

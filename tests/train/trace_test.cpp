@@ -68,7 +68,7 @@ std::string written(const train::Trace& trace, int ranks) {
   return path.text();
 }
 
-/// What `ranks` ranks, two a node, write of what each says; the clock of rank r gains r drift_s meanwhile.
+/// What `ranks` ranks, two per node, write of what each says; the clock of rank r gains r drift_s meanwhile.
 nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, int)>& say, double drift_s = 0) {
   const TracePath path;
   ThreadWorld world{.ranks = ranks, .ranks_per_node = 2};
@@ -133,7 +133,7 @@ TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one cl
   CHECK((lane_of["bucket 0"] == 1 && lane_of["bucket 1"] == 2 && lane_of["bucket 2"] == 1));
 }
 
-TEST_CASE("a trace that nobody asked for does nothing") {
+TEST_CASE("a trace that was not asked for does nothing") {
   train::Trace trace(false, 0);
   SilentRanks comm(2);
   trace.start(comm);

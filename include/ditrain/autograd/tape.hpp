@@ -28,7 +28,7 @@ enum class Mode { kTraining, kInference };
 enum class KeepPolicy { kKeep, kOffload, kRecompute };
 
 /// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
-/// step, so that nobody has to zero the arena; the others add.
+/// step, so that the arena need not be zeroed; the others add.
 enum class Gradients { kOverwrite, kAdd };
 
 class Node;

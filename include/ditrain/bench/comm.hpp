@@ -11,8 +11,8 @@ struct CommBench {
   std::vector<int64_t> kib = {64, 1024, 8192, 25 * 1024, 128 * 1024};  ///< sizes of what is summed
 };
 
-/// Collective: a row a size and algorithm, on rank 0's harness. The algorithms take turns; the time of a sum is that of
-/// the slowest rank, from a barrier to the end of its wait.
+/// Collective: a row per size and algorithm, on rank 0's harness. The algorithms take turns; the time of a sum is that
+/// of the slowest rank, from a barrier to the end of its wait.
 /// gb_s      bytes summed / median
 /// Details   algorithm (hierarchical, flat), ranks, nodes, sum_bytes
 /// Peers     of hierarchical rows: flat, and mpi_blocking = MPI_Allreduce in the calling thread

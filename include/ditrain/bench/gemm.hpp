@@ -24,7 +24,7 @@ class Peers {
     std::string name;
     std::unique_ptr<kernels::Peer> peer;
   };
-  /// Loads all of them; one note a library: what it is, or why it is left out.
+  /// Loads all of them; one note per library: what it is, or why it is left out.
   explicit Peers(Harness& harness);
   const std::vector<Named>& list() const { return list_; }
 

@@ -2,7 +2,7 @@
 //
 // Problem:      clocks and neighbours change the speed of a machine by 5 % and more within seconds, which is as much as
 //               a kernel gains.
-// Difficulties: a library's idle threads spin on for a while and slow down who comes next; the first call pays for
+// Difficulties: a library's idle threads spin on for a while and slow down what runs next; the first call pays for
 //               page faults and cold caches.
 // Abstractions: Harness (team, peaks, `measure`), Work (what to call and what limits it), Effort (how long).
 //
@@ -38,7 +38,7 @@ struct Effort {
   static Effort quick();
 };
 
-/// Somebody else who does the same.
+/// A library that does the same work.
 struct Rival {
   std::string name;
   std::function<void()> call;
@@ -70,9 +70,9 @@ class Harness {
   int num_threads() const { return placement_.threads; }
 
   /// Section `kernels` of a config for the rows that follow; at first that of the defaults, but without a tuning file:
-  /// a damaged one must not stop who writes a new one.
+  /// a damaged one must not keep a new one from being written.
   void apply(const config::Config& config);
-  const std::string& products() const { return products_; }  ///< who makes the matrix products, with which blocks
+  const std::string& products() const { return products_; }  ///< what computes the matrix products, with which blocks
 
   /// One row: our work and its limiting loop in turn, then our work and the rivals in turn.
   /// share     flop / median / the run's highest FMA peak (that of f32 where the CPU has no bf16 product), so far: rows

@@ -26,7 +26,8 @@ struct LadderBench {
   bool modules = true;                 ///< Table 4 too
 };
 
-/// For every model a row a rung: a whole training step as bench_steps measures it (Table 3; for one model Figure 9).
+/// For every model one row per rung: a whole training step as bench_steps measures it (Table 3; for one model also
+/// Figure 9).
 /// Details   as bench_steps, then speedup: over the best rung of the public libraries that ran
 /// Then, as Table 4, the linear layers of XL, forward, beside every installed library in alternation.
 /// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out, with a note that

@@ -20,7 +20,7 @@ struct OpsBench {
 /// share     the time of a loop that reads, writes and updates the same arrays / that of the operator
 /// gb_s      counts what the operator has to move: once for what is read or written, twice for what is updated
 /// Details   rows, cols (of the arrays)
-/// Then attention forward (4 T T D flop a head) and backward (8 T T D): share of the FMA peak of the precision.
+/// Then attention forward (4 T T D flop per head) and backward (8 T T D): share of the FMA peak of the precision.
 /// Details   tokens, head_dim, heads, batch
 /// Each precision has these rows; operators without activations, such as normals and casts, are in those of f32.
 void bench_ops(Harness& harness, const OpsBench& bench);

@@ -10,7 +10,7 @@ namespace ditrain::bench {
 
 struct OverlapBench {
   std::string model = "DiT-B/2";
-  int64_t batch = 8;  ///< images of a rank
+  int64_t batch = 8;  ///< images per rank
   DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v"; dist.simulate_link above all
 };
@@ -21,12 +21,12 @@ struct OverlapBench {
 ///               time counts)
 ///   engine      as ditrain sums: beside backward
 ///   at the end  dist.overlap: false
-///   in passing  dist.engine: false (without a simulated link)
+///   no engine   dist.engine: false (without a simulated link)
 ///   guarded     engine with a watchdog and a trace
 ///   checksum    one comparison of the replicas
 /// Details   ranks, batch (of a rank), step_ratio: median over the rounds of its time / that of none (guarded: that of
 ///           engine); communication_s and exposed_s of the median step on rank 0, overlap_efficiency = 1 - exposed /
-///           communication; guarded: guards_share, what watchdog, trace and a checksum every dist.verify_every steps
+///           communication; guarded: guards_share, what watchdog, trace and one checksum per dist.verify_every steps
 ///           (0: every 100) add to a step, as a share of it
 /// Cores that --threads leaves free are communication's.
 /// Errors:   InputError for a single rank, for dp_tp, for sums that need an engine (dist.shard_optimizer,

@@ -49,7 +49,7 @@ struct Report {
 /// Rows whose loops before and after differ by more are marked in the table (and were measured again, see Harness).
 inline constexpr double kMaxDrift = 0.03;
 
-/// A table with one line a row, then the notes. Columns that no row fills are left out.
+/// A table with one line per row, then the notes. Columns that no row fills are left out.
 std::string describe(const Report& report);
 
 /// {"host", "commit", "isa", "threads", "page_bytes", "huge_pages", "peak": {"f32_gflops", "bf16_gflops", "read_gb_s"},

@@ -12,13 +12,13 @@ namespace ditrain::bench {
 struct ModelShape {
   const char* name;  ///< "S" for DiT-S
   int64_t width, depth, heads;
-  int64_t batch;  ///< usual number of images of a step on a few cores
+  int64_t batch;  ///< usual number of images per step on a few cores
 };
 inline constexpr ModelShape kModelShapes[] = {
     {"S", 384, 12, 6, 16}, {"B", 768, 12, 12, 8}, {"L", 1024, 24, 16, 8}, {"XL", 1152, 28, 16, 8}};
 
 inline constexpr int64_t kTokens = 256;        ///< of an image of 256 x 256: latents 32 x 32, patch 2
-inline constexpr int64_t kConditionRows = 16;  ///< rows of the adaLN products: one a sample
+inline constexpr int64_t kConditionRows = 16;  ///< rows of the adaLN products: one per sample
 
 enum class Pass { kForward, kDataGradient, kWeightGradient };
 
@@ -31,7 +31,7 @@ struct ProductShape {
   std::string layer;  ///< qkv, proj, up (fc1), down (fc2) or condition (adaLN, kConditionRows rows)
   Pass pass = Pass::kForward;
   int64_t m = 0, n = 0, k = 0;
-  int64_t copies = 1;  ///< how many matrices of this shape the model has: one a block
+  int64_t copies = 1;  ///< how many matrices of this shape the model has: one per block
 
   bool skinny() const { return layer == "condition"; }
   bool accumulates() const { return pass == Pass::kWeightGradient; }
@@ -59,8 +59,9 @@ struct ProductTypes {
   DType a, b, c, arithmetic;
 };
 
-/// Those that training gives it in a precision. kF32: all f32. kBF16: operands bf16 and the result, too, but f32 of
-/// weight gradients; of the adaLN products only the weight is bf16, and their weight gradients are f32 throughout.
+/// The types that training gives a product in a precision. kF32: all f32. kBF16: operands bf16 and the result, too, but
+/// f32 of weight gradients; of the adaLN products only the weight is bf16, and their weight gradients are f32
+/// throughout.
 inline ProductTypes product_types(const ProductShape& shape, DType precision) {
   const DType result = shape.accumulates() || shape.skinny() ? DType::kF32 : precision;
   if (!shape.skinny()) return {precision, precision, result, precision};

@@ -17,11 +17,11 @@ struct StepBench {
 };
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
-/// classes: the shapes of 256 x 256 images in latent space; one row a batch size.
+/// classes: the shapes of 256 x 256 images in latent space; one row per batch size.
 /// share     6 x forward MACs x batch / median, of the peak of the precision
 /// Details   batch, recompute, images_per_second, mfu (the share), where the time of the median step went
 ///           (ops::WorkTimes, and other_s: what no op accounts for), peak_rss_bytes of the process so far,
-///           kept_bytes_per_image (for backward), products: who computed them
+///           kept_bytes_per_image (for backward), products: what computed them
 /// Errors:   InputError for a config that cannot run or does not fit into memory
 void bench_steps(Harness& harness, const StepBench& bench);
 
@@ -34,7 +34,7 @@ config::Config step_config(const StepBench& bench, int64_t batch);
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 
 ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before);
-/// What worker 0 did in a step of so many seconds: products_s, attention_s, elementwise_s, optimizer_s, waiting_s and
+/// What worker 0 did in a step of `seconds`: products_s, attention_s, elementwise_s, optimizer_s, waiting_s and
 /// other_s, what no op accounts for.
 std::vector<Field> split_of(const ops::WorkTimes& work, double seconds);
 

@@ -23,7 +23,7 @@ inline constexpr double kWorthTuning = 1.01;
 std::vector<kernels::GemmBlocking> tuning_candidates(const kernels::GemmBlocking& derived);
 
 /// Times the MLP's products (forward, data and weight gradient; f32 and, where the CPU has them, bf16) with every
-/// candidate, then the best ones again in as many alternated rounds as the harness repeats. One row a candidate: how
+/// candidate, then the best ones again in as many alternated rounds as the harness repeats. One row per candidate: how
 /// fast it is relative to the derived blocks, the geometric mean over the products.
 /// Returns the fastest, or `derived` if nothing is faster by more than kWorthTuning.
 /// Details   block_rows, block_cols, first (all candidates, one round), then of the best ones: again, f32, bf16

@@ -17,7 +17,7 @@ inline constexpr Word<OnCheckpointError> kOnCheckpointError[] = {{"stop", OnChec
                                                                  {"warn", OnCheckpointError::kWarn}};
 constexpr std::span<const Word<OnCheckpointError>> words_of(OnCheckpointError) { return kOnCheckpointError; }
 
-/// Who shares what: the clusters of a rank share a replica (cftp), no ranks do (dp), some ranks do (dp_tp).
+/// What shares a replica: the clusters of a rank (cftp), no ranks (dp), some ranks (dp_tp).
 enum class Strategy { kCftp, kDp, kDpTp };
 inline constexpr Word<Strategy> kStrategies[] = {
     {"cftp", Strategy::kCftp}, {"dp", Strategy::kDp}, {"dp_tp", Strategy::kDpTp}};
@@ -32,7 +32,7 @@ enum class AutoMem { kOff };
 inline constexpr Word<AutoMem> kAutoMems[] = {{"off", AutoMem::kOff}};
 constexpr std::span<const Word<AutoMem>> words_of(AutoMem) { return kAutoMems; }
 
-/// Who makes the matrix products.
+/// What computes the matrix products.
 enum class Gemm { kOwn, kOpenBlas, kBlis, kOneDnn, kRef };
 inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn},
                                         {"openblas", Gemm::kOpenBlas},

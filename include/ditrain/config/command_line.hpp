@@ -1,4 +1,4 @@
-// Command lines of all programs: long flags from one table a program, checked, with `--help` and `--version`; and
+// Command lines of all programs: long flags from one table per program, checked, with `--help` and `--version`; and
 // `run_program`, the outermost frame, which turns errors into messages and exit codes.
 //
 //   CommandLine line("ditrain", "train a Diffusion Transformer", {{"config", "FILE", "what to train"}, ...});

@@ -1,4 +1,4 @@
-// The config tree of a run: one struct a section of the YAML file, and the functions that read, write and check it.
+// The config tree of a run: one struct per section of the YAML file, and the functions that read, write and check it.
 // A field and its row in option_table.cpp are all that a new key needs. Keys of features that this version lacks exist
 // and accept only what this version does; nothing is silently ignored.
 //
@@ -23,7 +23,7 @@ namespace ditrain::config {
 
 struct TrainConfig {
   int64_t steps = 1000;       ///< optimiser steps in all
-  int64_t global_batch = 32;  ///< samples a step, over all ranks
+  int64_t global_batch = 32;  ///< samples per step, over all ranks
   int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
   DType precision = DType::kF32;
   nn::Recompute recompute = nn::Recompute::kSelective;
@@ -33,18 +33,18 @@ struct TrainConfig {
 };
 
 struct ParallelConfig {
-  int64_t threads = 0;   ///< worker threads a rank; 0: auto
-  int64_t clusters = 0;  ///< thread clusters a rank; 0: auto
+  int64_t threads = 0;   ///< worker threads per rank; 0: auto
+  int64_t clusters = 0;  ///< thread clusters per rank; 0: auto
   Strategy strategy = Strategy::kCftp;
   int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
   Cut cut = Cut::kAuto;
-  int64_t comm_cores = -1;  ///< cores of a rank that only communicate; -1: auto, 0: shared with workers
+  int64_t comm_cores = -1;  ///< cores per rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
 };
 
 struct MemoryConfig {
   double fast_gib = 0;
-  int64_t copy_cores = -1;  ///< cores of a rank that only copy between tiers; -1: auto, 0: shared with workers
+  int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
   AutoMem automem = AutoMem::kOff;
 };
 
@@ -57,7 +57,7 @@ struct KernelsConfig {
 struct DistConfig {
   double bucket_mib = 25;  ///< size of one gradient bucket [MiB]
   bool overlap = true;
-  bool engine = true;  ///< a thread of its own makes the sums
+  bool engine = true;  ///< a thread of its own runs the all-reduce
   AllReduce allreduce = AllReduce::kHierarchical;
   DType wire = DType::kF32;  ///< what travels between nodes
   AdalnExchange adaln = AdalnExchange::kAuto;
@@ -70,21 +70,21 @@ struct DistConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 1000;   ///< 0: only at the end
-  int64_t keep_last = 3;        ///< 0: all
+  int64_t every_steps = 1000;   ///< steps between checkpoints; 0: only at the end
+  int64_t keep_last = 3;        ///< newest checkpoints that stay; 0: all
   int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
   bool keep_discarded = false;  ///< those of a continuation that a resumed run has left
   bool async = true;            ///< written while training goes on
-  double buffer_gib = 1;        ///< of a rank, for what an update would change before it is written
+  double buffer_gib = 1;        ///< per rank, for what an update would change before it is written
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
 struct LogConfig {
-  int64_t every_steps = 10;  ///< progress lines; metrics.jsonl has every step
+  int64_t every_steps = 10;  ///< steps between progress lines; metrics.jsonl has every step
 };
 
 struct SampleConfig {
-  int64_t every_steps = 0;  ///< 0: no samples while training
+  int64_t every_steps = 0;  ///< steps between pictures; 0: no samples while training
   int64_t num_images = 64;
   std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
@@ -93,7 +93,7 @@ struct SampleConfig {
 };
 
 struct EvalConfig {
-  int64_t every_steps = 0;  ///< 0: no validation loss
+  int64_t every_steps = 0;  ///< steps between validations; 0: no validation loss
   int64_t num_images = 256;
 };
 
@@ -123,7 +123,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
 /// The same from text; `file_name` is what messages call it.
 Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets = {});
 
-/// The effective config: every key, with a comment each; `parse_config` of it gives the same Config.
+/// The effective config: every key with its comment; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
 
 /// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and

@@ -24,7 +24,7 @@ struct Config {
   OnBadFile on_bad_file = OnBadFile::kError;
   bool random_flip = true;     ///< mirror half of the samples (folder; latents that hold flipped copies)
   double latent_scale = 1.0;   ///< latents are multiplied by it (1: the files already hold scaled latents)
-  int64_t num_images = 50000;  ///< shapes: images an epoch
+  int64_t num_images = 50000;  ///< shapes: images per epoch
   int64_t loader_threads = 1;  ///< threads that read and decode, 1 to 1024
   int64_t queue_batches = 4;   ///< batches kept ready ahead of the step, 1 to 1024
 };

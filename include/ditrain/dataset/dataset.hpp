@@ -37,7 +37,7 @@ class Dataset {
   const SampleShape& shape() const { return shape_; }
   /// Number of classes that the data holds; 0: no labels.
   int64_t num_classes() const { return num_classes_; }
-  /// One name a class, or empty where the data has none.
+  /// One name per class, or empty where the data has none.
   const std::vector<std::string>& class_names() const { return class_names_; }
 
   /// Reads sample `index`.
@@ -47,9 +47,8 @@ class Dataset {
   ///          kinds that cannot
   /// Threads: may be called by any number of threads at once
   /// Errors:  an unreadable sample throws InputError that names it; under `on_bad_file: skip` it is counted, logged
-  /// once
-  ///          and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only after
-  ///          1,000 unreadable ones in a row (or all of the set)
+  ///          once and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only
+  ///          after 1,000 unreadable ones in a row (or all of the set)
   void load(int64_t index, bool flip, float* chw, int64_t* label) const;
 
   /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
@@ -81,8 +80,8 @@ class Dataset {
 /// Opens the data set of `config.kind`. Lists files and reads headers and labels, no pixels.
 /// shape: what the model takes; num_classes: the model's (0: it takes no labels, so labels are not checked); seed: of
 /// the drawn sets.
-/// Errors: InputError for a path that is unset, missing or empty, a shape that
-/// the kind cannot give, more classes than the model has, and values of `config` out of range.
+/// Errors: InputError for a path that is unset, missing or empty, a shape that the kind cannot give, more classes than
+///         the model has, and values of `config` out of range.
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
                                       uint64_t seed);
 

@@ -19,7 +19,7 @@
 namespace ditrain::dataset {
 
 struct LoaderConfig {
-  int64_t global_batch = 1;    ///< samples a step over all ranks
+  int64_t global_batch = 1;    ///< samples per step, over all ranks
   int64_t first_in_batch = 0;  ///< this rank's first sample in the global batch
   int64_t count = 1;           ///< this rank's samples; first_in_batch + count <= global_batch
   int64_t first_step = 0;      ///< step of the first batch: the step to resume at

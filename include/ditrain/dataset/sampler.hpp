@@ -8,8 +8,7 @@ namespace ditrain::dataset {
 /// Maps a global position to the index of a sample: position = epoch * size + i, and i runs through a permutation of
 /// [0, size) keyed by (seed, epoch).
 /// Math:    a Feistel network on pairs (l, r) in [0, a) x [0, b), a * b >= size, whose rounds add a random function of
-/// one
-///          half to the other; indices outside [0, size) are sent through it again until they fall inside ("cycle
+///          one half to the other; indices outside [0, size) are sent through it again until they fall inside ("cycle
 ///          walking"). Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, sections 3, 5
 /// Memory:  O(1), no list of indices
 /// Threads: index_at is pure

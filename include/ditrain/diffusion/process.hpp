@@ -11,8 +11,8 @@
 
 namespace ditrain::diffusion {
 
-/// Of one sample. mse is always measured, in what the model predicts and without weights; vb (bits per element) is 0
-/// where the objective has no such term; loss is what is trained.
+/// The loss of one sample. mse is always measured, in what the model predicts and without weights; vb (bits per
+/// element) is 0 where the objective has no such term; loss is what is trained.
 struct LossTerms {
   double mse = 0, vb = 0, loss = 0;
 };

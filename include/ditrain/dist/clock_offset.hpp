@@ -12,7 +12,7 @@ struct ClockOffset {
   double error_s = 0;   ///< it is not further off than this
 };
 
-/// Pings between rank 0 and the first rank of every other node, some milliseconds a node; ranks of a node have one
+/// Pings between rank 0 and the first rank of every other node, some milliseconds per node; ranks of a node have one
 /// clock. Collective; nothing else may be under way on the tags 0 and 1.
 /// Math:     of the ping with the shortest round trip r: offset = answer - (sent + received) / 2, error = r / 2
 ClockOffset measure_clock_offset(Communicator& communicator, const std::function<double()>& clock = now_s);

@@ -31,11 +31,11 @@ class Request {
   virtual ~Request() = default;
   /// True once it is done; also lets MPI make progress.
   virtual bool test() = 0;
-  /// Returns true when it is done, false if it is not after so many seconds. Calling it again is harmless.
+  /// Returns true when it is done, false if it is not within `seconds`. Calling it again is harmless.
   virtual bool wait_for(double seconds) = 0;
   /// Returns when it is done.
   void wait();
-  /// Of a finished reduction that computed it.
+  /// What a finished reduction tells beside its sum, if it does.
   virtual std::optional<ReductionOutcome> outcome() const { return std::nullopt; }
 };
 
@@ -85,7 +85,7 @@ class Communicator {
   /// data[i] becomes the sum over ranks, for i < n; starts it and returns. n may differ from call to call, not by rank.
   virtual std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) = 0;
   /// Message to or from one rank. Messages of a pair of ranks and a tag (0 ... 32000) arrive in the order of the calls.
-  /// LogicFault where there is nobody to talk to.
+  /// LogicFault where there is no other rank.
   virtual std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag);
   virtual std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag);
 
@@ -133,7 +133,7 @@ class Communicator {
   std::atomic<uint64_t> control_{0}, gradients_{0};
 };
 
-/// Operations of this scope may keep a rank waiting for so many seconds; 0: for ever.
+/// Operations of this scope may keep a rank waiting for `seconds`; 0: for ever.
 class TimeoutScope {
  public:
   TimeoutScope(Communicator& communicator, double seconds);
@@ -159,7 +159,7 @@ std::string mpi_launcher();
 struct MpiConfig {
   int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are cut into pieces
   bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only, as if the library granted no more
-  int ranks_per_node = 0;                ///< pretend that a node holds at most so many ranks; 0: as they are
+  int ranks_per_node = 0;                ///< pretend that a node holds at most this many ranks; 0: as they are
 };
 
 /// MPI if the process was launched by mpirun or srun (see mpi_launcher), else the null communicator without MPI_Init.

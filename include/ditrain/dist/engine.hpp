@@ -3,16 +3,16 @@
 //
 //   flat          one MPI_Iallreduce over all ranks (tested by the thread, since MPI does not progress by itself)
 //   hierarchical  ranks of a node sum through the memory that they share (NodeMemory), each its slice of a bucket over
-//                 the arenas of all, in rank order; the first ranks of the nodes then exchange slices (everybody gets
-//                 1/nodes of the bucket from everybody, adds in node order, sends the sum back: 2 (n-1)/n of the bucket
-//                 over the wire, in f32 or rounded to bf16 with f32 sums); the result is spread over the arenas of the
-//                 node. On one node the two passes are one: a piece is summed, squared and copied while it is in cache.
+//                 the arenas of all, in rank order; the first ranks of the nodes then exchange slices (each gets
+//                 1/nodes of the bucket from every other, adds in node order, sends the sum back: 2 (n-1)/n of the
+//                 bucket over the wire, in f32 or rounded to bf16 with f32 sums); the result is spread over the arenas
+//                 of the node. On one node the two passes are one: a piece in cache is summed, squared and copied.
 //
 // A node's terms, and then the nodes', are added one after the other, or along a tree (sums.hpp): then 1, 2, 4, ...
 // ranks with the subtrees of one tree as their terms get the same bits.
 //
 // The sum of squares of the result falls out of that pass. Its parts (of constant length) are added in one order, so
-// that all ranks get the same bits for any number of ranks a node.
+// that all ranks get the same bits for any number of ranks per node.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -39,7 +39,7 @@ struct EngineConfig {
   int max_in_flight = 2;
 };
 
-/// One rank: nothing runs and nothing is started, a sum is what it was.
+/// One rank: nothing runs and nothing is started, start_allreduce_sum leaves the data as they are.
 /// Threads: start_allreduce_sum, start_allgather and their requests are used by one thread.
 class Engine {
  public:

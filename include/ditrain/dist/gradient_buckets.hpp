@@ -16,7 +16,7 @@ namespace ditrain::dist {
 struct StepOutcome {
   std::optional<double> sum_squares;  ///< of all summed buckets; nothing if they were summed without an engine
   double communication_s = 0;         ///< with at least one bucket under way, waiting for slower ranks included
-  double exposed_s = 0;               ///< of which somebody waited in finish_next() or finish()
+  double exposed_s = 0;               ///< the part of it that finish_next() or finish() waited for
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
   double hidden_s() const { return communication_s > exposed_s ? communication_s - exposed_s : 0; }
   void add(const ReductionOutcome& bucket);  ///< one more bucket, started after the others
@@ -53,7 +53,7 @@ class GradientBuckets {
 
   int64_t num_buckets() const;
   Slice bucket(int64_t k) const { return grid_[k]; }
-  /// Of the step that finish() ended last.
+  /// The outcome of the step that finish() ended last.
   const StepOutcome& last_step() const { return last_step_; }
 
  private:

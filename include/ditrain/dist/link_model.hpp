@@ -6,7 +6,7 @@ namespace ditrain::dist {
 /// A sum of gradients is held back until a ring all-reduce over this link would have delivered it, what is gathered for
 /// half as long.
 struct LinkModel {
-  double gbit_s = 10;      ///< 10^9 bits a second, each direction
+  double gbit_s = 10;      ///< 10^9 bits per second and direction
   double latency_us = 20;  ///< of one message
   int hosts = 2;
 

@@ -1,6 +1,6 @@
-// The thread that moves communication on. MPI libraries make progress inside their calls only, so somebody has to be
-// there while the team computes; and a library that grants no more than MPI_THREAD_FUNNELED wants all calls from one
-// thread, which is this one then.
+// The thread that moves communication on. MPI libraries make progress inside their calls only, so a thread has to
+// call them while the team computes; and a library that grants no more than MPI_THREAD_FUNNELED wants all calls from
+// one thread, which is this one then.
 //
 // Difficulties: on a machine with fewer cores than threads a thread that spins takes the time of one that computes.
 // Abstractions: a bell (a word that others change, also from another process) on which the thread sleeps; tasks that
@@ -80,7 +80,7 @@ class Backoff {
  public:
   void pause();
   void reset() { rounds_ = 0; }
-  /// For those who pause in their own way: how long now, and that they did.
+  /// For code that pauses in its own way: how long now, and that it did.
   double next_pause_s() const;
   void count() { rounds_ = rounds_ < 1000 ? rounds_ + 1 : rounds_; }
 

@@ -1,4 +1,4 @@
-// Who keeps which part of a flat arena whose gradients travel in buckets.
+// Which rank keeps which part of a flat arena whose gradients travel in buckets.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -18,7 +18,8 @@ class BucketGrid {
   int64_t size() const { return int64_t(buckets_.size()); }
   const parallel::Range& operator[](int64_t k) const { return buckets_[size_t(k)]; }
   int64_t holding(int64_t element) const;  ///< the number of the bucket with this element of the arena
-  /// Of the shards of bucket k: whole pieces of sums.hpp, or less of a bucket that is not summed but one of `whole`.
+  /// Shards of bucket k begin at its multiples: whole pieces of sums.hpp; less for a bucket of `whole`, which is not
+  /// summed.
   int64_t shard_grain(int64_t k) const { return whole_[size_t(k)] ? kWholeGrain : kPiece; }
 
  private:

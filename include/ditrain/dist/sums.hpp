@@ -1,4 +1,4 @@
-// Orders in which sums are formed: constants of the source, so that whoever forms a sum gets the same bits.
+// Orders in which sums are formed: constants of the source, so that any rank that forms a sum gets the same bits.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
 
 /// The binary tree of a reproducible sum: the sum of n terms is that of the first n/2 (rounded down) plus that of the
 /// rest. Cut into 2^k equal parts, each part's sum is a subtree, and the parts' sums are added as a tree again: it does
-/// not show who has formed which part.
+/// not show which rank has formed which part.
 /// Here for terms that come one after the other: term i is added to some of the sums that wait, the youngest first;
 /// the result then waits in its turn, unless it is the total.
 class SumTree {

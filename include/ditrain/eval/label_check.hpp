@@ -28,7 +28,7 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 
-/// Of the selection of reference images.
+/// The seed that selects the reference images.
 inline constexpr uint64_t kReferenceSeed = 1;
 
 /// The class of the nearest (L2 over all values) of min(reference_images, data.size()) samples of `data`, for every
@@ -36,7 +36,7 @@ inline constexpr uint64_t kReferenceSeed = 1;
 /// sorted by class take part.
 /// Shapes:   images [n, C, H, W] as the data set's samples; a tie goes to the lower index. An image that is not finite
 ///           has no neighbour: -1
-/// Memory:   one sample a worker. Errors: what Dataset::load throws
+/// Memory:   one sample per worker. Errors: what Dataset::load throws
 std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
                                     int64_t reference_images);
 

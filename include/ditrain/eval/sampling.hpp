@@ -21,7 +21,7 @@ inline constexpr int64_t kDefaultBatch = 32;  ///< images at once; guidance runs
 struct GenerateRequest {
   diffusion::SamplerConfig sampler = {};
   uint64_t seed = 0;
-  std::vector<int64_t> labels = {};  ///< one an image wanted here; a model without classes ignores their values
+  std::vector<int64_t> labels = {};  ///< one per image wanted here; a model without classes ignores their values
   int64_t first_index = 0;           ///< number of the first of these images among all images of the run
   int64_t batch = kDefaultBatch;     ///< images at once, >= 1
 };

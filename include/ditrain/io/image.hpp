@@ -17,8 +17,7 @@ inline constexpr size_t kMaxImageFileBytes = size_t{256} << 20;
 
 /// Reads a JPEG, PNG or BMP as RGB: grey is expanded, alpha dropped, 16 bits become the upper 8. No EXIF rotation.
 /// Errors:   InputError, where = path: unreadable, over kMaxImageFileBytes or kMaxImagePixels (checked before
-/// decoding),
-///           unknown format, corrupt or truncated (PNG checksums included).
+///           decoding), unknown format, corrupt or truncated (PNG checksums included).
 ImageU8 read_image(const std::string& path);
 
 enum class ResizeFilter { kBox, kBicubic };

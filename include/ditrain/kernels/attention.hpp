@@ -8,7 +8,7 @@
 
 namespace ditrain::kernels {
 
-/// Widest head: scores are one chain of so many steps, which must be no longer than a chunk of a sum (kSumChunk).
+/// Widest head: scores are one chain of this many steps, which must be no longer than a chunk of a sum (kSumChunk).
 inline constexpr int64_t kMostHeadDim = 512;
 
 /// One head of one sample; any tokens >= 1, head_dim from 1 to kMostHeadDim. Row t of q, k, v starts at q + t *

@@ -28,8 +28,8 @@ double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
 int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
 int64_t find_non_finite(const BFloat16* x, int64_t n);
 /// Rounds to nearest even; NaN stays NaN (quiet). Subnormals stay, but on CPUs with AVX512-BF16, whose conversion (in
-/// everything here that writes bf16) makes 0 of their sign of them; their products of pairs take such inputs for 0,
-/// too.
+/// everything here that writes bf16) flushes them to zeros of their sign; their products of pairs take such inputs for
+/// 0, too.
 void convert_to_bf16(const float* x, BFloat16* y, int64_t n);
 void convert_to_f32(const BFloat16* x, float* y, int64_t n);
 inline void convert(const float* x, BFloat16* y, int64_t n) { convert_to_bf16(x, y, n); }
@@ -39,7 +39,7 @@ inline void convert(const BFloat16* x, float* y, int64_t n) { convert_to_f32(x, 
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
 void gate_residual_forward(const float* x, const float* gate, const BFloat16* h, float* y, int64_t rows, int64_t cols);
 /// dh[r,:] = gate dy[r,:] and dgate = sum_r dy[r,:] h[r,:], both overwritten; dh may alias dy or h. Every sum is one
-/// chain in increasing r: who cuts the rows adds the parts in an order of their own.
+/// chain in increasing r: a caller that cuts the rows adds the parts in an order of its own.
 void gate_residual_backward(const float* dy, const float* gate, const float* h, float* dh, float* dgate, int64_t rows,
                             int64_t cols);
 void gate_residual_backward(const float* dy, const float* gate, const BFloat16* h, BFloat16* dh, float* dgate,

@@ -21,7 +21,7 @@ struct Normalise {
 };
 
 /// Images [S, C, H, W] (f32) as an operand's array, gathered while it is packed: array row r is patch first_row + r of
-/// gh x gw = (H / P) x (W / P) an image, row by row; its columns (c, i, j) are those of a convolution weight [n, C, P,
+/// gh x gw = (H / P) x (W / P) per image, row by row; its columns (c, i, j) are those of a convolution weight [n, C, P,
 /// P] from first_column on.
 struct Patches {
   int64_t size = 0;  ///< P; 0: the operand is an array as it is
@@ -78,8 +78,8 @@ struct GemmArgs {
 /// first).
 inline constexpr int64_t kSumChunk = 1152;
 
-/// Up to so many steps of k the traffic of c decides: tiles go along rows of c, and operands are read where they lie if
-/// that is possible.
+/// Up to this many steps of k the traffic of c decides: tiles go along rows of c, and operands are read where they lie
+/// if that is possible.
 inline constexpr int64_t kFewSteps = 64;
 
 /// Threads that compute different rows of the same columns of a product at the same time, each in a call of its own,
@@ -87,7 +87,7 @@ inline constexpr int64_t kFewSteps = 64;
 struct Gang {
   int member = 0, members = 1;           ///< 1: on its own
   int64_t most_rows = 0, most_cols = 0;  ///< largest m and n of all calls that meet (one without rows has m = 0)
-  void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; of nobody else until all have returned
+  void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; theirs alone until all have returned
   void (*meet)(const void* who) = nullptr;  ///< returns when all have called it
   const void* who = nullptr;
 };

@@ -1,6 +1,6 @@
 // Where tensors live. An Allocator hands out 64-byte aligned blocks and counts them; a memory tier (fast on-package
 // pages, pinned DDR, ...) is one more implementation of it. Storage can be moved from one allocator to another while
-// nobody holds it (see tensor/storage.hpp).
+// nothing holds it (see tensor/storage.hpp).
 #pragma once
 #include <atomic>
 #include <cstddef>

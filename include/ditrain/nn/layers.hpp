@@ -69,7 +69,7 @@ struct TokenStream {
   const WeightGradientSink* sink = nullptr;  ///< null: the pass computes all gradients
   TensorParallel tensor;
   ActivationRef partial_BTC;  ///< f32 addends of a sum over ranks whose result is bf16; else none
-  /// Of the gradient of a half-layer's normalised input, which ranks sum in f32.
+  /// Type of the gradient of a half-layer's normalised input; ranks sum it in f32.
   DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
 };
 

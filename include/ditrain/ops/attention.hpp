@@ -13,7 +13,7 @@ namespace ditrain::ops {
 struct HeadNorm {
   Tensor q_weight = {}, q_bias = {}, k_weight = {}, k_bias = {};
   bool exists() const { return q_weight.defined(); }
-  /// Those that there are, in this order.
+  /// The terms that there are, in this order.
   std::vector<Tensor> terms() const;
 };
 

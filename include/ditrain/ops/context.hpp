@@ -4,7 +4,7 @@
 // The thread that drives the ops has a context of the whole team: each job goes to all workers, who meet at its end.
 // over_samples gives every cluster of the team some samples of a batch and a context of its own for them: each of its
 // workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only. in_a_row
-// gives every worker a context of its own for jobs that need nothing of each other: nobody meets between them.
+// gives every worker a context of its own for jobs that need nothing of each other: workers do not meet between them.
 #pragma once
 #include <array>
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace ditrain::ops {
 
-/// Who makes the matrix products, and whether the work around them is done inside them.
+/// What computes the matrix products, and whether the work around them is done inside them.
 struct Products {
   enum class By { kOwn, kReference, kPeer };
   By by = By::kOwn;
@@ -96,7 +96,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   parallel::Team& team() const { return shared_->team; }
-  /// Who take part in a job; what f is told of itself counts among these.
+  /// Workers that take part in a job; what f is told of itself counts among these.
   int num_workers() const { return mine_ && !in_a_row_ ? mine_->workers_in_cluster : team().num_workers(); }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
@@ -112,7 +112,7 @@ class Context {
   Products& products;  ///< one for the team and its clusters
 
   /// One job: f(worker) on every worker. All work of the ops goes through here, so that it is accounted for (three
-  /// looks at the clock a job, some 0.1 us).
+  /// looks at the clock per job, some 0.1 us).
   template <class F>
   void run(WorkKind kind, const F& f) {
     const double start = now_s();
@@ -159,7 +159,7 @@ class Context {
     if (mine_ || products.by != Products::By::kOwn || !products.fuse) return f(*this);
     run_as_workers([&](const parallel::Worker& w) { f(*shared_->in_a_row[size_t(w.worker)]); });
   }
-  /// Of the contexts in which f runs at the same time, this is the first worker's.
+  /// Whether this is the first worker's among the contexts in which f runs at the same time.
   bool leads() const { return !mine_ || mine_->worker == 0; }
   /// Whether jobs follow each other without a meeting.
   bool is_in_a_row() const { return in_a_row_; }

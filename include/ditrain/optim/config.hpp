@@ -7,7 +7,7 @@
 
 namespace ditrain::optim {
 
-/// Of the learning rate, after the warm-up.
+/// Course of the learning rate after the warm-up.
 enum class LrSchedule { kConstant, kCosine };
 inline constexpr Word<LrSchedule> kLrSchedules[] = {{"constant", LrSchedule::kConstant},
                                                     {"cosine", LrSchedule::kCosine}};

@@ -31,7 +31,8 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 
-/// Copies n elements, cut over the workers as an update of them is: who writes a page first has it in its own domain.
+/// Copies n elements, cut over the workers as an update of them is: a page lies in the domain of the worker that
+/// writes it first.
 void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n);
 
 /// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).

@@ -14,16 +14,16 @@
 namespace ditrain::parallel {
 
 inline constexpr int kAutoCores = -1;
-/// From so many cores a rank on, automatic counts set a core aside for communication and one for copies.
+/// From this many cores per rank on, automatic counts set a core aside for communication and one for copies.
 inline constexpr int kCoresToSetAside = 8;
 
 struct CoreRequest {
   int threads = 0;              ///< workers; 0: what the budget leaves after the cores set aside
   int budget = 1;               ///< most threads of the rank, those set aside included; only where threads is 0
-  int clusters = 0;             ///< 0: one a NUMA domain; inside a single domain one an L3 cache; else one
+  int clusters = 0;             ///< 0: one per NUMA domain; inside a single domain one per L3 cache; else one
   int comm_cores = kAutoCores;  ///< cores of their own for communication; 0: it shares those of the workers
   int copy_cores = kAutoCores;  ///< the same for copies between tiers of memory
-  bool smt = false;             ///< a worker on every hardware thread of a core instead of one a core
+  bool smt = false;             ///< one worker per hardware thread instead of one per core
   int ranks_on_mask = 1;        ///< ranks whose affinity masks are this one; each gets an equal run of its cores,
   int rank_on_mask = 0;         ///< the first rank the first run; what does not divide is unused, by the last rank
 };
@@ -32,7 +32,7 @@ struct CorePlan {
   std::vector<platform::Pu> workers;        ///< of cluster 0, then of cluster 1, ...; empty: not bound
   std::vector<int> cluster_sizes;           ///< workers of each cluster, all > 0
   std::vector<platform::Pu> comm, copy;     ///< the first hardware thread of each core set aside
-  std::vector<platform::Pu> unused;         ///< cores of the rank that nobody got, one hardware thread each
+  std::vector<platform::Pu> unused;         ///< cores of the rank that have no job, one hardware thread each
   std::string clusters_from;                ///< what a cluster is: "NUMA domains", "L3 caches", ...
   std::vector<platform::Domain> domain_of;  ///< of each cluster: where its memory belongs (its first worker's domain);
                                             ///< empty if workers are not bound

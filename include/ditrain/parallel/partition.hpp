@@ -1,4 +1,4 @@
-// Static partition: who works on which part of a range. Depends on nothing but its arguments.
+// Static partition: which worker has which part of a range. Depends on nothing but its arguments.
 #pragma once
 #include <algorithm>
 #include <cstdint>

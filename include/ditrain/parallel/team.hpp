@@ -20,8 +20,8 @@
 
 namespace ditrain::parallel {
 
-/// Who a worker is. A cluster is a run of neighbouring workers, in general those of one NUMA domain; clusters may
-/// differ in size.
+/// The place of a worker in the team. A cluster is a run of neighbouring workers, in general those of one NUMA domain;
+/// clusters may differ in size.
 struct Worker {
   int worker = 0, num_workers = 1;
   int cluster = 0, num_clusters = 1;

@@ -13,7 +13,7 @@ struct CutPlan {
   std::string why = {};  ///< one line for the start report
 };
 
-/// Bytes a second [GB/s] that a cluster reads from memory of its own domain and of another one's; 0: not measured, as
+/// Bytes per second [GB/s] that a cluster reads from memory of its own domain and of another one's; 0: not measured, as
 /// fast.
 struct DomainBandwidth {
   double own = 0, other = 0;

@@ -1,5 +1,6 @@
 // How the gradients of a rank become those of the global batch: the buckets in which they travel, the layers of which
-// ranks exchange factors instead (dist.adaln), who keeps which part of the optimiser's state, and when weights change.
+// ranks exchange factors instead (dist.adaln), which rank keeps which part of the optimiser's state, and when weights
+// change.
 //
 // The gradient of a linear layer over a batch of B samples is dy^T x with B rows of dy [N] and x [K]: of rank B. While
 // B (N + K) <= N K, ranks gather these rows in the place of the matrix, which moves fewer bytes, and each multiplies

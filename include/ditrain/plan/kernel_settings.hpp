@@ -1,4 +1,4 @@
-// Section `kernels` of a config made real: who computes the products, cache blocks from a tuning file or from the
+// Section `kernels` of a config made real: what computes the products, cache blocks from a tuning file or from the
 // caches.
 #pragma once
 #include <optional>

@@ -15,7 +15,7 @@ struct MemoryItem {
 
 struct MemoryPlan {
   std::vector<MemoryItem> items;  ///< of one rank
-  std::vector<MemoryItem> kept;   ///< of one rank, one a node of the tape: what it keeps for backward
+  std::vector<MemoryItem> kept;   ///< of one rank, one per node of the tape: what it keeps for backward
   int64_t micro_batch = 1;
   size_t total() const;
 };
@@ -36,7 +36,7 @@ std::string describe(const MemoryPlan& plan);
 ///           a sharded optimizer, fewer ranks)
 void check_memory(const MemoryPlan& plan, const config::Config& config, int world_size, int local_size);
 
-/// A picture of the plan: one bar, one colour an item. Errors: RunError if it cannot be written
+/// A picture of the plan: one bar, one colour per item. Errors: RunError if it cannot be written
 void write_memory_svg(const MemoryPlan& plan, const std::string& path);
 
 std::string format_bytes(size_t bytes);  ///< "13.5 GiB"

@@ -17,12 +17,12 @@ struct Placement {
   parallel::CorePlan plan;
   int threads = 1, clusters = 1;
   std::string ruled_by;            ///< what set the number of threads
-  std::vector<int> pus;            ///< one a worker; empty: not bound
+  std::vector<int> pus;            ///< one per worker; empty: not bound
   std::vector<int> comm_pus;       ///< one for each core of communication's own; empty: it shares the workers'
   std::vector<int> copy_pus;       ///< the same for copies between tiers of memory
   std::vector<int> helper_pus;     ///< for other threads, of the loader say: the rank's cores that are not set aside
   std::string set_aside;           ///< two lines about the cores set aside: how many, or why none
-  std::string map;                 ///< who has which core: a table, on rank 0 of all ranks
+  std::string map;                 ///< which rank has which core: a table, on rank 0 of all ranks
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
   parallel::Team::Config team() const { return plan.team(); }
 };
@@ -39,14 +39,14 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
 /// Lines for the start report and topology.txt: machine, ranks, threads, map.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
 
-/// How ranks that nobody started would lie on nodes like `machine` (its allowed part): as many a node as Slurm's
-/// variables say (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1), one a die if they are as many as dies, else equal
-/// shares of its cores. Without them one a die if that fills whole nodes, else equal shares of one node's cores, else
-/// (more ranks than cores) one a die on as many nodes as it takes.
+/// How the ranks that a dry run assumes would lie on nodes like `machine` (its allowed part): as many per node as
+/// Slurm's variables say (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1), one per die if they are as many as dies,
+/// else equal shares of its cores. Without them one per die if that fills whole nodes, else equal shares of one node's
+/// cores, else (more ranks than cores) one per die on as many nodes as it takes.
 struct SupposedRanks {
   int nodes = 1, per_node = 1;
   std::string per_node_from;  ///< the variable that says so; "": none does
-  bool one_a_die = true;
+  bool one_per_die = true;
   std::vector<Placement> on_node;  ///< the ranks of the first node
 };
 /// Errors:   as plan_placement

@@ -1,4 +1,4 @@
-// Who a rank shares what with (parallel.strategy). cftp, dp: every rank has a whole replica and samples of its own.
+// Which ranks share what (parallel.strategy). cftp, dp: every rank has a whole replica and samples of its own.
 // dp_tp: parallel.tensor_ranks ranks share a replica and its samples; the ranks that have the same part of each replica
 // sum their gradients.
 #pragma once

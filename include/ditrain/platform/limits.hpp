@@ -1,4 +1,4 @@
-// How much memory and how many cores this process may use, and who says so: machine, cgroup (v1 and v2), rlimits,
+// How much memory and how many cores this process may use, and what says so: machine, cgroup (v1 and v2), rlimits,
 // launcher. Files are read below `root` ("" is the real system), so that tests can pretend another machine.
 #pragma once
 #include <cstddef>

@@ -25,7 +25,7 @@ struct NodeResult {
 /// exist or that the cpuset of the job excludes, a sandbox): the caller goes on and logs it.
 NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& nodes, NodePolicy policy);
 
-/// The node of every page that begins in [data, data + bytes), -1 for one that nobody has touched; empty if the system
+/// The node of every page that begins in [data, data + bytes), -1 for one that was never touched; empty if the system
 /// does not tell. `data` must lie on a page border.
 std::vector<int> nodes_of_pages(const void* data, size_t bytes);
 

@@ -14,8 +14,8 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 void* map_pages(size_t bytes, bool* huge_advised = nullptr);
 
 size_t page_bytes();  ///< of an ordinary page
-/// Who gets transparent huge pages, the system's setting: "always", "madvise" (who asks, as map_pages does) or "never";
-/// "" if the system does not tell.
+/// Which memory gets transparent huge pages, the system's setting: "always", "madvise" (on request, as map_pages does)
+/// or "never"; "" if the system does not tell.
 std::string huge_page_mode();
 
 /// Gives back what map_pages(bytes) returned; the same `bytes`. nullptr is ignored.

@@ -19,7 +19,7 @@ class Storage {
   std::byte* acquire();
   void release();
 
-  /// Copies the bytes into `home` and frees the old block. Errors: LogicFault while somebody holds it.
+  /// Copies the bytes into `home` and frees the old block. Errors: LogicFault while it is held.
   void move_to(memory::Allocator& home);
 
   size_t bytes() const { return bytes_; }

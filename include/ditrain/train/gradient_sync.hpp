@@ -39,7 +39,8 @@ class GradientSync {
   void begin(const MicroBatchPlace& micro);
   /// The gradients of this slice are final for the micro-batch.
   void ready(const parallel::Range& slice);
-  /// Of dist.reproducible: the losses of the micro-batch, of which the tree is made; the facts hold none of them then.
+  /// With dist.reproducible: the losses of the micro-batch, of which the tree is made; the facts hold none of them
+  /// then.
   void add_losses(StepFacts& facts);
 
   /// Returns when all gradients are those of the global batch; where updates are early, the weights too are new then.
@@ -56,8 +57,8 @@ class GradientSync {
 
   StateUpdate& state() { return *state_; }
   double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< in sums over the group so far
-  const dist::Engine* engine() const { return engine_.get(); }           ///< null: sums are made in passing
-  /// Of the last step: its gradients, then the new weights that ranks with shards send each other.
+  const dist::Engine* engine() const { return engine_.get(); }           ///< null: this thread makes the sums
+  /// Outcome of the last step: its gradients, then the new weights that ranks with shards send each other.
   const dist::StepOutcome& communication() const { return communication_; }
 
  private:

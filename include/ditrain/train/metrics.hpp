@@ -81,7 +81,7 @@ struct StepMetrics {
   std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them
 };
 
-/// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and who computes it.
+/// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and code that computes it.
 struct Metric {
   const char* name;
   double StepMetrics::*value;

@@ -1,4 +1,4 @@
-// The run folder OUT: who may use it, and its files besides checkpoints.
+// The run folder OUT: which run may use it, and its files besides checkpoints.
 #pragma once
 #include <string>
 

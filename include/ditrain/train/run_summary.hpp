@@ -9,14 +9,14 @@
 
 namespace ditrain::train {
 
-/// Of a training loop; seconds.
+/// Times of a training loop; seconds.
 struct RunSummary {
   int ranks = 1, nodes = 1;
   int64_t steps = 0;
   double wall_s = 0;
-  PhaseTimes mean = {};       ///< of a rank
+  PhaseTimes mean = {};       ///< per rank
   double least_waited_s = 0;  ///< for sums of gradients, by any rank: the part that no slower rank explains
-  double compute_s = 0;       ///< in prepare, forward, loss, backward and optimizer, mean of a rank
+  double compute_s = 0;       ///< in prepare, forward, loss, backward and optimizer, mean per rank
   double slowest_compute_s = 0;
   int slowest_rank = 0;
   std::string slowest_host = {};

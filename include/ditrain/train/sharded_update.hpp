@@ -2,10 +2,10 @@
 // shards, nothing of the others. A rank updates the weights of its shards; the gradient arena, whose sums are used up
 // by then, carries the new weights to all.
 //
-//   bucket of gradients summed -> update(): own shard of the weights -> gradient arena -> all ranks -> finish():
-//   weights
+//   bucket of gradients summed -> update(): own shard of the weights -> gradient arena -> all ranks
+//     -> finish(): weights
 //
-// Whoever needs a whole arena of the state (checkpoints, samples) gets it in the gradient arena, too: no further
+// What needs a whole arena of the state (checkpoints, samples) gets it in the gradient arena, too: no further
 // memory. What lies there between parameters stays 0, as it is in all arenas.
 #pragma once
 #include <memory>

@@ -1,4 +1,4 @@
-// Who updates the weights, and where moments and EMA lie: whole on every rank, or in shards (sharded_update.hpp).
+// What updates the weights, and where moments and EMA lie: whole on every rank, or in shards (sharded_update.hpp).
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/checkpoint/saver.hpp"

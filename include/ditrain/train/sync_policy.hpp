@@ -1,8 +1,8 @@
-// The steps of a gradient on its way to new weights, and who takes part in them. GradientSync calls all of its policies
-// in one order; each does its own part and knows nothing of the others.
+// The steps of a gradient on its way to new weights, and what takes part in them. GradientSync calls all of its
+// policies in one order; each does its own part and knows nothing of the others.
 //
-//   backward of a micro-batch -> ready(slice) ... -> bucket of all ranks -> arrived(k) -> update(first, last) ->
-//   finish()
+//   backward of a micro-batch -> ready(slice) ... -> bucket of all ranks -> arrived(k) -> update(first, last)
+//     -> finish()
 #pragma once
 #include "ditrain/dist/gradient_buckets.hpp"
 #include "ditrain/ops/context.hpp"

@@ -1,4 +1,4 @@
-// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process a rank, one lane for
+// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process per rank, one lane for
 // what it computes, two for the sums of gradients (two may be under way). Clocks of other nodes are aligned to that of
 // rank 0 once, at the start; the head of the file says to within how much, and how far they had drifted at the end.
 #pragma once
@@ -38,8 +38,8 @@ class Trace {
   void set_enabled(bool enabled) { enabled_ = enabled; }
   /// Records forward and backward of every node; of nodes that clusters go through on their own the first one's.
   void watch(autograd::Tape& tape);
-  /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB. Errors:
-  /// RunError if the file cannot be written
+  /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB.
+  /// Errors: RunError if the file cannot be written
   void write(const std::string& path, dist::Communicator& comm) const;
 
  private:

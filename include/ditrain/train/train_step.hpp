@@ -21,7 +21,7 @@ struct StepResult {
   StepFacts facts;  ///< of all ranks; losses are means over the global batch
   double grad_norm = 0, lr = 0;
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
-  double allreduce_hidden_s = 0;  ///< communication of gradients and new weights that nobody waited for
+  double allreduce_hidden_s = 0;  ///< communication of gradients and new weights that no thread waited for
   PhaseLog log;
 };
 

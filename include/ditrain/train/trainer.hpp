@@ -19,9 +19,8 @@ struct TrainOptions {
 /// Trains until train.steps, a stop request or an error. Collective.
 /// Returns   kExitDone, or kExitStoppedEarly if a signal or max_hours stopped it after writing a checkpoint
 /// Errors:   InputError for configs, data, folders and memory plans that cannot work, before anything large is
-/// allocated,
-///           and for checkpoints that do not fit; RunError for a loss that is not finite (on_non_finite: stop) or a
-///           last checkpoint that cannot be written
+///           allocated, and for checkpoints that do not fit; RunError for a loss that is not finite (on_non_finite:
+///           stop) or a last checkpoint that cannot be written
 int run_training(const config::Config& config, const TrainOptions& options, dist::Communicator& comm);
 
 }  // namespace ditrain::train

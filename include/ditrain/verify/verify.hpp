@@ -3,7 +3,7 @@
 //
 // Problem:      a kernel that is wrong on one machine, or by one term, still trains something.
 // Difficulties: sizes, seeds and names come from files that are not trusted; rounding makes every result differ a
-//               little; and a value of the file that nobody compares would be a test that cannot fail. So every tensor
+//               little; and a value of the file that is never compared is a test that cannot fail. So every tensor
 //               of a fixture has to be a setting, an input, compared, or named as left out; any other is an error.
 // Abstractions: a table of kinds (registry in verify.cpp), one file each; Verification, which reads a fixture and books
 //               what was used; Comparison and Report, what comes out.
@@ -30,9 +30,9 @@ struct Report {
 };
 
 /// Runs one fixture. Its kind is the entry "file" of the header's metadata, its sizes are its cfg.* tensors, its
-/// formula weights follow the metadata's key_suffix: the path's name means nothing. Errors:   InputError for a file
-/// that is no fixture: not safetensors, unknown kind, missing or superfluous tensor, wrong
-///           dtype or shape, settings out of range. A wrong value is no error but a failed comparison.
+/// formula weights follow the metadata's key_suffix: the path's name means nothing.
+/// Errors:   InputError for a file that is no fixture: not safetensors, unknown kind, missing or superfluous tensor,
+///           wrong dtype or shape, settings out of range. A wrong value is no error but a failed comparison.
 Report verify_fixture(const std::string& path, ops::Context& ctx);
 
 /// The kinds that verify_fixture knows.

@@ -1,7 +1,7 @@
 // Products on the matrix unit of Armv9 (SME), for any length of its vectors. With vectors of S words the unit adds the
 // outer product of two of them to S x S sums in one instruction; it holds four such tiles, used here as one of twice
 // the rows and columns. It works in streaming mode, which takes tens to hundreds of cycles to enter and leave: hence
-// many tiles a call.
+// many tiles per call.
 #pragma once
 #include <cstdint>
 
