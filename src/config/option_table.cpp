@@ -247,8 +247,8 @@ Rows dist_rows() {
               "node exchange as many bytes as before, nodes half as many again (needs dist.engine)"),
       boolean(DITRAIN_KEY(dist.reproducible),
               "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
-              "tree; costs log2(micro-batches of a rank) more gradients in memory, and up to four passes over the "
-              "gradients for each micro-batch"),
+              "tree; costs log2(micro-batches per rank) more gradients in memory, and up to four passes over the "
+              "gradients per micro-batch"),
       number_or_auto(DITRAIN_KEY(dist.timeout_s), {0},
                      "seconds a step waits for a rank before the run ends and names that rank; 0: wait for ever; "
                      "auto: the larger of 300 s and 30 recent steps"),
@@ -275,7 +275,7 @@ Rows output_rows() {
       integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps},
               "steps between progress lines; metrics.jsonl has every step"),
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between pictures of samples; 0: none"),
-      integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples of a picture"),
+      integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per picture"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
       word_or_auto(DITRAIN_KEY(sample.sampler),
                    "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
