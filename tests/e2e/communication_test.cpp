@@ -100,3 +100,18 @@ TEST_CASE("communication: a rank that stands still is named and ends the run") {
   CHECK_THAT(result.err, Contains("[watchdog]") && Contains("did not finish in 4 s") &&
                              Contains("no answer at all: rank 1 (") && Contains("dist.timeout_s"));
 }
+
+TEST_CASE("communication: time in which all ranks are stopped is nobody's delay") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"}))));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
+  const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
+  for (const pid_t rank : ranks) REQUIRE(kill(rank, SIGSTOP) == 0);
+  sleep_s(3);  // longer than a rank may be waited for
+  for (const pid_t rank : ranks) REQUIRE(kill(rank, SIGCONT) == 0);
+  const size_t before = read_metrics(out).size();
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > before + 3 || !process.running(); }));
+  process.send(SIGUSR2);
+  REQUIRE_EXIT(process.wait(), 75);
+}

@@ -73,6 +73,13 @@ Result kill_rank_1(Process& process, const std::string& out, const std::function
   return result;
 }
 
+// Whether the process is gone, or waits for somebody to ask for its exit code.
+bool has_ended(pid_t process) {
+  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
+  const size_t name_ends = stat.rfind(')');
+  return name_ends == stat.npos || stat.compare(name_ends, 3, ") Z") == 0;
+}
+
 void require_refused(const Args& command, const std::string& out, const std::vector<std::string>& texts) {
   const Result result = run(command);
   REQUIRE_EXIT(result, 2);
@@ -116,6 +123,21 @@ TEST_CASE("replicas: a rank whose weights differ ends the run before a checkpoin
                              Contains("--resume auto"));
   CHECK(result.err.find("error: ") == result.err.rfind("error: "));  // said once
   CHECK(checkpoints(out).empty());
+}
+
+TEST_CASE("kill -9 of mpirun: its ranks end at once, and the next run goes on in their folder") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"checkpoint.every_steps=5"}))));
+  REQUIRE(wait_until([&] { return checkpoints(out).size() > 1 || !process.running(); }));
+  const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
+  REQUIRE(ranks[0] > 0);
+  REQUIRE(ranks[1] > 0);
+  process.send(SIGKILL);
+  CHECK(wait_until([&] { return has_ended(ranks[0]) && has_ended(ranks[1]); }, 2));
+  const int64_t steps = checkpoints(out).back() + 7;
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, steps, {"--resume", "auto"}))), 0);
+  CHECK(steps_are_complete(read_metrics(out), steps));
 }
 
 TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from the last checkpoint to the same bits") {

@@ -1,0 +1,223 @@
+#!/usr/bin/env bash
+# A storm: runs are killed again and again, at any moment and in many ways, and must lose nothing.
+#   scripts/test_storm.sh [KILLS]        (default 1000, about an hour on two cores; BIN=folder of the programs)
+# For 1, 2 and 3 ranks, with and without shards of the optimiser, a run that is killed KILLS times in all has to end with
+# the losses and the files of one that nobody disturbed. Between the lives: no checkpoint that is damaged, none that is
+# lost, no line of metrics twice. Then second writers, flipped bits and a disk that fills up.
+# Prints a table; exit 1 if anything was lost.
+set -euo pipefail
+kills=${1:-1000}
+root=$(cd "$(dirname "$0")/.." && pwd)
+bin=${BIN:-$root/build/release/bin}
+[[ -x $bin/ditrain && $kills =~ ^[0-9]+$ ]] || { sed -n '2,7p' "$0"; exit 2; }
+[[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+PATH=/usr/bin:$PATH
+work=$(mktemp -d)
+mounted=""
+cleanup() {
+  pkill -KILL -f -- "--out $work" 2>/dev/null || true
+  [[ -z $mounted ]] || umount "$mounted" || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+model=(model.name=custom model.input_size=16 model.in_channels=3 model.hidden_size=64 model.depth=3 model.num_heads=4
+       model.patch_size=4 model.num_classes=8 data.kind=shapes train.global_batch=6 dist.bucket_mib=0.05
+       parallel.threads=1 sample.every_steps=0 eval.every_steps=0 log.every_steps=1000)
+often=(checkpoint.every_steps=1 checkpoint.keep_last=3 checkpoint.buffer_gib=0.0001)
+echo "model: {name: custom}" >"$work/storm.yaml"
+
+exec 4>&2 2>/dev/null  # for complaints; the shell's own remarks on killed jobs go nowhere
+tried=0 lost=0 hangs=0
+declare -A count=()
+complain() {
+  echo "LOST: $*" >&4
+  lost=$((lost + 1))
+}
+
+# command OUT RANKS SHARDS STEPS [SETTING...]: sets the array `job`.
+command() {
+  local out=$1 ranks=$2 shards=$3 steps=$4 setting
+  shift 4
+  job=()
+  [[ $ranks -eq 1 ]] || job=(mpirun -np "$ranks" --oversubscribe --bind-to none)
+  job+=("$bin/ditrain" --config "$work/storm.yaml" --out "$out" --resume auto)
+  for setting in "${model[@]}" "train.steps=$steps" "dist.shard_optimizer=$shards" "$@"; do job+=(--set "$setting"); done
+}
+
+# Step and loss of each line, as text.
+losses() { sed -E 's/^\{"step":([0-9]+),"loss":([^,]+),.*/\1 \2/' "$1/metrics.jsonl"; }
+newest() {
+  local name=none
+  for folder in "$1"/checkpoints/step_*; do [[ -d $folder ]] && name=${folder##*_}; done
+  echo "$name"
+}
+random_of() { echo $((((RANDOM << 15) | RANDOM) % $1)); }
+ranks_of() { pgrep -f -- "^$bin/ditrain .*--out $1 " || true; }
+
+# Waits up to 30 s for processes to be gone.
+gone() {
+  local out=$1 launcher=$2 i
+  for ((i = 0; i < 300; ++i)); do
+    if ! kill -0 "$launcher" 2>/dev/null && [[ -z $(ranks_of "$out") ]]; then return 0; fi
+    sleep 0.1
+  done
+  return 1
+}
+
+report_hang() {
+  local out=$1 launcher=$2 pid
+  hangs=$((hangs + 1))
+  echo "HANG after $3: still there after 30 s:" >&4
+  for pid in $(ranks_of "$out") "$launcher"; do
+    kill -0 "$pid" 2>/dev/null || continue
+    echo "  $(ps -o pid=,stat=,wchan:24=,args= -p "$pid" | cut -c1-100)" >&4
+    command -v gdb >/dev/null && gdb -p "$pid" -batch -ex "thread apply all bt 8" 2>/dev/null | sed 's/^/    /' >&4
+    kill -KILL "$pid" 2>/dev/null || true
+  done
+  kill -KILL "$launcher" 2>/dev/null || true
+  wait "$launcher" 2>/dev/null || true
+}
+
+# One life of a run: started, struck at a random moment.
+life() {
+  local out=$1 ranks=$2 shards=$3 steps=$4 before after kind launcher pids code=0
+  before=$(newest "$out")
+  command "$out" "$ranks" "$shards" "$steps" "${often[@]}"
+  "${job[@]}" >"$out.text" 2>&1 &
+  launcher=$!
+  sleep "$(printf '0.%03d' "$(random_of 1000)")"
+  [[ $(random_of 2) -eq 0 ]] || sleep "$(printf '0.%03d' "$(random_of 1000)")"
+  kind=$(random_of 6)
+  mapfile -t pids < <(ranks_of "$out")
+  case $kind in
+    0) kind="kill -9 of one rank" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[$(random_of ${#pids[@]})]}" 2>/dev/null || true ;;
+    1) kind="kill -9 of all ranks" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[@]}" 2>/dev/null || true ;;
+    2|3) kind="kill -9 of the launcher" ; kill -KILL "$launcher" 2>/dev/null || true ;;
+    4) kind="SIGTERM" ; kill -TERM "$launcher" 2>/dev/null || true ;;
+    5) kind="SIGUSR2" ; kill -USR2 "$launcher" 2>/dev/null || true ;;
+  esac
+  # After half of the kills of launchers the next life comes at once, as a script would start it.
+  if [[ $kind == *launcher && $(random_of 2) -eq 0 ]]; then
+    wait "$launcher" 2>/dev/null || code=$?
+  elif ! gone "$out" "$launcher"; then
+    report_hang "$out" "$launcher" "$kind"
+  else
+    wait "$launcher" 2>/dev/null || code=$?
+  fi
+  tried=$((tried + 1)) count[$kind]=$((${count[$kind]:-0} + 1))
+  # A run that was about to end by itself is as good.
+  [[ $code -ne 2 ]] || { complain "exit 2 after $kind"; cat "$out.text" >&4; }
+  after=$(newest "$out")
+  [[ $before == none || ($after != none && 10#$after -ge 10#$before) ]] || complain "checkpoint $before is gone after $kind, $after is left"
+}
+
+check_folder() {
+  local out=$1 text
+  [[ $(newest "$out") == none ]] && return
+  if ! text=$("$bin/ditverify" --checkpoint "$out" 2>&1); then complain "$out: $text"; fi
+}
+
+# Kills a run so often, then lets it end, and holds it against the undisturbed one.
+storm() {
+  local ranks=$1 shards=$2 n=$3 out=$work/storm_$1_$2 whole=$work/whole_$1_$2 steps=$((40 + 12 * $3)) i file
+  command "$whole" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
+  "${job[@]}" >"$whole.text" 2>&1 || { cat "$whole.text" >&4; complain "the undisturbed run failed"; return; }
+  mkdir -p "$out"
+  for ((i = 0; i < n; ++i)); do
+    life "$out" "$ranks" "$shards" "$steps"
+    [[ $((i % 10)) -ne 9 ]] || { gone "$out" 999999999 && check_folder "$out"; }
+  done
+  command "$out" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
+  "${job[@]}" >"$out.text" 2>&1 || { cat "$out.text" >&4; complain "$out does not end"; }
+  if ! diff -q <(losses "$out") <(losses "$whole") >/dev/null; then
+    complain "$ranks ranks, shards $shards: other losses than those of an undisturbed run"
+    diff <(losses "$out") <(losses "$whole") | head -5 >&4
+  fi
+  for file in model ema optimizer; do
+    cmp -s "$out/checkpoints/latest/$file.safetensors" "$whole/checkpoints/latest/$file.safetensors" ||
+      complain "$ranks ranks, shards $shards: $file differs"
+  done
+  check_folder "$out"
+}
+
+# Second writers on a run that lives: refused, and nothing of theirs is found.
+writers() {
+  local n=$1 out=$work/writers first i refused=0 lines
+  command "$out" 1 false 100000 "${often[@]}"
+  "${job[@]}" >"$out.text" 2>&1 &
+  first=$!
+  for ((i = 0; i < 100; ++i)); do [[ -s $out/metrics.jsonl ]] && break; sleep 0.1; done
+  for ((i = 0; i < n; ++i)); do
+    "$bin/ditrain" --config "$work/storm.yaml" --out "$out" "${job[@]:7}" >"$out.second" 2>&1 && complain "a second writer ran"
+    grep -q "is used by a run that is alive" "$out.second" && refused=$((refused + 1))
+  done
+  kill -USR2 $first || complain "the first writer has ended"
+  wait $first || true
+  lines=$(losses "$out" | cut -d' ' -f1)
+  [[ $(sort -nu <<<"$lines") == "$lines" ]] || complain "lines of two runs in one file of metrics"
+  [[ $refused -eq $n ]] || complain "$((n - refused)) of $n second writers were not refused"
+  writers_refused=$refused
+  check_folder "$out"
+}
+
+# Bits of all files of a checkpoint.
+flips() {
+  local n=$1 folder file size at byte i found=0
+  folder=$(echo "$work"/writers/checkpoints/step_* | tr ' ' '\n' | tail -1)
+  local files=(model.safetensors ema.safetensors optimizer.safetensors state.json)
+  for ((i = 0; i < n; ++i)); do
+    file=$folder/${files[$((i % 4))]}
+    size=$(stat -c %s "$file")
+    at=$(random_of "$size")
+    byte=$(od -An -tu1 -j "$at" -N 1 "$file")
+    printf "\\x$(printf %x $((byte ^ (1 << (RANDOM % 8)))))" | dd of="$file" bs=1 seek="$at" conv=notrunc status=none
+    if "$bin/ditverify" --checkpoint "$folder" >/dev/null 2>&1; then
+      complain "a flipped bit of byte $at of ${file##*/} was not found"
+    else
+      found=$((found + 1))
+    fi
+    printf "\\x$(printf %x "$byte")" | dd of="$file" bs=1 seek="$at" conv=notrunc status=none
+  done
+  flips_found=$found
+  check_folder "$work/writers"
+}
+
+# A disk that fills up while checkpoints are written, and gets room again.
+full_disk() {
+  local disk=$work/disk out=$work/disk/run
+  mkdir -p "$disk"
+  if ! mount -t tmpfs -o size=10m tmpfs "$disk" 2>/dev/null; then full="no rights to mount a tmpfs: not tried"; return; fi
+  mounted=$disk
+  command "$out" 2 true 30 "${often[@]}"
+  "${job[@]}" >"$work/full.text" 2>&1 && complain "a run on a full disk says that it is done"
+  [[ -d $out/checkpoints ]] && check_folder "$out"
+  mount -o remount,size=200m "$disk"
+  "${job[@]}" >"$work/full.text" 2>&1 || { complain "no way on after the disk got room"; tail -3 "$work/full.text" >&4; }
+  check_folder "$out"
+  [[ $(newest "$out") == 00000030 ]] || complain "the run on the disk that was full did not end"
+  full="went on after it got room, to the last step"
+  umount "$disk" && mounted=""
+}
+
+settings=("2 true" "1 false" "3 false" "2 false" "3 true")
+start=$SECONDS
+for ((s = 0; s < ${#settings[@]}; ++s)); do
+  share=$((kills / ${#settings[@]} + (s < kills % ${#settings[@]} ? 1 : 0)))
+  [[ $share -eq 0 ]] || storm ${settings[$s]} "$share"
+done
+writers $((kills < 200 ? (kills + 4) / 5 : 200))
+flips $((2 * kills))
+full_disk
+
+echo
+printf '%-26s %8s\n' "struck by" "times"
+for kind in "${!count[@]}"; do printf '%-26s %8d\n' "$kind" "${count[$kind]}"; done | sort
+printf '%-26s %8d\n' "all" "$tried"
+echo
+echo "second writers: $writers_refused refused"
+echo "flipped bits:   $flips_found of $((2 * kills)) found"
+echo "full disk:      $full"
+echo "jobs that hung: $hangs"
+echo "lost:           $lost     ($((SECONDS - start)) s)"
+[[ $lost -eq 0 && $hangs -eq 0 ]]
