@@ -28,6 +28,7 @@ often=(checkpoint.every_steps=1 checkpoint.keep_last=3 checkpoint.buffer_gib=0.0
 echo "model: {name: custom}" >"$work/storm.yaml"
 
 exec 4>&2 2>/dev/null  # for complaints; the shell's own remarks on killed jobs go nowhere
+trap 'echo "stopped in line $LINENO" >&4' ERR
 tried=0 lost=0 hangs=0
 declare -A count=()
 complain() {
@@ -126,7 +127,10 @@ storm() {
   mkdir -p "$out"
   for ((i = 0; i < n; ++i)); do
     life "$out" "$ranks" "$shards" "$steps"
-    [[ $((i % 10)) -ne 9 ]] || { gone "$out" 999999999 && check_folder "$out"; }
+    if [[ $((i % 10)) -eq 9 ]]; then
+      gone "$out" 999999999 || report_hang "$out" 999999999 "a life"
+      check_folder "$out"
+    fi
   done
   command "$out" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
   "${job[@]}" >"$out.text" 2>&1 || { cat "$out.text" >&4; complain "$out does not end"; }

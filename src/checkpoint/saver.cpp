@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checksums_json.hpp"
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/memory/allocator.hpp"
@@ -168,7 +169,9 @@ SaveOutcome CheckpointSaver::end(std::string problem) {
 bool CheckpointSaver::reads_state() const { return writer_ && writer_->reads_state(); }
 
 void CheckpointSaver::before_update(const parallel::Range& arena) {
-  if (writer_) writer_->before_update(arena, ctx_);
+  if (!writer_) return;
+  const ScopedTimer timer(&update_waited_s_);
+  writer_->before_update(arena, ctx_);
 }
 
 }  // namespace ditrain::checkpoint

@@ -379,7 +379,11 @@ StepMetrics Run::one_step() {
     const PhaseTimer timer(waited, Phase::kData);
     batch = loader_->next();
   }
+  const double waited_before = saver_->update_waited_s();
   StepResult result = step_.run(batch, progress_, [this] { return facts(); });
+  const double waited_s = saver_->update_waited_s() - waited_before;  // for a checkpoint, inside the update
+  result.log.seconds[Phase::kOptimizer] -= waited_s;
+  result.log.seconds[Phase::kCheckpoint] += waited_s;
   const double step_s = now_s() - start, flop = flop_per_image_;
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
   StepMetrics m;

@@ -70,6 +70,7 @@ class CheckpointSaver {
   void before_update(const parallel::Range& arena);
   /// Whether before_update has anything to do.
   bool reads_state() const;
+  double update_waited_s() const { return update_waited_s_; }  ///< in before_update so far, copies included
 
  private:
   enum class Phase { kIdle, kWriting, kCommitting };
@@ -85,6 +86,7 @@ class CheckpointSaver {
   const std::vector<io::SafetensorsLayout> layouts_;  // of the files with tensors
   Phase phase_ = Phase::kIdle;
   int64_t step_ = 0;                // of the checkpoint that is being written
+  double update_waited_s_ = 0;
   std::unique_ptr<Commit> commit_;  // of it, on rank 0
   std::unique_ptr<Buffer> buffer_;  // from the first checkpoint on
   std::unique_ptr<StatePins> pins_;
