@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/command_line.hpp"
@@ -46,11 +47,11 @@ std::string default_out(const std::string& config_path) {
 }
 
 void explain_memory(const config::Config& config, int world_size, const std::string& picture) {
-  const plan::MemoryPlan plan = plan::plan_memory(config, world_size);
+  const plan::MemoryPlan plan = plan::plan_run(config, world_size).memory;
   std::fputs(describe(plan).c_str(), stdout);
   std::printf("kept for backward, node by node:\n");
   for (const plan::MemoryItem& node : plan.kept)
-    std::printf("  %-18s%12s  %s\n", node.name.c_str(), plan::format_bytes(node.bytes).c_str(), node.note.c_str());
+    std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
   if (!picture.empty()) plan::write_memory_svg(plan, picture);
 }
 

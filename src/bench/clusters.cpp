@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <memory>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/config/replicas.hpp"
-#include "ditrain/plan/cut.hpp"
-#include "ditrain/plan/run_plan.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "quantile.hpp"
 
@@ -21,7 +18,6 @@ namespace {
 
 struct Contender {
   std::string name, cut;
-  const config::Config& config;
   Harness& workers;
   std::unique_ptr<train::TrainStep> step;
   std::vector<double> seconds = {};  // of each round
@@ -36,15 +32,16 @@ class Meter {
         bench_(bench),
         one_(1, harness.effort(), 1),  // on the core of this thread, the team's first
         comm_(dist::make_null_communicator()),
-        model_(with_cut("auto").model),
+        automatic_(plan_of("auto", harness)),
+        model_(automatic_.config.model),
         batch_(random_batch(model_.config(), bench.batch)) {
-    plan::check_memory(plan::plan_memory(configs_.front(), 1), configs_.front(), 1, 1);
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, configs_.front().train.precision);
+    plan::check_memory(automatic_);
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, automatic_.config.train.precision);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
-    add("one core", configs_.front(), one_);
-    add("clusters", configs_.front(), harness);
-    add("clusters, n", with_cut("n"), harness);
+    add("one core", plan_of("auto", one_), one_);
+    add("clusters", automatic_, harness);
+    add("clusters, n", plan_of("n", harness), harness);
   }
 
   void measure() {
@@ -59,19 +56,18 @@ class Meter {
   }
 
  private:
-  const config::Config& with_cut(const std::string& cut) {
+  plan::RunPlan plan_of(const std::string& cut, const Harness& workers) const {
     StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     step.sets.push_back("parallel.cut=" + cut);
-    return configs_.emplace_back(step_config(step, bench_.batch));
+    return plan_on_team(step_config(step, bench_.batch), workers);
   }
 
-  void add(const std::string& name, const config::Config& config, Harness& workers) {
-    workers.apply(config);
-    const plan::RunPlan plan = plan::plan_run(config, 1, workers.ctx().team().cluster_sizes());
+  void add(const std::string& name, const plan::RunPlan& plan, Harness& workers) {
+    workers.apply(plan.config);
     auto step = std::make_unique<train::TrainStep>(plan, model_, *comm_, workers.ctx());
     step->allocate();
     const bool samples = workers.ctx().cut() == ops::Cut::kSamples;
-    contenders_.push_back({name, samples ? "samples" : "n", config, workers, std::move(step)});
+    contenders_.push_back({name, samples ? "samples" : "n", workers, std::move(step)});
   }
 
   void make_step(Contender& c, bool counts) {
@@ -89,7 +85,7 @@ class Meter {
 
   Row row_of(const Contender& c) const {
     Row row{.name = fmt::format("step {} {}", model_.config().name, c.name),
-            .dtype = dtype_name(c.config.train.precision)};
+            .dtype = dtype_name(automatic_.config.train.precision)};
     row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
     row.share = std::numeric_limits<double>::quiet_NaN();
     const int threads = c.workers.num_threads();
@@ -111,7 +107,7 @@ class Meter {
   const ClustersBench bench_;
   Harness one_;
   std::unique_ptr<dist::Communicator> comm_;
-  std::deque<config::Config> configs_;  // each stays where it is
+  const plan::RunPlan automatic_;  // parallel.cut: auto on all workers
   nn::Dit model_;
   dataset::Batch batch_;
   train::Progress progress_;

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "ditrain/plan/memory_plan.hpp"
+#include "ditrain/base/bytes.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -78,8 +78,8 @@ int64_t MemoryCap::kills() const {
 
 std::string MemoryCap::description() const {
   if (bytes_ == 0) return "";
-  if (!group_.empty()) return "memory limit: " + plan::format_bytes(bytes_) + " for all ranks together, by a cgroup";
-  return "memory limit: " + plan::format_bytes(each_) +
+  if (!group_.empty()) return "memory limit: " + format_bytes(bytes_) + " for all ranks together, by a cgroup";
+  return "memory limit: " + format_bytes(each_) +
          " of private memory per rank, by RLIMIT_DATA (no cgroup can be made here)";
 }
 

@@ -12,7 +12,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/plan/run_plan.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
@@ -59,11 +59,12 @@ class Meter {
         comm_(comm),
         alone_(dist::make_null_communicator()),
         bench_(bench),
-        config_(config_of(comm.world_size())),
+        plan_(plan_of(config_of(comm.world_size()), comm)),
+        config_(plan_.config),
         model_(config_.model),
         batch_(random_batch(config_.model, bench.batch)),
-        none_(plan_of(config_of(1), 1), model_, *alone_, harness.ctx()),
-        engine_(plan_of(config_, comm.world_size()), model_, comm, harness.ctx()),
+        none_(plan_of(config_of(1), *alone_), model_, *alone_, harness.ctx()),
+        engine_(plan_, model_, comm, harness.ctx()),
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
@@ -118,20 +119,23 @@ class Meter {
                         .got = config.dist.shard_optimizer ? "dist.shard_optimizer: true" : "dist.reproducible: true",
                         .expected = "false: it needs the engine"});
     config::validate_for_ranks(config, ranks);
-    plan::check_memory(plan::plan_memory(config, ranks), config, ranks, ranks > 1 ? comm_.local_size() : 1);
     config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
     return config;
   }
 
-  plan::RunPlan plan_of(const config::Config& config, int ranks) const {
-    return plan::plan_run(config, ranks, harness_.ctx().team().cluster_sizes());
+  /// Errors:   as check_memory
+  plan::RunPlan plan_of(const config::Config& config, const dist::Communicator& comm) const {
+    const plan::RunPlan plan =
+        plan::plan_run(config, comm.world_size(), plan::place_of(harness_.placement(), comm.local_size()));
+    plan::check_memory(plan);
+    return plan;
   }
 
   void add_passing() {
     config::Config config = config_;
     config.dist.engine = false, config.dist.wire = DType::kF32, config.dist.adaln = config::AdalnExchange::kReduce;
     harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
-    passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_.world_size()), model_, comm_, harness_.ctx());
+    passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_), model_, comm_, harness_.ctx());
     passing_->allocate();
     contenders_.push_back({"no engine", [this] { passing_->run(batch_, progress_); }, passing_.get()});
   }
@@ -198,7 +202,8 @@ class Meter {
   dist::Communicator& comm_;
   std::unique_ptr<dist::Communicator> alone_;
   const OverlapBench bench_;
-  const config::Config config_;
+  const plan::RunPlan plan_;
+  const config::Config& config_;            // of the plan
   std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
   nn::Dit model_;
   dataset::Batch batch_;

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/commit.hpp"
 #include "ditrain/kernels/dispatch.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/platform/topology.hpp"
 
@@ -39,7 +39,7 @@ std::string text_of(const Field& field) {
   const double x = whole ? double(*whole) : std::get<double>(field.value);
   if (field.name.ends_with("_s")) return seconds_text(x);
   if (!std::isfinite(x)) return "-";
-  if (field.name.find("_bytes") != std::string::npos) return plan::format_bytes(size_t(x));
+  if (field.name.find("_bytes") != std::string::npos) return format_bytes(size_t(x));
   return whole ? std::to_string(*whole) : number_text(x);
 }
 

@@ -8,8 +8,7 @@
 #include "ditrain/base/random.hpp"
 #include "ditrain/bench/shapes.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/config/replicas.hpp"
-#include "ditrain/plan/run_plan.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/train_step.hpp"
 
@@ -21,14 +20,14 @@ using train::Phase;
 // A model with everything that a step needs, and the times of the steps it made.
 class Trainee {
  public:
-  Trainee(const config::Config& config, ops::Context& ctx)
+  Trainee(const plan::RunPlan& plan, ops::Context& ctx)
       : comm_(dist::make_null_communicator()),
-        plan_(plan::plan_run(config, 1, ctx.team().cluster_sizes())),
-        model_(config.model),
-        step_(plan_, model_, *comm_, ctx),
+        micro_batch_(plan.micro_batch),
+        model_(plan.config.model),
+        step_(plan, model_, *comm_, ctx),
         ctx_(ctx),
-        batch_(random_batch(config.model, config.train.global_batch)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision);
+        batch_(random_batch(plan.config.model, plan.samples)) {
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision);
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     step_.allocate();
@@ -57,7 +56,7 @@ class Trainee {
     fields.push_back({"cluster_barriers_per_block", per_block(meetings_.of_cluster)});
     return fields;
   }
-  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / plan_.micro_batch; }
+  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / micro_batch_; }
 
  private:
   double per_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
@@ -68,7 +67,7 @@ class Trainee {
     ops::WorkTimes work;
   };
   std::unique_ptr<dist::Communicator> comm_;
-  const plan::RunPlan plan_;
+  const int64_t micro_batch_;
   nn::Dit model_;
   train::TrainStep step_;
   ops::Context& ctx_;
@@ -109,6 +108,11 @@ config::Config step_config(const StepBench& bench, int64_t batch) {
   return config;
 }
 
+plan::RunPlan plan_on_team(const config::Config& config, const Harness& harness) {
+  config::validate_for_ranks(config, 1);
+  return plan::plan_run(config, 1, plan::place_of(harness.placement(), 1));
+}
+
 dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
   const RandomKey key(0, Stream::kTest, 0);
   dataset::Batch b;
@@ -129,9 +133,10 @@ std::string model_name(const std::string& wanted) {
 
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
   const config::Config config = step_config(bench, batch);
-  plan::check_memory(plan::plan_memory(config, 1), config, 1, 1);
+  const plan::RunPlan plan = plan_on_team(config, harness);
+  plan::check_memory(plan);
   harness.apply(config);
-  Trainee trainee(config, harness.ctx());
+  Trainee trainee(plan, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision,
                              .call = [&] { trainee.step(); },

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 
 namespace ditrain::plan {
 namespace {

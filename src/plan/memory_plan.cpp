@@ -3,22 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
-#include "ditrain/base/error.hpp"
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
-#include "ditrain/plan/gradient_plan.hpp"
-#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 namespace {
 
 using autograd::Mode;
-using autograd::ParameterStore;
 
 // Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
 constexpr size_t kProgramBytes = size_t{160} << 20;
@@ -36,10 +32,9 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
   return pass.tape().temporary_bytes();
 }
 
-MemoryItem tree_of_sums(const config::Config& config, int world_size, int64_t arena_elements) {
+MemoryItem tree_of_sums(const config::Config& config, int replicas, int64_t arena_elements) {
   if (!config.dist.reproducible) return {"tree of sums", "", 0};
-  const int64_t share = config.train.global_batch / config::replicas(config, world_size);
-  const int64_t leaves = share / config::micro_batch_of(config, config::replicas(config, world_size));
+  const int64_t leaves = config.train.global_batch / replicas / config::micro_batch_of(config, replicas);
   const int levels = dist::SumTree(std::max<int64_t>(1, leaves)).most_waiting();
   return {"tree of sums", fmt::format("dist.reproducible: {} more gradients for {} micro-batches", levels, leaves),
           size_t(levels) * size_t(arena_elements) * sizeof(float)};
@@ -74,31 +69,27 @@ nn::PassOptions pass_options(const config::Config& config) {
   return {.recompute = config.train.recompute, .precision = config.train.precision};
 }
 
-MemoryPlan plan_memory(const config::Config& config, int world_size) {
-  MemoryPlan plan;
-  const int replicas = config::replicas(config, world_size);
-  plan.micro_batch = config::micro_batch_of(config, replicas);
-  nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
-  nn::DitPass pass(model, plan.micro_batch, Mode::kTraining, pass_options(config));
-  plan.kept = kept_by_node(pass);
-  const GradientPlan gradients = plan_gradients(config, model.parameters(), replicas);
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients) {
+  const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
+  nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const size_t state = size_t(gradients.state_elements()) * sizeof(float);
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
   const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
-  const auto samples = size_t(config.train.global_batch / replicas);
-  const std::string batch = fmt::format("micro-batch of {}", plan.micro_batch);
-  const bool sums = replicas > 1 && config.dist.engine;
+  const auto samples = size_t(config.train.global_batch / gradients.replicas);
+  const std::string batch = fmt::format("micro-batch of {}", micro_batch);
+  const bool sums = gradients.replicas > 1 && config.dist.engine;
+  MemoryPlan plan{.kept = kept_by_node(pass)};
   plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
                 {"bf16 weights", "read by products", config.train.precision == DType::kBF16 ? arena / 2 : 0},
                 {"gradients", "", arena},
                 {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
                 {"EMA", share, state},
-                tree_of_sums(config, world_size, model.parameters().arena_size()),
+                tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
                 {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
                  pass.tape().kept_bytes()},
-                {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(plan.micro_batch)},
+                {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
                 {"data queue", fmt::format("{} batches", config.data.queue_batches),
                  size_t(config.data.queue_batches + 1) * samples * image},
                 {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
@@ -110,97 +101,11 @@ MemoryPlan plan_memory(const config::Config& config, int world_size) {
   return plan;
 }
 
-std::string format_bytes(size_t bytes) {
-  const double b = double(bytes);
-  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
-  if (b >= 0x1p20) return fmt::format("{:.1f} MiB", b / 0x1p20);
-  return fmt::format("{:.1f} KiB", b / 0x1p10);
-}
-
 std::string describe(const MemoryPlan& plan) {
   std::string s = "memory plan per rank:\n";
   for (const MemoryItem& item : plan.items)
     if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
   return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
-}
-
-namespace {
-
-// The largest micro-batch of at most `most` samples with which `ranks` ranks of a node fit; 0: none does.
-int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, int64_t most) {
-  const size_t limit = platform::memory_limit(ranks).bytes;
-  const int64_t share = config.train.global_batch / config::replicas(config, world_size);
-  for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
-    if (share % micro != 0) continue;
-    config.train.micro_batch = micro;
-    if (plan_memory(config, world_size).total() * size_t(ranks) <= limit) return micro;
-  }
-  return 0;
-}
-
-// The modes that keep less than config.train.recompute, each with the largest micro-batch that fits; only if that is
-// above `without`, the largest that fits as it is.
-std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
-  std::string s;
-  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  const nn::Recompute now = config.train.recompute;
-  for (const auto& [word, mode] : nn::words_of(now)) {
-    if (mode <= now) continue;
-    config.train.recompute = mode;
-    const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
-    if (fits <= without) continue;
-    s += fmt::format("\n  --set train.recompute={}", word);
-    if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
-  }
-  return s;
-}
-
-// The same for states that are shared out over the ranks, where that is possible.
-std::string what_fits_sharded(config::Config config, int world_size, int local_size, int64_t without) {
-  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
-      config.parallel.strategy == config::Strategy::kDpTp)
-    return "";
-  config.dist.shard_optimizer = true;
-  const int64_t micro = config::micro_batch_of(config, world_size);
-  const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
-  if (fits <= without || (config.dist.reproducible && fits < micro)) return "";
-  return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
-}
-
-// Changes that would fit, those that cost least time first, as lines for a person.
-std::string what_fits(const config::Config& config, int world_size, int local_size) {
-  std::string s;
-  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  // Reproducible sums depend on the size of the micro-batches, so that stays.
-  const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
-  if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
-  s += what_fits_recomputing(config, world_size, local_size, smaller);
-  s += what_fits_sharded(config, world_size, local_size, smaller);
-  for (int ranks = local_size - 1; ranks >= 1; --ranks) {
-    const int world = std::max(1, world_size / local_size * ranks);
-    const bool divides = world % config::tensor_ranks(config) == 0 &&
-                         config.train.global_batch % config::replicas(config, world) == 0 &&
-                         (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
-    const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
-    if (fewer == 0) continue;
-    s += fmt::format("\n  {} rank(s) per node with --set train.micro_batch={}", ranks, fewer);
-    break;
-  }
-  return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
-}
-
-}  // namespace
-
-void check_memory(const MemoryPlan& plan, const config::Config& config, int world_size, int local_size) {
-  const platform::MemoryLimit limit = platform::memory_limit(local_size);
-  const size_t needed = plan.total() * size_t(local_size);
-  if (needed <= limit.bytes) return;
-  throw InputError(
-      {.where = "memory",
-       .what = fmt::format("{} rank(s) on this node do not fit", local_size),
-       .got = format_bytes(needed),
-       .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan)),
-       .hint = "what fits:" + what_fits(config, world_size, local_size)});
 }
 
 void write_memory_svg(const MemoryPlan& plan, const std::string& path) {

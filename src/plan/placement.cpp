@@ -296,15 +296,14 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
   return text;
 }
 
-std::vector<int> nodes_of_clusters(const Placement& placement) {
-  std::set<int> distinct;
+RankPlace place_of(const Placement& placement, int ranks_on_node) {
+  std::set<int> nodes;
   for (const platform::Domain& domain : placement.plan.domain_of)
-    if (domain.bulk_node >= 0) distinct.insert(domain.bulk_node);
-  return {distinct.begin(), distinct.end()};
+    if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
+  return {placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
 }
 
-std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors) {
-  const std::vector<int> nodes = nodes_of_clusters(placement);
+std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors) {
   if (nodes.size() < 2) return "";
   std::string reason;
   for (const Tensor& tensor : tensors) {

@@ -4,15 +4,16 @@
 
 namespace ditrain::plan {
 
-RunPlan plan_run(const config::Config& config, int world_size, const std::vector<int>& cluster_sizes,
+RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place,
                  const DomainBandwidth& bandwidth) {
-  RunPlan plan{.config = config, .world_size = world_size, .replicas = config::replicas(config, world_size)};
+  RunPlan plan{
+      .config = config, .world_size = world_size, .place = place, .replicas = config::replicas(config, world_size)};
   plan.samples = config.train.global_batch / plan.replicas;
   plan.micro_batch = config::micro_batch_of(config, plan.replicas);
-  plan.cut = plan_cut(config, plan.micro_batch, cluster_sizes, bandwidth);
+  plan.cut = plan_cut(config, plan.micro_batch, place.cluster_sizes, bandwidth);
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients = plan_gradients(config, model.parameters(), plan.replicas);
-  plan.memory = plan_memory(config, world_size);
+  plan.memory = plan_memory(config, world_size, model, plan.gradients);
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -23,7 +24,7 @@
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
-#include "ditrain/plan/placement.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
@@ -76,7 +77,7 @@ class Run {
         groups_(config, comm),
         team_(placement_.team()),
         ctx_(team_),
-        plan_(plan::plan_run(config, comm.world_size(), placement_.plan.cluster_sizes, bandwidth())),
+        plan_(make_plan()),
         model_(config.model, groups_.tensor_parallel()),
         step_(plan_, model_, groups_.data(), ctx_, groups_.tensor()),
         trace_(options.trace.has_value(), comm.rank()) {}
@@ -86,7 +87,7 @@ class Run {
  private:
   bool leader() const { return comm_.rank() == 0; }
   void open();
-  plan::DomainBandwidth bandwidth();
+  plan::RunPlan make_plan();
   void start_report();
   void check_fallbacks();
   void check_same_start();
@@ -150,8 +151,15 @@ class Run {
   PhaseTimes total_;
 };
 
+// With the bandwidth between NUMA domains, where clusters lie in several.
+plan::RunPlan Run::make_plan() {
+  const plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
+  const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
+  return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
+}
+
 void Run::open() {
-  plan::check_memory(plan_.memory, config_, comm_.world_size(), comm_.local_size());
+  plan::check_memory(plan_);
   if (config_.dist.engine && groups_.data().world_size() > 1) {
     gradient_memory_ =
         std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
@@ -267,12 +275,6 @@ void Run::check_fallbacks() {
   topology_ += notes_;
 }
 
-// Between NUMA domains, where clusters lie in several.
-plan::DomainBandwidth Run::bandwidth() {
-  const bool several = plan::nodes_of_clusters(placement_).size() > 1;
-  return several ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
-}
-
 void Run::start_report() {
   const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
                               kernels::dispatch_report() + products_ + "\n" + "cut: " + plan_.cut.why + "\n";
@@ -307,7 +309,7 @@ void Run::allocate() {
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision, memory::system_memory(),
                       gradient_memory_.get(), step_.state_elements());
   const auto& p = parameters;
-  const std::string refusal = plan::spread_over_clusters(placement_, {p.values, p.grads, p.values_bf16});
+  const std::string refusal = plan::spread_over_nodes(plan_.place.nodes, {p.values, p.grads, p.values_bf16});
   if (!refusal.empty()) placement_.notes.push_back(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus);
   checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
@@ -583,7 +585,7 @@ void Run::finish() {
   double peak = double(platform::peak_resident_bytes());
   comm_.allreduce_max(&peak, 1);
   log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}", progress_.skipped_steps,
-            int64_t(agreed_.bad_files), plan::format_bytes(size_t(peak)));
+            int64_t(agreed_.bad_files), format_bytes(size_t(peak)));
   for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;
   trace_.add_phases(beside_.spans);
@@ -605,13 +607,12 @@ int Run::run() {
   resumed_.empty() ? initialise_weights() : load_or_fall_back();
   check_same_start();
   if (leader()) begin_folder();
-  const int64_t share = config_.train.global_batch / groups_.data().world_size();
   const auto go_to_own_cores = [this](int64_t) { platform::set_affinity_mask(placement_.helper_pus); };
   loader_ =
       std::make_unique<dataset::Loader>(*data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),
                                         dataset::LoaderConfig{.global_batch = config_.train.global_batch,
-                                                              .first_in_batch = groups_.data().rank() * share,
-                                                              .count = share,
+                                                              .first_in_batch = groups_.data().rank() * plan_.samples,
+                                                              .count = plan_.samples,
                                                               .first_step = progress_.step,
                                                               .threads = config_.data.loader_threads,
                                                               .queue_batches = config_.data.queue_batches,

@@ -36,6 +36,8 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"gemm", "--precision", "f32,"}, "f32 or bf16");
   refused({"gemm", "--precision", "f32,f32"}, "--precision names f32 twice");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");
+  refused({"step", "--batch", "3", "--set", "train.micro_batch=2"}, "train.micro_batch does not divide");
+  refused({"step", "--set", "parallel.strategy=dp_tp", "--set", "parallel.tensor_ranks=2"}, "a multiple of 2 ranks");
   refused({"gemm", "--model", "XXL"}, "unknown model");
   refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
   refused({"strategies", "--threads", "1", "--clusters", "2"}, "parallel.clusters");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <set>
 #include <sstream>
 
 #include "ditrain/platform/affinity.hpp"
@@ -31,6 +32,20 @@ std::vector<std::string> masks_of_threads(pid_t process) {
   for (const auto& thread : fs::directory_iterator(folder + "/task"))
     if (thread.path().filename() != std::to_string(process)) masks.push_back(mask_of(thread.path() / "status"));
   return masks;
+}
+
+// The lines that say what was planned, in alphabetical order: a run prints them in another one.
+std::multiset<std::string> plan_lines(const std::string& text) {
+  std::multiset<std::string> lines;
+  bool of_memory = false;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    of_memory = line.starts_with("memory plan") || (of_memory && line.starts_with("  "));
+    bool told = of_memory;
+    for (const char* begin : {"threads: ", "model: ", "cut: ", "adaLN gradients"}) told |= line.starts_with(begin);
+    if (told) lines.insert(line);
+  }
+  return lines;
 }
 
 }  // namespace
@@ -68,6 +83,24 @@ TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and r
                                                                     "parallel.cut=samples", "train.micro_batch=1"})));
   REQUIRE_EXIT(refused, 2);
   CHECK_THAT(refused.err, Contains("parallel.cut: samples needs the same number of samples for every cluster"));
+}
+
+TEST_CASE("placement: what a dry run tells of ranks, cut, gradients and memory is what the run does") {
+  const TemporaryFolder scratch;
+  const Args settings =
+      sets({"parallel.threads=2", "parallel.clusters=2", "parallel.cut=samples", "train.micro_batch=2",
+            "model.num_heads=4", "dist.shard_optimizer=true", "dist.adaln=auto"});
+  for (const int ranks : {1, 2}) {
+    const std::string out = scratch / std::to_string(ranks);
+    const auto on_ranks = [&](const Args& command) { return run(ranks > 1 ? mpirun(ranks, command) : command); };
+    const Result dry = on_ranks(tiny_ditrain(out, 1, settings + Args{"--dry-run"}));
+    REQUIRE_EXIT(dry, 0);
+    const Result real = on_ranks(tiny_ditrain(out, 1, settings));
+    REQUIRE_EXIT(real, 0);
+    CHECK_THAT(dry.out, Contains("cut: samples go to 2 clusters") && Contains("memory plan of a rank"));
+    CHECK((dry.out.find("adaLN gradients") != dry.out.npos) == (ranks > 1));
+    CHECK(plan_lines(dry.out) == plan_lines(real.out));
+  }
 }
 
 TEST_CASE("placement: impossible core counts end with exit code 2 and the way out") {

@@ -1,12 +1,9 @@
-// The memory plan: what train.recompute saves, and what is advised to a run that does not fit.
+// The memory plan: what train.recompute, bf16, shared replicas and sharded states save.
 #include "ditrain/plan/memory_plan.hpp"
-
-#include <sys/resource.h>
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/base/error.hpp"
-#include "ditrain/platform/limits.hpp"
+#include "ditrain/plan/run_plan.hpp"
 
 using namespace ditrain;
 
@@ -19,8 +16,8 @@ config::Config config_of(const std::string& recompute, int64_t micro_batch = 8) 
   return c;
 }
 
-size_t bytes_of(const std::string& recompute, int64_t micro_batch) {
-  return plan::plan_memory(config_of(recompute, micro_batch), 1).total();
+plan::MemoryPlan memory_of(const config::Config& config, int world_size) {
+  return plan::plan_run(config, world_size).memory;
 }
 
 const plan::MemoryItem& item(const plan::MemoryPlan& plan, const std::string& name) {
@@ -29,35 +26,11 @@ const plan::MemoryItem& item(const plan::MemoryPlan& plan, const std::string& na
   throw std::runtime_error("no item " + name);
 }
 
-/// Lowers what the plan is held against to `bytes` for its lifetime.
-struct DataLimit {
-  explicit DataLimit(size_t bytes) {
-    getrlimit(RLIMIT_DATA, &before);
-    const rlimit lower{bytes, before.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_DATA, &lower) == 0);
-    REQUIRE(platform::memory_limit(1).bytes == bytes);
-  }
-  ~DataLimit() { setrlimit(RLIMIT_DATA, &before); }
-  rlimit before{};
-};
-
-/// The refusal of `ranks` ranks of one node, each of which may take `limit` bytes.
-std::string refusal(const config::Config& config, size_t limit, int ranks = 1) {
-  const DataLimit lowered(limit);
-  try {
-    plan::check_memory(plan::plan_memory(config, ranks), config, ranks, ranks);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("the more is recomputed, the less is kept") {
-  const plan::MemoryPlan none = plan::plan_memory(config_of("none"), 1),
-                         selective = plan::plan_memory(config_of("selective"), 1),
-                         block = plan::plan_memory(config_of("block"), 1);
+  const plan::MemoryPlan none = memory_of(config_of("none"), 1), selective = memory_of(config_of("selective"), 1),
+                         block = memory_of(config_of("block"), 1);
   const double unit = 4.0 * 8 * 256 * 384 * 12;  // a value for each token and channel of all blocks of S/2
   const auto kept = [&](const plan::MemoryPlan& plan) { return double(item(plan, "kept activations").bytes) / unit; };
   CHECK(kept(none) == Approx(18).epsilon(0.03));
@@ -68,30 +41,10 @@ TEST_CASE("the more is recomputed, the less is kept") {
   CHECK(item(block, "kept activations").note == "micro-batch of 8, train.recompute: block");
 }
 
-TEST_CASE("a run that does not fit is told to recompute, where that helps") {
-  const auto advice = [](const std::string& recompute, size_t limit) {
-    const std::string message = refusal(config_of(recompute), limit);
-    REQUIRE(message.find("[memory] 1 rank(s) on this node do not fit") == 0);
-    return message.substr(message.find("what fits:") + 10);
-  };
-  // Bytes rise in this order: block 1, 2, selective 1, block 4, none 1, selective 2, block 8, none 2, selective 4, ...
-  CHECK(advice("none", bytes_of("selective", 8)) ==
-        "\n  --set train.micro_batch=4\n  --set train.recompute=selective\n  --set train.recompute=block");
-  CHECK(advice("none", bytes_of("block", 8)) ==
-        "\n  --set train.micro_batch=1\n  --set train.recompute=selective --set train.micro_batch=2"
-        "\n  --set train.recompute=block");
-  CHECK(advice("selective", bytes_of("block", 4)) ==
-        "\n  --set train.micro_batch=1\n  --set train.recompute=block --set train.micro_batch=4");
-  CHECK(advice("selective", bytes_of("block", 2)) == "\n  --set train.recompute=block --set train.micro_batch=2");
-  CHECK(advice("block", bytes_of("block", 4)) == "\n  --set train.micro_batch=4");
-  CHECK(advice("selective", bytes_of("block", 1) - 1) == "\n  a smaller model, or a node with more memory");
-  CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
-}
-
 TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {
   config::Config f32 = config_of("selective"), bf16 = f32;
   bf16.train.precision = DType::kBF16;
-  const plan::MemoryPlan before = plan::plan_memory(f32, 1), after = plan::plan_memory(bf16, 1);
+  const plan::MemoryPlan before = memory_of(f32, 1), after = memory_of(bf16, 1);
   const auto parameters = [](const plan::MemoryPlan& plan) {
     size_t bytes = 0;
     for (const char* name : {"weights", "bf16 weights", "gradients", "AdamW moments", "EMA"})
@@ -116,12 +69,12 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
 
 TEST_CASE("ranks that share a replica have their parts of it in the plan, and all samples of the group") {
   config::Config config = config_of("selective", 0);
-  const plan::MemoryPlan whole = plan::plan_memory(config, 1);
+  const plan::RunPlan whole = plan::plan_run(config, 1);
   config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
-  const plan::MemoryPlan shared = plan::plan_memory(config, 2), two_groups = plan::plan_memory(config, 4);
+  const plan::RunPlan shared = plan::plan_run(config, 2), two_groups = plan::plan_run(config, 4);
   // Shared are the 12 C^2 weights of qkv, proj, fc1 and fc2 out of a block's 18 C^2, and 8 of 11 values kept per token
   // and channel.
-  const auto bytes = [&](const plan::MemoryPlan& plan, const char* name) { return double(item(plan, name).bytes); };
+  const auto bytes = [&](const plan::RunPlan& plan, const char* name) { return double(item(plan.memory, name).bytes); };
   CHECK(bytes(shared, "gradients") == Approx(bytes(whole, "gradients") * (1 - 0.5 * 12 / 18)).epsilon(0.03));
   CHECK(bytes(shared, "kept activations") ==
         Approx(bytes(whole, "kept activations") * (1 - 0.5 * 8 / 11)).epsilon(0.03));
@@ -133,11 +86,11 @@ TEST_CASE("ranks that share a replica have their parts of it in the plan, and al
 
 TEST_CASE("reproducible sums take a gradient for each level of the tree that waits") {
   config::Config config = config_of("selective", 1);
-  const size_t gradients = item(plan::plan_memory(config, 1), "gradients").bytes;
-  CHECK(item(plan::plan_memory(config, 1), "tree of sums").bytes == 0);
+  const size_t gradients = item(memory_of(config, 1), "gradients").bytes;
+  CHECK(item(memory_of(config, 1), "tree of sums").bytes == 0);
   config.dist.reproducible = true;
   for (const auto& [ranks, levels] : {std::pair{1, 3}, {2, 2}, {4, 1}, {8, 0}}) {
-    const plan::MemoryPlan plan = plan::plan_memory(config, ranks);
+    const plan::MemoryPlan plan = memory_of(config, ranks);
     CHECK(item(plan, "tree of sums").bytes == size_t(levels) * gradients);
     CHECK((describe(plan).find("tree of sums") != std::string::npos) == (levels > 0));
   }
@@ -145,36 +98,13 @@ TEST_CASE("reproducible sums take a gradient for each level of the tree that wai
 
 TEST_CASE("sharded states are divided by the ranks") {
   config::Config config = config_of("selective", 1);
-  const plan::MemoryPlan whole = plan::plan_memory(config, 4);
+  const plan::MemoryPlan whole = memory_of(config, 4);
   config.dist.shard_optimizer = true;
-  const plan::MemoryPlan sharded = plan::plan_memory(config, 4), one_rank = plan::plan_memory(config, 1);
+  const plan::MemoryPlan sharded = memory_of(config, 4), one_rank = memory_of(config, 1);
   for (const char* name : {"AdamW moments", "EMA"}) {
     CHECK(double(item(sharded, name).bytes) == Approx(double(item(whole, name).bytes) / 4).epsilon(0.01));
     CHECK(item(sharded, name).note.find("shards of 4 ranks") != std::string::npos);
     CHECK(item(one_rank, name).bytes == item(whole, name).bytes);
   }
   CHECK(item(sharded, "weights").bytes == item(whole, "weights").bytes);
-}
-
-TEST_CASE("ranks that do not fit are told to shard their states, where they can") {
-  config::Config config = config_of("block", 2), sharded = config;
-  sharded.dist.shard_optimizer = true;
-  const size_t fits = plan::plan_memory(sharded, 2).total();
-  REQUIRE(fits < plan::plan_memory(config_of("block", 1), 2).total());
-  const std::string line = "\n  --set dist.shard_optimizer=true";
-  const auto offer = [&](const config::Config& c, size_t limit, int ranks = 2) -> std::string {
-    const std::string message = refusal(c, limit, ranks);
-    REQUIRE(message.find("do not fit") != message.npos);
-    const size_t at = message.find(line);
-    return at == message.npos ? "none" : message.substr(at, message.find('\n', at + 1) - at);
-  };
-  CHECK(offer(config, fits) == line);
-  CHECK(offer(config, fits, 1) == "none");
-  CHECK(offer(sharded, fits / 2) == "none");  // it does so already
-  sharded.train.micro_batch = 1;
-  CHECK(offer(config, plan::plan_memory(sharded, 2).total()) == line + " --set train.micro_batch=1");
-  config.dist.engine = false;
-  CHECK(offer(config, fits) == "none");
-  config.dist.engine = true, config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
-  CHECK(offer(config, fits / 2) == "none");
 }

@@ -259,10 +259,11 @@ TEST_CASE("impossible placements are errors that name the way out") {
 TEST_CASE("tensors spread over nodes only if clusters have several") {
   const Tensor tensor({1 << 20});
   plan::Placement p;
-  CHECK(plan::spread_over_clusters(p, {tensor}) == "");
+  const auto nodes = [&p] { return plan::place_of(p, 1).nodes; };
+  CHECK(plan::spread_over_nodes(nodes(), {tensor}) == "");
   p.plan.domain_of = {{.bulk_node = 0}, {.bulk_node = 0}, {.bulk_node = -1}};
-  CHECK(plan::spread_over_clusters(p, {tensor}) == "");
+  CHECK(plan::spread_over_nodes(nodes(), {tensor}) == "");
   p.plan.domain_of = {{.bulk_node = 4000}, {.bulk_node = 4001}};  // which no test machine has
-  CHECK_THAT(plan::spread_over_clusters(p, {Tensor(), tensor}), Contains("NUMA node(s) 4000-4001: mbind: "));
+  CHECK_THAT(plan::spread_over_nodes(nodes(), {Tensor(), tensor}), Contains("NUMA node(s) 4000-4001: mbind: "));
   CHECK(to_vector(tensor)[12345] == 0);
 }

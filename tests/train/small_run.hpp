@@ -8,7 +8,6 @@
 
 #include "dist/thread_world.hpp"
 #include "ditrain/dist/node_memory.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "support/random_tensor.hpp"
 #include "support/small_config.hpp"
@@ -69,7 +68,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
-    train::TrainStep step(plan::plan_run(config, comm.world_size(), team.cluster_sizes()), model, comm, ctx);
+    train::TrainStep step(plan::plan_run(config, comm.world_size(), {.cluster_sizes = team.cluster_sizes()}), model,
+                          comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision, memory::system_memory(),
                         &*gradients, step.state_elements());
     copy(random_weights(model), parameters.values);

@@ -20,7 +20,7 @@ struct Rig {
         model(c.model),
         team({.num_workers = workers}),
         ctx(team),
-        step(plan::plan_run(config, 1, team.cluster_sizes()), model, *comm, ctx) {
+        step(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()}), model, *comm, ctx) {
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision);
     copy(random_tensor({model.parameters().arena_size()}, 5, 0.1f), model.parameters().values);
     step.allocate();

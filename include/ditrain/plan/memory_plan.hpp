@@ -1,10 +1,12 @@
-// The memory plan: what a rank will take, computed before anything is allocated and held against what the node has.
+// The memory plan: what a rank will take, computed before anything is allocated. memory_check.hpp holds it against what
+// the node has.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "ditrain/config/config.hpp"
 #include "ditrain/nn/dit.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
 
 namespace ditrain::plan {
 
@@ -14,9 +16,8 @@ struct MemoryItem {
 };
 
 struct MemoryPlan {
-  std::vector<MemoryItem> items;  ///< of one rank
-  std::vector<MemoryItem> kept;   ///< of one rank, one per node of the tape: what it keeps for backward
-  int64_t micro_batch = 1;
+  std::vector<MemoryItem> items = {};  ///< of one rank
+  std::vector<MemoryItem> kept = {};   ///< of one rank, one per node of the tape: what it keeps for backward
   size_t total() const;
 };
 
@@ -26,19 +27,12 @@ size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t s
 nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
-/// of them.
-MemoryPlan plan_memory(const config::Config& config, int world_size);
+/// of them. `model` and `gradients`: those of a RunPlan, see plan_run.
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients);
 
 std::string describe(const MemoryPlan& plan);
 
-/// Holds local_size ranks of the plan against the node's limit (RAM, cgroup or rlimit).
-/// Errors:   InputError with the plan, the limit and what would fit (a smaller micro-batch, more recomputation,
-///           a sharded optimizer, fewer ranks)
-void check_memory(const MemoryPlan& plan, const config::Config& config, int world_size, int local_size);
-
 /// A picture of the plan: one bar, one colour per item. Errors: RunError if it cannot be written
 void write_memory_svg(const MemoryPlan& plan, const std::string& path);
-
-std::string format_bytes(size_t bytes);  ///< "13.5 GiB"
 
 }  // namespace ditrain::plan

@@ -55,13 +55,20 @@ SupposedRanks suppose_ranks(const config::Config& config, const platform::Topolo
 /// The same lines as for ranks that run, with the assumption and the lines for mpirun and srun that make it true.
 std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
 
-/// The NUMA nodes of a rank's clusters, each once; none where workers are not bound or nodes are unknown.
-std::vector<int> nodes_of_clusters(const Placement& placement);
+/// What other parts of a plan need to know about the place of a rank: of one that runs, of one that a dry run supposes,
+/// or of the team of a bench. The default is a rank alone on its node, with one cluster.
+struct RankPlace {
+  std::vector<int> cluster_sizes = {1};  ///< workers of each cluster
+  std::vector<int> nodes = {};           ///< NUMA nodes of the clusters, each once; none where workers are not bound or
+                                         ///< nodes are unknown
+  int ranks_on_node = 1;                 ///< ranks that share the memory of the machine
+};
+RankPlace place_of(const Placement& placement, int ranks_on_node);
 
-/// Spreads the pages of tensors that every cluster reads over the NUMA nodes of all clusters; nothing to do if they are
-/// one. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors
-/// are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if it did
-/// not.
-std::string spread_over_clusters(const Placement& placement, const std::vector<Tensor>& tensors);
+/// Spreads the pages of tensors that every cluster reads over NUMA nodes, those of all clusters; nothing to do for
+/// fewer than two. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined
+/// tensors are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if
+/// it did not.
+std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors);
 
 }  // namespace ditrain::plan

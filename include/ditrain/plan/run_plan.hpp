@@ -1,10 +1,11 @@
-// What is decided before a run begins, besides its placement: shares of samples, the cut over clusters, gradients and
-// memory. Made once; the refusal, the start report and the steps of a run, and the steps of benches, read this plan.
-// The dry run calls the same functions one by one.
+// What is decided before a run begins: where a rank lies, shares of samples, micro-batch, precision, the cut over
+// clusters, gradients with buckets and shares of the optimiser's state, memory. plan_run makes each part once, from the
+// config, the place of a rank on the machine and the number of ranks. The run itself, its start report, the refusal of
+// a run that does not fit, the dry run, --explain-memory and the benches all read a plan made so; nothing changes it.
 //
 //   const Placement placement = plan_placement(config, comm);
-//   const RunPlan plan = plan_run(config, comm.world_size(), placement.plan.cluster_sizes);
-//   check_memory(plan.memory, config, comm.world_size(), comm.local_size());
+//   const RunPlan plan = plan_run(config, comm.world_size(), place_of(placement, comm.local_size()));
+//   check_memory(plan);
 #pragma once
 #include "ditrain/config/config.hpp"
 #include "ditrain/plan/cut.hpp"
@@ -15,20 +16,23 @@
 namespace ditrain::plan {
 
 struct RunPlan {
-  config::Config config;  ///< a copy, with parallel.tensor_ranks settled
+  config::Config config;  ///< a copy, with parallel.tensor_ranks settled; among others train.precision
   int world_size = 1;
+  RankPlace place = {};
   int replicas = 1;         ///< ranks with samples of their own
   int64_t samples = 1;      ///< of the global batch that one of them has
   int64_t micro_batch = 1;  ///< of these at once
   CutPlan cut = {};
   GradientPlan gradients = {};
-  MemoryPlan memory = {};
+  MemoryPlan memory = {};  ///< per rank
 };
 
 /// config: with tensor_ranks settled (with_tensor_ranks) and checked for the ranks (config::validate_for_ranks).
-/// cluster_sizes: workers of each cluster of a rank; bandwidth: as measured between their domains, see plan_cut.
+/// place: where a rank lies or would lie; memory and gradients do not depend on it. bandwidth: as measured between the
+/// domains of its clusters, see plan_cut.
+/// Memory:   nothing of what is planned is allocated
 /// Errors:   InputError as plan_cut
-RunPlan plan_run(const config::Config& config, int world_size, const std::vector<int>& cluster_sizes,
+RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
                  const DomainBandwidth& bandwidth = {});
 
 }  // namespace ditrain::plan

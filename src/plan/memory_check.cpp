@@ -1,0 +1,94 @@
+#include "ditrain/plan/memory_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/platform/limits.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+// The largest micro-batch of at most `most` samples with which `ranks` ranks of a node fit; 0: none does.
+int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, int64_t most) {
+  const size_t limit = platform::memory_limit(ranks).bytes;
+  const int64_t share = config.train.global_batch / config::replicas(config, world_size);
+  for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
+    if (share % micro != 0) continue;
+    config.train.micro_batch = micro;
+    if (plan_run(config, world_size).memory.total() * size_t(ranks) <= limit) return micro;
+  }
+  return 0;
+}
+
+// The modes that keep less than config.train.recompute, each with the largest micro-batch that fits; only if that is
+// above `without`, the largest that fits as it is.
+std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
+  std::string s;
+  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
+  const nn::Recompute now = config.train.recompute;
+  for (const auto& [word, mode] : nn::words_of(now)) {
+    if (mode <= now) continue;
+    config.train.recompute = mode;
+    const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+    if (fits <= without) continue;
+    s += fmt::format("\n  --set train.recompute={}", word);
+    if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
+  }
+  return s;
+}
+
+// The same for states that are shared out over the ranks, where that is possible.
+std::string what_fits_sharded(config::Config config, int world_size, int local_size, int64_t without) {
+  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
+      config.parallel.strategy == config::Strategy::kDpTp)
+    return "";
+  config.dist.shard_optimizer = true;
+  const int64_t micro = config::micro_batch_of(config, world_size);
+  const int64_t fits = fitting_micro_batch(config, world_size, local_size, micro);
+  if (fits <= without || (config.dist.reproducible && fits < micro)) return "";
+  return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
+}
+
+// Changes that would fit, those that cost least time first, as lines for a person.
+std::string what_fits(const config::Config& config, int world_size, int local_size) {
+  std::string s;
+  const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
+  // Reproducible sums depend on the size of the micro-batches, so that stays.
+  const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, local_size, micro - 1);
+  if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
+  s += what_fits_recomputing(config, world_size, local_size, smaller);
+  s += what_fits_sharded(config, world_size, local_size, smaller);
+  for (int ranks = local_size - 1; ranks >= 1; --ranks) {
+    const int world = std::max(1, world_size / local_size * ranks);
+    const bool divides = world % config::tensor_ranks(config) == 0 &&
+                         config.train.global_batch % config::replicas(config, world) == 0 &&
+                         (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
+    const int64_t fewer = divides ? fitting_micro_batch(config, world, ranks, micro) : 0;
+    if (fewer == 0) continue;
+    s += fmt::format("\n  {} rank(s) per node with --set train.micro_batch={}", ranks, fewer);
+    break;
+  }
+  return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
+}
+
+}  // namespace
+
+void check_memory(const RunPlan& plan) {
+  const int ranks = plan.place.ranks_on_node;
+  const platform::MemoryLimit limit = platform::memory_limit(ranks);
+  const size_t needed = plan.memory.total() * size_t(ranks);
+  if (needed <= limit.bytes) return;
+  throw InputError(
+      {.where = "memory",
+       .what = fmt::format("{} rank(s) on this node do not fit", ranks),
+       .got = format_bytes(needed),
+       .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan.memory)),
+       .hint = "what fits:" + what_fits(plan.config, plan.world_size, ranks)});
+}
+
+}  // namespace ditrain::plan

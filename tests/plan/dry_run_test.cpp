@@ -1,0 +1,65 @@
+#include "ditrain/plan/dry_run.hpp"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "platform/synthetic.hpp"
+#include "support/small_config.hpp"
+
+using namespace ditrain;
+
+namespace {
+
+config::Config config_of_two_clusters() {
+  config::Config config = test::small_config();
+  config.model.num_classes = 0;  // as many as any data have
+  config.parallel.threads = config.parallel.clusters = 2;
+  return config;
+}
+
+/// All that a plan says, as text.
+std::string text_of(const plan::RunPlan& p) {
+  return fmt::format("{} ranks, {} replicas, {} samples by {}, {} buckets, {} of the state, {}\n", p.world_size,
+                     p.replicas, p.samples, p.micro_batch, p.gradients.buckets.size(), p.gradients.state_elements(),
+                     p.place.ranks_on_node) +
+         fmt::format("clusters {} on nodes {}; ", fmt::join(p.place.cluster_sizes, " "),
+                     fmt::join(p.place.nodes, " ")) +
+         p.cut.why + "\n" + describe_factors(p.gradients, p.config) + "\n" + describe(p.memory);
+}
+
+}  // namespace
+
+TEST_CASE("a dry run has the plan that a run on these ranks makes") {
+  const config::Config config = config_of_two_clusters();
+  const auto comm = dist::make_null_communicator();
+  const plan::DryRun dry = plan::plan_dry_run(config, 0, *comm);
+  const plan::Placement placement = plan::plan_placement(config, *comm);
+  CHECK(text_of(dry.plan) == text_of(plan::plan_run(config, 1, plan::place_of(placement, comm->local_size()))));
+  CHECK(dry.plan.place.cluster_sizes == std::vector<int>{1, 1});
+  CHECK_THAT(dry.placement, Catch::StartsWith(describe(placement, *comm)));
+}
+
+TEST_CASE("a dry run of ranks on another machine has the plan of a run there") {
+  const platform::ScopedVariable other("HWLOC_SYNTHETIC", "package:2 die:2 numa:4 core:38 pu:1");
+  config::Config config = config_of_two_clusters();
+  config.parallel.threads = config.parallel.clusters = 0;
+  config.dist.shard_optimizer = true;
+  const auto comm = dist::make_null_communicator();
+  const plan::RunPlan dry = plan::plan_dry_run(config, 4, *comm).plan;
+  CHECK(dry.place.cluster_sizes.size() == 4);
+  CHECK(dry.place.nodes.size() == 4);
+  CHECK(dry.place.ranks_on_node == 1);  // the memory of such a node is not known
+  CHECK(text_of(dry) == text_of(plan::plan_run(config, 4, dry.place)));
+  CHECK((dry.world_size == 4 && dry.replicas == 4 && dry.samples == 1));
+}
+
+TEST_CASE("a dry run settles how many ranks share a replica") {
+  config::Config config = config_of_two_clusters();
+  config.parallel = {.strategy = config::Strategy::kDpTp};
+  const platform::ScopedVariable other("HWLOC_SYNTHETIC", "package:1 core:8 pu:1");
+  const plan::RunPlan dry = plan::plan_dry_run(config, 4, *dist::make_null_communicator()).plan;
+  CHECK((dry.config.parallel.tensor_ranks == 4 && dry.replicas == 1 && dry.samples == 4));
+  CHECK_THROWS_AS(plan::plan_dry_run(config, 3, *dist::make_null_communicator()), InputError);  // 4 heads
+}
