@@ -181,6 +181,21 @@ std::string CommandLine::help_text() const {
   return details_.empty() ? text : text + "\n" + details_ + (details_.ends_with('\n') ? "" : "\n");
 }
 
+std::string CommandLine::effective_text(const std::vector<std::string>& but) const {
+  std::string text;
+  for (const Flag& f : flags_) {
+    if (std::find(but.begin(), but.end(), f.name) != but.end()) continue;
+    if (is_switch(f)) {
+      text += fmt::format("{}--{}\n", has(f.name) ? "" : "no ", f.name);
+      continue;
+    }
+    const std::vector<std::string> values = get_all(f.name);
+    text += fmt::format("--{} {}\n", f.name, values.empty() ? "left out" : fmt::format("{}", fmt::join(values, " ")));
+  }
+  for (const std::string& argument : positional_) text += argument + "\n";
+  return text;
+}
+
 int run_program(const char* name, const std::function<int()>& body) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
   // One write: what MPI prints of its own at the same time must not come between.

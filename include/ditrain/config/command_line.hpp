@@ -46,6 +46,9 @@ class CommandLine {
   const std::vector<std::string>& positional() const { return positional_; }
 
   std::string help_text() const;
+  /// What the program goes by: one line per flag with its values or its default, then what follows the flags. Without
+  /// the flags named in `but`.
+  std::string effective_text(const std::vector<std::string>& but = {}) const;
 
  private:
   const Flag* find(const std::string& name) const;
