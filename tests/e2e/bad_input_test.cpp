@@ -138,6 +138,22 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
   REQUIRE_THAT(skipped.out, Contains("bad files: 1"));
 }
 
+TEST_CASE("bad data: a shard of latents that becomes shorter while ranks read it ends the run with its name") {
+  const int ranks = GENERATE(1, 2);
+  CAPTURE(ranks);
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", shard = scratch / "latents/a.safetensors";
+  fs::create_directory(scratch / "latents");
+  write_latents(shard, {0, 1, 2, 3, 4, 5, 6, 7});
+  const Args command = tiny_ditrain(out, kForEver, sets(latents_settings(scratch / "latents")));
+  Process process(ranks == 1 ? command : mpirun(ranks, command));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 2 || !process.running(); }));
+  fs::resize_file(shard, 0);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 1);
+  require_texts(result, {"ditrain: error: ", "[" + shard + "] the file became shorter while it was being read"});
+}
+
 TEST_CASE("bad output: an existing run, a place that cannot be written") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
