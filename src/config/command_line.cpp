@@ -2,9 +2,12 @@
 #define CXXOPTS_NO_REGEX
 #include "ditrain/config/command_line.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <csignal>
@@ -196,7 +199,13 @@ std::string CommandLine::effective_text(const std::vector<std::string>& but) con
   return text;
 }
 
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)  // open() takes the lowest number that is free
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!::open("/dev/null", O_RDWR);
+}
+
 int run_program(const char* name, const std::function<int()>& body) {
+  open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
   // One write: what MPI prints of its own at the same time must not come between.
   const auto say = [name](const std::string& text) {

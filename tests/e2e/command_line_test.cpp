@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "ditrain/platform/affinity.hpp"
@@ -144,6 +145,43 @@ void require_nested(const nlohmann::json& events) {
 }
 
 }  // namespace
+
+namespace {
+
+// The command with these file descriptors closed (">&- 2>&-"), as daemons and some job systems start programs.
+Args with_closed(const std::string& closed, const Args& command) {
+  return Args{"/bin/sh", "-c", "exec \"$0\" \"$@\" " + closed} + command;
+}
+
+}  // namespace
+
+TEST_CASE("closed streams: nothing of stdout and stderr goes into other files") {
+  const TemporaryFolder scratch;
+  const auto lines_of_log = [&](const std::string& out) {
+    std::vector<std::string> lines;
+    std::istringstream log(read_file(out + "/log.txt"));
+    for (std::string line; std::getline(log, line);) lines.push_back(line);
+    return lines;
+  };
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "open", 2)), 0);
+  const size_t expected = lines_of_log(scratch / "open").size();
+  for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
+    CAPTURE(closed);
+    const std::string out = scratch / "closed";
+    fs::remove_all(out);
+    REQUIRE_EXIT(run(with_closed(closed, tiny_ditrain(out, 2))), 0);
+    const auto lines = lines_of_log(out);
+    CHECK(lines.size() == expected);
+    for (const std::string& line : lines)
+      CHECK_THAT(line, Catch::Matches("[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ [IW] .*"));
+    CHECK(steps_are_complete(read_metrics(out), 2));
+    CHECK(different_files(checkpoint_of(out, 2), checkpoint_of(scratch / "open", 2)).empty());
+  }
+  REQUIRE_EXIT(run(with_closed(">&- 2>&-", tiny_ditrain(scratch / "open", 2))), 2);  // holds a run
+  REQUIRE_EXIT(run(with_closed(">&-", program("ditsample", {"--checkpoint", scratch / "open", "--out",
+                                                            scratch / "images", "--num", "1", "--steps", "2"}))),
+               0);
+}
 
 TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   const TemporaryFolder scratch;

@@ -64,8 +64,13 @@ class CommandLine {
   std::vector<std::string> positional_;
 };
 
-/// Runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error: [where] what; ..." and gives
-/// its own exit code; an error of std::filesystem gives 2, out of memory and any other exception 1.
+/// Opens /dev/null on those of stdin, stdout and stderr that are closed: the next file to be opened would take their
+/// number, and log lines would go into it. To be called before any file is opened.
+void open_standard_streams();
+
+/// Opens the standard streams, runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error:
+/// [where] what; ..." and gives its own exit code; an error of std::filesystem gives 2, out of memory and any other
+/// exception 1.
 int run_program(const char* name, const std::function<int()>& body);
 
 }  // namespace ditrain::config
