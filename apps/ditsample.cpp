@@ -102,12 +102,12 @@ const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
 
 Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
-    if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
+    if (!line.has(flag)) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
   Job job;
   job.tiff = word<Format>(line, "format") == Format::kGeotiff;
-  job.checkpoint = line.get("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
+  job.checkpoint = line.get_path("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
   job.label_spec = line.get("labels");
-  job.out = line.get("out"), job.grid = line.get("grid"), job.npz = line.get("npz");
+  job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));

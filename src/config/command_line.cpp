@@ -156,6 +156,13 @@ std::vector<std::string> CommandLine::get_all(const std::string& name) const {
   return fallback.empty() ? std::vector<std::string>{} : std::vector<std::string>{fallback};
 }
 
+std::string CommandLine::get_path(const std::string& name) const {
+  const std::string path = get(name);
+  if (path.empty() && has(name))
+    fail("--" + name + " is given an empty name", "''", usage_of(flag(name)), "a look at the shell variable behind it");
+  return path;
+}
+
 int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high) const {
   int64_t value = 0;
   const std::string text = get(name);

@@ -94,6 +94,12 @@ TEST_CASE("bad command line: unknown flags, missing values and things that do no
   fs::create_directory(scratch / "empty");
   refused({"--resume", scratch / "empty"}, {"no complete checkpoint in " + scratch / "empty"});
   require_refused(program("ditrain"), out, {"--config FILE is missing"});
+  refused({"--resume", ""}, {"--resume is given an empty name", "expected --resume auto|DIR"});
+  require_refused(tiny_ditrain("", 2), out,
+                  {"--out is given an empty name; got '', expected --out DIR; try a look at the shell variable"});
+  for (const char* name : {"ditsample", "ditexport"})
+    require_refused(program(name, {"--checkpoint", scratch / "empty", "--out", ""}), out,
+                    {"--out is given an empty name; got ''"});
 }
 
 TEST_CASE("bad data: path unset, missing or empty, labels out of range") {

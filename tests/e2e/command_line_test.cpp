@@ -60,6 +60,12 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   const Result explained = run(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
   REQUIRE_EXIT(explained, 0);
   CHECK_THAT(explained.out, Contains("kept for backward, node by node") && Contains("blocks.1"));
+  const std::string picture = scratch / "none/plan.svg";
+  const Result no_folder = run(tiny_ditrain(out, 100, {"--explain-memory", picture}));
+  REQUIRE_EXIT(no_folder, 2);
+  CHECK_THAT(no_folder.err, Contains("[" + picture + "] cannot write this file; got no folder " + scratch / "none" +
+                                     "; try mkdir -p " + scratch / "none"));
+  CHECK(no_folder.out == "");
   const std::string svg = read_file(scratch / "plan.svg");
   CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && Contains("AdamW moments"));
   REQUIRE_FALSE(fs::exists(out));
@@ -214,6 +220,12 @@ TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   require_nested(trace.at("traceEvents"));
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "named", 1, {"--trace", scratch / "timeline.json"})), 0);
   REQUIRE(nlohmann::json::parse(read_file(scratch / "timeline.json")).at("traceEvents").size() > 3);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "inside", 1, {"--trace", scratch / "inside/t.json"})), 0);
+  REQUIRE(fs::exists(scratch / "inside/t.json"));
+  const Result lost = run(tiny_ditrain(scratch / "lost", 1, {"--trace", scratch / "none/t.json"}));
+  REQUIRE_EXIT(lost, 2);
+  CHECK_THAT(lost.err, Contains("[" + scratch / "none/t.json" + "] cannot write this file"));
+  CHECK_FALSE(fs::exists(scratch / "lost"));
 }
 
 TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so, with a line for mpirun") {

@@ -38,6 +38,8 @@ class CommandLine {
   bool has(const std::string& name) const;
   /// Its value, or else its default; "" for `--flag` whose value was left out.
   std::string get(const std::string& name) const;
+  /// The name of a file or folder. Errors: InputError that names the flag, if it was given an empty one
+  std::string get_path(const std::string& name) const;
   /// Errors:   InputError that names the flag, if its value is no number in [low, high]
   int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
   double get_double(const std::string& name, double low, double high) const;
