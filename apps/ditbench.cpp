@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -170,11 +171,14 @@ void run_ladder(const config::CommandLine& line, bench::Harness& harness, dist::
 
 void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   const bool automatic = !line.has("out");
-  const std::string path = automatic ? plan::default_tuning_path() : line.get("out");
+  const std::string path = automatic ? plan::default_tuning_path() : line.get_path("out");
   if (path.empty())
     throw InputError({.where = "command line",
                       .what = "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set",
                       .hint = "--out FILE"});
+  if (const std::filesystem::path folder = std::filesystem::path(path).parent_path(); !folder.empty())
+    io::make_output_folder(folder);
+  io::check_output_file(path);
   bench::TuneBench tune;
   if (line.has("model")) tune.model = line.get("model");
   if (line.has("batch")) tune.batch = line.get_int("batch", 1, 1 << 20);
@@ -236,6 +240,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
+  const bool leader = comm.rank() == 0;
+  if (line.has("json") && leader) io::check_output_file(line.get_path("json"));
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
   bench::Effort effort;
   effort.repeats = line.get_int("repeats", 1, 1000);
@@ -250,7 +256,6 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   bench::Harness& harness = *made;
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
-  const bool leader = comm.rank() == 0;
   if (leader) std::fputs(kernels::dispatch_report().c_str(), stdout);
   std::fflush(stdout);
   if (leader)

@@ -29,9 +29,9 @@ E word(const config::CommandLine& line, const std::string& flag) {
 }
 
 std::string required(const config::CommandLine& line, const std::string& flag) {
-  if (line.get(flag).empty())
+  if (!line.has(flag))
     throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditexport --help"});
-  return line.get(flag);
+  return line.get_path(flag);
 }
 
 int run(int argc, char** argv) {

@@ -10,6 +10,7 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/rank_groups.hpp"
@@ -55,6 +56,14 @@ void explain_memory(const config::Config& config, int world_size, const std::str
   if (!picture.empty()) plan::write_memory_svg(plan, picture);
 }
 
+/// A timeline that could not be written would be lost after the whole run. The folder --out is made later.
+void check_trace(const train::TrainOptions& options) {
+  const std::filesystem::path path(options.trace.value_or(""));
+  const std::filesystem::path folder = (path.parent_path() / "").lexically_normal();
+  if (!path.empty() && folder != (std::filesystem::path(options.out) / "").lexically_normal())
+    io::check_output_file(path);
+}
+
 int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
@@ -72,11 +81,13 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     return kExitDone;
   }
   if (line.has("explain-memory")) {
+    const std::string picture = line.get("explain-memory");
+    if (comm.rank() == 0 && !picture.empty()) io::check_output_file(picture);
     config::validate_without_data(config);
     const int world = ranks > 0 ? ranks : comm.world_size();  // of one node, where that matters
     const config::Config shared = config::with_tensor_ranks(config, world);
     if (config::tensor_ranks(shared) > 1) config::validate_for_ranks(shared, world);
-    if (comm.rank() == 0) explain_memory(shared, world, line.get("explain-memory"));
+    if (comm.rank() == 0) explain_memory(shared, world, picture);
     return kExitDone;
   }
   if (line.has("dry-run")) {
@@ -84,14 +95,15 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     return kExitDone;
   }
   train::TrainOptions options;
-  options.resume = line.has("resume") ? line.get("resume") : "";
+  options.resume = line.has("resume") ? line.get_path("resume") : "";
   const bool resume_folder = !options.resume.empty() && options.resume != "auto";
-  options.out = line.has("out") ? line.get("out") : default_out(line.get("config"));
+  options.out = line.has("out") ? line.get_path("out") : default_out(line.get("config"));
   if (resume_folder && !line.has("out") && std::filesystem::exists(options.resume + "/config.yaml"))
     options.out = options.resume;  // a run folder: go on inside it
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
+  if (comm.rank() == 0) check_trace(options);
   return train::run_training(config, options, comm);
 }
 

@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/agreement.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/dataset/kinds.hpp"
@@ -101,12 +102,12 @@ const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
 
 Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
-    if (line.get(flag).empty()) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
+    if (!line.has(flag)) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
   Job job;
   job.tiff = word<Format>(line, "format") == Format::kGeotiff;
-  job.checkpoint = line.get("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
+  job.checkpoint = line.get_path("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
   job.label_spec = line.get("labels");
-  job.out = line.get("out"), job.grid = line.get("grid"), job.npz = line.get("npz");
+  job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
@@ -288,11 +289,28 @@ std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const confi
   return plan::open_data(c);
 }
 
+/// Images are dealt out over ranks that all have the same plan; their threads may differ.
+void check_command_lines(const config::CommandLine& line, dist::Communicator& comm) {
+  std::vector<config::Fact> facts = config::program_facts("ditsample");
+  facts.push_back({"command line", line.effective_text({"threads"}), "the same flags for all ranks"});
+  config::check_agreement(comm, facts);
+}
+
+/// A run that still trains may write a newer checkpoint while ranks look for the latest.
+void check_sources(const checkpoint::WeightsSource& source, dist::Communicator& comm) {
+  config::check_agreement(
+      comm, {{"checkpoint", fmt::format("{} (step {})", source.file, source.step),
+              "--checkpoint with the folder of one checkpoint, on a file system that all nodes share"},
+             {"config of the checkpoint", config::to_yaml(source.config), "a file system that all nodes share"}});
+}
+
 int run(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   Job job = read_job(line);
+  check_command_lines(line, comm);
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
+  check_sources(source, comm);
   const config::Config& config = source.config;
   job.sampler.clip_denoised = job.clip == Clip::kOn || (job.clip == Clip::kAuto && config.data.kind->pixels);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);

@@ -88,10 +88,11 @@ int body(int argc, char** argv) {
   if (line.has("checkpoint")) {
     if (!line.positional().empty() || line.has("json"))
       throw InputError({.where = "command line", .what = "--checkpoint stands alone: no fixtures, no --json"});
-    return verify_checkpoint(line.get("checkpoint"));
+    return verify_checkpoint(line.get_path("checkpoint"));
   }
   if (line.positional().empty())
     throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
+  if (line.has("json")) io::check_output_file(line.get_path("json"));
   parallel::Team team({.num_workers = num_threads(line)});
   ops::Context ctx(team);
   std::vector<verify::Report> reports;

@@ -2,9 +2,12 @@
 #define CXXOPTS_NO_REGEX
 #include "ditrain/config/command_line.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <csignal>
@@ -153,6 +156,13 @@ std::vector<std::string> CommandLine::get_all(const std::string& name) const {
   return fallback.empty() ? std::vector<std::string>{} : std::vector<std::string>{fallback};
 }
 
+std::string CommandLine::get_path(const std::string& name) const {
+  const std::string path = get(name);
+  if (path.empty() && has(name))
+    fail("--" + name + " is given an empty name", "''", usage_of(flag(name)), "a look at the shell variable behind it");
+  return path;
+}
+
 int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high) const {
   int64_t value = 0;
   const std::string text = get(name);
@@ -181,7 +191,28 @@ std::string CommandLine::help_text() const {
   return details_.empty() ? text : text + "\n" + details_ + (details_.ends_with('\n') ? "" : "\n");
 }
 
+std::string CommandLine::effective_text(const std::vector<std::string>& but) const {
+  std::string text;
+  for (const Flag& f : flags_) {
+    if (std::find(but.begin(), but.end(), f.name) != but.end()) continue;
+    if (is_switch(f)) {
+      text += fmt::format("{}--{}\n", has(f.name) ? "" : "no ", f.name);
+      continue;
+    }
+    const std::vector<std::string> values = get_all(f.name);
+    text += fmt::format("--{} {}\n", f.name, values.empty() ? "left out" : fmt::format("{}", fmt::join(values, " ")));
+  }
+  for (const std::string& argument : positional_) text += argument + "\n";
+  return text;
+}
+
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)  // open() takes the lowest number that is free
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!::open("/dev/null", O_RDWR);
+}
+
 int run_program(const char* name, const std::function<int()>& body) {
+  open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
   // One write: what MPI prints of its own at the same time must not come between.
   const auto say = [name](const std::string& text) {

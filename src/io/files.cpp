@@ -56,7 +56,7 @@ std::string temporary_beside(const std::string& path) {
 FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) throw RunError({.where = path_, .what = "cannot create the file", .got = reason(errno)});
-  struct stat info {};
+  struct stat info{};
   regular_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
 }
 
@@ -133,11 +133,28 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   fsync_directory(folder_of(path));
 }
 
+void check_output_file(const std::string& path) {
+  const auto refuse = [&](const std::string& got, const std::string& hint) {
+    throw InputError({.where = path, .what = "cannot write this file", .got = got, .hint = hint});
+  };
+  const std::string folder = folder_of(path);
+  std::error_code error;
+  if (!fs::exists(folder, error)) refuse("no folder " + folder, "mkdir -p " + folder);
+  if (!fs::is_directory(folder, error)) refuse(folder + ", which is not a folder", "a path in another folder");
+  if (fs::is_directory(path, error)) refuse("a folder", "the name of a file in it");
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) refuse("a pipe or a device", "a regular file");
+  try {
+    const FileWriter trial(temporary_beside(path));  // permissions alone do not tell: the file system may be read-only
+  } catch (const RunError& problem) {
+    refuse(problem.what(), "a path in another folder");
+  }
+}
+
 void append_line(const std::string& path, std::string_view line) {
   const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (fd < 0) throw RunError({.where = path, .what = "cannot open the file to append", .got = reason(errno)});
   const std::string text = std::string(line) + "\n";
-  struct stat before {};
+  struct stat before{};
   const bool regular = ::fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
   const ssize_t n = ::write(fd, text.data(), text.size());
   const int error_number = errno;
@@ -154,7 +171,7 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
   // O_NONBLOCK: opening a FIFO must not wait for ever.
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (fd < 0) throw InputError({.where = path, .what = "cannot open the file", .got = reason(errno)});
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
     throw InputError({.where = path, .what = "not a regular file"});
   // The size is a hint only (0 under /proc, and the file may grow): one byte more tells whether that was all.

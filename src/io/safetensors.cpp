@@ -1,53 +1,21 @@
 #include "ditrain/io/safetensors.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/base/error.hpp"
+#include "mapped_file.hpp"
 #include "safetensors_header.hpp"
 
 namespace ditrain::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little endian and is not swapped");
-
-struct Mapping {
-  std::shared_ptr<const std::byte> data;
-  size_t bytes;
-};
-
-Mapping map_file(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO must not wait for ever.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) throw InputError({.where = path, .what = "cannot open the file", .got = std::strerror(errno)});
-  struct stat info{};
-  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  const auto bytes = regular ? static_cast<size_t>(info.st_size) : 0;
-  void* address = bytes >= 8 ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
-  const int error_number = errno;
-  ::close(fd);
-  if (!regular) throw InputError({.where = path, .what = "not a regular file"});
-  if (bytes < 8) {
-    throw InputError({.where = path,
-                      .what = "too short for a safetensors file",
-                      .got = fmt::format("{} bytes", bytes),
-                      .expected = "at least 8"});
-  }
-  if (address == MAP_FAILED)
-    throw RunError({.where = path, .what = "cannot map the file", .got = std::strerror(error_number)});
-  const auto unmap = [bytes](const std::byte* p) { ::munmap(const_cast<std::byte*>(p), bytes); };
-  return {std::shared_ptr<const std::byte>(static_cast<const std::byte*>(address), unmap), bytes};
-}
 
 template <class T>
 T load(const std::byte* p) {
@@ -132,9 +100,15 @@ size_t safetensors_dtype_bytes(const std::string& dtype) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  Mapping file = map_file(path);
-  mapping_ = std::move(file.data);
-  bytes_ = file.bytes;
+  const auto file = std::make_shared<const MappedFile>(path);
+  bytes_ = file->bytes();
+  if (bytes_ < 8) {
+    throw InputError({.where = path,
+                      .what = "too short for a safetensors file",
+                      .got = fmt::format("{} bytes", bytes_),
+                      .expected = "at least 8"});
+  }
+  mapping_ = {file, file->data()};
   const auto header_bytes = load<uint64_t>(mapping_.get());
   if (header_bytes > kMaxHeaderBytes) {
     throw InputError({.where = path,
@@ -142,15 +116,15 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
                       .got = std::to_string(header_bytes),
                       .expected = fmt::format("at most {}", kMaxHeaderBytes)});
   }
-  if (header_bytes > file.bytes - 8) {
+  if (header_bytes > bytes_ - 8) {
     throw InputError({.where = path,
                       .what = "the header is longer than the file",
-                      .got = fmt::format("{} bytes after the length", file.bytes - 8),
+                      .got = fmt::format("{} bytes after the length", bytes_ - 8),
                       .expected = std::to_string(header_bytes)});
   }
   const std::byte* data = mapping_.get() + 8 + header_bytes;
   const std::string_view text(reinterpret_cast<const char*>(mapping_.get() + 8), header_bytes);
-  SafetensorsHeader header = parse_safetensors_header(path, text, file.bytes - 8 - header_bytes);
+  SafetensorsHeader header = parse_safetensors_header(path, text, bytes_ - 8 - header_bytes);
   metadata_ = std::move(header.metadata);
   for (HeaderEntry& e : header.entries) {
     index_.emplace(e.name, tensors_.size());

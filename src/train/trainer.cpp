@@ -17,6 +17,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
@@ -30,7 +31,6 @@
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
-#include "ditrain/train/agreement.hpp"
 #include "ditrain/train/evaluation.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/run_folder.hpp"
@@ -244,8 +244,8 @@ void Run::load_or_fall_back() {
 
 // What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
 void Run::check_same_start() {
-  check_agreement(comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()),
-                           "a file system that all nodes share"}});
+  config::check_agreement(comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()),
+                                   "a file system that all nodes share"}});
 }
 
 // Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has
@@ -632,13 +632,27 @@ int Run::run() {
   return code;
 }
 
+/// Program, instruction set, command line and config of this process.
+std::vector<config::Fact> start_facts(const config::Config& config, const TrainOptions& options) {
+  const std::string command_line =
+      fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
+                  options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
+  std::vector<config::Fact> facts = config::program_facts("ditrain");
+  facts.push_back({"instruction set", kernels::chosen_isa(),
+                   "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and "
+                   "weights would drift apart"});
+  facts.push_back({"command line", command_line, "the same flags for all ranks"});
+  facts.push_back({"config", config::to_yaml(config), "one config file on a file system that all nodes share"});
+  return facts;
+}
+
 }  // namespace
 
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
   config::validate(wanted);
   const config::Config config = plan::with_tensor_ranks(wanted, comm);
   config::validate_for_ranks(config, comm.world_size());
-  check_agreement(comm, start_facts(config, options));
+  config::check_agreement(comm, start_facts(config, options));
   Run run(config, options, comm);
   return run.run();
 }

@@ -17,13 +17,13 @@ namespace {
 
 config::CommandLine test_line(const std::string& positional = "") {
   return config::CommandLine("prog", "tests flags",
-                     {{"config", "FILE", "what to read"},
-                      {"set", "a.b=v", "change a key", "", true},
-                      {"trace", "[FILE]", "write a timeline"},
-                      {"strict", "", "no fallbacks"},
-                      {"num", "N", "how many", "8"},
-                      {"scale", "G", "how much", "1.5"}},
-                     positional, "More words.");
+                             {{"config", "FILE", "what to read"},
+                              {"set", "a.b=v", "change a key", "", true},
+                              {"trace", "[FILE]", "write a timeline"},
+                              {"strict", "", "no fallbacks"},
+                              {"num", "N", "how many", "8"},
+                              {"scale", "G", "how much", "1.5"}},
+                             positional, "More words.");
 }
 
 bool parse(config::CommandLine& line, std::vector<const char*> arguments, std::string* printed = nullptr) {
@@ -161,6 +161,13 @@ TEST_CASE("help lists every flag, version is that of the build") {
   }
   CHECK_FALSE(parse(line, {"--version"}, &printed));
   CHECK(printed == std::string("prog ") + kVersion + "\n");
+}
+
+TEST_CASE("the effective command line has one line per flag, defaults included") {
+  config::CommandLine line = test_line("FILE...");
+  REQUIRE(parse(line, {"--set", "a=1", "--set", "b=2", "--strict", "x", "--scale", "3"}));
+  CHECK(line.effective_text({"help", "version", "scale"}) ==
+        "--config left out\n--set a=1 b=2\n--trace left out\n--strict\n--num 8\nx\n");
 }
 
 TEST_CASE("a flag that the program never listed is our own fault") {

@@ -94,6 +94,12 @@ TEST_CASE("bad command line: unknown flags, missing values and things that do no
   fs::create_directory(scratch / "empty");
   refused({"--resume", scratch / "empty"}, {"no complete checkpoint in " + scratch / "empty"});
   require_refused(program("ditrain"), out, {"--config FILE is missing"});
+  refused({"--resume", ""}, {"--resume is given an empty name", "expected --resume auto|DIR"});
+  require_refused(tiny_ditrain("", 2), out,
+                  {"--out is given an empty name; got '', expected --out DIR; try a look at the shell variable"});
+  for (const char* name : {"ditsample", "ditexport"})
+    require_refused(program(name, {"--checkpoint", scratch / "empty", "--out", ""}), out,
+                    {"--out is given an empty name; got ''"});
 }
 
 TEST_CASE("bad data: path unset, missing or empty, labels out of range") {
@@ -136,6 +142,22 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
   REQUIRE(steps_are_complete(metrics, 4));
   REQUIRE(metrics.back().at("bad_files") == 1);
   REQUIRE_THAT(skipped.out, Contains("bad files: 1"));
+}
+
+TEST_CASE("bad data: a shard of latents that becomes shorter while ranks read it ends the run with its name") {
+  const int ranks = GENERATE(1, 2);
+  CAPTURE(ranks);
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", shard = scratch / "latents/a.safetensors";
+  fs::create_directory(scratch / "latents");
+  write_latents(shard, {0, 1, 2, 3, 4, 5, 6, 7});
+  const Args command = tiny_ditrain(out, kForEver, sets(latents_settings(scratch / "latents")));
+  Process process(ranks == 1 ? command : mpirun(ranks, command));
+  REQUIRE(wait_until([&] { return read_metrics(out).size() > 2 || !process.running(); }));
+  fs::resize_file(shard, 0);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 1);
+  require_texts(result, {"ditrain: error: ", "[" + shard + "] the file became shorter while it was being read"});
 }
 
 TEST_CASE("bad output: an existing run, a place that cannot be written") {

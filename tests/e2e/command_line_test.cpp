@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "ditrain/platform/affinity.hpp"
@@ -59,6 +60,12 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   const Result explained = run(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
   REQUIRE_EXIT(explained, 0);
   CHECK_THAT(explained.out, Contains("kept for backward, node by node") && Contains("blocks.1"));
+  const std::string picture = scratch / "none/plan.svg";
+  const Result no_folder = run(tiny_ditrain(out, 100, {"--explain-memory", picture}));
+  REQUIRE_EXIT(no_folder, 2);
+  CHECK_THAT(no_folder.err, Contains("[" + picture + "] cannot write this file; got no folder " + scratch / "none" +
+                                     "; try mkdir -p " + scratch / "none"));
+  CHECK(no_folder.out == "");
   const std::string svg = read_file(scratch / "plan.svg");
   CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && Contains("AdamW moments"));
   REQUIRE_FALSE(fs::exists(out));
@@ -145,6 +152,43 @@ void require_nested(const nlohmann::json& events) {
 
 }  // namespace
 
+namespace {
+
+// The command with these file descriptors closed (">&- 2>&-"), as daemons and some job systems start programs.
+Args with_closed(const std::string& closed, const Args& command) {
+  return Args{"/bin/sh", "-c", "exec \"$0\" \"$@\" " + closed} + command;
+}
+
+}  // namespace
+
+TEST_CASE("closed streams: nothing of stdout and stderr goes into other files") {
+  const TemporaryFolder scratch;
+  const auto lines_of_log = [&](const std::string& out) {
+    std::vector<std::string> lines;
+    std::istringstream log(read_file(out + "/log.txt"));
+    for (std::string line; std::getline(log, line);) lines.push_back(line);
+    return lines;
+  };
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "open", 2)), 0);
+  const size_t expected = lines_of_log(scratch / "open").size();
+  for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
+    CAPTURE(closed);
+    const std::string out = scratch / "closed";
+    fs::remove_all(out);
+    REQUIRE_EXIT(run(with_closed(closed, tiny_ditrain(out, 2))), 0);
+    const auto lines = lines_of_log(out);
+    CHECK(lines.size() == expected);
+    for (const std::string& line : lines)
+      CHECK_THAT(line, Catch::Matches("[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ [IW] .*"));
+    CHECK(steps_are_complete(read_metrics(out), 2));
+    CHECK(different_files(checkpoint_of(out, 2), checkpoint_of(scratch / "open", 2)).empty());
+  }
+  REQUIRE_EXIT(run(with_closed(">&- 2>&-", tiny_ditrain(scratch / "open", 2))), 2);  // holds a run
+  REQUIRE_EXIT(run(with_closed(">&-", program("ditsample", {"--checkpoint", scratch / "open", "--out",
+                                                            scratch / "images", "--num", "1", "--steps", "2"}))),
+               0);
+}
+
 TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
@@ -176,6 +220,12 @@ TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   require_nested(trace.at("traceEvents"));
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "named", 1, {"--trace", scratch / "timeline.json"})), 0);
   REQUIRE(nlohmann::json::parse(read_file(scratch / "timeline.json")).at("traceEvents").size() > 3);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "inside", 1, {"--trace", scratch / "inside/t.json"})), 0);
+  REQUIRE(fs::exists(scratch / "inside/t.json"));
+  const Result lost = run(tiny_ditrain(scratch / "lost", 1, {"--trace", scratch / "none/t.json"}));
+  REQUIRE_EXIT(lost, 2);
+  CHECK_THAT(lost.err, Contains("[" + scratch / "none/t.json" + "] cannot write this file"));
+  CHECK_FALSE(fs::exists(scratch / "lost"));
 }
 
 TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so, with a line for mpirun") {

@@ -45,6 +45,32 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"comm", "--model", "S"}, "comm needs several ranks; try mpirun -np 2 ditbench comm --model S");
 }
 
+TEST_CASE("ditbench: a file that cannot be written is refused before anything is measured") {
+  const TemporaryFolder scratch;
+  write_file(scratch / "file", "text");
+  const auto refused = [](const Args& args, const std::string& text) {
+    const Result result = run(program("ditbench", args));
+    REQUIRE_EXIT(result, 2);
+    CHECK_THAT(result.err, Contains("ditbench: error: ") && Contains(text));
+    CHECK_THAT(result.err, !Contains(" s\n"));  // a measured row
+    CHECK(result.out == "");
+  };
+  const std::string json = scratch / "none/rows.json";
+  refused({"step", "--json", json}, "[" + json + "] cannot write this file; got no folder " + scratch / "none" +
+                                        "; try mkdir -p " + scratch / "none");
+  refused({"gemm", "--json", scratch.path()}, "got a folder");
+  refused({"ops", "--json", ""}, "--json is given an empty name; got '', expected --json FILE");
+  const auto tune_refused = [](const std::string& out, const std::string& text) {
+    const Result result = run(program("ditbench", {"tune", "--model", "S", "--out", out}), {.timeout_s = 20});
+    REQUIRE_EXIT(result, 2);
+    CHECK_THAT(result.err, Contains("ditbench: error: ") && Contains(text));
+  };
+  tune_refused(scratch / "file/tuning.json", scratch / "file");
+  tune_refused(scratch.path(), "[" + scratch.path() + "] cannot write this file; got a folder");
+  tune_refused("", "--out is given an empty name");
+  CHECK(read_file(scratch / "file") == "text");
+}
+
 TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";

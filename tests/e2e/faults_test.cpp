@@ -186,6 +186,40 @@ TEST_CASE("ranks of another build, config, instruction set or command line are r
           {"the instruction set of rank 0", "got baseline", "mpirun -x DITRAIN_ISA"});
 }
 
+TEST_CASE(
+    "ranks of ditsample with other flags, another build or another checkpoint are refused before anything is drawn") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "images", trained = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(trained, 2, sets({"checkpoint.every_steps=1"}))), 0);
+  const auto rank = [&](const Args& more) {
+    return Args{"-np", "1"} + program("ditsample", Args{"--out", out, "--steps", "2", "--batch", "2"} + more);
+  };
+  const auto refused = [&](const Args& first, const Args& second, const std::vector<std::string>& texts) {
+    CAPTURE(second);
+    require_refused(two_programs(rank(first), rank(second)), out, texts);
+  };
+  const Args plain = {"--checkpoint", trained, "--num", "4", "--seed", "1"};
+  refused(plain, {"--checkpoint", trained, "--num", "4", "--seed", "2"},
+          {"ditsample: error: [ranks] rank 1 (", "does not have the command line of rank 0 (", "got --seed 2",
+           "expected --seed 1", "the same flags for all ranks"});
+  refused(plain, {"--checkpoint", trained, "--num", "5", "--seed", "1"}, {"got --num 5, expected --num 4"});
+  refused(plain, plain + Args{"--cfg-scale", "3"}, {"got --cfg-scale 3, expected --cfg-scale 1"});
+  refused(plain, plain + Args{"--grid", scratch / "grid.png"},
+          {"got --grid " + scratch / "grid.png", "--grid left out"});
+  refused(plain, {"--checkpoint", checkpoint_of(trained, 1), "--num", "4", "--seed", "1"},
+          {"got --checkpoint " + checkpoint_of(trained, 1), "expected --checkpoint " + trained});
+
+  // The same words, but other files: a file system that is not shared.
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "other/run", 2, sets({"model.hidden_size=48"}))), 0);
+  const Args relative = {"--checkpoint", "run", "--num", "4", "--seed", "1"};
+  require_refused(
+      two_programs(Args{"-wdir", scratch.path()} + rank(relative), Args{"-wdir", scratch / "other"} + rank(relative)),
+      out, {"the config of the checkpoint of rank 0", "hidden_size: 48", "expected   hidden_size: 32"});
+
+  const Result other_threads = run(two_programs(rank(plain), rank(plain + Args{"--threads", "1"})));
+  REQUIRE_EXIT(other_threads, 0);
+}
+
 TEST_CASE("Slurm: tasks without ranks are refused, a forgotten launcher is noticed") {
   const TemporaryFolder scratch;
   const Result lost = run(tiny_ditrain(scratch / "lost", 1), {.environment = {"SLURM_STEP_NUM_TASKS=4"}});

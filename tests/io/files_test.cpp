@@ -105,6 +105,25 @@ TEST_CASE("output folders are made with their parents, and what is in the way is
   CHECK_THROWS_WITH(make_output_folder("/proc/ditrain"), Contains("[/proc/ditrain]"));
 }
 
+TEST_CASE("whether a file can be written is found out without leaving anything") {
+  TemporaryFolder folder;
+  put_file(folder / "file", "old");
+  check_output_file(folder / "file");
+  check_output_file(folder / "new");
+  CHECK(get_file(folder / "file") == "old");
+  CHECK(num_entries(folder.path()) == 1);
+  const auto refused = [&](const std::string& path, const std::string& text) {
+    CHECK_THROWS_AS(check_output_file(path), InputError);
+    CHECK_THROWS_WITH(check_output_file(path),
+                      Contains("[" + path + "] cannot write this file; got ") && Contains(text));
+  };
+  refused(folder / "a/b/new", "no folder " + folder / "a/b" + "; try mkdir -p " + folder / "a/b");
+  refused(folder / "file/new", "which is not a folder");
+  refused(folder.path(), "a folder; try the name of a file in it");
+  refused("/dev/null", "a device");
+  refused("/proc/ditrain.json", "No such file or directory");
+}
+
 TEST_CASE("a folder that is not there cannot be made durable") {
   TemporaryFolder folder;
   CHECK_THROWS_AS(fsync_directory(folder / "absent"), RunError);

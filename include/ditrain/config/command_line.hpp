@@ -38,6 +38,8 @@ class CommandLine {
   bool has(const std::string& name) const;
   /// Its value, or else its default; "" for `--flag` whose value was left out.
   std::string get(const std::string& name) const;
+  /// The name of a file or folder. Errors: InputError that names the flag, if it was given an empty one
+  std::string get_path(const std::string& name) const;
   /// Errors:   InputError that names the flag, if its value is no number in [low, high]
   int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
   double get_double(const std::string& name, double low, double high) const;
@@ -46,6 +48,9 @@ class CommandLine {
   const std::vector<std::string>& positional() const { return positional_; }
 
   std::string help_text() const;
+  /// What the program goes by: one line per flag with its values or its default, then what follows the flags. Without
+  /// the flags named in `but`.
+  std::string effective_text(const std::vector<std::string>& but = {}) const;
 
  private:
   const Flag* find(const std::string& name) const;
@@ -61,8 +66,13 @@ class CommandLine {
   std::vector<std::string> positional_;
 };
 
-/// Runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error: [where] what; ..." and gives
-/// its own exit code; an error of std::filesystem gives 2, out of memory and any other exception 1.
+/// Opens /dev/null on those of stdin, stdout and stderr that are closed: the next file to be opened would take their
+/// number, and log lines would go into it. To be called before any file is opened.
+void open_standard_streams();
+
+/// Opens the standard streams, runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error:
+/// [where] what; ..." and gives its own exit code; an error of std::filesystem gives 2, out of memory and any other
+/// exception 1.
 int run_program(const char* name, const std::function<int()>& body);
 
 }  // namespace ditrain::config

@@ -43,6 +43,10 @@ void append_line(const std::string& path, std::string_view line);
 /// The whole content of a regular file (any bytes). InputError if it cannot be read or has more than `max_bytes`.
 std::string read_text_file(const std::string& path, size_t max_bytes);
 
+/// Finds out whether write_file_atomically could write `path`, by making a file beside it and removing it again: for
+/// programs that work for long before they write. InputError that says what is in the way.
+void check_output_file(const std::string& path);
+
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);
 

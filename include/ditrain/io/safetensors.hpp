@@ -35,7 +35,8 @@ struct TensorView {
 ///           not match; offsets reversed, with holes or overlaps; truncated or trailing data; metadata not string to
 ///           string. NaN and infinity inside tensors are allowed.
 /// Threads:  const functions may be called from any thread.
-/// Limits:   a file that another process truncates while it is mapped raises SIGBUS on access.
+/// Limits:   if another process shortens the file, reading the pages that are gone ends the program with a message that
+///           names the file, and exit code 1 (io/mapped_file.hpp).
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);

@@ -1,14 +1,12 @@
-// Ranks that do not see the same program, config, data or checkpoint would train different models without a word, or
-// wait for each other for ever: they are compared before anything is written.
+// Ranks that do not see the same program, flags, config, data or checkpoint would train different models without a
+// word, draw images of another model, or wait for each other for ever: they are compared before anything is written.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/train/trainer.hpp"
 
-namespace ditrain::train {
+namespace ditrain::config {
 
 /// Something that has to be the same on all ranks. Of a value of several lines, messages show the first that differs.
 struct Fact {
@@ -19,7 +17,7 @@ struct Fact {
 /// Errors:   InputError "[ranks] ...", the same on all ranks: the lowest rank that differs, its host, in what
 void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine);
 
-/// Program, instruction set, command line and config of this process.
-std::vector<Fact> start_facts(const config::Config& config, const TrainOptions& options);
+/// Version and file of the program that this process runs.
+std::vector<Fact> program_facts(const std::string& program);
 
-}  // namespace ditrain::train
+}  // namespace ditrain::config

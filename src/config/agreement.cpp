@@ -1,4 +1,4 @@
-#include "ditrain/train/agreement.hpp"
+#include "ditrain/config/agreement.hpp"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/commit.hpp"
 #include "ditrain/io/crc32.hpp"
-#include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/version.hpp"
 
-namespace ditrain::train {
+namespace ditrain::config {
 namespace {
 
 std::string packed(const std::vector<std::string>& fields) {
@@ -87,18 +86,10 @@ void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
                     .hint = f[6]});
 }
 
-std::vector<Fact> start_facts(const config::Config& config, const TrainOptions& options) {
+std::vector<Fact> program_facts(const std::string& program) {
   const std::string build = std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : "");
-  const std::string command_line =
-      fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
-                  options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
-  return {{"program version", "ditrain " + build, "one build for all nodes"},
-          {"program file", program_file(), "one build for all nodes"},
-          {"instruction set", kernels::chosen_isa(),
-           "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and weights "
-           "would drift apart"},
-          {"command line", command_line, "the same flags for all ranks"},
-          {"config", config::to_yaml(config), "one config file on a file system that all nodes share"}};
+  return {{"program version", program + " " + build, "one build for all nodes"},
+          {"program file", program_file(), "one build for all nodes"}};
 }
 
-}  // namespace ditrain::train
+}  // namespace ditrain::config
