@@ -437,7 +437,8 @@ TEST_CASE("process, model and sampler that do not go together are refused with w
   refused({flow, fixed, "sample.sampler=ddpm"}, "sampler does not fit process flow", "euler or heun");
   refused({flow, fixed, "sample.steps=ddim25"}, "process flow has no steps", "try 25");
   refused({"sample.sampler=heun"}, "sampler does not fit process ddpm", "ddpm, ddim or dpm++");
-  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise", "variance: auto");
+  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise",
+          "got variance fixed_large, expected variance auto; try sampler ddpm or ddim");
   refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
   const auto accepted = [](const std::vector<std::string>& sets) {
     config::validate(config::parse_config("sample: {every_steps: 10}\nmodel: {num_classes: 8}", "a.yaml", sets));

@@ -145,7 +145,7 @@ TEST_CASE("sampler settings out of range are refused") {
     const auto fixed = make_process({.variance = variance}, false);
     CHECK_NOTHROW(SamplerConfig{}.validate(*fixed));
     CHECK_THROWS_WITH((SamplerConfig{.sampler = test::sampler("dpm++")}.validate(*fixed)),
-                      Contains("dpm++ adds no noise") && Contains("try sampler ddpm"));
+                      Contains("dpm++ adds no noise") && Contains("expected variance auto; try sampler ddpm or ddim"));
   }
   CHECK_NOTHROW(SamplerConfig{.sampler = test::sampler("dpm++")}.validate(*process));
   CHECK_NOTHROW(SamplerConfig{.sampler = test::sampler("dpm++")}.validate(*make_process({}, false)));
