@@ -220,7 +220,7 @@ Rows machine_rows() {
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
                       "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
                       "memory.automem is on"),
-      word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers"),
+      reserved(word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
       word(DITRAIN_KEY(kernels.gemm),
            "who makes the matrix products: ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),

@@ -201,7 +201,10 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
   CHECK(set_error("memory.fast_gib=4").find("is not available in this version; expected") != std::string::npos);
-  CHECK(set_error("memory.automem=on") == "[config] --set: memory.automem: bad value; got 'on', expected off");
+  CHECK(set_error("memory.automem=on") ==
+        "[config] --set: memory.automem: 'on' is not available in this version; expected off");
+  CHECK(set_error("memory.automem=off") == "no error");
+  CHECK(set_error("memory.automem=[off]") == "[config] --set: memory.automem: bad value; got [off], expected off");
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(config::parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
   CHECK(config::parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
