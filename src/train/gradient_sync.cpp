@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/train/sharded_update.hpp"
 
 namespace ditrain::train {
 namespace {
