@@ -1,19 +1,16 @@
 // ditrain: trains a Diffusion Transformer, alone or under mpirun / srun.
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <filesystem>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/base/log.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
-#include "ditrain/plan/memory_plan.hpp"
-#include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/trainer.hpp"
 

@@ -11,7 +11,6 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/config/replicas.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/trace.hpp"

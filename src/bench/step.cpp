@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "ditrain/base/clock.hpp"
-#include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/bench/shapes.hpp"
 #include "ditrain/config/option_table.hpp"

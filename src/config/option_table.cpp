@@ -117,6 +117,11 @@ Rows model_rows() {
   };
 }
 
+Option of_process(const char* process, Option option) {
+  option.process = process;
+  return option;
+}
+
 Rows diffusion_rows() {
   return {
       word(DITRAIN_KEY(diffusion.process),
@@ -125,6 +130,7 @@ Rows diffusion_rows() {
       word_or_auto(DITRAIN_KEY(diffusion.prediction),
                    "what the model predicts; ddpm: epsilon (noise), x0 (clean data) or v; flow: velocity or x0; auto: "
                    "the first of these"),
+<<<<<<< HEAD
       integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process"),
       word(DITRAIN_KEY(diffusion.schedule), "ddpm: schedule of the noise levels"),
       word(DITRAIN_KEY(diffusion.variance),
@@ -141,6 +147,25 @@ Rows diffusion_rows() {
       number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100}, "flow, logit_normal: deviation of the logit"),
       number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
              "flow: shift of the times in training and sampling; above 1 more noise, for large images"),
+=======
+      of_process("ddpm", integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process")),
+      of_process("ddpm", word(DITRAIN_KEY(diffusion.schedule), "ddpm: of the noise levels")),
+      of_process("ddpm", word(DITRAIN_KEY(diffusion.variance),
+                              "ddpm: of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large")),
+      word(DITRAIN_KEY(diffusion.loss),
+           "mse; mse_vb adds the bound that trains the variance, if that is learned; kl (ddpm): the bound alone"),
+      of_process("ddpm", word(DITRAIN_KEY(diffusion.loss_weight),
+                              "ddpm: of the mse, by time; min_snr: min(SNR, gamma) of the clean data")),
+      of_process("ddpm", number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr")),
+      of_process("flow", word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained")),
+      of_process("flow", number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
+                                "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)")),
+      of_process("flow", number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100},
+                                "flow, logit_normal: deviation of the logit")),
+      of_process("flow",
+                 number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
+                        "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
+>>>>>>> wt-plan
   };
 }
 
@@ -214,10 +239,17 @@ Rows machine_rows() {
                       "ranks; 0: the workers' cores do it too"),
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
       reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
+<<<<<<< HEAD
       integer_or_auto(
           DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
           "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if memory.automem is on"),
       word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers"),
+=======
+      integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
+                      "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
+                      "memory.automem is on"),
+      reserved(word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
+>>>>>>> wt-plan
       word(DITRAIN_KEY(kernels.gemm),
            "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
@@ -373,11 +405,22 @@ std::string config_reference() {
   return text;
 }
 
+namespace {
+
+// Whether what is trained depends on the key.
+bool is_read(const Option& o, const diffusion::Config& c) {
+  if (!o.process.empty() && o.process != c.process->name) return false;
+  return o.name() != "diffusion.min_snr_gamma" || c.loss_weight != diffusion::default_row<diffusion::LossWeight>();
+}
+
+}  // namespace
+
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config) {
   std::vector<Difference> differences;
   for (const Option& o : option_table()) {
     const std::string old_value = o.get(old_config), new_value = o.get(new_config);
-    if (!o.may_change_on_resume && old_value != new_value) differences.push_back({o.name(), old_value, new_value});
+    const bool may_change = o.may_change_on_resume || !is_read(o, new_config.diffusion);
+    if (!may_change && old_value != new_value) differences.push_back({o.name(), old_value, new_value});
   }
   return differences;
 }

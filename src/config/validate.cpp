@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/sampler.hpp"
@@ -34,6 +35,22 @@ void check_memory_sizes(const Config& c) {
   if (bytes > kMaxBytes)
     fail("model and train.global_batch are too large for any machine",
          fmt::format("about 2^{:.0f} bytes for a batch", std::log2(bytes)), "at most 2^60 bytes");
+}
+
+/// A key that another process reads would be ignored in silence.
+void check_process_keys(const Config& c) {
+  const std::string process(c.diffusion.process->name);
+  const Config defaults;
+  std::string other, changed, resets;
+  for (const Option& o : option_table()) {
+    if (o.process.empty() || o.process == process || o.get(c) == o.get(defaults)) continue;
+    other = o.process;
+    changed += fmt::format("{}{}: {}", changed.empty() ? "" : ", ", o.name(), o.get(c));
+    resets += fmt::format("--set {}={} ", o.name(), o.get(defaults));
+  }
+  if (changed.empty()) return;
+  fail(fmt::format("diffusion.process: {} does not read keys of process {}", process, other), changed, "the defaults",
+       fmt::format("{}or --set diffusion.process={}", resets, other));
 }
 
 void check_sampling(const Config& c) {
@@ -161,6 +178,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
 
 void validate_without_data(const Config& config) {
   nn::validate(config.model);
+  check_process_keys(config);
   diffusion::make_process(config.diffusion, config.model.learn_sigma);
   check_memory_sizes(config);
   check_sampling(config);

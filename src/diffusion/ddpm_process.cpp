@@ -39,20 +39,6 @@ void check_weights(const Config& config) {
   }
 }
 
-void check_times(const Config& config) {
-  if (config.time == TimeDraw::kUniform && config.time_mean == 0 && config.time_deviation == 1 &&
-      config.time_shift == 1) {
-    return;
-  }
-  throw InputError({.where = "diffusion",
-                    .what = "the times of process ddpm are its steps, drawn evenly",
-                    .got = "time " + std::string(word_of(config.time)) + ", time_mean " +
-                           std::to_string(config.time_mean) + ", time_deviation " +
-                           std::to_string(config.time_deviation) + ", time_shift " + std::to_string(config.time_shift),
-                    .expected = "time uniform, time_mean 0, time_deviation 1, time_shift 1",
-                    .hint = "diffusion.process: flow"});
-}
-
 /// out = ca[t] a + cb[t] b
 void combine(const Schedule& schedule, const std::vector<double>& ca, const float* a, const std::vector<double>& cb,
              const float* b, int64_t t, float* out, int64_t n) {
@@ -68,7 +54,6 @@ Ddpm::Ddpm(const Config& config, bool learn_sigma)
       schedule_(make_schedule(*config.schedule, config.num_steps)),
       rules_(make_rules(config, learn_sigma)) {
   check_weights(config);
-  check_times(config);
 }
 
 std::unique_ptr<Process> make_ddpm(const Config& config, bool learn_sigma) {

@@ -111,7 +111,7 @@ std::unique_ptr<SamplerRun> start_dpm(const Process& process, const SamplerConfi
                       .what = "sampler dpm++ adds no noise, of which variance would be the size",
                       .got = "variance " + std::string(word_of(variance)),
                       .expected = "variance auto",
-                      .hint = "sampler ddpm, or diffusion.variance: auto"});
+                      .hint = "sampler ddpm or ddim"});
   }
   return std::make_unique<DpmRun>(ddpm, config, shape, n);
 }

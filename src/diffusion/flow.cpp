@@ -33,11 +33,6 @@ void check(const Config& c, bool learn_sigma) {
   if (c.loss->sample == kl_loss) {
     refuse("process flow has no variational bound", "loss " + std::string(c.loss->name), "mse", "diffusion.loss: mse");
   }
-  if (c.loss_weight != default_row<LossWeight>()) {
-    refuse("loss_weight is for process ddpm", std::string(c.loss_weight->name),
-           std::string(default_row<LossWeight>()->name),
-           "diffusion.time, which weighs times by drawing them more often");
-  }
   const auto in_range = [](const char* key, double value, bool positive) {
     if (!std::isfinite(value) || (positive && value <= 0)) {
       refuse(std::string(key) + " out of range", std::to_string(value), positive ? "a number above 0" : "a number", "");

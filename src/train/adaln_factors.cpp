@@ -7,8 +7,9 @@
 
 namespace ditrain::train {
 
-AdalnFactors::AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx)
-    : plan_(plan), store_(store), ctx_(ctx) {
+AdalnFactors::AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx,
+                           bool squares)
+    : plan_(plan), store_(store), ctx_(ctx), takes_squares_(squares) {
   for (const plan::FactorLayer& layer : plan.factors) weights_.push_back(&store.find(layer.weight));
 }
 
@@ -51,7 +52,7 @@ void AdalnFactors::arrived(int64_t k, PhaseLog& log) {
   if (layer == nullptr) return;
   const PhaseTimer timer(log, Phase::kBackward);
   multiply(*layer);
-  squares_ += squares_of(ctx_, Pin<float>(store_.grads), layer->slice);
+  if (takes_squares_) squares_ += squares_of(ctx_, Pin<float>(store_.grads), layer->slice);
 }
 
 void AdalnFactors::multiply(const plan::FactorLayer& layer) {

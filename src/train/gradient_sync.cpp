@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/train/sharded_update.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -47,7 +49,7 @@ GradientSync::GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Comm
       ctx_(ctx),
       group_(group),
       overlap_(plan.config.dist.overlap),
-      factors_(plan.gradients, parameters_, ctx) {}
+      factors_(plan.gradients, parameters_, ctx, /*squares=*/group == nullptr) {}
 
 void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
   const config::DistConfig& dist = plan_.config.dist;

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <sstream>

@@ -201,7 +201,10 @@ TEST_CASE("a feature of a later version is refused, never ignored") {
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
   CHECK(set_error("memory.fast_gib=4").find("is not available in this version; expected") != std::string::npos);
-  CHECK(set_error("memory.automem=on") == "[config] --set: memory.automem: bad value; got 'on', expected off");
+  CHECK(set_error("memory.automem=on") ==
+        "[config] --set: memory.automem: 'on' is not available in this version; expected off");
+  CHECK(set_error("memory.automem=off") == "no error");
+  CHECK(set_error("memory.automem=[off]") == "[config] --set: memory.automem: bad value; got [off], expected off");
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(config::parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
   CHECK(config::parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
@@ -329,9 +332,10 @@ TEST_CASE("resume accepts changes of some keys only") {
     config::apply_set(changed, option.name() + "=" + value);
     const std::vector<config::Difference> differences = config::differences_on_resume(base, changed);
     const std::string& s = option.section;
+    const bool unread = option.process == "flow" || option.name() == "diffusion.min_snr_gamma";  // with ddpm, none
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
                      option.name() == "data.loader_threads" || option.name() == "data.queue_batches" ||
-                     option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || s == "log" ||
+                     option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || unread || s == "log" ||
                      s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
                      s == "dist";
     INFO(option.name() << " = " << value);
@@ -352,6 +356,19 @@ TEST_CASE("products and precision of a run are for life, its tuning is not") {
   CHECK(message_of([&] {
           config::check_resume(old_config, new_config);
         }).find("train.precision: was f32, now bf16; kernels.gemm: was own, now openblas") != std::string::npos);
+}
+
+TEST_CASE("a resumed run is held to the keys that it reads") {
+  const auto differences = [](const std::string& diffusion, const std::string& before, const std::string& now) {
+    const auto with = [&](const std::string& key) {
+      return config::parse_config("diffusion: {" + diffusion + key + "}", "a.yaml");
+    };
+    return config::differences_on_resume(with(before), with(now)).size();
+  };
+  CHECK(differences("loss_weight: none, ", "min_snr_gamma: 5", "min_snr_gamma: 2") == 0);
+  CHECK(differences("loss_weight: min_snr, ", "min_snr_gamma: 5", "min_snr_gamma: 2") == 1);
+  CHECK(differences("process: flow, ", "schedule: squaredcos_cap_v2", "schedule: linear") == 0);
+  CHECK(differences("process: flow, ", "time_shift: 2", "time_shift: 1") == 1);
 }
 
 TEST_CASE("a refused resume lists both values of every key") {
@@ -420,12 +437,11 @@ TEST_CASE("process, model and sampler that do not go together are refused with w
   refused({flow}, "process flow has no variance to learn", "try model.learn_sigma: false");
   refused({flow, fixed, "diffusion.prediction=epsilon"}, "prediction does not fit process flow", "velocity or x0");
   refused({flow, fixed, "diffusion.loss=kl"}, "no variational bound", "try diffusion.loss: mse");
-  refused({flow, fixed, "diffusion.loss_weight=min_snr"}, "loss_weight is for process ddpm", "none");
   refused({flow, fixed, "sample.sampler=ddpm"}, "sampler does not fit process flow", "euler or heun");
   refused({flow, fixed, "sample.steps=ddim25"}, "process flow has no steps", "try 25");
   refused({"sample.sampler=heun"}, "sampler does not fit process ddpm", "ddpm, ddim or dpm++");
-  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise", "variance: auto");
-  refused({"diffusion.time_shift=3"}, "the times of process ddpm", "try diffusion.process: flow");
+  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise",
+          "got variance fixed_large, expected variance auto; try sampler ddpm or ddim");
   refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
   const auto accepted = [](const std::vector<std::string>& sets) {
     config::validate(config::parse_config("sample: {every_steps: 10}\nmodel: {num_classes: 8}", "a.yaml", sets));
@@ -436,6 +452,29 @@ TEST_CASE("process, model and sampler that do not go together are refused with w
   for (const char* sampler : {"auto", "ddpm", "ddim", "dpm++"})
     CHECK_NOTHROW(accepted({std::string("sample.sampler=") + sampler, "diffusion.prediction=v",
                             "diffusion.loss_weight=min_snr", "diffusion.min_snr_gamma=2"}));
+}
+
+TEST_CASE("a key that only another process reads is refused, with how to reset it") {
+  const auto message = [](std::vector<std::string> sets) {
+    sets.push_back("model.learn_sigma=false");
+    return message_of([&] { config::validate(config::parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
+  };
+  CHECK(message({"diffusion.process=flow", "diffusion.schedule=squaredcos_cap_v2", "diffusion.num_steps=500"}) ==
+        "[config] diffusion.process: flow does not read keys of process ddpm; got diffusion.num_steps: 500, "
+        "diffusion.schedule: squaredcos_cap_v2, expected the defaults; try --set diffusion.num_steps=1000 --set "
+        "diffusion.schedule=linear or --set diffusion.process=ddpm");
+  for (const char* set : {"variance=fixed_small", "loss_weight=min_snr", "min_snr_gamma=2"})
+    CHECK_THAT(message({"diffusion.process=flow", std::string("diffusion.") + set}),
+               Catch::Contains("flow does not read keys of process ddpm"));
+  CHECK(
+      message({"diffusion.time=logit_normal", "diffusion.time_mean=-0.8"}) ==
+      "[config] diffusion.process: ddpm does not read keys of process flow; got diffusion.time: logit_normal, "
+      "diffusion.time_mean: -0.8, expected the defaults; try --set diffusion.time=uniform --set diffusion.time_mean=0 "
+      "or --set diffusion.process=flow");
+  for (const char* set : {"time_deviation=2", "time_shift=3"})
+    CHECK_THAT(message({std::string("diffusion.") + set}), Catch::Contains("ddpm does not read keys of process flow"));
+  // The defaults may be written down.
+  CHECK(message({"diffusion.process=flow", "diffusion.schedule=linear", "diffusion.num_steps=1000"}) == "no error");
 }
 
 TEST_CASE("sizes whose bytes no integer holds are refused") {

@@ -35,11 +35,12 @@ inline constexpr Word<TimeDraw> kTimeDraws[] = {{"uniform", TimeDraw::kUniform},
                                                 {"logit_normal", TimeDraw::kLogitNormal}};
 constexpr std::span<const Word<TimeDraw>> words_of(TimeDraw) { return kTimeDraws; }
 
+/// A process reads its own keys only; config::validate refuses those of another process that are not at their defaults.
 struct Config {
   const ProcessKind* process = default_row<ProcessKind>();  ///< ddpm | flow
   const Prediction* prediction = nullptr;  ///< what the model's output means; null: the first that the process lists
 
-  // Process ddpm; without effect on flow, which has no steps.
+  // Process ddpm; of these flow, which has no steps, reads the loss only.
   int64_t num_steps = 1000;
   const BetaSchedule* schedule = default_row<BetaSchedule>();
   Variance variance = Variance::kAuto;
@@ -51,7 +52,7 @@ struct Config {
   const LossWeight* loss_weight = default_row<LossWeight>();  ///< of the mse, by time: none | min_snr
   double min_snr_gamma = 5;
 
-  // Process flow; refused with ddpm, whose times are uniform over its steps. See flow.hpp.
+  // Process flow; the times of ddpm are uniform over its steps. See flow.hpp.
   TimeDraw time = TimeDraw::kUniform;
   double time_mean = 0, time_deviation = 1;  ///< of the logit of a logit_normal time
   double time_shift = 1;                     ///< above 1: more noise, in training and in sampling

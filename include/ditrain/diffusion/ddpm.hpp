@@ -26,8 +26,7 @@ struct Rules {
 
 class Ddpm final : public Process {
  public:
-  /// Errors:   InputError if variance and learn_sigma contradict each other, for a loss_weight of kl, and for times
-  ///           that are not uniform
+  /// Errors:   InputError if variance and learn_sigma contradict each other, and for a loss_weight of kl
   Ddpm(const Config& config, bool learn_sigma);
 
   const Config& config() const { return config_; }

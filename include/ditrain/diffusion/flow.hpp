@@ -27,7 +27,7 @@ double logit_normal_time(double z, double mean, double deviation);
 
 class Flow final : public Process {
  public:
-  /// Errors:   InputError for learn_sigma, objective kl, a loss_weight, and time keys out of range
+  /// Errors:   InputError for learn_sigma, objective kl, and time keys out of range
   Flow(const Config& config, bool learn_sigma);
 
   const Config& config() const { return config_; }

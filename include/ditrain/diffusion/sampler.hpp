@@ -20,8 +20,8 @@ struct SamplerConfig {
   int64_t cfg_channels = 3;    ///< how many of the first channels are guided; -1: all
 
   /// Errors:   InputError that names the key for a sampler of another process, a spacing that does not suit the
-  ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative or not
-  ///           finite, or a cfg_channels that is neither -1 nor at least 1
+  ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative
+  ///           or not finite, or a cfg_channels that is neither -1 nor at least 1
   void validate(const Process& process) const;
 };
 

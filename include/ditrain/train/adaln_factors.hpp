@@ -16,7 +16,8 @@ namespace ditrain::train {
 
 class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
  public:
-  AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx);
+  /// squares: whether take_squares will be asked for. It is not where the norm is made of a replica that ranks share.
+  AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx, bool squares);
   AdalnFactors(const AdalnFactors&) = delete;
   AdalnFactors& operator=(const AdalnFactors&) = delete;
 
@@ -42,6 +43,7 @@ class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
   const plan::GradientPlan& plan_;
   autograd::ParameterStore& store_;
   ops::Context& ctx_;
+  const bool takes_squares_;
   std::vector<const autograd::Parameter*> weights_;  // of the plan's layers
   int64_t first_ = 0;                                // number in the global batch of the pass's first sample
   Tensor dy_, x_;

@@ -3,7 +3,6 @@
 // a replica. TrainStep tells it what is final; the plan (plan/gradient_plan.hpp) says which policies take part.
 #pragma once
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "ditrain/nn/dit.hpp"
@@ -11,7 +10,7 @@
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/adaln_factors.hpp"
 #include "ditrain/train/leaf_sums.hpp"
-#include "ditrain/train/sharded_update.hpp"
+#include "ditrain/train/state_update.hpp"
 
 namespace ditrain::train {
 
