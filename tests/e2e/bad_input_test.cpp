@@ -237,7 +237,7 @@ std::vector<Damage> damages(const std::string& other_model) {
        {"optimizer.safetensors", "x_embedder.proj.bias.exp_avg_sq", "got inf"}},
       {"state.json cut off",
        [](const std::string& folder) { fs::resize_file(folder + "/state.json", 40); },
-       {"state.json", "not a state of ditrain"}},
+       {"state.json", "not a state of ditrain: not JSON at line ", "try an earlier checkpoint"}},
   };
 }
 
