@@ -58,6 +58,9 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   refused_file("train: [\n", {"bad.yaml:", "not valid YAML"});
   refused_file("", {"bad.yaml", "no settings"});
   require_refused(program("ditrain", {"--config", scratch / "none.yaml", "--out", out}), out, {"none.yaml"});
+  require_refused(program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstrat.yaml", "--out", out}),
+                  out, {"no such config file", "try --config " + std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml"});
+  refused_file("train:\n\tsteps: 5\n", {"bad.yaml:2: tabs are not allowed in YAML; use spaces"});
 
   require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
   require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
