@@ -134,12 +134,22 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
   write_file(bad, png.substr(0, png.size() / 2));
   const std::vector<std::string> settings = {"data.kind=folder", "data.path=" + scratch / "images"};
 
+  for (const char* name : {"class_0/a.txt", "class_1/b.txt", "class_1/c.xml"})
+    write_file(scratch / "images/" + name, "");
+  const std::string ignored = "data: ignored 3 files (.txt 2, .xml 1)";
+
   const Result stopped = run(tiny_ditrain(scratch / "stopped", 4, sets(settings)));
   REQUIRE_EXIT(stopped, 2);
   require_texts(stopped, {"unreadable sample", bad, "data.on_bad_file: skip"});
 
   const Result skipped = run(tiny_ditrain(scratch / "skipped", 4, sets(settings) + sets({"data.on_bad_file=skip"})));
   REQUIRE_EXIT(skipped, 0);
+  const std::string log = read_file(scratch / "skipped/log.txt");
+  CHECK_THAT(log, Contains(ignored));
+  CHECK(log.find("ignored") == log.rfind("ignored"));  // said once
+  const Result planned = run(tiny_ditrain(scratch / "planned", 4, sets(settings) + Args{"--dry-run"}));
+  REQUIRE_EXIT(planned, 0);
+  CHECK_THAT(planned.out, Contains(ignored));
   require_texts(skipped, {"skipped a bad sample (1 so far)", bad});
   const auto metrics = read_metrics(scratch / "skipped");
   REQUIRE(steps_are_complete(metrics, 4));
