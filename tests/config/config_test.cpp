@@ -164,7 +164,14 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
         "[config] a.yaml:2: train.steps: bad value; got 'many', expected an integer from 1 to 1099511627776");
   CHECK(parse_error("train:\n\n  steps: 0\n").find("[config] a.yaml:3: train.steps: bad value; got '0'") == 0);
   CHECK(parse_error("train: {seed: -1}") ==
-        "[config] a.yaml:1: train.seed: bad value; got '-1', expected an integer >= 0");
+        "[config] a.yaml:1: train.seed: bad value; got '-1', expected an integer from 0 to 2^63 - 1");
+  CHECK(parse_error("train: {seed: 9223372036854775807}") == "no error");
+  for (const char* seed : {"9223372036854775808", "18446744073709551615", "1e3", "0x10"})
+    CHECK(parse_error("train: {seed: " + std::string(seed) + "}") == "[config] a.yaml:1: train.seed: bad value; got '" +
+                                                                         std::string(seed) +
+                                                                         "', expected an integer from 0 to 2^63 - 1");
+  CHECK(config::config_reference().find("seed of all random numbers; an integer from 0 to 2^63 - 1 [default 0]") !=
+        std::string::npos);
   CHECK(parse_error("train: {steps: 1.5}").find("got '1.5', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 12x}").find("got '12x', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 99999999999999999999}").find("expected an integer") != std::string::npos);

@@ -64,6 +64,8 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
 
   require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
   require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
+  require_settings_refused({"train.seed=9223372036854775808"},
+                           {"train.seed", "got '9223372036854775808'", "expected an integer from 0 to 2^63 - 1"});
   require_settings_refused({"ema.decay=1.5"}, {"ema.decay", "got '1.5'", "expected a number from 0"});
   require_settings_refused({"optimizer.lr=nan"}, {"optimizer.lr", "got 'nan'"});
   require_settings_refused({"data.on_bad_file=ignore"}, {"data.on_bad_file", "'ignore'", "error or skip"});
