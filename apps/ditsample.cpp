@@ -54,7 +54,7 @@ config::CommandLine make_command_line() {
        {"cfg-channels", "3|all", "channels that are guided: the first three, as the reference, or all", "3"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
-       {"seed", "K", "of all random numbers", "0"},
+       {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
        {"out", "DIR", "folder of the images: 000000.png, ..."},
        {"format", "png|geotiff", "8-bit pictures, or TIFF files with the values of all bands as f32", "png"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},

@@ -19,6 +19,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/io/json_problem.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
@@ -53,8 +54,14 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
   for (std::string line; std::getline(in, line);) {
     const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!j.is_object()) break;
-    steps.push_back({double(batch) / j.at("images_per_second").get<double>(),
-                     j.at("seconds").at("allreduce_exposed").get<double>()});
+    try {
+      steps.push_back({double(batch) / j.at("images_per_second").get<double>(),
+                       j.at("seconds").at("allreduce_exposed").get<double>()});
+    } catch (const nlohmann::json::exception& e) {
+      throw RunError({.where = out + "/metrics.jsonl",
+                      .what = "not the metrics that this ditbench reads: " + io::json_problem(e),
+                      .hint = "ditrain and ditbench of one build"});
+    }
   }
   return steps;
 }

@@ -18,6 +18,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/io/json_problem.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/parallel/jobs.hpp"
 #include "state_pieces.hpp"
@@ -229,7 +230,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     return s;
   } catch (const json::exception& e) {
     throw InputError(
-        {.where = path, .what = std::string("not a state of ditrain: ") + e.what(), .hint = "an earlier checkpoint"});
+        {.where = path, .what = "not a state of ditrain: " + io::json_problem(e), .hint = "an earlier checkpoint"});
   }
 }
 

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::config {
@@ -42,6 +42,27 @@ std::vector<std::string> candidate_paths(const std::string& path) {
   return paths;
 }
 
+/// What could have been meant by the path of a config that does not exist: a config beside it, of the working folder or
+/// of the installed ones, as it can be given to --config; "" if none has a similar name.
+std::string nearest_config(const std::string& path) {
+  std::map<std::string, std::string> configs;  // name without extension, path
+  const auto collect = [&](const fs::path& folder, const fs::path& as_given) {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
+      const fs::path name = entry.path().filename();
+      if (name.extension() == ".yaml" || name.extension() == ".yml") configs.emplace(name.stem(), as_given / name);
+    }
+  };
+  const fs::path parent = fs::path(path).parent_path();
+  for (const std::string& candidate : candidate_paths(path)) collect(fs::path(candidate).parent_path(), parent);
+  for (const fs::path folder : {"", "configs"}) collect(folder, folder);  // "configs": a clone of the repository
+  for (const std::string& candidate : candidate_paths("")) collect(candidate, "");
+  std::vector<std::string> names;
+  for (const auto& [name, file] : configs) names.push_back(name);
+  const auto found = configs.find(nearest_word(fs::path(path).stem().string(), names));
+  return found == configs.end() ? "" : "--config " + found->second;
+}
+
 std::string find_config_file(const std::string& path) {
   if (path.empty()) fail("no config file given", "", "", "--config quickstart.yaml");
   std::string looked;
@@ -51,7 +72,16 @@ std::string find_config_file(const std::string& path) {
     if (fs::exists(candidate, error)) return candidate;
     looked += (looked.empty() ? "" : ", ") + candidate;
   }
-  fail("no such config file", path, "one of: " + looked);
+  fail("no such config file", path, "one of: " + looked, nearest_config(path));
+}
+
+/// Whether a tab is among the white space that the line (counted from 0) begins with.
+bool is_indented_by_tab(const std::string& text, int line) {
+  std::istringstream lines(text);
+  std::string content;
+  for (int i = 0; i <= line; ++i)
+    if (!std::getline(lines, content)) return false;
+  return line >= 0 && content.substr(0, content.find_first_not_of(" \t")).find('\t') != content.npos;
 }
 
 /// Reads over a document without building anything.
@@ -107,6 +137,7 @@ class ConfigReader {
         fail(file_name_ + ": holds " + (several ? "several documents" : "no settings"), "", "one YAML document");
       return document;
     } catch (const YAML::Exception& error) {
+      if (is_indented_by_tab(text, error.mark.line)) fail(at(error.mark) + "tabs are not allowed in YAML; use spaces");
       fail(at(error.mark) + "not valid YAML: " + error.msg);
     }
   }

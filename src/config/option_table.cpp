@@ -130,32 +130,16 @@ Rows diffusion_rows() {
       word_or_auto(DITRAIN_KEY(diffusion.prediction),
                    "what the model predicts; ddpm: epsilon (noise), x0 (clean data) or v; flow: velocity or x0; auto: "
                    "the first of these"),
-<<<<<<< HEAD
-      integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process"),
-      word(DITRAIN_KEY(diffusion.schedule), "ddpm: schedule of the noise levels"),
-      word(DITRAIN_KEY(diffusion.variance),
-           "ddpm: variance of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large"),
+      of_process("ddpm", integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process")),
+      of_process("ddpm", word(DITRAIN_KEY(diffusion.schedule), "ddpm: schedule of the noise levels")),
+      of_process("ddpm",
+                 word(DITRAIN_KEY(diffusion.variance),
+                      "ddpm: variance of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large")),
       word(DITRAIN_KEY(diffusion.loss),
            "mse: mean square error; mse_vb adds the variational bound, which trains the variance if that is learned; "
            "kl (ddpm): the bound alone"),
-      word(DITRAIN_KEY(diffusion.loss_weight),
-           "ddpm: weight of the mse by time; min_snr: min(SNR, gamma) of the clean data"),
-      number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr"),
-      word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained"),
-      number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
-             "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)"),
-      number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100}, "flow, logit_normal: deviation of the logit"),
-      number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
-             "flow: shift of the times in training and sampling; above 1 more noise, for large images"),
-=======
-      of_process("ddpm", integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process")),
-      of_process("ddpm", word(DITRAIN_KEY(diffusion.schedule), "ddpm: of the noise levels")),
-      of_process("ddpm", word(DITRAIN_KEY(diffusion.variance),
-                              "ddpm: of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large")),
-      word(DITRAIN_KEY(diffusion.loss),
-           "mse; mse_vb adds the bound that trains the variance, if that is learned; kl (ddpm): the bound alone"),
       of_process("ddpm", word(DITRAIN_KEY(diffusion.loss_weight),
-                              "ddpm: of the mse, by time; min_snr: min(SNR, gamma) of the clean data")),
+                              "ddpm: weight of the mse by time; min_snr: min(SNR, gamma) of the clean data")),
       of_process("ddpm", number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr")),
       of_process("flow", word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
@@ -165,7 +149,6 @@ Rows diffusion_rows() {
       of_process("flow",
                  number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
                         "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
->>>>>>> wt-plan
   };
 }
 
@@ -239,17 +222,10 @@ Rows machine_rows() {
                       "ranks; 0: the workers' cores do it too"),
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
       reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
-<<<<<<< HEAD
-      integer_or_auto(
-          DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
-          "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if memory.automem is on"),
-      word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers"),
-=======
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
-                      "cores of a rank that only copy between tiers; auto: 1 from 8 cores a rank on, if "
+                      "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if "
                       "memory.automem is on"),
       reserved(word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
->>>>>>> wt-plan
       word(DITRAIN_KEY(kernels.gemm),
            "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),

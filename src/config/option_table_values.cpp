@@ -26,8 +26,8 @@ bool plain_in_yaml(const std::string& text) {
 }  // namespace
 
 std::string IntegerRange::text() const {
-  if (high == kNoLimit) return fmt::format("{}an integer >= {}", besides, low);
-  return fmt::format("{}an integer from {} to {}", besides, low, high);
+  const std::string last = high == kNoLimit ? "2^63 - 1" : std::to_string(high);
+  return fmt::format("{}an integer from {} to {}", besides, low, last);
 }
 
 std::string NumberRange::text() const {

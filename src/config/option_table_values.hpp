@@ -16,7 +16,7 @@
 
 namespace ditrain::config {
 
-inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();  // 2^63 - 1, what the field can hold
 
 struct IntegerRange {
   int64_t low, high = kNoLimit;

@@ -18,12 +18,6 @@ bool is_image(const std::string& name) {
   return std::find(kExtensions.begin(), kExtensions.end(), lower_extension(name)) != kExtensions.end();
 }
 
-std::vector<std::string> image_names(const Listing& listing) {
-  std::vector<std::string> names;
-  std::copy_if(listing.files.begin(), listing.files.end(), std::back_inserter(names), is_image);
-  return names;
-}
-
 [[noreturn]] void no_images(const std::string& path, const Listing& top) {
   std::string hint = "a folder of images, or one with a sub-folder of images per class";
   for (const auto& name : top.folders)
@@ -67,6 +61,12 @@ class ImageFolder final : public Dataset {
     std::string name;  // relative to root_
     int64_t label;
   };
+
+  std::vector<std::string> image_names(const Listing& listing) {
+    std::vector<std::string> names;
+    for (const std::string& name : listing.files) is_image(name) ? names.push_back(name) : ignore_file(name);
+    return names;
+  }
 
   // An empty sub-folder keeps its label: the other labels must not depend on whether it was filled yet.
   void add_class(const std::string& name) {

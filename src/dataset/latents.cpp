@@ -23,21 +23,6 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-std::vector<std::string> shard_paths(const std::string& path) {
-  std::error_code ec;
-  if (std::filesystem::is_regular_file(path, ec)) return {path};
-  std::vector<std::string> paths;
-  const Listing listing = list_folder(path);
-  for (const auto& name : listing.files)
-    if (lower_extension(name) == "safetensors") paths.push_back(path + "/" + name);
-  if (paths.empty())
-    throw InputError({.where = "data",
-                      .what = "no latents in '" + path + "'",
-                      .got = std::to_string(listing.files.size()) + " other files",
-                      .expected = ".safetensors files"});
-  return paths;
-}
-
 struct Shard {
   io::SafetensorsFile file;
   int64_t first;  // number of its first sample
@@ -100,7 +85,7 @@ class Latents final : public Dataset {
  public:
   explicit Latents(const OpenRequest& request)
       : Dataset(request.config, request.shape), path_(request.config.path), scale_(float(request.config.latent_scale)) {
-    for (const auto& path : shard_paths(path_)) {
+    for (const auto& path : shard_paths()) {
       shards_.push_back(open_shard(path, size_, shape_));
       size_ += shards_.back().count;
       for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
@@ -118,6 +103,21 @@ class Latents final : public Dataset {
   }
 
  private:
+  std::vector<std::string> shard_paths() {
+    std::error_code ec;
+    if (std::filesystem::is_regular_file(path_, ec)) return {path_};
+    std::vector<std::string> paths;
+    const Listing listing = list_folder(path_);
+    for (const auto& name : listing.files)
+      lower_extension(name) == "safetensors" ? paths.push_back(path_ + "/" + name) : ignore_file(name);
+    if (paths.empty())
+      throw InputError({.where = "data",
+                        .what = "no latents in '" + path_ + "'",
+                        .got = std::to_string(listing.files.size()) + " other files",
+                        .expected = ".safetensors files"});
+    return paths;
+  }
+
   void check_same_tensors(const Shard& shard) const {
     for (const char* name : {"labels", "latents_flip"})
       if (shard.file.contains(name) != shards_.front().file.contains(name))

@@ -82,6 +82,8 @@ void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& 
   log::info_lines(placement);
   log::info_lines(describe_model(config));
   log::info_line(describe_data(data.get()));
+  if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())
+    log::info("data: {}", ignored);
   if (plan.replicas < plan.world_size)
     log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
   log::info_line(describe_steps(plan, data.get()));

@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/io/json_problem.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
 
@@ -24,7 +25,8 @@ std::string environment(const char* name) {
 }
 
 InputError bad_tuning(const std::string& what) {
-  return InputError({.where = "tuning", .what = what, .hint = "ditbench tune, which writes such a file"});
+  return InputError(
+      {.where = "tuning", .what = what, .hint = "ditbench tune, which writes such a file, or --set kernels.tuned=off"});
 }
 
 // Why a tuning is not for this process; empty if it is.
@@ -126,7 +128,7 @@ Tuning read_tuning(const std::string& path) {
     kernels::check_gemm_blocking(t.blocking);
     return t;
   } catch (const nlohmann::json::exception& e) {
-    throw bad_tuning(path + ": " + e.what());
+    throw bad_tuning(path + " is not a tuning: " + io::json_problem(e));
   } catch (const InputError& e) {
     throw bad_tuning(path + ": " + e.what());
   }

@@ -281,6 +281,7 @@ void Run::start_report() {
   log::info_lines(plan::describe_model(config_));
   log::info_lines(describe(plan_.memory));
   log::info("data: {}", data_->describe());
+  if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;
 }
 

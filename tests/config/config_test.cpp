@@ -164,7 +164,14 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
         "[config] a.yaml:2: train.steps: bad value; got 'many', expected an integer from 1 to 1099511627776");
   CHECK(parse_error("train:\n\n  steps: 0\n").find("[config] a.yaml:3: train.steps: bad value; got '0'") == 0);
   CHECK(parse_error("train: {seed: -1}") ==
-        "[config] a.yaml:1: train.seed: bad value; got '-1', expected an integer >= 0");
+        "[config] a.yaml:1: train.seed: bad value; got '-1', expected an integer from 0 to 2^63 - 1");
+  CHECK(parse_error("train: {seed: 9223372036854775807}") == "no error");
+  for (const char* seed : {"9223372036854775808", "18446744073709551615", "1e3", "0x10"})
+    CHECK(parse_error("train: {seed: " + std::string(seed) + "}") == "[config] a.yaml:1: train.seed: bad value; got '" +
+                                                                         std::string(seed) +
+                                                                         "', expected an integer from 0 to 2^63 - 1");
+  CHECK(config::config_reference().find("seed of all random numbers; an integer from 0 to 2^63 - 1 [default 0]") !=
+        std::string::npos);
   CHECK(parse_error("train: {steps: 1.5}").find("got '1.5', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 12x}").find("got '12x', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 99999999999999999999}").find("expected an integer") != std::string::npos);
@@ -223,7 +230,7 @@ TEST_CASE("what is no config is refused") {
   CHECK(parse_error("train: {steps: 1}\n---\nema: {decay: 0}\n").find("holds several documents") != std::string::npos);
   CHECK(parse_error("train: 7\n").find("[config] a.yaml:1: train: not a map of keys") == 0);
   CHECK(parse_error("train:\n  steps: [1\nema: 2\n").find("[config] a.yaml:3: not valid YAML: ") == 0);
-  CHECK(parse_error("train:\n\tsteps: 1\n").find("[config] a.yaml:2: not valid YAML: ") == 0);
+  CHECK(parse_error("train:\n\tsteps: 1\n").find("[config] a.yaml:2: tabs are not allowed") == 0);
   CHECK(parse_error("? [1, 2]\n: 3\n").find("a key of the file is not a word") != std::string::npos);
   CHECK(parse_error("log: {every_steps: *nowhere}").find("[config] a.yaml:1: not valid YAML: ") == 0);
 }
@@ -559,6 +566,39 @@ TEST_CASE("config files are found, read and capped") {
   CHECK(missing.find("[config] no such config file; got no_such.yaml, expected one of: no_such.yaml, ") == 0);
   CHECK(missing.find("share/ditrain/configs/no_such.yaml") != std::string::npos);
   CHECK(message_of([] { config::load_config(""); }).find("no config file given") != std::string::npos);
+}
+
+TEST_CASE("a config that does not exist: the one with the nearest name is proposed") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "configs");
+  for (const char* name : {"quickstart.yaml", "other.yml", "configs/dit_b2.yaml", "notes.txt"})
+    std::ofstream(folder / name) << "train: {steps: 1}\n";
+  const auto proposal = [](const std::string& path) {
+    const std::string message = message_of([&] { config::load_config(path); });
+    CHECK(message.starts_with("[config] no such config file; got " + path + ", expected one of: " + path));
+    const size_t at = message.find("; try ");
+    return at == std::string::npos ? "" : message.substr(at + 6);
+  };
+  CHECK(proposal(folder / "quickstrat.yaml") == "--config " + folder / "quickstart.yaml");
+  CHECK(proposal(folder / "quickstart") == "--config " + folder / "quickstart.yaml");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  CHECK(proposal("quickstrat.yaml") == "--config quickstart.yaml");
+  CHECK(proposal("othr.yaml") == "--config other.yml");
+  CHECK(proposal("elsewhere/othr.yaml") == "--config other.yml");
+  CHECK(proposal("dit_b.yaml") == "--config configs/dit_b2.yaml");
+  CHECK(proposal("notes.md") == "");
+  CHECK(proposal("somethingelse.yaml") == "");
+  fs::current_path(before);
+}
+
+TEST_CASE("tabs in YAML are named as such") {
+  CHECK(parse_error("train:\n\tsteps: 5\n") == "[config] a.yaml:2: tabs are not allowed in YAML; use spaces");
+  CHECK(parse_error("train:\n  steps: 5\n  \tseed: 3\n") ==
+        "[config] a.yaml:3: tabs are not allowed in YAML; use spaces");
+  CHECK(parse_error("train:\n  steps:\t5\n") == "no error");
+  CHECK(parse_error("optimizer:\n  betas: [0.9,\n\t0.95]\n") == "no error");
+  CHECK(parse_error("train: [\n").starts_with("[config] a.yaml:2: not valid YAML: "));
 }
 
 TEST_CASE("all configs that come along parse, and validate once their path is set") {

@@ -44,6 +44,22 @@ TEST_CASE("class folders become labels in the order of their names") {
   CHECK_THROWS_WITH(open_folder(dir.path(), 1), Contains("label out of range"));
 }
 
+TEST_CASE("files that are no images are counted by their extension, hidden ones are not") {
+  const ScratchFolder dir;
+  dir.write_grey("ant/1.png", 10);
+  CHECK(open_folder(dir.path(), 1)->describe_ignored() == "");
+  dir.write("ant/1.XML", "");
+  CHECK(open_folder(dir.path(), 1)->describe_ignored() == "ignored 1 file (.xml 1)");
+  for (const char* name : {"ant/a.txt", "ant/b.TXT", "c.txt", "README", "ant/.hidden.txt", "ant/2.xml", "bee/x.txt",
+                           "ant/d.a b", "ant/d.averylongextension"})
+    dir.write(name, "");
+  CHECK(open_folder(dir.path(), 2)->describe_ignored() ==
+        "ignored 9 files (.txt 4, .xml 2, without extension 1, others 2)");
+  for (const char* name : {"1.aa", "1.bb", "1.cc"}) dir.write(name, "");
+  CHECK(open_folder(dir.path(), 2)->describe_ignored() ==
+        "ignored 12 files (.txt 4, .xml 2, .aa 1, .bb 1, .cc 1, others 3)");
+}
+
 TEST_CASE("an empty class folder keeps its label") {
   const ScratchFolder dir;
   dir.write_grey("b/x.png", 1);

@@ -53,6 +53,7 @@ TEST_CASE("latent shards are numbered in the order of their names") {
   dir.write("index.txt", "not a shard");
   const auto data = open_shards(dir.path(), 8);
   REQUIRE(data->size() == 5);
+  CHECK(data->describe_ignored() == "ignored 1 file (.txt 1)");
   CHECK(data->num_classes() == 8);
   CHECK(load(*data, 0) == constant(1, 4));
   CHECK(load(*data, 2) == constant(3, 6));

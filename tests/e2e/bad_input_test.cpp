@@ -58,9 +58,14 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   refused_file("train: [\n", {"bad.yaml:", "not valid YAML"});
   refused_file("", {"bad.yaml", "no settings"});
   require_refused(program("ditrain", {"--config", scratch / "none.yaml", "--out", out}), out, {"none.yaml"});
+  require_refused(program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstrat.yaml", "--out", out}),
+                  out, {"no such config file", "try --config " + std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml"});
+  refused_file("train:\n\tsteps: 5\n", {"bad.yaml:2: tabs are not allowed in YAML; use spaces"});
 
   require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
   require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
+  require_settings_refused({"train.seed=9223372036854775808"},
+                           {"train.seed", "got '9223372036854775808'", "expected an integer from 0 to 2^63 - 1"});
   require_settings_refused({"ema.decay=1.5"}, {"ema.decay", "got '1.5'", "expected a number from 0"});
   require_settings_refused({"optimizer.lr=nan"}, {"optimizer.lr", "got 'nan'"});
   require_settings_refused({"data.on_bad_file=ignore"}, {"data.on_bad_file", "'ignore'", "error or skip"});
@@ -131,12 +136,22 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
   write_file(bad, png.substr(0, png.size() / 2));
   const std::vector<std::string> settings = {"data.kind=folder", "data.path=" + scratch / "images"};
 
+  for (const char* name : {"class_0/a.txt", "class_1/b.txt", "class_1/c.xml"})
+    write_file(scratch / "images/" + name, "");
+  const std::string ignored = "data: ignored 3 files (.txt 2, .xml 1)";
+
   const Result stopped = run(tiny_ditrain(scratch / "stopped", 4, sets(settings)));
   REQUIRE_EXIT(stopped, 2);
   require_texts(stopped, {"unreadable sample", bad, "data.on_bad_file: skip"});
 
   const Result skipped = run(tiny_ditrain(scratch / "skipped", 4, sets(settings) + sets({"data.on_bad_file=skip"})));
   REQUIRE_EXIT(skipped, 0);
+  const std::string log = read_file(scratch / "skipped/log.txt");
+  CHECK_THAT(log, Contains(ignored));
+  CHECK(log.find("ignored") == log.rfind("ignored"));  // said once
+  const Result planned = run(tiny_ditrain(scratch / "planned", 4, sets(settings) + Args{"--dry-run"}));
+  REQUIRE_EXIT(planned, 0);
+  CHECK_THAT(planned.out, Contains(ignored));
   require_texts(skipped, {"skipped a bad sample (1 so far)", bad});
   const auto metrics = read_metrics(scratch / "skipped");
   REQUIRE(steps_are_complete(metrics, 4));
@@ -237,7 +252,7 @@ std::vector<Damage> damages(const std::string& other_model) {
        {"optimizer.safetensors", "x_embedder.proj.bias.exp_avg_sq", "got inf"}},
       {"state.json cut off",
        [](const std::string& folder) { fs::resize_file(folder + "/state.json", 40); },
-       {"state.json", "not a state of ditrain"}},
+       {"state.json", "not a state of ditrain: not JSON at line ", "try an earlier checkpoint"}},
   };
 }
 

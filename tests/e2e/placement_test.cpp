@@ -97,7 +97,7 @@ TEST_CASE("placement: what a dry run tells of ranks, cut, gradients and memory i
     REQUIRE_EXIT(dry, 0);
     const Result real = on_ranks(tiny_ditrain(out, 1, settings));
     REQUIRE_EXIT(real, 0);
-    CHECK_THAT(dry.out, Contains("cut: samples go to 2 clusters") && Contains("memory plan of a rank"));
+    CHECK_THAT(dry.out, Contains("cut: samples over 2 clusters") && Contains("memory plan per rank"));
     CHECK((dry.out.find("adaLN gradients") != dry.out.npos) == (ranks > 1));
     CHECK(plan_lines(dry.out) == plan_lines(real.out));
   }

@@ -169,7 +169,8 @@ TEST_CASE(
   plan::write_tuning(t, path);
   CHECK_THAT(applied("auto"), Contains(kDerived + " (" + path + wrong + ")"));
   CHECK(blocks_are(kDerivedRows, kDerivedCols));
-  CHECK(refusal(path) == "[tuning] " + path + wrong + "; try ditbench tune, which writes such a file");
+  CHECK(refusal(path) ==
+        "[tuning] " + path + wrong + "; try ditbench tune, which writes such a file, or --set kernels.tuned=off");
 }
 
 TEST_CASE("what is no tuning file is refused with its name and the program that writes one") {
@@ -183,7 +184,9 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
         here + R"({"block_rows": 84}})", std::string(70000, ' ')}) {
     INFO(text.substr(0, 100));
     CHECK_THAT(message(text), Catch::StartsWith("[tuning] ") && Contains(path) && Contains("try ditbench tune"));
+    CHECK_THAT(message(text), !Contains("json.exception"));
   }
+  CHECK_THAT(message("{"), Contains(path + " is not a tuning: not JSON at line 1, column 2: "));
   for (const char* size : {"0", "-5", "1048577", "18446744073709551615", "1e30", "84.5", "\"84\"", "true", "null"}) {
     INFO(size);
     const std::string text = here + "{\"block_rows\": " + size + ", \"block_cols\": 64}}";

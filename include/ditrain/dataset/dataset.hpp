@@ -8,6 +8,7 @@
 // A new kind: one file in src/dataset, one row in kinds.cpp.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -56,11 +57,16 @@ class Dataset {
 
   /// One line for the log: kind, place, number of samples and classes.
   virtual std::string describe() const = 0;
+  /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
+  /// none. Hidden files do not count.
+  std::string describe_ignored() const;
 
  protected:
   Dataset(const Config& config, const SampleShape& shape);
   /// Reads one sample, without replacement. Throws InputError if it is unreadable. Thread-safe.
   virtual void read(int64_t index, bool flip, float* chw, int64_t* label) const = 0;
+  /// Counts a file that is no sample.
+  void ignore_file(const std::string& name);
 
   SampleShape shape_;
   int64_t size_ = 0, num_classes_ = 0;
@@ -72,6 +78,7 @@ class Dataset {
   bool known_bad(int64_t index) const;
   void note_bad(int64_t index, const std::string& why) const;
 
+  std::map<std::string, int64_t> ignored_;  // by extension with its dot
   bool skip_bad_;
   mutable std::mutex mutex_;  // guards bad_
   mutable std::set<int64_t> bad_;
