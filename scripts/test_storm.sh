@@ -36,8 +36,8 @@ complain() {
   lost=$((lost + 1))
 }
 
-# command OUT RANKS SHARDS STEPS [SETTING...]: sets the array `job`.
-command() {
+# set_job OUT RANKS SHARDS STEPS [SETTING...]: sets the array `job`.
+set_job() {
   local out=$1 ranks=$2 shards=$3 steps=$4 setting
   shift 4
   job=()
@@ -84,7 +84,7 @@ report_hang() {
 life() {
   local out=$1 ranks=$2 shards=$3 steps=$4 before after kind launcher pids code=0
   before=$(newest "$out")
-  command "$out" "$ranks" "$shards" "$steps" "${often[@]}"
+  set_job "$out" "$ranks" "$shards" "$steps" "${often[@]}"
   "${job[@]}" >"$out.text" 2>&1 &
   launcher=$!
   sleep "$(printf '0.%03d' "$(random_of 1000)")"
@@ -122,7 +122,7 @@ check_folder() {
 # Kills a run so often, then lets it end, and holds it against the undisturbed one.
 storm() {
   local ranks=$1 shards=$2 n=$3 out=$work/storm_$1_$2 whole=$work/whole_$1_$2 steps=$((40 + 12 * $3)) i file
-  command "$whole" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
+  set_job "$whole" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
   "${job[@]}" >"$whole.text" 2>&1 || { cat "$whole.text" >&4; complain "the undisturbed run failed"; return; }
   mkdir -p "$out"
   for ((i = 0; i < n; ++i)); do
@@ -132,7 +132,7 @@ storm() {
       check_folder "$out"
     fi
   done
-  command "$out" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
+  set_job "$out" "$ranks" "$shards" "$steps" checkpoint.every_steps=0
   "${job[@]}" >"$out.text" 2>&1 || { cat "$out.text" >&4; complain "$out does not end"; }
   if ! diff -q <(losses "$out") <(losses "$whole") >/dev/null; then
     complain "$ranks ranks, shards $shards: other losses than those of an undisturbed run"
@@ -148,7 +148,7 @@ storm() {
 # Second writers on a run that lives: refused, and nothing of theirs is found.
 writers() {
   local n=$1 out=$work/writers first i refused=0 lines
-  command "$out" 1 false 100000 "${often[@]}"
+  set_job "$out" 1 false 100000 "${often[@]}"
   "${job[@]}" >"$out.text" 2>&1 &
   first=$!
   for ((i = 0; i < 100; ++i)); do [[ -s $out/metrics.jsonl ]] && break; sleep 0.1; done
@@ -193,7 +193,7 @@ full_disk() {
   mkdir -p "$disk"
   if ! mount -t tmpfs -o size=10m tmpfs "$disk" 2>/dev/null; then full="no rights to mount a tmpfs: not tried"; return; fi
   mounted=$disk
-  command "$out" 2 true 30 "${often[@]}"
+  set_job "$out" 2 true 30 "${often[@]}"
   "${job[@]}" >"$work/full.text" 2>&1 && complain "a run on a full disk says that it is done"
   [[ -d $out/checkpoints ]] && check_folder "$out"
   mount -o remount,size=200m "$disk"

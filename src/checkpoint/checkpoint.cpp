@@ -1,8 +1,10 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -32,6 +34,7 @@ using autograd::ParameterStore;
 using nlohmann::json;
 
 constexpr size_t kMaxStateBytes = size_t{64} << 20;
+constexpr int kFormat = 2;  // of state.json; 1 had no number and no checksums
 constexpr int64_t kMaxSteps = 1'000'000'000'000, kMaxRanks = 1 << 24;
 constexpr std::string_view kNoChecksum = "0000000000000000";
 constexpr std::string_view kChecksumKey = "  \"checksum\": \"", kEnd = "\"\n}\n";
@@ -90,21 +93,21 @@ class ExactReader {
     bool with_sums = checker_ && w.view->dtype == "F32" && w.parameter->part.whole();
     if (checker_) {
       const auto [first, last] = checker_->pieces_of(*w.view);
-      with_sums = with_sums && std::all_of(first, last, [](const CheckedPiece& piece) { return piece.rows == 1; });
+      with_sums = with_sums && checker_->in_order(*w.view);
       for (const CheckedPiece* piece = first; piece != last; ++piece)
         jobs.push_back([this, w, piece, with_sums] {
-          checker_->check(*piece, w.view->name, [&](uint64_t offset, uint64_t bytes) {
-            if (with_sums) take(w, offset, bytes);
+          checker_->check(*piece, w.view->name, [&](uint64_t offset, const std::byte* data, uint64_t bytes) {
+            if (with_sums) take(w, offset, data, bytes);
           });
         });
     }
     if (!with_sums) jobs.push_back([this, w] { read_whole(w); });
   }
   // Bytes of an f32 tensor, which the checker has just read.
-  void take(const Wanted& w, uint64_t offset, uint64_t bytes) const {
+  void take(const Wanted& w, uint64_t offset, const std::byte* data, uint64_t bytes) const {
     const auto first = int64_t((offset - w.view->offset) / sizeof(float));
     float* to = w.to->get() + first;
-    std::memcpy(to, file_.data() + offset, bytes);
+    std::memcpy(to, data, bytes);
     expect_finite(w, to, first, int64_t(bytes / sizeof(float)));
   }
   void read_whole(const Wanted& w) const {
@@ -133,7 +136,8 @@ class ExactReader {
 };
 
 json to_json(const CheckpointState& s) {
-  return {{"step", s.step},
+  return {{"format", kFormat},
+          {"step", s.step},
           {"optimizer_step", s.optimizer_step},
           {"skipped_steps", s.skipped_steps},
           {"world_size", s.world_size},
@@ -218,13 +222,26 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
   try {
     const json j = json::parse(text);
     CheckpointState s;
-    s.step = j.at("step"), s.optimizer_step = j.at("optimizer_step");
-    s.skipped_steps = j.at("skipped_steps"), s.world_size = j.at("world_size");
+    for (const auto& [key, number] : {std::pair{"step", &s.step},
+                                      {"optimizer_step", &s.optimizer_step},
+                                      {"skipped_steps", &s.skipped_steps},
+                                      {"world_size", &s.world_size}}) {
+      if (!j.at(key).is_number_integer())
+        throw InputError({.where = path,
+                          .what = std::string("bad value of ") + key,
+                          .got = j.at(key).dump(-1, ' ', false, json::error_handler_t::replace),
+                          .expected = "a whole number",
+                          .hint = "an earlier checkpoint"});
+      *number = j.at(key);
+    }
     s.isa = j.at("isa"), s.kernels = j.at("kernels"), s.version = j.at("version"), s.config_yaml = j.at("config");
     // Versions before checksums wrote neither.
-    if (j.contains("files") || j.contains("checksum")) {
+    if (j.contains("format") || j.contains("files") || j.contains("checksum")) {
       check_own_sum(path, text);
-      for (const auto& [name, file] : j.at("files").items()) s.files[name] = file_from_json(file, path);
+      for (size_t i = 0; i < kTensorFiles; ++i) {
+        const char* name = io::kCheckpointFiles[i];
+        s.files[name] = file_from_json(j.at("files").at(name), path);
+      }
     }
     check_ranges(path, s);
     return s;
@@ -234,17 +251,22 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
   }
 }
 
+void expect_readable(const std::string& folder) {
+  for (const char* name : io::kCheckpointFiles) {
+    const std::string path = folder + "/" + name;
+    if (::access(path.c_str(), R_OK) != 0)
+      throw InputError({.where = path,
+                        .what = "cannot open the file",
+                        .got = std::strerror(errno),
+                        .hint = "a file system that all nodes share"});
+  }
+}
+
 void check_checkpoint(const std::string& folder, const std::vector<int>& pus) {
   const CheckpointState state = read_checkpoint_state(folder);
   if (state.files.empty())
     throw InputError({.where = folder, .what = "the checkpoint has no checksums: an earlier version wrote it"});
-  for (size_t i = 0; i < kTensorFiles; ++i) {
-    const auto found = state.files.find(io::kCheckpointFiles[i]);
-    if (found == state.files.end())
-      throw InputError(
-          {.where = folder + "/state.json", .what = fmt::format("no checksum of {}", io::kCheckpointFiles[i])});
-    check_file(folder + "/" + found->first, found->second, pus);
-  }
+  for (const auto& [name, file] : state.files) check_file(folder + "/" + name, file, pus);
 }
 
 std::string newest_intact_beside(const std::string& folder) {

@@ -8,6 +8,7 @@
 #include "checksums_json.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/checksum.hpp"
 #include "ditrain/parallel/jobs.hpp"
 
@@ -24,6 +25,16 @@ bool lies_inside(const CheckedPiece& p, uint64_t bytes) {
   return p.stride >= p.run && p.stride <= bytes && (p.rows - 1) <= (bytes - p.run - p.offset) / p.stride;
 }
 
+uint64_t count_from_json(const json& j, const std::string& where) {
+  if (!j.is_number_unsigned())
+    throw InputError({.where = where,
+                      .what = "not a number of bytes",
+                      .got = j.dump(-1, ' ', false, json::error_handler_t::replace),
+                      .expected = "a whole number from 0",
+                      .hint = "an earlier checkpoint"});
+  return j;
+}
+
 }  // namespace
 
 json to_json(const std::vector<CheckedPiece>& pieces) {
@@ -38,40 +49,55 @@ json to_json(const std::vector<CheckedPiece>& pieces) {
 std::vector<CheckedPiece> pieces_from_json(const json& pieces, const std::string& where) {
   std::vector<CheckedPiece> all;
   for (const json& p : pieces) {
-    all.push_back({.offset = p.at(0), .run = p.at(1), .checksum = io::from_hex(std::string(p.at(2)), where)});
-    if (p.size() > 3) all.back().rows = p.at(3), all.back().stride = p.at(4);
+    all.push_back({.offset = count_from_json(p.at(0), where),
+                   .run = count_from_json(p.at(1), where),
+                   .checksum = io::from_hex(std::string(p.at(2)), where)});
+    if (p.size() == 3) continue;
+    all.back().rows = count_from_json(p.at(3), where), all.back().stride = count_from_json(p.at(4), where);
   }
   return all;
 }
 
 CheckedFile file_from_json(const json& j, const std::string& where) {
-  CheckedFile file{.bytes = j.at("bytes"), .pieces = pieces_from_json(j.at("pieces"), where)};
+  CheckedFile file{.bytes = count_from_json(j.at("bytes"), where), .pieces = pieces_from_json(j.at("pieces"), where)};
+  expect_coverage(file, where);
+  std::sort(file.pieces.begin(), file.pieces.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return file;
+}
+
+void expect_coverage(const CheckedFile& file, const std::string& where) {
   uint64_t covered = 0;
   for (const CheckedPiece& p : file.pieces) {
     if (!lies_inside(p, file.bytes))
-      throw InputError({.where = where, .what = "a checksum of bytes that are not in the file"});
+      throw InputError({.where = where,
+                        .what = "a checksum of bytes that are not in the file",
+                        .got = fmt::format("{} bytes from offset {}", p.bytes(), p.offset),
+                        .expected = fmt::format("inside of {} bytes", file.bytes),
+                        .hint = "an earlier checkpoint"});
     covered += p.bytes();
   }
   if (covered != file.bytes)
     throw InputError({.where = where,
                       .what = "checksums do not cover the file",
                       .got = fmt::format("{} bytes", covered),
-                      .expected = std::to_string(file.bytes)});
-  std::sort(file.pieces.begin(), file.pieces.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
-  return file;
+                      .expected = std::to_string(file.bytes),
+                      .hint = "an earlier checkpoint"});
 }
 
 std::optional<CheckedFile> checks_of(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (std::find(io::kCheckpointFiles.begin(), io::kCheckpointFiles.end(), name) == io::kCheckpointFiles.end())
+    return std::nullopt;  // some other file: a state.json beside it may be anything
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   if (!fs::is_regular_file(folder + "/state.json")) return std::nullopt;
   const CheckedFiles files = read_checkpoint_state(folder).files;
-  const auto found = files.find(fs::path(path).filename().string());
+  const auto found = files.find(name);
   return found == files.end() ? std::nullopt : std::optional(found->second);
 }
 
 FileChecker::FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected)
-    : file_(file), expected_(expected) {
+    : file_(file), expected_(expected), reader_(file.path()) {
   if (file.bytes() != expected.bytes)
     throw InputError({.where = file.path(),
                       .what = "the file has another size than when it was written",
@@ -79,8 +105,43 @@ FileChecker::FileChecker(const io::SafetensorsFile& file, const CheckedFile& exp
                       .expected = std::to_string(expected.bytes),
                       .hint = "an earlier checkpoint"});
   const uint64_t data = file.tensors().empty() ? file.bytes() : file.tensors().front().offset;
-  for (const CheckedPiece& piece : expected.pieces)
-    if (piece.offset < data) check(piece, "", [](uint64_t, uint64_t) {});
+  uint64_t begin = 0;
+  for (const CheckedPiece& piece : expected.pieces) {
+    if (piece.offset >= data) break;
+    if (piece.rows != 1 || piece.offset != begin || piece.run > data - begin) break;
+    check(piece, "", [](uint64_t, const std::byte*, uint64_t) {});
+    begin += piece.run;
+  }
+  if (begin != data)
+    throw InputError(
+        {.where = file.path(), .what = "its checksums do not fit its header", .hint = "an earlier checkpoint"});
+  for (const io::TensorView& tensor : file.tensors()) expect_fit(tensor);
+}
+
+// Every byte of the tensor is in a piece that begins and ends in the tensor.
+void FileChecker::expect_fit(const io::TensorView& tensor) const {
+  const auto [first, last] = pieces_of(tensor);
+  uint64_t bytes = 0;
+  bool inside = true;
+  for (const CheckedPiece* piece = first; piece != last; ++piece) {
+    inside = inside && piece->offset - tensor.offset + (piece->rows - 1) * piece->stride + piece->run <= tensor.bytes;
+    bytes += piece->bytes();
+  }
+  if (!inside || bytes != tensor.bytes)
+    throw InputError({.where = file_.path(),
+                      .what = "its checksums do not fit tensor " + tensor.name,
+                      .got = fmt::format("checksums of {} bytes", bytes),
+                      .expected = std::to_string(tensor.bytes),
+                      .hint = "an earlier checkpoint"});
+}
+
+bool FileChecker::in_order(const io::TensorView& tensor) const {
+  uint64_t at = tensor.offset;
+  for (auto [piece, last] = pieces_of(tensor); piece != last; ++piece) {
+    if (piece->rows != 1 || piece->offset != at || piece->run % sizeof(float) != 0) return false;
+    at += piece->run;
+  }
+  return at == tensor.offset + tensor.bytes;
 }
 
 std::pair<const CheckedPiece*, const CheckedPiece*> FileChecker::pieces_of(const io::TensorView& tensor) const {
@@ -94,7 +155,8 @@ void FileChecker::damaged(const CheckedPiece& piece, const std::string& tensor) 
   throw InputError(
       {.where = file_.path(),
        .what = fmt::format("the file is damaged: {} bytes from offset {}{} are not those that were written",
-                           piece.bytes(), piece.offset, tensor.empty() ? "" : ", of tensor " + tensor + ",")});
+                           piece.bytes(), piece.offset, tensor.empty() ? "" : ", of tensor " + tensor + ","),
+       .hint = "an earlier checkpoint"});
 }
 
 void check_file(const std::string& path, const CheckedFile& expected, const std::vector<int>& pus) {
@@ -109,7 +171,7 @@ void check_file(const std::string& path, const CheckedFile& expected, const std:
     for (auto [piece, last] = checker.pieces_of(tensor); piece != last; ++piece) jobs.push_back({&tensor, piece});
   parallel::run_jobs(int64_t(jobs.size()), pus, [&](int64_t i) {
     const Job& job = jobs[size_t(i)];
-    checker.check(*job.piece, job.tensor->name, [](uint64_t, uint64_t) {});
+    checker.check(*job.piece, job.tensor->name, [](uint64_t, const std::byte*, uint64_t) {});
   });
 }
 

@@ -9,6 +9,7 @@
 #include "checksums_json.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/memory/allocator.hpp"
 #include "ditrain/platform/affinity.hpp"
@@ -26,7 +27,7 @@ std::string report_of(const StateWriter& writer) {
   try {
     for (const StatePiece& piece : writer.written()) files[io::kCheckpointFiles[piece.file]].push_back(piece.place);
   } catch (const std::exception& e) {
-    report["problem"] = e.what();
+    report["problem"] = log::of_rank() + e.what();
   }
   for (const auto& [name, pieces] : files) report[name] = to_json(pieces);
   return report.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -75,8 +76,8 @@ struct CheckpointSaver::Commit {
   void start() {
     if (!problem.empty()) return void(done = true);
     thread = std::thread([this] {
-      if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
       try {
+        if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
         run();
       } catch (const std::exception& e) {
         problem = e.what();
@@ -88,8 +89,16 @@ struct CheckpointSaver::Commit {
     for (auto& [name, file] : state.files)
       std::sort(file.pieces.begin(), file.pieces.end(),
                 [](const CheckedPiece& a, const CheckedPiece& b) { return a.offset < b.offset; });
+    for (const auto& [name, file] : state.files) expect_coverage(file, name);  // ranks that left something out
     write_checkpoint_state(writer.folder(), state);
     writer.commit();
+    try {
+      clear_old();
+    } catch (const Error& e) {  // the new one is whole
+      log::warn("old checkpoints stay: {}", e.what());
+    }
+  }
+  void clear_old() const {
     const config::CheckpointConfig& config = setup.config;
     if (config.keep_last > 0) io::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
     if (!config.keep_discarded) io::remove_discarded(setup.checkpoints_dir);

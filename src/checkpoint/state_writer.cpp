@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -30,13 +31,18 @@ StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> piec
     return;
   }
   if (items_.empty()) end(nullptr);  // other ranks write all there is
-  for (size_t i = 0; i < std::min(kThreads, items_.size()); ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (size_t i = 0; i < std::min(kThreads, items_.size()); ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {  // fewer threads do it, too
+    if (threads_.empty()) end(std::current_exception());
+  }
 }
 
 StateWriter::~StateWriter() {
   {
     const std::lock_guard lock(mutex_);
     cancelled_ = true;
+    changed_.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -81,6 +87,7 @@ bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
   }
   {
     const std::lock_guard lock(mutex_);
+    if (error && !error_) error_ = error;  // before another thread can think that all is written
     if (item->phase == Phase::kBeingWritten) --unread_;
     item->phase = Phase::kReleased;
     --unwritten_;
@@ -106,7 +113,7 @@ void StateWriter::work() try {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (cancelled_ || done_ || unwritten_ > 0 || std::exchange(syncing_, true)) return;
+    if (cancelled_ || done_ || error_ || unwritten_ > 0 || std::exchange(syncing_, true)) return;
   }
   for (const auto& file : files_)
     if (file) file->sync();

@@ -13,7 +13,7 @@ namespace ditrain::config {
 int run_mpi_program(const char* name, int argc, char** argv, const std::function<int(dist::Communicator&)>& body) {
   open_standard_streams();
   std::unique_ptr<dist::Communicator> comm;
-  if (!dist::mpi_launcher().empty()) platform::end_with_launcher(platform::find_launcher());
+  if (!dist::mpi_launcher().empty()) platform::end_with_launcher(platform::find_launcher(), name);
   const int code = run_program(name, [&] {
     comm = dist::make_communicator(&argc, &argv);
     log::set_rank(comm->rank(), comm->world_size());

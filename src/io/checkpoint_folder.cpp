@@ -196,8 +196,9 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
   std::vector<std::string> aside;
   for (const int64_t later : list_checkpoints(dir)) {
     if (later <= step) continue;
-    aside.push_back(join(dir, kDiscarded, checkpoint_name(later)));
-    remove_tree(aside.back());
+    const std::string name = join(dir, kDiscarded, checkpoint_name(later));
+    aside.push_back(name);
+    for (int again = 2; fs::exists(aside.back()); ++again) aside.back() = fmt::format("{}_{}", name, again);
     rename_or_throw(join(dir, checkpoint_name(later)), aside.back());
   }
   if (!aside.empty()) fsync_directory(dir);
@@ -206,7 +207,7 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
 
 void remove_discarded(const std::string& dir) {
   for (const std::string& name : names_in(dir)) {
-    if (!name.starts_with(kDiscarded) || !step_of(name.substr(kDiscarded.size()))) continue;
+    if (!name.starts_with(fmt::format("{}{}", kDiscarded, kStep))) continue;
     try {
       remove_checkpoint(dir, name);
     } catch (const RunError& error) {

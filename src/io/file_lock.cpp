@@ -19,7 +19,7 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
 
 // What it says of its holder goes first: afterwards another process may have it.
 FileLock::~FileLock() {
-  if (locked_ && ::ftruncate(fd_, 0) != 0) locked_ = false;  // an old text in a file without a lock harms nobody
+  if (locked_) (void)!::ftruncate(fd_, 0);
   ::close(fd_);
 }
 
@@ -36,6 +36,7 @@ FileLock::Attempt FileLock::try_lock() {
 }
 
 void FileLock::describe(const std::string& holder) {
+  errno = ENOSPC;  // of a write that is cut short
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, holder.data(), holder.size(), 0) != ssize_t(holder.size()))
     throw RunError({.where = path_, .what = "cannot write into the lock", .got = std::strerror(errno)});
 }

@@ -109,4 +109,22 @@ void PieceFile::sync() const {
   if (::fsync(cached_) != 0) fail(path_, "syncing to disk failed");
 }
 
+PieceReader::PieceReader(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (fd_ < 0) throw InputError({.where = path_, .what = "cannot open the file", .got = std::strerror(errno)});
+}
+
+PieceReader::~PieceReader() { ::close(fd_); }
+
+void PieceReader::read(uint64_t offset, void* to, size_t bytes) const {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::pread(fd_, static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      throw InputError({.where = path_,
+                        .what = fmt::format("reading {} bytes at offset {} failed", bytes, offset),
+                        .got = n < 0 ? std::strerror(errno) : "the end of the file"});
+    done += static_cast<size_t>(n);
+  }
+}
+
 }  // namespace ditrain::io

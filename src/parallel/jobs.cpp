@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "ditrain/platform/affinity.hpp"
@@ -26,11 +27,15 @@ void run_jobs(int64_t n, const std::vector<int>& pus, const std::function<void(i
   };
   const auto threads = std::min<int64_t>(n, int64_t(mask.size()));
   std::vector<std::thread> crew;
-  for (int64_t t = 0; t < threads; ++t)
-    crew.emplace_back([&] {
-      platform::set_affinity_mask(mask);
-      work();
-    });
+  try {
+    for (int64_t t = 0; t < threads; ++t)
+      crew.emplace_back([&] {
+        platform::set_affinity_mask(mask);
+        work();
+      });
+  } catch (const std::system_error&) {  // as many as the system allows, and at least this one
+    if (crew.empty()) work();
+  }
   for (std::thread& thread : crew) thread.join();
   if (first) std::rethrow_exception(first);
 }

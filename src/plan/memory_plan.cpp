@@ -69,7 +69,8 @@ nn::PassOptions pass_options(const config::Config& config) {
   return {.recompute = config.train.recompute, .precision = config.train.precision};
 }
 
-MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients) {
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
+                       int ranks_on_node) {
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
   nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
@@ -80,24 +81,29 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const auto samples = size_t(config.train.global_batch / gradients.replicas);
   const std::string batch = fmt::format("micro-batch of {}", micro_batch);
   const bool sums = gradients.replicas > 1 && config.dist.engine;
+  // Replicas have the same state: those who have the first one write it.
+  const int writers = gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config));
   MemoryPlan plan{.kept = kept_by_node(pass)};
-  plan.items = {{"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
-                {"bf16 weights", "read by products", config.train.precision == DType::kBF16 ? arena / 2 : 0},
-                {"gradients", "", arena},
-                {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
-                {"EMA", share, state},
-                tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
-                {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
-                 pass.tape().kept_bytes()},
-                {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
-                {"data queue", fmt::format("{} batches", config.data.queue_batches),
-                 size_t(config.data.queue_batches + 1) * samples * image},
-                {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
-                {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
-                {"checkpoint buffer", "checkpoint.buffer_gib, or the whole state",
-                 checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements())},
-                {"samples, validation", "", sampling_bytes(model, config, world_size)},
-                {"program", "code, libraries, packing buffers", kProgramBytes}};
+  plan.items = {
+      {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
+      {"bf16 weights", "read by products", config.train.precision == DType::kBF16 ? arena / 2 : 0},
+      {"gradients", "", arena},
+      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
+      {"EMA", share, state},
+      tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
+      {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
+       pass.tape().kept_bytes()},
+      {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
+      {"data queue", fmt::format("{} batches", config.data.queue_batches),
+       size_t(config.data.queue_batches + 1) * samples * image},
+      {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
+      {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+      {"checkpoint buffer",
+       fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
+       checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements()) * size_t(writers) /
+           size_t(ranks_on_node)},
+      {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
 }
 

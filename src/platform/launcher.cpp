@@ -37,11 +37,10 @@ Process look_at(pid_t pid) {
   return {text.substr(begin + 1, end - begin - 1), pid_t(std::atoi(text.c_str() + end + 4))};
 }
 
-[[noreturn]] void end_now() {
-  constexpr std::string_view kMessage =
-      "ditrain: error: [launcher] the process that started this rank is gone; the run ends here, --resume auto goes on "
-      "from the last checkpoint\n";
-  (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+[[noreturn]] void end_now(const std::string& program, const std::string& launcher, pid_t pid) {
+  const std::string message = program + ": error: [launcher] " + launcher + " (process " + std::to_string(pid) +
+                              ") has ended, so this rank ends too\n";
+  (void)!::write(STDERR_FILENO, message.data(), message.size());
   ::_exit(1);
 }
 
@@ -68,11 +67,11 @@ pid_t find_launcher() {
   return 0;
 }
 
-void end_with_launcher(pid_t launcher) {
+void end_with_launcher(pid_t launcher, const char* program) {
   if (launcher == 0) return;
-  std::thread([launcher] {
+  std::thread([launcher, name = look_at(launcher).name, program = std::string(program)] {
     wait_for_end(launcher);
-    end_now();
+    end_now(program, name, launcher);
   }).detach();
 }
 

@@ -139,7 +139,6 @@ class Run {
   StepFacts agreed_;     // of the last step, by all ranks
   double last_mfu_ = 0;  // of this rank
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
-  int64_t checkpoint_step_ = -1;  // the last one begun
   double checkpoint_start_s_ = 0;
   int64_t verified_step_ = -1;  // the last one after which the replicas were compared
   int64_t first_step_ = 0;      // of the loop
@@ -187,6 +186,7 @@ void Run::open() {
 void Run::next_candidate() {
   for (resumed_.clear(); resumed_.empty() && !candidates_.empty();) {
     const std::string folder = candidates_.front();
+    checkpoint::expect_readable(folder);
     checkpoint::CheckpointState state;
     try {
       state = checkpoint::read_checkpoint_state(folder);
@@ -205,9 +205,10 @@ void Run::pass_over(const std::string& folder, const std::string& why) {
   candidates_.erase(candidates_.begin());
   if (options_.resume != "auto") {
     const std::string intact = checkpoint::newest_intact_beside(folder);
-    throw InputError({.where = "resume",
-                      .what = folder + " is damaged: " + why,
-                      .hint = intact.empty() ? "another checkpoint: none beside it is intact" : "--resume " + intact});
+    throw InputError(
+        {.where = "resume",
+         .what = folder + " is damaged: " + why,
+         .hint = intact.empty() ? "another copy of the run: no checkpoint beside it is intact" : "--resume " + intact});
   }
   if (candidates_.empty())
     throw InputError({.where = "resume",
@@ -219,6 +220,7 @@ void Run::pass_over(const std::string& folder, const std::string& why) {
 // Collective. A checkpoint that any rank finds damaged is passed over.
 void Run::load_or_fall_back() {
   while (!resumed_.empty()) {
+    checkpoint::expect_readable(resumed_);  // a folder that this rank does not see is no damage
     std::string damage;
     try {
       load_checkpoint();
@@ -242,8 +244,12 @@ void Run::load_or_fall_back() {
 
 // What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
 void Run::check_same_start() {
-  config::check_agreement(comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()),
-                                   "a file system that all nodes share"}});
+  constexpr const char* kShare = "a file system that all nodes share";
+  const bool writes = plan_.gradients.sharded || groups_.data().rank() == 0;
+  const bool seen = !writes || fs::exists(options_.out + "/.lock");
+  config::check_agreement(
+      comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()), kShare},
+              {"run folder", options_.out + (seen ? "" : ", which is not there"), kShare}});
 }
 
 // Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has
@@ -348,7 +354,6 @@ void Run::load_checkpoint() {
       resumed_, model_.parameters(), [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); },
       placement_.helper_pus);
   progress_ = {state.step, state.optimizer_step, state.skipped_steps};
-  checkpoint_step_ = state.step;
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
@@ -429,22 +434,19 @@ StepFacts Run::facts() {
 void Run::checkpoint(bool must_succeed) {
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as a disk takes
   const PhaseTimer timer(beside_, Phase::kCheckpoint);
-  if (checkpoint_step_ != progress_.step) {
-    DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
-    verify();
-    judge(saver_->finish(), false);
-    checkpoint_step_ = progress_.step;
-    checkpoint_start_s_ = now_s();
-    judge(saver_->start({.step = progress_.step,
-                         .optimizer_step = progress_.optimizer_step,
-                         .skipped_steps = progress_.skipped_steps,
-                         .world_size = comm_.world_size(),
-                         .isa = kernels::chosen_isa(),
-                         .kernels = kernels::dispatch_report(),
-                         .version = kVersion,
-                         .config_yaml = config::to_yaml(config_)}),
-          must_succeed);
-  }
+  DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
+  verify();
+  judge(saver_->finish(), false);
+  checkpoint_start_s_ = now_s();
+  judge(saver_->start({.step = progress_.step,
+                       .optimizer_step = progress_.optimizer_step,
+                       .skipped_steps = progress_.skipped_steps,
+                       .world_size = comm_.world_size(),
+                       .isa = kernels::chosen_isa(),
+                       .kernels = kernels::dispatch_report(),
+                       .version = kVersion,
+                       .config_yaml = config::to_yaml(config_)}),
+        must_succeed);
   if (must_succeed || !config_.checkpoint.async) judge(saver_->finish(), must_succeed);
 }
 
@@ -462,7 +464,6 @@ void Run::judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must
     log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - checkpoint_start_s_);
     return;
   }
-  if (checkpoint_step_ == outcome->step) checkpoint_step_ = -1;  // not there: the next request tries again
   if (must_succeed || config_.checkpoint.on_error == config::OnCheckpointError::kStop)
     throw RunError({.where = "checkpoint",
                     .what = "step " + std::to_string(outcome->step) + " could not be written: " + outcome->problem,
@@ -520,14 +521,18 @@ double Run::patience_s() const {
 // A rank that waits longer than its patience ends the run, but where it waits for what rank 0 does alone.
 int Run::train_loop() {
   while (progress_.step < config_.train.steps) {
-    const PatienceScope limit(comm_, groups_, patience_s());
+    // Beside a checkpoint an update waits for the disk of whoever writes.
+    const PatienceScope limit(comm_, groups_, saver_->is_writing() ? 0 : patience_s());
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {
       const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
       if (config_.train.on_non_finite == config::OnNonFinite::kStop) {
         report(m, true);
-        judge(saver_->finish(), false);
+        const PatienceScope no_limit(comm_, groups_, 0);
+        const auto last_one = saver_->finish();
+        if (leader() && last_one && !last_one->problem.empty())
+          log::warn("the checkpoint of step {} could not be written: {}", last_one->step, last_one->problem);
         throw RunError({.where = "training",
                         .what = what,
                         .hint =

@@ -198,6 +198,30 @@ TEST_CASE("files of another checkpoint, shorter and longer ones are found") {
   CHECK(checkpoint::newest_intact_beside(saved) == folder / "c/step_00000002");
 }
 
+TEST_CASE("checksums that do not fit the tensors are refused, whoever signed them") {
+  TemporaryFolder folder;
+  State state(32);
+  const std::string saved = state.save(folder / "c");
+  const checkpoint::CheckpointState sound = checkpoint::read_checkpoint_state(saved);
+  const auto refused = [&](const auto& change) {
+    checkpoint::CheckpointState changed = sound;
+    change(changed.files.at("model.safetensors").pieces);
+    checkpoint::write_checkpoint_state(saved, changed);
+    CHECK_THROWS_AS(checkpoint::check_checkpoint(saved), InputError);
+    CHECK_THROWS_AS(checkpoint::load_training_state(saved, state.model.parameters()), InputError);
+  };
+  using Pieces = std::vector<checkpoint::CheckedPiece>;
+  refused([](Pieces& p) { p.pop_back(); });
+  refused([](Pieces& p) { p[2].run += p[3].run, p.erase(p.begin() + 3); });    // over two tensors
+  refused([](Pieces& p) { p[0].run += p[1].run, p.erase(p.begin() + 1); });    // over the header and a tensor
+  refused([](Pieces& p) { p[2].run += 4, p[3].offset += 4, p[3].run -= 4; });  // over a border
+  refused([](Pieces& p) { p[2] = p[1]; });
+  refused([](Pieces& p) { p[2].offset = ~uint64_t{0} - 3; });
+  refused([](Pieces& p) { p[2].rows = uint64_t{1} << 62, p[2].stride = 4; });
+  checkpoint::write_checkpoint_state(saved, sound);
+  CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
+}
+
 TEST_CASE("an edited state is refused, with or without checksums") {
   TemporaryFolder folder;
   State state(32);
@@ -209,7 +233,8 @@ TEST_CASE("an edited state is refused, with or without checksums") {
   put_file(path, replaced(content, "\"step\": 3", "\"step\": 4"));
   CHECK_THROWS_WITH(checkpoint::read_checkpoint_state(saved), Contains("edited"));
   // What versions without checksums wrote.
-  const std::string old = content.substr(0, content.find(",\n  \"files\"")) + "\n}\n";
+  const std::string old =
+      replaced(content.substr(0, content.find(",\n  \"files\"")) + "\n}\n", "  \"format\": 2,\n", "");
   put_file(path, old);
   CHECK(checkpoint::read_checkpoint_state(saved).step == 3);
   CHECK_NOTHROW(checkpoint::load_training_state(saved, state.model.parameters()));

@@ -210,7 +210,7 @@ void set_element(LooseTensor& tensor, size_t element, float value) {
 // As versions without checksums wrote it.
 void forget_checksums(const std::string& checkpoint) {
   auto state = nlohmann::json::parse(read_file(checkpoint + "/state.json"));
-  for (const char* key : {"files", "checksum"}) state.erase(key);
+  for (const char* key : {"format", "files", "checksum"}) state.erase(key);
   write_file(checkpoint + "/state.json", state.dump(2) + "\n");
 }
 

@@ -37,6 +37,9 @@ using KeepState = std::function<void(const Tensor& whole, const Tensor& state)>;
 /// Errors:   InputError if there is none
 std::string find_checkpoint(const std::string& path);
 
+/// Errors: InputError if this process cannot open one of the files of a checkpoint folder
+void expect_readable(const std::string& folder);
+
 /// Holds all files of a checkpoint folder against their checksums. Errors: InputError that names the file and the
 /// place; one for a checkpoint without checksums
 void check_checkpoint(const std::string& folder, const std::vector<int>& pus = {});

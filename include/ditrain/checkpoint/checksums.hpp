@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ditrain/io/checksum.hpp"
+#include "ditrain/io/piece_file.hpp"
 #include "ditrain/io/safetensors.hpp"
 
 namespace ditrain::checkpoint {
@@ -28,39 +29,49 @@ struct CheckedFile {
 
 using CheckedFiles = std::map<std::string, CheckedFile>;  ///< by the file's name in the folder
 
-/// That of a file beside a state.json that has one of it. None: nothing is known of it. Errors: as
-/// read_checkpoint_state
+/// The checksums that the state.json beside a file of a checkpoint has for it. None: there is no such entry, or the
+/// file is not one of a checkpoint. Errors: as read_checkpoint_state
 std::optional<CheckedFile> checks_of(const std::string& path);
 
 /// Holds an open file against its checksums, a tensor at a time.
 class FileChecker {
  public:
-  /// Checks what lies before the tensors; both outlive the object. Errors: InputError as check
+  /// Checks what lies before the tensors, and that pieces and tensors fit; both outlive the object.
+  /// Errors: InputError as check
   FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected);
 
   /// The pieces of one tensor.
   std::pair<const CheckedPiece*, const CheckedPiece*> pieces_of(const io::TensorView& tensor) const;
-  /// f(first byte, bytes) sees the piece in order, in parts that fit into a cache, right after the sum has; then the
+  /// Whether the pieces of the tensor are single runs that follow each other.
+  bool in_order(const io::TensorView& tensor) const;
+  /// f(offset, data, bytes) sees the piece in order, in parts that fit into a cache, right after the sum has; then the
   /// sum is compared.
   /// Errors: InputError naming the file, the offset and, if there is one, the tensor
   template <class F>
   void check(const CheckedPiece& piece, const std::string& tensor, const F& f) const {
     constexpr uint64_t kInCache = uint64_t{256} << 10;
+    std::vector<std::byte> part(std::min(kInCache, piece.run));
     io::Checksum sum;
     for (uint64_t row = 0; row < piece.rows; ++row)
       for (uint64_t done = 0; done < piece.run; done += kInCache) {
         const uint64_t at = piece.offset + row * piece.stride + done, n = std::min(kInCache, piece.run - done);
-        sum.add(file_.data() + at, n);
-        f(at, n);
+        reader_.read(at, part.data(), n);
+        sum.add(part.data(), n);
+        f(at, part.data(), n);
       }
     if (sum.value() != piece.checksum) damaged(piece, tensor);
   }
 
  private:
   [[noreturn]] void damaged(const CheckedPiece& piece, const std::string& tensor) const;
+  void expect_fit(const io::TensorView& tensor) const;
   const io::SafetensorsFile& file_;
   const CheckedFile& expected_;
+  const io::PieceReader reader_;
 };
+
+/// Errors: InputError naming `where` unless the pieces lie in the file and are as many bytes as it has
+void expect_coverage(const CheckedFile& file, const std::string& where);
 
 /// Reads and checks all of a file, with the cores of `pus` (parallel::run_jobs). Errors: InputError as check
 void check_file(const std::string& path, const CheckedFile& expected, const std::vector<int>& pus = {});

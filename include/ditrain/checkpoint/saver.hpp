@@ -85,7 +85,7 @@ class CheckpointSaver {
   ops::Context& ctx_;
   const std::vector<io::SafetensorsLayout> layouts_;  // of the files with tensors
   Phase phase_ = Phase::kIdle;
-  int64_t step_ = 0;                // of the checkpoint that is being written
+  int64_t step_ = 0;  // of the checkpoint that is being written
   double update_waited_s_ = 0;
   std::unique_ptr<Commit> commit_;  // of it, on rank 0
   std::unique_ptr<Buffer> buffer_;  // from the first checkpoint on

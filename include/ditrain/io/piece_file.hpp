@@ -51,4 +51,21 @@ class PieceFile {
   int direct_ = -1;  // -1: not here
 };
 
+/// Reads stretches of a file, by several threads at once. Other than in a mapped file, what the disk cannot give is an
+/// error like any other.
+class PieceReader {
+ public:
+  /// Errors: InputError
+  explicit PieceReader(std::string path);
+  ~PieceReader();
+  PieceReader(const PieceReader&) = delete;
+  PieceReader& operator=(const PieceReader&) = delete;
+  /// Errors: InputError naming path, offset and reason, also where the file ends early
+  void read(uint64_t offset, void* to, size_t bytes) const;
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
 }  // namespace ditrain::io

@@ -28,7 +28,8 @@ nn::PassOptions pass_options(const config::Config& config);  ///< of a training 
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
 /// of them. `model` and `gradients`: those of a RunPlan, see plan_run.
-MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients);
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
+                       int ranks_on_node);
 
 std::string describe(const MemoryPlan& plan);
 
