@@ -50,6 +50,7 @@ config::CommandLine make_command_line() {
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
+       {"quick", "", "the shortest run that calls everything, to see that it works: its numbers mean nothing"},
        {"memory-gib", "X",
         "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
@@ -243,8 +244,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const bool leader = comm.rank() == 0;
   if (line.has("json") && leader) io::check_output_file(line.get_path("json"));
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
-  bench::Effort effort;
-  effort.repeats = line.get_int("repeats", 1, 1000);
+  bench::Effort effort = line.has("quick") ? bench::Effort::quick() : bench::Effort{};
+  if (line.has("repeats") || !line.has("quick")) effort.repeats = line.get_int("repeats", 1, 1000);
   const int64_t threads = line.has("threads") ? line.get_int("threads", 1, 4096) : 0;
   std::optional<bench::Harness> made;
   made.emplace(threads, effort, line.has("clusters") ? line.get_int("clusters", 1, 4096) : 0, &comm);
@@ -256,6 +257,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   bench::Harness& harness = *made;
   harness.note(fmt::format("{} cluster(s) of threads ({})", harness.placement().clusters,
                            harness.placement().plan.clusters_from));
+  if (line.has("quick")) harness.note("--quick: everything was called, but times and shares mean nothing");
   if (leader) std::fputs(kernels::dispatch_report().c_str(), stdout);
   std::fflush(stdout);
   if (leader)

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <thread>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
@@ -27,10 +26,10 @@ plan::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ran
   return plan::plan_placement(wanted, ranks ? *ranks : *alone);
 }
 
-double seconds_of(const std::function<void()>& call, int64_t calls) {
-  const double start = now_s();
+double seconds_of(const std::function<void()>& call, int64_t calls, const Effort& effort) {
+  const double start = effort.clock();
   for (int64_t i = 0; i < calls; ++i) call();
-  return (now_s() - start) / double(calls);
+  return (effort.clock() - start) / double(calls);
 }
 
 // One of those that take turns, with the seconds of its repeats.
@@ -40,9 +39,10 @@ struct Contender {
   int64_t calls = 1;  // of one repeat
   std::vector<double> seconds = {};
 
-  void warm_up(double repeat_s) {
-    double t = seconds_of(call, 1);
-    if (t < 10 * repeat_s) t = seconds_of(call, 1);  // the first call may have paid for page faults
+  void warm_up(const Effort& effort) {
+    const double repeat_s = effort.repeat_s;
+    double t = seconds_of(call, 1, effort);
+    if (t < 10 * repeat_s) t = seconds_of(call, 1, effort);  // the first call may have paid for page faults
     calls = std::clamp<int64_t>(int64_t(std::ceil(repeat_s / std::max(t, 1e-9))), 1, 1000000);
   }
 };
@@ -53,13 +53,13 @@ void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<d
 void take_turns(std::vector<Contender>& contenders, const Effort& effort, bool once) {
   const bool rivals = contenders.back().rival;
   for (Contender& c : contenders) {
-    if (!once) c.warm_up(effort.repeat_s);
+    if (!once) c.warm_up(effort);
     if (c.rival) pause(effort.settle_s);
   }
   for (int64_t i = 0; i < (once ? 1 : effort.repeats); ++i)
     for (Contender& c : contenders) {
-      if (rivals) seconds_of(c.call, 1);
-      c.seconds.push_back(seconds_of(c.call, c.calls));
+      if (rivals) c.call();
+      c.seconds.push_back(seconds_of(c.call, c.calls, effort));
       if (c.rival) pause(effort.settle_s);
     }
 }
@@ -168,10 +168,10 @@ Row Harness::measure(const Work& work) {
   DITRAIN_CHECK(work.flop > 0 || (work.limit && work.bytes > 0), "what limits " + work.name + "?");
   const auto doubtful = [&](const Row& row) { return row.drift > kMaxDrift || row.share > effort_.max_share; };
   if (!work.rivals.empty()) pause(effort_.settle_s);  // they may have been called already
-  const double start = now_s();
+  const double start = effort_.clock();
   Row best = attempt(work);
   for (int i = 1; i < effort_.max_attempts && doubtful(best) && !work.once; ++i) {
-    if (now_s() - start > effort_.patience_s) break;
+    if (effort_.clock() - start > effort_.patience_s) break;
     pause(10 * effort_.settle_s);  // two cores of a virtual machine may share one of the host for a while
     Row again = attempt(work);
     rate(best);
@@ -221,7 +221,7 @@ const Report& Harness::report() {
   stream({.writes = 1}, {p}, n);  // untouched pages would all be the same zeros
   const auto read = [&] { stream({.reads = 1}, {p}, n); };
   std::vector<double> seconds;
-  for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(seconds_of(read, 1));
+  for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(seconds_of(read, 1, effort_));
   report_.read_gb_s = 1e-9 * double(n) * sizeof(float) / quantile(seconds, 0);
   return report_;
 }

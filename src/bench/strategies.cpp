@@ -198,6 +198,8 @@ void StrategiesMeter::run(Contender& c, int64_t steps, bool for_memory) {
   if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
     options.environment.insert(options.environment.end(),
                                {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
+  // Ranks that end the run are gone already: Open MPI's mpirun would wait for them twice for a second.
+  options.environment.push_back("OMPI_MCA_odls_base_sigkill_timeout=0");
   Child child(command(c, out), options);
   std::vector<Step> done;
   while (int64_t(done.size()) < steps) {

@@ -64,16 +64,24 @@ void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {
 }  // namespace
 
 void gemm(const GemmArgs& g) {
+  // Rows of op(a) and columns of op(b), read once: each value is needed n or m times.
+  std::vector<double> a, b;
+  for (int64_t i = 0; i < g.m; ++i)
+    for (int64_t p = 0; p < g.k; ++p) a.push_back(a_at(g, i, p));
+  for (int64_t j = 0; j < g.n; ++j)
+    for (int64_t p = 0; p < g.k; ++p) b.push_back(b_at(g, p, j));
   for (int64_t i = 0; i < g.m; ++i) {
+    const double* row = a.data() + i * g.k;
     for (int64_t j = 0; j < g.n; ++j) {
+      const double* column = b.data() + j * g.k;
       double sum = g.accumulate ? double(element(g.c, g.c_type, i * g.ldc + j)) : 0.0;
-      for (int64_t p = 0; p < g.k; ++p) sum += a_at(g, i, p) * b_at(g, p, j);
+      for (int64_t p = 0; p < g.k; ++p) sum += row[p] * column[p];
       if (g.bias != nullptr) sum += double(g.bias[j]);
       finish(g, i, j, sum);
     }
     if (g.a_row_sums == nullptr) continue;
     double sum = double(g.a_row_sums[i]);
-    for (int64_t p = 0; p < g.k; ++p) sum += a_at(g, i, p);
+    for (int64_t p = 0; p < g.k; ++p) sum += row[p];
     g.a_row_sums[i] = static_cast<float>(sum);
   }
 }

@@ -189,14 +189,14 @@ std::vector<double> score_row(const Head<T>& head, int64_t t) {
 template <class T>
 void attention_forward_body(const Head<T>& head, T* out, T* lse) {
   for (int64_t t = 0; t < head.tokens; ++t) {
-    const std::vector<double> score = score_row(head, t);
-    const double highest = *std::max_element(score.begin(), score.end());
+    std::vector<double> p = score_row(head, t);
+    const double highest = *std::max_element(p.begin(), p.end());
     double total = 0;
-    for (double s : score) total += std::exp(s - highest);
+    for (double& score : p) total += score = std::exp(score - highest);
     for (int64_t d = 0; d < head.head_dim; ++d) {
       double sum = 0;
       for (int64_t s = 0; s < head.tokens; ++s) {
-        sum += std::exp(score[static_cast<size_t>(s)] - highest) * double(head.v[s * head.qkv_stride + d]);
+        sum += p[static_cast<size_t>(s)] * double(head.v[s * head.qkv_stride + d]);
       }
       out[t * head.out_stride + d] = static_cast<T>(sum / total);
     }

@@ -293,7 +293,7 @@ void Run::start_report() {
 
 // The highest of all measurements counts: other programs on the machine can only lower one.
 void Run::measure_peak() {
-  constexpr double kSeconds = 0.05;
+  constexpr double kSeconds = 0.02;
   std::vector<double> flops(size_t(team_.num_workers()));
   team_.run(
       [&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(peak_type_, kSeconds); });

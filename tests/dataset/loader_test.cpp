@@ -7,16 +7,19 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "dataset_fixture.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "support/threads.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
 using Catch::Contains;
+using test::others_sleep;
 
 namespace {
 
@@ -28,12 +31,14 @@ class Numbered final : public Dataset {
   explicit Numbered(int64_t size) : Dataset(Config{}, {2, 1, 1}) { size_ = num_classes_ = size; }
   std::string describe() const override { return "numbered"; }
   std::set<int64_t> broken;
-  double seconds_each = 0;
+  double seconds_each = 0;        // slow work; no test waits less for it
+  std::atomic<bool> gate = true;  // while it is shut, reads wait
   mutable std::atomic<int64_t> reads{0};
 
  private:
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
     ++reads;
+    gate.wait(false);
     if (seconds_each > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds_each));
     if (broken.contains(index)) throw InputError({.where = "numbered", .what = "sample " + std::to_string(index)});
     chw[0] = float(index), chw[1] = flip ? 1.0f : 0.0f;
@@ -158,9 +163,8 @@ TEST_CASE("the queue is bounded, and a loader whose queue is full goes at once")
   {
     Loader loader(data, EpochSampler(1000, kSeed), config);
     loader.next();
-    const double limit = now_s() + 20;
-    while (data.reads < 16 && now_s() < limit) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (data.reads < 16) std::this_thread::yield();
+    CHECK(others_sleep());    // both threads wait for room
     CHECK(data.reads == 16);  // one batch taken, three ready
     stop_s = -now_s();
   }
@@ -169,23 +173,25 @@ TEST_CASE("the queue is bounded, and a loader whose queue is full goes at once")
 
 TEST_CASE("a loader goes while its threads are in the middle of a batch") {
   Numbered data(1000);
-  data.seconds_each = 0.01;
-  LoaderConfig config = config_of(512, 0, 512);  // 5 seconds per batch with one thread
+  data.gate = false;
+  LoaderConfig config = config_of(512, 0, 512);
   config.threads = 2;
-  int64_t reads_at_stop = 0;
+  std::thread opener;
   {
     const Loader loader(data, EpochSampler(1000, kSeed), config);
-    const double limit = now_s() + 20;
-    while (data.reads < 2 && now_s() < limit) std::this_thread::yield();
-    reads_at_stop = data.reads;
+    while (data.reads < 2) std::this_thread::yield();
+    opener = std::thread([&data] {
+      others_sleep();  // this thread, which ends the loader, too
+      data.gate = true, data.gate.notify_all();
+    });
   }
-  CHECK(reads_at_stop >= 2);
-  CHECK(data.reads < 256);  // the rest of the batch is not read; the margin is for a busy machine
+  opener.join();
+  CHECK(data.reads == 2);  // the rest of the batch is not read
 }
 
 TEST_CASE("time blocked in next() is counted") {
   Numbered data(10);
-  data.seconds_each = 0.05;
+  data.seconds_each = 0.05;  // at least; a longer one is counted as well
   Loader loader(data, EpochSampler(10, kSeed), config_of(2, 0, 2));
   const double start = now_s();
   loader.next();

@@ -22,7 +22,7 @@ add_test(NAME "dist: the watchdog names a rank that stands still" COMMAND sh -c 
 foreach(timeout_s 5 8)
   add_test(NAME "dist: the watchdog does not name a rank that is about to end the run (${timeout_s} s)"
            COMMAND sh -c "${mpi_run} late ${timeout_s} 2>&1 | grep 'not arrived: rank 2 ([^;]*; try'")
-  list(APPEND mpi_tests "dist: the watchdog does not name a rank that is about to end the run (${timeout_s} s)")
+  list(APPEND mpi_sleepers "dist: the watchdog does not name a rank that is about to end the run (${timeout_s} s)")
 endforeach()
 
 add_library(mpi_of_fewer_threads MODULE ${CMAKE_CURRENT_LIST_DIR}/fewer_threads.cpp)
@@ -46,7 +46,9 @@ foreach(variable PMIX_RANK=0 PMI_RANK=0 PMI_SIZE=2 OMPI_COMM_WORLD_SIZE=1)
 endforeach()
 add_test(NAME "dist: an srun that MPI does understand is not refused" COMMAND sh -c "SLURM_STEP_NUM_TASKS=3 ${mpi_run} all 3")
 list(APPEND mpi_tests "dist: an srun that MPI does understand is not refused")
-list(APPEND mpi_tests "dist: abort ends ranks that wait" "dist: the watchdog names a rank that does not come"
-     "dist: the watchdog names a rank that stands still" "dist: a launcher of another MPI is refused")
+list(APPEND mpi_tests "dist: abort ends ranks that wait" "dist: a launcher of another MPI is refused")
+list(APPEND mpi_sleepers "dist: the watchdog names a rank that does not come" "dist: the watchdog names a rank that stands still")
 
 set_tests_properties(${mpi_tests} PROPERTIES ENVIRONMENT "${mpi_test_environment}" TIMEOUT 120 PROCESSORS 2)
+# Their ranks wait for seconds: other tests may run meanwhile.
+set_tests_properties(${mpi_sleepers} PROPERTIES ENVIRONMENT "${mpi_test_environment}" TIMEOUT 120)

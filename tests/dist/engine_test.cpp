@@ -316,10 +316,15 @@ TEST_CASE("what backward hides is not exposed") {
   std::vector<double> waited_s(2);
   run_ranks(world, [&](ThreadCommunicator& comm) {
     NodeMemory arena(comm, 20000 * sizeof(float));
-    Engine engine(comm, arena, {.link = LinkModel{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2}});  // 50 ms per bucket
+    const LinkModel link{.gbit_s = 0.0032, .latency_us = 0, .hosts = 2};  // 50 ms per bucket
+    Engine engine(comm, arena, {.hierarchical = false, .link = link});
     GradientBuckets buckets(engine, own_floats(arena), {20000, 5000});
     buckets.mark_ready(10000, 20000);
-    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // backward goes on; two buckets arrive
+    const auto is_under_way = [&] {
+      const std::lock_guard lock(world.mutex);
+      return world.sums.contains(0) && !world.sums[0][size_t(comm.rank())].empty();
+    };
+    while (!is_under_way()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // backward goes on
     buckets.mark_ready(0, 10000);
     const double start = now_s();
     buckets.finish();

@@ -332,7 +332,7 @@ void check_messages(Communicator& comm) {
   const int last = comm.world_size() - 1;
   comm.barrier();
   if (comm.rank() == last && stopped) raise(SIGSTOP);
-  if (comm.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(50));
+  if (comm.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(50));  // until the others end the job
   comm.set_timeout(0.5);
   const std::string name = std::to_string(last) + " (" + comm.host(last) + ")";
   const std::string expected = (stopped ? "no answer at all: rank " : "not arrived: rank ") + name;
@@ -347,9 +347,10 @@ void check_messages(Communicator& comm) {
   if (!named) fmt::print(stderr, "rank {}: FAILED: expected '{}' in '{}'\n", comm.rank(), expected, got);
   if (comm.rank() == 0) {
     fmt::print("{}\n", got);
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // for the others to fail first
+    // A rank that gives up before rank 0 has spoken would fail in this time; nothing can be waited for.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   } else if (named) {
-    std::this_thread::sleep_for(std::chrono::seconds(50));
+    std::this_thread::sleep_for(std::chrono::seconds(50));  // until rank 0 ends the job
   }
   comm.abort(named ? 75 : 1);
 }
@@ -359,12 +360,13 @@ void check_messages(Communicator& comm) {
 int give_up_one_after_the_other(Communicator& comm, int timeout_of_rank_0_s) {
   struct Slow {
     int seconds;
+    // Much memory to free, say: what the case is about.
     ~Slow() { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
   };
   const auto part = comm.split(0, 0);
   const Slow slow{comm.rank() == 1 ? 4 : 0};
   comm.barrier();
-  if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(50));
+  if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(50));  // until rank 0 ends the job
   part->set_timeout(comm.rank() == 0 ? timeout_of_rank_0_s : 0.5);
   part->barrier();
   return 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
+#include <memory>
 
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "run.hpp"
@@ -45,46 +47,79 @@ void write_cluster(const std::string& folder, int threads_per_core) {
 
 }  // namespace
 
+namespace {
+
+// A job of one of the scripts in a folder of its own.
+struct Job {
+  std::string name;
+  int threads_per_core;
+  TemporaryFolder scratch = {};
+  std::string out = scratch / "run", log = scratch / "launcher.log", batch = script("slurm/" + name + ".sbatch");
+  Args command = {};
+  RunOptions options = {};
+  std::unique_ptr<Process> process = {};
+
+  Job(const std::string& script_name, int threads) : name(script_name), threads_per_core(threads) {
+    write_cluster(scratch / "bin", threads_per_core);
+    Args ditrain = tiny_ditrain(out, kForEver);
+    options.environment = {"DITRAIN=" + ditrain.front(), "LAUNCHER_LOG=" + log,   "SLURM_JOB_ID=4711", "SLURM_NTASKS=8",
+                           "SLURM_NTASKS_PER_NODE=4",    "SLURM_CPUS_PER_TASK=38"};
+    ditrain.erase(ditrain.begin());
+    command = Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch} + ditrain;
+  }
+  void start(const Args& more = {}) { process = std::make_unique<Process>(command + more, options); }
+};
+
+}  // namespace
+
+// The jobs run side by side, since most of their time is mpirun's.
 TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job that is queued again") {
-  const auto [name, threads_per_core] = GENERATE(table<std::string, int>(
-      {{"one_node", 1}, {"many_nodes", 2}, {"many_nodes_mpirun", 1}, {"many_nodes_mpirun", 2}}));
-  CAPTURE(name, threads_per_core);
-  const TemporaryFolder scratch;
-  const std::string out = scratch / "run", log = scratch / "launcher.log";
-  write_cluster(scratch / "bin", threads_per_core);
-  Args ditrain = tiny_ditrain(out, kForEver);
-  const RunOptions options{.environment = {"DITRAIN=" + ditrain.front(), "LAUNCHER_LOG=" + log, "SLURM_JOB_ID=4711",
-                                           "SLURM_NTASKS=8", "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=38"}};
-  ditrain.erase(ditrain.begin());
-  const std::string batch = script("slurm/" + name + ".sbatch");
-  const Args command = Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch} + ditrain;
-  Process process(command, options);
-  REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
-  // Slurm signals the ranks, or (B:) the script.
-  const bool to_script = sbatch_value(read_file(batch), "--signal").starts_with("B:");
-  CHECK(to_script == (name == "many_nodes_mpirun"));
-  const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
-  REQUIRE((ranks[0] > 0 && ranks[1] > 0));
-  if (to_script)
-    process.send(SIGUSR2);
-  else
-    for (const pid_t rank : ranks) kill(rank, SIGUSR2);
-  const Result result = process.wait();
-  REQUIRE_EXIT(result, 75);
-  CHECK_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
-  const std::string said = read_file(log);
-  CHECK_THAT(said, Contains("scontrol requeue 4711"));
-  const std::string cores = std::to_string(38 / threads_per_core);  // of 38 hardware threads
-  CHECK_THAT(said,
-             Contains(to_script ? "-np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core" : "--cpus-per-task=38"));
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (const auto& [name, threads] :
+       {std::pair{"one_node", 1}, {"many_nodes", 2}, {"many_nodes_mpirun", 1}, {"many_nodes_mpirun", 2}})
+    jobs.push_back(std::make_unique<Job>(name, threads));
+  for (const auto& job : jobs) job->start();
+  for (const auto& job : jobs) {
+    CAPTURE(job->name, job->threads_per_core);
+    REQUIRE(wait_until([&] { return read_metrics(job->out).size() > 3 || !job->process->running(); }));
+    // Slurm signals the ranks, or (B:) the script.
+    const bool to_script = sbatch_value(read_file(job->batch), "--signal").starts_with("B:");
+    CHECK(to_script == (job->name == "many_nodes_mpirun"));
+    const pid_t ranks[] = {process_of_rank(0, job->out), process_of_rank(1, job->out)};
+    REQUIRE((ranks[0] > 0 && ranks[1] > 0));
+    if (to_script)
+      job->process->send(SIGUSR2);
+    else
+      for (const pid_t rank : ranks) kill(rank, SIGUSR2);
+  }
+  std::map<const Job*, int64_t> steps;
+  for (const auto& job : jobs) {
+    CAPTURE(job->name, job->threads_per_core);
+    const Result result = job->process->wait();
+    REQUIRE_EXIT(result, 75);
+    CHECK_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
+    const std::string said = read_file(job->log);
+    CHECK_THAT(said, Contains("scontrol requeue 4711"));
+    const std::string cores = std::to_string(38 / job->threads_per_core);  // of 38 hardware threads
+    CHECK_THAT(said,
+               Contains(job->name == "many_nodes_mpirun" ? "-np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core"
+                                                         : "--cpus-per-task=38"));
+    steps[job.get()] = ditrain::io::list_checkpoints(job->out + "/checkpoints").back() + 2;
+  }
 
   // The job that was queued again goes on, and one that fails is not queued.
-  const int64_t step = ditrain::io::list_checkpoints(out + "/checkpoints").back();
-  const Args to_the_end = sets({"train.steps=" + std::to_string(step + 2)});
-  REQUIRE_EXIT(run(command + to_the_end, options), 0);
-  REQUIRE(steps_are_complete(read_metrics(out), step + 2));
-  REQUIRE_EXIT(run(command + sets({"train.stepz=1"}), options), 2);
-  CHECK(read_file(log).find("requeue") == read_file(log).rfind("requeue"));
+  for (const auto& job : jobs) job->start(sets({"train.steps=" + std::to_string(steps[job.get()])}));
+  for (const auto& job : jobs) {
+    CAPTURE(job->name, job->threads_per_core);
+    REQUIRE_EXIT(job->process->wait(), 0);
+    REQUIRE(steps_are_complete(read_metrics(job->out), steps[job.get()]));
+  }
+  for (const auto& job : jobs) job->start(sets({"train.stepz=1"}));
+  for (const auto& job : jobs) {
+    CAPTURE(job->name, job->threads_per_core);
+    REQUIRE_EXIT(job->process->wait(), 2);
+    CHECK(read_file(job->log).find("requeue") == read_file(job->log).rfind("requeue"));
+  }
 }
 
 TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for such nodes") {

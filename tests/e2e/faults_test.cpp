@@ -80,8 +80,7 @@ bool has_ended(pid_t process) {
   return name_ends == stat.npos || stat.compare(name_ends, 3, ") Z") == 0;
 }
 
-void require_refused(const Args& command, const std::string& out, const std::vector<std::string>& texts) {
-  const Result result = run(command);
+void require_refused(const Result& result, const std::string& out, const std::vector<std::string>& texts) {
   REQUIRE_EXIT(result, 2);
   INFO(result.text());
   for (const std::string& text : texts) CHECK_THAT(result.err, Contains(text));
@@ -161,7 +160,7 @@ TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from t
 TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog of the others names it") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=4"})), {"--enable-recovery"}));
+  Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"})), {"--enable-recovery"}));
   const Result result = kill_rank_1(process, out, [&] { return read_metrics(out).size() > 3; });
   INFO(result.text());
   CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));  // mpirun returns 0 then
@@ -171,19 +170,21 @@ TEST_CASE("ranks of another build, config, instruction set or command line are r
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args plain = Args{"-np", "1"} + tiny_ditrain(out, 2);
-  const auto refused = [&](const Args& other, const std::vector<std::string>& texts) {
-    require_refused(two_programs(plain, other), out, texts);
-  };
-  refused(Args{"-np", "1"} + tiny_ditrain(out, 2, sets({"train.global_batch=16"})),
-          {"[ranks] rank 1 (", "does not have the config of rank 0 (", "global_batch: 16", "global_batch: 8"});
-  refused(Args{"-np", "1"} + tiny_ditrain(out, 2, {"--trace"}), {"the command line of rank 0", "--trace"});
   Args another_build = tiny_ditrain(out, 2);
   fs::copy_file(another_build.front(), scratch / "ditrain");
   another_build.front() = scratch / "ditrain";
   std::ofstream(another_build.front(), std::ios::app) << '\n';
-  refused(Args{"-np", "1"} + another_build, {"does not have the program file of rank 0 (", "bytes with checksum"});
-  refused(rank_with_environment("DITRAIN_ISA=baseline", tiny_ditrain(out, 2)),
-          {"the instruction set of rank 0", "got baseline", "mpirun -x DITRAIN_ISA"});
+  const std::vector<std::pair<Args, std::vector<std::string>>> others = {
+      {Args{"-np", "1"} + tiny_ditrain(out, 2, sets({"train.global_batch=16"})),
+       {"[ranks] rank 1 (", "does not have the config of rank 0 (", "global_batch: 16", "global_batch: 8"}},
+      {Args{"-np", "1"} + tiny_ditrain(out, 2, {"--trace"}), {"the command line of rank 0", "--trace"}},
+      {Args{"-np", "1"} + another_build, {"does not have the program file of rank 0 (", "bytes with checksum"}},
+      {rank_with_environment("DITRAIN_ISA=baseline", tiny_ditrain(out, 2)),
+       {"the instruction set of rank 0", "got baseline", "mpirun -x DITRAIN_ISA"}}};
+  std::vector<Args> commands;
+  for (const auto& [other, texts] : others) commands.push_back(two_programs(plain, other));
+  const std::vector<Result> results = run_side_by_side(commands);
+  for (size_t i = 0; i < results.size(); ++i) require_refused(results[i], out, others[i].second);
 }
 
 TEST_CASE(
@@ -196,7 +197,7 @@ TEST_CASE(
   };
   const auto refused = [&](const Args& first, const Args& second, const std::vector<std::string>& texts) {
     CAPTURE(second);
-    require_refused(two_programs(rank(first), rank(second)), out, texts);
+    require_refused(run(two_programs(rank(first), rank(second))), out, texts);
   };
   const Args plain = {"--checkpoint", trained, "--num", "4", "--seed", "1"};
   refused(plain, {"--checkpoint", trained, "--num", "4", "--seed", "2"},
@@ -212,9 +213,10 @@ TEST_CASE(
   // The same words, but other files: a file system that is not shared.
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "other/run", 2, sets({"model.hidden_size=48"}))), 0);
   const Args relative = {"--checkpoint", "run", "--num", "4", "--seed", "1"};
-  require_refused(
-      two_programs(Args{"-wdir", scratch.path()} + rank(relative), Args{"-wdir", scratch / "other"} + rank(relative)),
-      out, {"the config of the checkpoint of rank 0", "hidden_size: 48", "expected   hidden_size: 32"});
+  const Args elsewhere =
+      two_programs(Args{"-wdir", scratch.path()} + rank(relative), Args{"-wdir", scratch / "other"} + rank(relative));
+  require_refused(run(elsewhere), out,
+                  {"the config of the checkpoint of rank 0", "hidden_size: 48", "expected   hidden_size: 32"});
 
   const Result other_threads = run(two_programs(rank(plain), rank(plain + Args{"--threads", "1"})));
   REQUIRE_EXIT(other_threads, 0);

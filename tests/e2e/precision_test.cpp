@@ -175,7 +175,7 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
   const std::string file = scratch / "config/tuning.json", other = scratch / "other.json";
   const RunOptions here{.environment = {"DITRAIN_TUNING=" + file}};
   const Result tuned =
-      run(program("ditbench", {"tune", "--model", "S", "--batch", "1", "--repeats", "1", "--threads", "2"}), here);
+      run(program("ditbench", {"tune", "--model", "S", "--batch", "1", "--quick", "--threads", "2"}), here);
   REQUIRE_EXIT(tuned, 0);
   CHECK_THAT(tuned.out, Contains("fastest: blocks ") &&
                             Contains("written to " + file + ": ditrain takes it from there (kernels.tuned: auto)"));

@@ -1,9 +1,9 @@
 // The guides (README.md and the README.md of some folders) say what is true. Every line of their sh blocks that starts
 // one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run and DIR a folder of images;
-// scripts are there and parse; links and names of files lead somewhere. To keep it short, flags are added: for ditrain
-// --set train.steps=2 --set sample.every_steps=0, for ditbench --repeats 1 --threads 2 (tune: --batch 1), for mpirun
-// --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and read in
-// the scratch folder.
+// scripts are there and parse; links and names of files lead somewhere. To keep it short, lines are changed: ditrain
+// gets --set train.steps=2 --set sample.every_steps=0, ditbench --quick --threads 2 (1 under mpirun), one image per rank
+// and, for comm, a small model, mpirun --oversubscribe. Two hosts are left out where the system allows no namespaces. A
+// tuning file is written and read in the scratch folder.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -75,14 +75,17 @@ std::string as_run_here(std::string line) {
   const size_t name = at + folder.size();
   const std::string program_name = line.substr(name, line.find(' ', name) - name);
   replace_word(line, at, std::string(DITRAIN_PROGRAM_DIR) + "/" + program_name);
-  if (line.starts_with("mpirun ")) {
+  const bool under_mpirun = line.starts_with("mpirun ");
+  if (under_mpirun) {
     replace_word(line, 0, DITRAIN_MPIRUN);
     replace(line, " -np ", " --oversubscribe -np ");
   }
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
   if (program_name == "ditrain") line += " --set train.steps=2 --set sample.every_steps=0";
-  if (program_name == "ditbench") line += " --repeats 1 --threads 2";
+  if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
+  replace(line, "--batch 4", "--batch 1");
+  replace(line, " comm --model S", " comm --model custom --set model.hidden_size=32 --set model.num_heads=2");
   if (line.find(" tune ") != line.npos) line += " --batch 1";
   return line;
 }

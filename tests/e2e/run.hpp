@@ -68,6 +68,9 @@ class Process {
 };
 
 Result run(const Args& command, const RunOptions& options = {});
+/// The results of commands that run at the same time: for those that mostly wait, as mpirun does for a second after an
+/// error.
+std::vector<Result> run_side_by_side(const std::vector<Args>& commands, const RunOptions& options = {});
 
 /// More steps than any test waits for.
 inline constexpr int64_t kForEver = 1000000;

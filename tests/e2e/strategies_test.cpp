@@ -98,16 +98,26 @@ TEST_CASE("strategies: a checkpoint that cannot be written ends all ranks that s
 
 TEST_CASE("strategies: what does not fit together is refused") {
   const TemporaryFolder scratch;
-  const auto refused = [&](int ranks, const std::vector<std::string>& settings, const std::string& text) {
-    const Args command = tiny(scratch / "run", 2, settings);
-    const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
-    REQUIRE_EXIT(result, 2);
-    CHECK_THAT(result.err, Contains("ditrain: error: [config]") && Contains(text));
+  struct Row {
+    int ranks;
+    std::vector<std::string> settings;
+    const char* text;
   };
-  refused(1, {"parallel.strategy=dp", "parallel.clusters=2"}, "one cluster per rank");
-  refused(2, {"parallel.strategy=dp_tp", "sample.every_steps=1"}, "pictures and validation");
-  refused(3, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, "groups that share a replica");
-  refused(3, {"parallel.strategy=dp_tp"}, "do not divide over the ranks that share a replica");
+  const std::vector<Row> rows = {
+      {1, {"parallel.strategy=dp", "parallel.clusters=2"}, "one cluster per rank"},
+      {2, {"parallel.strategy=dp_tp", "sample.every_steps=1"}, "pictures and validation"},
+      {3, {"parallel.strategy=dp_tp", "parallel.tensor_ranks=2"}, "groups that share a replica"},
+      {3, {"parallel.strategy=dp_tp"}, "do not divide over the ranks that share a replica"}};
+  std::vector<Args> commands;
+  for (const Row& row : rows) {
+    const Args command = tiny(scratch / "run", 2, row.settings);
+    commands.push_back(row.ranks == 1 ? command : mpirun(row.ranks, command));
+  }
+  const std::vector<Result> results = run_side_by_side(commands);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    REQUIRE_EXIT(results[i], 2);
+    CHECK_THAT(results[i].err, Contains("ditrain: error: [config]") && Contains(rows[i].text));
+  }
 }
 
 TEST_CASE("strategies: a dry run tells what a rank shares") {

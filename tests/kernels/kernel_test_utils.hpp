@@ -52,7 +52,8 @@ inline std::vector<const ElementwiseKernels*> usable_elementwise() { return usab
 inline std::vector<float> random_values(int64_t n, uint64_t salt, float magnitude = 1) {
   const RandomKey key(7, Stream::kTest, salt);
   std::vector<float> x(static_cast<size_t>(n));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = magnitude * (2 * key.uniform(i) - 1);
+  key.fill_uniform(x.data(), n);
+  for (float& v : x) v = magnitude * (2 * v - 1);
   return x;
 }
 

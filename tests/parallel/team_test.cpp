@@ -2,19 +2,19 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <functional>
 #include <numeric>
 #include <set>
 #include <stdexcept>
-#include <thread>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "ditrain/platform/affinity.hpp"
+#include "support/threads.hpp"
 
 using namespace ditrain;
 using namespace ditrain::parallel;
+using test::others_sleep;
 
 TEST_CASE("every worker runs once and knows who it is") {
   const int num_workers = GENERATE(1, 2, 3, 8);
@@ -116,17 +116,18 @@ TEST_CASE("clusters may differ in size") {
 
 TEST_CASE("sleeping workers wake up") {
   Team team({.num_workers = 3, .spin_pauses = 0});
-  std::atomic<int> calls{0};
+  std::atomic<int> calls{0}, asleep{0};
   for (int run = 0; run < 3; ++run) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // everyone sleeps at the fork
+    CHECK(others_sleep());  // at the fork
     team.run([&](const Worker& w) {
-      if (w.worker == run) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the others at barrier and join
+      if (w.worker == run) asleep += others_sleep();  // at the barrier
       team.barrier(w);
-      if (w.worker == 2 - run) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (w.worker == 2 - run) asleep += others_sleep();  // at the join
       ++calls;
     });
   }
   CHECK(calls == 9);
+  CHECK(asleep == 6);
 }
 
 TEST_CASE("the exception of the lowest worker comes out and the team still works") {

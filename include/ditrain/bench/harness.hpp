@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/bench/report.hpp"
 #include "ditrain/config/config.hpp"
@@ -33,6 +34,7 @@ struct Effort {
   double max_share = 1.02;  ///< more cannot be: the peak was not measured right
   double settle_s = 0.05;   ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
   bool cold_arrays = true;  ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
+  double (*clock)() = now_s;  ///< by which calls are timed, in seconds; tests have one of their own
 
   /// The shortest run that still calls everything: for tests.
   static Effort quick();
