@@ -324,7 +324,9 @@ TEST_CASE("what backward hides is not exposed") {
       const std::lock_guard lock(world.mutex);
       return world.sums.contains(0) && !world.sums[0][size_t(comm.rank())].empty();
     };
-    while (!is_under_way()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // backward goes on
+    while (!is_under_way()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // Backward goes on, for at least so long that waking up after each bucket takes less.
+    std::this_thread::sleep_for(std::chrono::milliseconds(90));
     buckets.mark_ready(0, 10000);
     const double start = now_s();
     buckets.finish();
