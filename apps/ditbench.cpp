@@ -15,6 +15,7 @@
 #include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
+#include "ditrain/bench/memory.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
 #include "ditrain/bench/step.hpp"
@@ -37,7 +38,7 @@ config::CommandLine make_command_line() {
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
         "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
-        "strategies S)"},
+        "memory, strategies S)"},
        {"batch", "N,...",
         "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, clusters, strategies "
         "16)"},
@@ -49,6 +50,7 @@ config::CommandLine make_command_line() {
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
+       {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
        {"quick", "", "the shortest run that calls everything, to see that it works: its numbers mean nothing"},
        {"memory-gib", "X",
@@ -73,6 +75,10 @@ config::CommandLine make_command_line() {
       "          with --model: whole steps without communication, with it, without overlap (--batch: images per "
       "rank;\n"
       "          --set dist.simulate_link=...), and what watchdog, trace and checksum cost\n"
+      "  memory  bandwidth and latency of the slow tiers; steps with memory.automem off, paper and planned in turn, "
+      "in\n"
+      "          fast tiers of several sizes (--set memory.simulate_bulk=... for a slower bulk tier,\n"
+      "          --set memory.disk_gib=N for the disk)\n"
       "  strategies  the same cores as one process whose clusters share everything (cftp), as one process per "
       "cluster,\n"
       "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds\n"
@@ -211,13 +217,37 @@ void run_strategies(const config::CommandLine& line, bench::Harness& harness, di
   bench::bench_strategies(harness, bench);
 }
 
+std::vector<double> shares(const std::string& list) {
+  std::vector<double> values;
+  std::istringstream in(list + ",");
+  for (std::string text; std::getline(in, text, ',');) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1))
+      throw InputError({.where = "command line",
+                        .what = "--fast: bad value",
+                        .got = "'" + list + "'",
+                        .expected = "shares above 0 and up to 1, separated by commas"});
+    values.push_back(value);
+  }
+  return values;
+}
+
+void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  bench::MemoryBench bench{.precision = precision(line), .sets = sets_of(line), .once = line.has("quick")};
+  if (line.has("model")) bench.model = line.get("model");
+  if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
+  if (line.has("fast")) bench.fast_shares = shares(line.get("fast"));
+  bench::bench_memory(harness, bench);
+}
+
 struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
-constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies}};
+constexpr Bench kBenches[] = {{"gemm", run_gemm},         {"ops", run_ops},       {"step", run_step},
+                              {"clusters", run_clusters}, {"ladder", run_ladder}, {"tune", run_tune},
+                              {"comm", run_comm},         {"memory", run_memory}, {"strategies", run_strategies}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

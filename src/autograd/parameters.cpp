@@ -48,18 +48,55 @@ void ParameterStore::lay_out(const std::vector<Parameter*>& order) {
   DITRAIN_CHECK(int64_t(order.size()) == trainable, "an order of the arenas that lacks parameters");
 }
 
-void ParameterStore::allocate(For purpose, DType products, memory::Allocator& home, memory::Allocator* gradients,
-                              int64_t state_elements) {
-  values = Tensor({arena_size_}, DType::kF32, home);
-  if (purpose == For::kTraining) {
-    grads = Tensor({arena_size_}, DType::kF32, gradients != nullptr ? *gradients : home);
-    for (Tensor* state : {&exp_avg, &exp_avg_sq, &ema})
-      *state = Tensor({state_elements < 0 ? arena_size_ : state_elements}, DType::kF32, home);
+std::vector<const Parameter*> ParameterStore::in_arena() const {
+  std::vector<const Parameter*> order;
+  for (const Parameter& p : parameters_)
+    if (p.trainable) order.push_back(&p);
+  std::sort(order.begin(), order.end(),
+            [](const Parameter* a, const Parameter* b) { return a->slice.begin < b->slice.begin; });
+  return order;
+}
+
+std::vector<ArenaSlice> ParameterStore::segments() const {
+  std::vector<ArenaSlice> segments;
+  bool open = false;  // the last one takes more vectors
+  for (const Parameter* p : in_arena()) {
+    const bool vector = p->shape.size() == 1;
+    if (vector && open)
+      segments.back().end = p->slice.end;
+    else
+      segments.push_back(p->slice);
+    open = vector;
   }
-  if (products == DType::kBF16) values_bf16 = Tensor({arena_size_}, DType::kBF16, home);
+  return segments;
+}
+
+Tensor ParameterStore::make_arena(const std::string& name, DType dtype, const Homes& homes) const {
+  if (homes.segments == nullptr) return Tensor({arena_size_}, dtype, *homes.home);
+  std::vector<std::shared_ptr<Storage>> parts;
+  for (const ArenaSlice& slice : segments())
+    parts.push_back(homes.segments->make(name + " of " + at(slice.begin).name,
+                                         size_t(slice.end - slice.begin) * dtype_bytes(dtype)));
+  return Tensor({arena_size_}, dtype, std::make_shared<Storage>(std::move(parts)));
+}
+
+Tensor ParameterStore::make_state(const std::string& name, const Homes& homes) const {
+  if (homes.state_elements < 0) return make_arena(name, DType::kF32, homes);
+  return Tensor({homes.state_elements}, DType::kF32, *homes.home);
+}
+
+void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
+  values = make_arena("weights", DType::kF32, homes);
+  if (purpose == For::kTraining) {
+    grads = Tensor({arena_size_}, DType::kF32, homes.gradients != nullptr ? *homes.gradients : *homes.home);
+    exp_avg = make_state("first moments", homes);
+    exp_avg_sq = make_state("second moments", homes);
+    ema = make_state("ema", homes);
+  }
+  if (products == DType::kBF16) values_bf16 = make_arena("bf16 weights", DType::kBF16, homes);
   for (Parameter& p : parameters_) {
     if (p.trainable && products == DType::kBF16) p.value_bf16 = view(values_bf16, p);
-    p.value = p.trainable ? view(values, p) : Tensor(p.shape, DType::kF32, home);
+    p.value = p.trainable ? view(values, p) : Tensor(p.shape, DType::kF32, *homes.home);
     if (p.trainable && purpose == For::kTraining) p.grad = view(grads, p);
   }
 }

@@ -1,6 +1,7 @@
 #include "ditrain/autograd/tape.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "ditrain/base/error.hpp"
 
@@ -36,8 +37,10 @@ ActivationRef Tape::temporary(const std::string& name, Shape shape, DType dtype)
   return slot;
 }
 
-void Tape::allocate(memory::Allocator& home) {
-  for (const ActivationRef& a : kept_) a->tensor = Tensor(a->shape, a->dtype, home);
+void Tape::allocate(memory::Allocator& home, StorageSource* kept) {
+  for (const ActivationRef& a : kept_)
+    a->tensor = kept != nullptr ? Tensor(a->shape, a->dtype, kept->make(a->name, a->bytes()))
+                                : Tensor(a->shape, a->dtype, home);
   for (const auto& [name, a] : temporaries_) a->tensor = Tensor(a->shape, a->dtype, home);
 }
 
@@ -70,18 +73,25 @@ size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
   const int64_t samples = nodes_[first]->samples();
   size_t end = first + 1;
   while (samples > 0 && end < nodes_.size() && nodes_[end]->samples() == samples) ++end;
-  const auto run = [&](bool leads, const auto& compute) {
+  const int clusters = samples > 0 ? ctx.clusters_over_samples(samples) : 1;
+  const bool enters = hooks_.contains(HookPoint::kEnterForward);
+  std::vector<std::atomic<int>> left(end - first);
+  const auto run = [&](ops::Context& part, const auto& compute) {
+    const bool leads = part.leads(), leads_cluster = part.leads_cluster();
     for (size_t i = first; i < end; ++i) {
+      if (leads_cluster) call_hooks(HookPoint::kEnterForward, *nodes_[i]);
+      if (enters) part.meet_cluster();
       if (leads) call_hooks(HookPoint::kPreForward, *nodes_[i]);
       compute(*nodes_[i]);
       if (leads) call_hooks(HookPoint::kPostForward, *nodes_[i]);
+      if (leads_cluster && ++left[i - first] == clusters) call_hooks(HookPoint::kLeaveForward, *nodes_[i]);
     }
   };
   if (samples == 0)
-    run(true, [&](Node& node) { node.forward(ctx); });
+    run(ctx, [&](Node& node) { node.forward(ctx); });
   else
     ctx.over_samples(samples, [&](ops::Context& part, const parallel::Range& some) {
-      run(part.leads(), [&](Node& node) { node.forward_of(part, some); });
+      run(part, [&](Node& node) { node.forward_of(part, some); });
     });
   for (size_t i = first; i < end; ++i)
     for (const ActivationRef& a : nodes_[i]->recomputed_) a->written_by = nodes_[i].get();

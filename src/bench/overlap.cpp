@@ -68,7 +68,7 @@ class Meter {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
-                                 memory::system_memory(), &*memory_);
+                                 {.gradients = &*memory_});
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     none_.allocate();

@@ -64,7 +64,7 @@ class ExactReader {
     const io::TensorView& view = file_.tensor(name);
     if (view.shape != parameter.full_shape)
       bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(parameter.full_shape));
-    wanted_.push_back({&view, &parameter, std::make_shared<Pin<float>>(to)});
+    wanted_.push_back({&view, &parameter, to});
     names_.insert(name);
   }
   void read(const std::vector<int>& pus) {
@@ -84,7 +84,7 @@ class ExactReader {
   struct Wanted {
     const io::TensorView* view;
     const Parameter* parameter;
-    std::shared_ptr<Pin<float>> to;
+    Tensor to;
   };
   using Job = std::function<void()>;
 
@@ -106,17 +106,19 @@ class ExactReader {
   // Bytes of an f32 tensor, which the checker has just read.
   void take(const Wanted& w, uint64_t offset, const std::byte* data, uint64_t bytes) const {
     const auto first = int64_t((offset - w.view->offset) / sizeof(float));
-    float* to = w.to->get() + first;
+    const Pin<float> pin(w.to);
+    float* to = pin.get() + first;
     std::memcpy(to, data, bytes);
     expect_finite(w, to, first, int64_t(bytes / sizeof(float)));
   }
   void read_whole(const Wanted& w) const {
     std::vector<float> full;
-    float* to = w.to->get();
+    const Pin<float> pin(w.to);
+    float* to = pin.get();
     if (!w.parameter->part.whole()) full.resize(size_t(w.view->num_elements())), to = full.data();
     io::read_f32(*w.view, to);
     expect_finite(w, to, 0, w.view->num_elements());
-    if (!full.empty()) w.parameter->part.take(to, w.to->get());
+    if (!full.empty()) w.parameter->part.take(to, pin.get());
   }
   void expect_finite(const Wanted& w, const float* x, int64_t first, int64_t n) const {
     for (int64_t i = 0; i < n; ++i)

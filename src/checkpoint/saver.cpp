@@ -131,9 +131,9 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
     }
   for (std::string& text : begun) text = dist::broadcast_text(comm_, text);
   if (!begun[1].empty()) return end(begun[1]);
-  pins_ = std::make_unique<StatePins>(parameters_);
   if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
-  writer_ = std::make_unique<StateWriter>(begun[0], pins_->pieces(layouts_, setup_.mine), buffer_->span(), setup_.pus);
+  writer_ = std::make_unique<StateWriter>(begun[0], state_pieces(parameters_, layouts_, setup_.mine), buffer_->span(),
+                                          setup_.pus);
   return std::nullopt;
 }
 
@@ -145,7 +145,7 @@ bool CheckpointSaver::waits() const {
 std::optional<SaveOutcome> CheckpointSaver::advance() {
   if (phase_ == Phase::kWriting) {
     const std::vector<std::string> reports = comm_.gather_strings(report_of(*writer_));
-    writer_.reset(), pins_.reset();
+    writer_.reset();
     phase_ = Phase::kCommitting;
     if (!commit_) return std::nullopt;
     for (const std::string& report : reports) commit_->add(report);

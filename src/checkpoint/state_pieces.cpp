@@ -34,38 +34,30 @@ std::vector<io::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
   return {layout, layout, io::lay_out_safetensors(std::move(moments))};
 }
 
+namespace {
+
 // Where the elements of a parameter are found: in a whole arena, or among those that this rank keeps of it.
-struct StatePins::Arena {
+struct Source {
   size_t file;
   const char* suffix;
-  const float* data;
+  const Tensor& data;
   bool is_state;  // laid out as OwnState::parts says
 };
 
-StatePins::StatePins(ParameterStore& parameters)
-    : parameters_(parameters),
-      values_(parameters.values),
-      ema_(parameters.ema),
-      exp_avg_(parameters.exp_avg),
-      exp_avg_sq_(parameters.exp_avg_sq) {
-  for (const Parameter* p : parameters.state_dict())
-    if (!p->trainable) frozen_.emplace_back(p, std::make_unique<Pin<float>>(p->value));
-}
-
-void StatePins::add(std::vector<StatePiece>& pieces, const Arena& arena, const io::SafetensorsLayout& layout,
-                    const Parameter& p, const dist::Shards::Part& part) const {
+void add(std::vector<StatePiece>& pieces, const Source& source, const io::SafetensorsLayout& layout, const Parameter& p,
+         const dist::Shards::Part& part) {
   const int64_t begin = std::max(part.arena.begin, p.slice.begin);
   const int64_t end = std::min(part.arena.end, p.slice.begin + p.size());
   if (begin >= end) return;
-  const uint64_t at = layout.places.at(p.name + arena.suffix).offset;
-  const float* data = arena.data + (arena.is_state ? part.state + begin - part.arena.begin : begin);
+  const uint64_t at = layout.places.at(p.name + source.suffix).offset;
+  const int64_t first_data = source.is_state ? part.state + begin - part.arena.begin : begin;
   const int64_t row = (p.part.end - p.part.begin) * p.part.inner;  // elements that follow each other in the file
   const uint64_t run = uint64_t(row) * sizeof(float), stride = uint64_t(p.part.length * p.part.inner) * sizeof(float);
   const int64_t first = begin - p.slice.begin, last = end - p.slice.begin;
   for (int64_t i = first; i < last;) {
     const uint64_t offset =
         at + uint64_t(i / row) * stride + uint64_t(p.part.begin * p.part.inner + i % row) * sizeof(float);
-    StatePiece piece{.file = arena.file, .place = {.offset = offset}, .data = data + (i - first)};
+    StatePiece piece{.file = source.file, .place = {.offset = offset}};
     int64_t n = 0;
     if (i % row == 0 && last - i > row && 2 * run <= io::PieceFile::kMaxPiece) {  // several short rows
       const int64_t rows = std::min((last - i) / row, int64_t(io::PieceFile::kMaxPiece / run));
@@ -75,35 +67,39 @@ void StatePins::add(std::vector<StatePiece>& pieces, const Arena& arena, const i
       n = elements_of_piece(offset, std::min(row - i % row, last - i));
       piece.place.run = uint64_t(n) * sizeof(float);
     }
+    piece.data = source.data.slice(first_data + (i - first), {n});
     piece.arena = {begin + (i - first), begin + (i - first) + n};
     pieces.push_back(piece);
     i += n;
   }
 }
 
-std::vector<StatePiece> StatePins::pieces(const std::vector<io::SafetensorsLayout>& layouts,
-                                          const OwnState& mine) const {
-  const Arena arenas[] = {{kModel, "", values_.get(), false},
-                          {kEma, "", ema_.get(), true},
-                          {kOptimizer, kExpAvg, exp_avg_.get(), true},
-                          {kOptimizer, kExpAvgSq, exp_avg_sq_.get(), true}};
-  std::vector<StatePiece> pieces;
-  for (const Parameter* p : parameters_.state_dict()) {
-    if (!p->trainable || (p->part.whole() && !mine.whole_parameters)) continue;
-    for (const Arena& arena : arenas)
-      for (const dist::Shards::Part& part : mine.parts) add(pieces, arena, layouts[arena.file], *p, part);
+}  // namespace
+
+std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vector<io::SafetensorsLayout>& layouts,
+                                     const OwnState& mine) {
+  const Source sources[] = {{kModel, "", parameters.values, false},
+                            {kEma, "", parameters.ema, true},
+                            {kOptimizer, kExpAvg, parameters.exp_avg, true},
+                            {kOptimizer, kExpAvgSq, parameters.exp_avg_sq, true}};
+  std::vector<StatePiece> pieces, frozen;
+  for (const Parameter* p : parameters.state_dict()) {
+    if (!p->trainable) {
+      Parameter as_trainable = *p;
+      as_trainable.slice = {0, p->size()};
+      for (const size_t file : {kModel, kEma})
+        if (mine.frozen)
+          add(frozen, {file, "", p->value.reshaped({p->size()}), false}, layouts[file], as_trainable,
+              {{0, p->size()}, 0});
+      continue;
+    }
+    if (p->part.whole() && !mine.whole_parameters) continue;
+    for (const Source& source : sources)
+      for (const dist::Shards::Part& part : mine.parts) add(pieces, source, layouts[source.file], *p, part);
   }
   std::stable_sort(pieces.begin(), pieces.end(),
                    [](const StatePiece& a, const StatePiece& b) { return a.arena.begin > b.arena.begin; });
-  for (const auto& [p, data] : frozen_)
-    for (const size_t file : {kModel, kEma}) {
-      if (!mine.frozen) continue;
-      std::vector<StatePiece> own;
-      Parameter as_trainable = *p;
-      as_trainable.slice = {0, p->size()};
-      add(own, {file, "", data->get(), false}, layouts[file], as_trainable, {{0, p->size()}, 0});
-      for (StatePiece& piece : own) piece.arena = {}, pieces.push_back(piece);
-    }
+  for (StatePiece& piece : frozen) piece.arena = {}, pieces.push_back(piece);
   return pieces;
 }
 

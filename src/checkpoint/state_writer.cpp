@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -81,7 +82,7 @@ bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
   }
   std::exception_ptr error;
   try {
-    write(item->piece, staging);
+    write(*item, staging);
   } catch (...) {
     error = std::current_exception();
   }
@@ -97,12 +98,14 @@ bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
   return true;
 }
 
-void StateWriter::write(StatePiece& piece, const io::PieceFile::Staging& staging) const {
-  CheckedPiece& place = piece.place;
+void StateWriter::write(Item& item, const io::PieceFile::Staging& staging) const {
+  CheckedPiece& place = item.piece.place;
+  std::optional<Pin<void>> pin;
+  if (item.copy == nullptr) pin.emplace(item.piece.data);
+  const auto* data = pin ? static_cast<const std::byte*>(pin->get()) : item.copy;
   io::Checksum sum;
-  const auto* data = reinterpret_cast<const std::byte*>(piece.data);
   for (uint64_t row = 0; row < place.rows; ++row)
-    files_[piece.file]->write(place.offset + row * place.stride, data + row * place.run, place.run, sum, staging);
+    files_[item.piece.file]->write(place.offset + row * place.stride, data + row * place.run, place.run, sum, staging);
   place.checksum = sum.value();
 }
 
@@ -145,11 +148,12 @@ void StateWriter::before_update(const parallel::Range& arena, ops::Context& ctx)
   ctx.for_range(ops::WorkKind::kOptimizer, int64_t(take.size()), 1,
                 [&](int64_t begin, int64_t end, const parallel::Worker&) {
                   for (int64_t i = begin; i < end; ++i)
-                    std::memcpy(to[size_t(i)], take[size_t(i)]->piece.data, take[size_t(i)]->piece.place.bytes());
+                    std::memcpy(to[size_t(i)], Pin<void>(take[size_t(i)]->piece.data).get(),
+                                take[size_t(i)]->piece.place.bytes());
                 });
   std::unique_lock lock(mutex_);
   for (size_t i = 0; i < take.size(); ++i) {
-    take[i]->piece.data = reinterpret_cast<const float*>(to[i]);
+    take[i]->copy = to[i];
     take[i]->phase = Phase::kCopied;
     copied_.push_back(take[i]);
     --unread_;

@@ -39,10 +39,11 @@ class StateWriter {
   struct Item {
     StatePiece piece;
     Phase phase = Phase::kWaiting;
+    const std::byte* copy = nullptr;  // in the buffer, once there is one
   };
   void work();
   bool write_next(const io::PieceFile::Staging& staging);
-  void write(StatePiece& piece, const io::PieceFile::Staging& staging) const;
+  void write(Item& item, const io::PieceFile::Staging& staging) const;
   Item* next();
   void end(std::exception_ptr error);
 

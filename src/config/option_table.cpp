@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
@@ -58,39 +59,71 @@ Option betas() {
   return o;
 }
 
-Option simulate_link() {
-  const std::string name = "dist.simulate_link";
-  const std::string expected = "off or {gbit_s: above 0, latency_us: 0 or more, hosts: 2 or more}";
-  Option o = named_option(name, "holds gradients back as a link between hosts would", expected);
+/// A number of a map.
+template <class T>
+struct Entry {
+  std::string key, expected;
+  std::variant<double T::*, int T::*> field;
+  double low, high;
+  void set(T& value, const std::string& text, const std::string& origin, const std::string& name) const {
+    if (const auto* real = std::get_if<double T::*>(&field))
+      value.*(*real) = read_number({{text}}, {low, high}, origin, name);
+    else
+      value.*std::get<int T::*>(field) = int(read_integer({{text}}, {int64_t(low), int64_t(high)}, origin, name));
+  }
+  std::string get(const T& value) const {
+    return std::visit([&](auto member) { return number_text(double(value.*member)); }, field);
+  }
+};
+
+/// "off", or a map of numbers, all of which have defaults.
+template <class T, class F>
+Option map_or_off(const std::string& name, F field, const std::vector<Entry<T>>& entries, std::string help) {
+  std::string keys;
+  for (const Entry<T>& e : entries) keys += (keys.empty() ? "" : ", ") + e.key + ": " + e.expected;
+  const std::string expected = "off or {" + keys + "}";
+  Option o = named_option(name, std::move(help), expected);
   o.takes_map = true;
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return c.dist.simulate_link.reset();
+    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return field(c).reset();
     if (!v.is_list) refuse(origin, name, shown(v), expected);
-    dist::LinkModel link;
+    T value;
     std::set<std::string> seen;
     for (const std::string& item : v.items) {
       const size_t colon = item.find(':'), first = item.find_first_not_of(' ', colon + 1);
       const std::string key = item.substr(0, colon), text = first == std::string::npos ? "" : item.substr(first);
-      if (colon == std::string::npos || !seen.insert(key).second) refuse(origin, name, shown(v), expected);
-      const std::string of = name + "." + key;
-      if (key == "gbit_s")
-        link.gbit_s = read_number({{text}}, {1e-6, 1e6}, origin, of);
-      else if (key == "latency_us")
-        link.latency_us = read_number({{text}}, {0, 1e9}, origin, of);
-      else if (key == "hosts")
-        link.hosts = int(read_integer({{text}}, {2, 1 << 20}, origin, of));
-      else
+      const auto e =
+          std::find_if(entries.begin(), entries.end(), [&](const Entry<T>& entry) { return entry.key == key; });
+      if (colon == std::string::npos || e == entries.end() || !seen.insert(key).second)
         refuse(origin, name, shown(v), expected);
+      e->set(value, text, origin, name + "." + key);
     }
-    c.dist.simulate_link = link;
+    field(c) = value;
   };
-  o.get = [](const Config& c) -> std::string {
-    if (!c.dist.simulate_link) return "off";
-    const dist::LinkModel& link = *c.dist.simulate_link;
-    return fmt::format("{{gbit_s: {}, latency_us: {}, hosts: {}}}", number_text(link.gbit_s),
-                       number_text(link.latency_us), link.hosts);
+  o.get = [=](const Config& c) -> std::string {
+    if (!field(c)) return "off";
+    std::string text;
+    for (const Entry<T>& e : entries) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.get(*field(c));
+    return text + "}";
   };
   return o;
+}
+
+Option simulate_link() {
+  using Link = dist::LinkModel;
+  return map_or_off<Link>(DITRAIN_KEY(dist.simulate_link),
+                          {{"gbit_s", "above 0", &Link::gbit_s, 1e-6, 1e6},
+                           {"latency_us", "0 or more", &Link::latency_us, 0, 1e9},
+                           {"hosts", "2 or more", &Link::hosts, 2, 1 << 20}},
+                          "holds gradients back as a link between hosts would");
+}
+
+Option simulate_bulk() {
+  using Bulk = memory::SimulatedBulk;
+  return map_or_off<Bulk>(
+      DITRAIN_KEY(memory.simulate_bulk),
+      {{"gb_s", "above 0", &Bulk::gb_s, 1e-6, 1e6}, {"latency_us", "0 or more", &Bulk::latency_us, 0, 1e9}},
+      "makes the bulk tier as slow as this, each direction for itself: what another machine would do");
 }
 
 using Rows = std::vector<Option>;
@@ -221,11 +254,24 @@ Rows machine_rows() {
                       "cores per rank that only communicate; auto: 1 from 8 cores per rank on, if there are several "
                       "ranks; 0: the workers' cores do it too"),
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
-      reserved(number(DITRAIN_KEY(memory.fast_gib), {0}, "fast memory to use [GiB]")),
+      number(DITRAIN_KEY(memory.fast_gib), {0},
+             "fast memory of a rank [GiB], for memory.automem; 0: its part of the memory on the package (HBM)"),
+      number_or_auto(DITRAIN_KEY(memory.bulk_gib), {0},
+                     "ordinary memory of a rank for tensors that are away from the fast one [GiB]; auto: as much as "
+                     "they need"),
+      number(DITRAIN_KEY(memory.disk_gib), {0},
+             "disk of a rank for tensors that have no place in memory [GiB]; 0: none"),
+      text(DITRAIN_KEY(memory.disk_path), "folder of the disk tier, on a local disk; empty: the run folder", "a path"),
+      word(DITRAIN_KEY(memory.pages),
+           "pages of large blocks of memory: explicit: reserved huge pages (vm.nr_hugepages); transparent: huge where "
+           "the kernel grants them; plain; auto: the first of these that can be had"),
+      simulate_bulk(),
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
                       "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if "
                       "memory.automem is on"),
-      reserved(word(DITRAIN_KEY(memory.automem), "moves tensors between memory tiers")),
+      word(DITRAIN_KEY(memory.automem),
+           "moves tensors between fast memory, ordinary memory and disk while the cores compute, to the same bits; "
+           "paper: module by module, as published; planned: as a simulation of the step finds best"),
       word(DITRAIN_KEY(kernels.gemm),
            "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),

@@ -111,23 +111,4 @@ Option named_option(const std::string& name, std::string help, std::string expec
   return o;
 }
 
-Option reserved(Option option) {
-  const std::string only = option.get(Config{});
-  const bool is_word = option.expected == only;  // the one word so far: any other asks for what is lacking
-  option.set = [=, parse = option.set, get = option.get, name = option.name()](Config& c, const OptionValue& v,
-                                                                               const std::string& origin) {
-    Config trial;
-    const bool other_word = is_word && !v.is_list && v.items.front() != only;
-    if (!other_word) parse(trial, v, origin);
-    if (other_word || get(trial) != only)
-      throw InputError(
-          {.where = "config",
-           .what = origin + name + ": " + (other_word ? shown(v) : get(trial)) + " is not available in this version",
-           .expected = only});
-    parse(c, v, origin);
-  };
-  option.expected = only;
-  return option;
-}
-
 }  // namespace ditrain::config

@@ -51,8 +51,6 @@ std::string read_choice(const OptionValue& value, const std::vector<std::string>
 
 /// Splits "section.key" into a row without set and get.
 Option named_option(const std::string& name, std::string help, std::string expected);
-/// An option of a feature that this version lacks: nothing but the default is accepted.
-Option reserved(Option option);
 
 template <class F>
 Option integer(const std::string& name, F field, const IntegerRange& range, std::string help) {

@@ -109,6 +109,13 @@ void check_tensor_ranks(const Config& c, int64_t ranks) {
          fmt::format("parallel.tensor_ranks: {}", std::gcd(std::gcd(heads, width), group)));
 }
 
+void check_automem(const Config& c) {
+  if (c.memory.automem == AutoMem::kOff) return;
+  if (c.parallel.strategy == Strategy::kDpTp)
+    fail("memory.automem does not combine with ranks that share a replica", "parallel.strategy: dp_tp",
+         "parallel.strategy: cftp or dp", "memory.automem: off");
+}
+
 void check_kernels(const Config& c) {
   if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
 }
@@ -185,6 +192,7 @@ void validate_without_data(const Config& config) {
   check_optimizer(config);
   check_threads(config);
   check_strategy(config);
+  check_automem(config);
   check_kernels(config);
   check_dist(config);
   check_reproducible(config);

@@ -53,7 +53,7 @@ Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const Condi
 }
 
 void Conditioning::forward(ops::Context& ctx) {
-  ops::timestep_embedding(t, waves_->tensor);
+  ops::timestep_embedding(ctx, t, waves_->tensor);
   weights_.mlp0.forward(ctx, waves_->tensor, hidden_->tensor);
   ops::silu_forward(ctx, hidden_->tensor, hidden_silu_->tensor);
   weights_.mlp2.forward(ctx, hidden_silu_->tensor, c_BC_->tensor);

@@ -97,17 +97,19 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   if (options.want_input_gradient) patch_embed_->want_input_gradient(tape_);
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
   conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
-  std::vector<LinearWeights> adaLN;
-  for (const BlockWeights& block : model.blocks_) adaLN.push_back(block.adaLN);
-  const auto& modulations = tape_.record<Modulations>(c, std::move(adaLN), &model.final_layer_.adaLN, stream_);
+  std::vector<const AdalnModulation*> of_blocks;
+  for (int64_t i = 0; i < c.depth; ++i)
+    of_blocks.push_back(
+        &tape_.record<AdalnModulation>("blocks." + std::to_string(i), model.blocks_[size_t(i)].adaLN, stream_));
+  const auto& of_final_layer = tape_.record<AdalnModulation>("final_layer", model.final_layer_.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations);
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, *of_blocks[size_t(i)]);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations);
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, of_final_layer);
   connect(final_layer_->x_BTC);
 }
 

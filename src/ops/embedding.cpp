@@ -33,18 +33,20 @@ void embedding_backward(Context& ctx, const std::vector<int64_t>& idx, const Ten
   });
 }
 
-void timestep_embedding(const std::vector<double>& t, const Tensor& y) {
+void timestep_embedding(Context& ctx, const std::vector<double>& t, const Tensor& y) {
   const int64_t dim = y.dim(1), half = dim / 2;
   expect_shape("timestep_embedding", "y", y, {int64_t(t.size()), dim});
   const Pin<float> p(y);
-  for (size_t b = 0; b < t.size(); ++b) {
-    float* row = p + int64_t(b) * dim;
-    for (int64_t k = 0; k < half; ++k) {
-      const double angle = t[b] * std::exp(-std::log(10000.0) * double(k) / double(half));
-      row[k] = float(std::cos(angle)), row[half + k] = float(std::sin(angle));
+  ctx.run_alone(WorkKind::kElementwise, [&] {
+    for (size_t b = 0; b < t.size(); ++b) {
+      float* row = p + int64_t(b) * dim;
+      for (int64_t k = 0; k < half; ++k) {
+        const double angle = t[b] * std::exp(-std::log(10000.0) * double(k) / double(half));
+        row[k] = float(std::cos(angle)), row[half + k] = float(std::sin(angle));
+      }
+      if (dim % 2) row[dim - 1] = 0;
     }
-    if (dim % 2) row[dim - 1] = 0;
-  }
+  });
 }
 
 namespace {

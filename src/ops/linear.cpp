@@ -169,26 +169,6 @@ class PinnedBias {
   std::optional<Pin<float>> pin_;
 };
 
-// Columns in a piece of work: few enough to share out evenly, whole tiles of every kernel.
-constexpr int64_t kPiece = 32;
-int64_t num_pieces(const GemmArgs& args) { return (args.n + kPiece - 1) / kPiece; }
-
-// Columns of all products, one after the other, cut into pieces; this worker's share of them.
-void run_share(Context& ctx, const std::vector<GemmArgs>& products, const parallel::Worker& w) {
-  int64_t total = 0, first = 0;
-  for (const GemmArgs& p : products) total += num_pieces(p);
-  const parallel::Range mine = parallel::partition(total, w.worker, w.num_workers);
-  for (const GemmArgs& p : products) {
-    const int64_t pieces = num_pieces(p);
-    const int64_t begin = std::max(mine.begin - first, int64_t{0}) * kPiece;
-    const int64_t end = std::min(std::min(mine.end - first, pieces) * kPiece, p.n);
-    first += pieces;
-    if (begin >= end) continue;
-    const GemmArgs part = kernels::block_of(p, 0, p.m, begin, end - begin);
-    kernels::gemm(part, ctx.scratch(w, kernels::gemm_scratch_bytes(part)));
-  }
-}
-
 }  // namespace
 
 LinearOutput then_gelu(const Tensor& gelu) { return {LinearOutput::Kind::kGelu, {}, gelu, {}}; }
@@ -213,23 +193,6 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
   const PinnedNorm norm(kOp, x);
   args.normalise_a = norm.args;
   gemm(ctx, args);
-}
-
-void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearLayer>& layers) {
-  constexpr const char* kOp = "linear_forward_all";
-  const Pin<void> px(x);
-  std::deque<Pin<void>> pins;
-  std::deque<PinnedBias> biases;
-  std::vector<GemmArgs> products;
-  for (const LinearLayer& l : layers) {
-    const Sizes s = sizes(kOp, x, l.w, l.y);
-    const void* w = pins.emplace_back(l.w);
-    const float* b = biases.emplace_back(kOp, "b", l.b, s.n).get();
-    products.push_back(forward_args(s, x, px, l.w, w, b, l.y, pins.emplace_back(l.y)));
-  }
-  if (ctx.products.by == Products::By::kOwn)
-    return ctx.run(WorkKind::kProduct, [&](const parallel::Worker& w) { run_share(ctx, products, w); });
-  for (const GemmArgs& p : products) gemm(ctx, p);
 }
 
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate,

@@ -22,16 +22,23 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
                                 .bias2 = 1 - std::pow(config.beta2, k),
                                 .ema_decay = settings.ema_decay,
                                 .grad_scale = settings.grad_scale};
-  const Pin<float> p(parameters.values), g(parameters.grads), m(parameters.exp_avg), v(parameters.exp_avg_sq),
-      ema(parameters.ema);
-  std::optional<Pin<BFloat16>> copy;
-  if (parameters.values_bf16.defined()) copy.emplace(parameters.values_bf16);
-  ctx.for_range(ops::WorkKind::kOptimizer, slice.arena.end - slice.arena.begin, kUpdateGrain,
-                [&](int64_t begin, int64_t end, const parallel::Worker&) {
-                  const int64_t at = slice.arena.begin + begin, state = slice.state + begin;
-                  kernels::adamw_ema(step, g + at, p + at, m + state, v + state, ema + state,
-                                     copy ? copy->get() + at : nullptr, end - begin);
-                });
+  const int64_t n = slice.arena.end - slice.arena.begin;
+  std::vector<Tensor> tensors;
+  for (const Tensor* arena : {&parameters.values, &parameters.grads})
+    tensors.push_back(arena->slice(slice.arena.begin, {n}));
+  for (const Tensor* state : {&parameters.exp_avg, &parameters.exp_avg_sq, &parameters.ema})
+    tensors.push_back(state->slice(slice.state, {n}));
+  if (parameters.values_bf16.defined()) tensors.push_back(parameters.values_bf16.slice(slice.arena.begin, {n}));
+  for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
+    const Pin<float> p(part[0]), g(part[1]), m(part[2]), v(part[3]), ema(part[4]);
+    std::optional<Pin<BFloat16>> copy;
+    if (part.size() > 5) copy.emplace(part[5]);
+    ctx.for_range(ops::WorkKind::kOptimizer, part[0].size(), kUpdateGrain,
+                  [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                    kernels::adamw_ema(step, g + begin, p + begin, m + begin, v + begin, ema + begin,
+                                       copy ? copy->get() + begin : nullptr, end - begin);
+                  });
+  });
 }
 
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
@@ -39,9 +46,12 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
   adamw_ema_step(ctx, config, settings, parameters, {{0, parameters.arena_size()}, 0});
 }
 
-void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n) {
-  ctx.for_range(n, kUpdateGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(float));
+void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to) {
+  for_common_parts({from, to}, [&](int64_t, const std::vector<Tensor>& part) {
+    const Pin<float> x(part[0]), y(part[1]);
+    ctx.for_range(part[0].size(), kUpdateGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      std::memcpy(y + begin, x + begin, size_t(end - begin) * sizeof(float));
+    });
   });
 }
 

@@ -92,6 +92,7 @@ void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& 
     log::info("cut: {}{}", plan.cut.why, measures ? "; a run measures the bandwidth between NUMA domains first" : "");
   log::info_lines(describe_factors(plan.gradients, config));
   log::info_lines(describe(plan.memory));
+  if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = platform::memory_limit().bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   check_memory(plan);

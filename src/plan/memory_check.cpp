@@ -54,6 +54,22 @@ std::string what_fits_sharded(config::Config config, int world_size, int local_s
   return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
 }
 
+// Tensors on disk while they are not used, if that can fit.
+std::string what_fits_on_disk(config::Config config, int world_size, int local_size) {
+  if (config.memory.automem != config::AutoMem::kOff || config.parallel.strategy == config::Strategy::kDpTp) return "";
+  const size_t limit = platform::memory_limit(local_size).bytes / size_t(local_size);
+  const RunPlan off = plan_run(config, world_size, {.ranks_on_node = local_size});
+  const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch);
+  const automem::Uses uses = record_step(config, off.gradients, off.samples, off.micro_batch);
+  const size_t beside = off.memory.total() - std::min(off.memory.total(), fixed + uses.total_bytes());
+  const size_t least = fixed + uses.bytes_of(uses.largest());
+  if (limit < beside + least + least / 20) return "";
+  return fmt::format(
+      "\n  --set memory.automem=planned --set memory.fast_gib={:.2f} --set memory.disk_gib={:.2f} --set "
+      "memory.disk_path=FOLDER of a local disk",
+      double(limit - beside) / 0x1p30 * 0.98, double(uses.total_bytes()) / 0x1p30 * 1.01 + 0.01);
+}
+
 // Changes that would fit, those that cost least time first, as lines for a person.
 std::string what_fits(const config::Config& config, int world_size, int local_size) {
   std::string s;
@@ -73,6 +89,7 @@ std::string what_fits(const config::Config& config, int world_size, int local_si
     s += fmt::format("\n  {} rank(s) per node with --set train.micro_batch={}", ranks, fewer);
     break;
   }
+  s += what_fits_on_disk(config, world_size, local_size);
   return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
 }
 

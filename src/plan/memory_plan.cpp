@@ -70,7 +70,7 @@ nn::PassOptions pass_options(const config::Config& config) {
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
-                       int ranks_on_node) {
+                       int ranks_on_node, const automem::Plan* automem) {
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
   nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
@@ -83,16 +83,19 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const bool sums = gradients.replicas > 1 && config.dist.engine;
   // Replicas have the same state: those who have the first one write it.
   const int writers = gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config));
+  const bool moved = automem != nullptr, states_moved = moved && !gradients.sharded;
   MemoryPlan plan{.kept = kept_by_node(pass)};
   plan.items = {
-      {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), arena},
-      {"bf16 weights", "read by products", config.train.precision == DType::kBF16 ? arena / 2 : 0},
+      {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), moved ? 0 : arena},
+      {"bf16 weights", "read by products", config.train.precision == DType::kBF16 && !moved ? arena / 2 : 0},
       {"gradients", "", arena},
-      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), 2 * state},
-      {"EMA", share, state},
+      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), states_moved ? 0 : 2 * state},
+      {"EMA", share, states_moved ? 0 : state},
+      {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
+      {"bulk tier", "tensors that are away from the fast pool", moved ? automem->bulk_bytes : 0},
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
       {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
-       pass.tape().kept_bytes()},
+       moved ? 0 : pass.tape().kept_bytes()},
       {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),
        size_t(config.data.queue_batches + 1) * samples * image},

@@ -300,7 +300,17 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   std::set<int> nodes;
   for (const platform::Domain& domain : placement.plan.domain_of)
     if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
-  return {placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
+  RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
+  // Domains of other ranks have their part of a node that is local to several.
+  std::map<int, int> fast;
+  for (const platform::Domain& domain : placement.plan.domain_of)
+    if (domain.fast_node >= 0) ++fast[domain.fast_node], place.bulk_node = domain.bulk_node;
+  for (const platform::MemoryNode& node : placement.topology.memory)
+    if (const auto it = fast.find(node.os); it != fast.end()) {
+      place.fast_nodes.push_back(node.os);
+      place.fast_bytes += node.bytes / std::max<size_t>(1, node.domains.size()) * size_t(it->second);
+    }
+  return place;
 }
 
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors) {

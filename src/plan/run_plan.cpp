@@ -13,7 +13,9 @@ RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& 
   plan.cut = plan_cut(config, plan.micro_batch, place.cluster_sizes, bandwidth);
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients = plan_gradients(config, model.parameters(), plan.replicas);
-  plan.memory = plan_memory(config, world_size, model, plan.gradients, place.ranks_on_node);
+  plan.automem = plan_automem(config, plan.gradients, plan.samples, plan.micro_batch, place);
+  plan.memory = plan_memory(config, world_size, model, plan.gradients, place.ranks_on_node,
+                            plan.automem ? &*plan.automem : nullptr);
   return plan;
 }
 

@@ -159,12 +159,15 @@ double cpu_quota(const std::string& root) {
 size_t resident_bytes() {
   std::ifstream in("/proc/self/statm");
   size_t total = 0, resident = 0;
-  return in >> total >> resident ? resident * size_t(sysconf(_SC_PAGESIZE)) : 0;
+  return in >> total >> resident ? resident * size_t(sysconf(_SC_PAGESIZE)) + explicit_huge_bytes() : 0;
 }
+
+size_t explicit_huge_bytes() { return read_kib("/proc/self/status", "HugetlbPages").value_or(0); }
 
 size_t peak_resident_bytes() {
   // VmHWM first: ru_maxrss also remembers the program that was replaced by exec.
-  if (const auto peak = read_kib("/proc/self/status", "VmHWM")) return *peak;
+  // Explicit huge pages are taken once and kept.
+  if (const auto peak = read_kib("/proc/self/status", "VmHWM")) return *peak + explicit_huge_bytes();
   rusage usage{};
   return getrusage(RUSAGE_SELF, &usage) == 0 ? size_t(usage.ru_maxrss) << 10 : 0;
 }

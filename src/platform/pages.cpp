@@ -1,10 +1,12 @@
 #include "ditrain/platform/pages.hpp"
 
+#include <linux/mman.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -55,6 +57,79 @@ void* map_pages(size_t bytes, bool* huge_advised) {
   const bool advised = madvise(start, size, MADV_HUGEPAGE) == 0;
   if (huge_advised) *huge_advised = advised;
   return start;
+}
+
+PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
+  if (wish == PageWish::kAuto || wish == PageWish::kExplicit) {
+    if (map_explicit(bytes)) return;
+    const size_t pages = (bytes + kHugePageBytes - 1) / kHugePageBytes;
+    if (wish == PageWish::kExplicit)
+      note_ = "memory.pages: explicit: the system has not " + std::to_string(pages) +
+              " free huge pages; sysctl vm.nr_hugepages=" + std::to_string(pages) +
+              " (as root, per rank) provides them";
+  }
+  if (wish == PageWish::kPlain) {
+    bytes_ = round_up(bytes, page_bytes());
+    data_ = reinterpret_cast<std::byte*>(map_anonymous(bytes_, bytes));
+    madvise(data_, bytes_, MADV_NOHUGEPAGE);
+    return;
+  }
+  bool advised = false;
+  bytes_ = round_up(bytes, page_bytes());
+  data_ = static_cast<std::byte*>(map_pages(bytes, &advised));
+  if (advised && huge_page_mode() != "never") {
+    got_ = PageWish::kTransparent;
+  } else if (bytes >= kHugePageBytes) {
+    if (!note_.empty()) note_ += "; ";
+    note_ += "transparent huge pages are off: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)";
+  }
+}
+
+bool PageBlock::map_explicit(size_t bytes) {
+  const size_t size = round_up(bytes, kHugePageBytes);
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
+  if (p == MAP_FAILED) return false;
+  data_ = static_cast<std::byte*>(p), bytes_ = size, got_ = PageWish::kExplicit;
+  return true;
+}
+
+PageBlock::~PageBlock() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+PageBlock& PageBlock::operator=(PageBlock&& other) noexcept {
+  std::swap(data_, other.data_), std::swap(bytes_, other.bytes_), std::swap(asked_, other.asked_);
+  std::swap(got_, other.got_), std::swap(note_, other.note_);
+  return *this;
+}
+
+namespace {
+
+// Sum of a field of /proc/self/smaps in bytes, over the mappings that overlap [begin, end).
+size_t sum_of_mappings(uintptr_t begin, uintptr_t end, const std::string& field) {
+  std::ifstream in("/proc/self/smaps");
+  size_t sum = 0;
+  bool inside = false;
+  for (std::string line; std::getline(in, line);) {
+    unsigned long from = 0, to = 0, kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2)
+      inside = from < end && begin < to;
+    else if (inside && line.starts_with(field) && std::sscanf(line.c_str() + field.size(), " %lu", &kib) == 1)
+      sum += size_t(kib) << 10;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string PageBlock::describe() const {
+  if (got_ == PageWish::kExplicit) return "explicit huge pages of 2 MiB";
+  if (got_ == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
+  const auto begin = uintptr_t(data_);
+  const size_t rss = sum_of_mappings(begin, begin + bytes_, "Rss:");
+  const size_t huge = sum_of_mappings(begin, begin + bytes_, "AnonHugePages:");
+  return "transparent huge pages, " + std::to_string(rss > 0 ? 100 * huge / rss : 0) + " % of what is in use";
 }
 
 void unmap_pages(void* pages, size_t bytes) noexcept {

@@ -10,6 +10,11 @@
 #include "ditrain/kernels/elementwise.hpp"
 
 namespace ditrain::train {
+namespace {
+
+Tensor of_arena(const Tensor& arena, const parallel::Range& slice) { return arena.slice(slice.begin, {slice.size()}); }
+
+}  // namespace
 
 ShardedUpdate::ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, const optim::Config& config,
                              autograd::ParameterStore& parameters, ops::Context& ctx)
@@ -34,39 +39,41 @@ std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char*
 }
 
 void ShardedUpdate::update(int64_t first, int64_t last, const optim::StepSettings& settings) {
-  const Pin<float> values(parameters_.values);
+  if (automem_ != nullptr) automem_->begin_other(/*writes=*/true);  // buckets are cut across segments
   for (int64_t k = first; k < last; ++k) {
     const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
     if (saver_ != nullptr) saver_->before_update(mine.arena);
     optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
-    optim::copy_as_updated(ctx_, values + mine.arena.begin, grads_ + mine.arena.begin, mine.arena.size());
+    optim::copy_as_updated(ctx_, of_arena(parameters_.values, mine.arena), of_arena(parameters_.grads, mine.arena));
     send(k);
   }
 }
 
 void ShardedUpdate::finish(dist::StepOutcome& step) {
-  const Pin<float> values(parameters_.values);
-  std::optional<Pin<BFloat16>> copy;
-  if (parameters_.values_bf16.defined()) copy.emplace(parameters_.values_bf16);
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
     const double start = now_s();
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
     const parallel::Range bucket = shards_.grid()[k];
-    ctx_.for_range(ops::WorkKind::kOptimizer, bucket.size(), optim::kUpdateGrain,
-                   [&](int64_t begin, int64_t end, const parallel::Worker&) {
-                     const int64_t at = bucket.begin + begin;
-                     std::memcpy(values + at, grads_ + at, size_t(end - begin) * sizeof(float));
-                     if (copy) kernels::convert(grads_ + at, *copy + at, end - begin);
-                   });
+    std::vector<Tensor> tensors{of_arena(parameters_.grads, bucket), of_arena(parameters_.values, bucket)};
+    if (parameters_.values_bf16.defined()) tensors.push_back(of_arena(parameters_.values_bf16, bucket));
+    for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
+      const Pin<float> from(part[0]), values(part[1]);
+      std::optional<Pin<BFloat16>> copy;
+      if (part.size() > 2) copy.emplace(part[2]);
+      ctx_.for_range(ops::WorkKind::kOptimizer, part[0].size(), optim::kUpdateGrain,
+                     [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                       std::memcpy(values + begin, from + begin, size_t(end - begin) * sizeof(float));
+                       if (copy) kernels::convert(from + begin, *copy + begin, end - begin);
+                     });
+    });
   }
 }
 
 const Tensor& ShardedUpdate::whole(const Tensor& state) {
-  const Pin<float> own(state);
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
     const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
-    optim::copy_as_updated(ctx_, own + mine.state, grads_ + mine.arena.begin, mine.arena.size());
+    optim::copy_as_updated(ctx_, state.slice(mine.state, {mine.arena.size()}), of_arena(parameters_.grads, mine.arena));
     send(k);
   }
   for (int64_t k = 0; k < shards_.grid().size(); ++k) wait(k, "optimiser's state");
@@ -74,9 +81,8 @@ const Tensor& ShardedUpdate::whole(const Tensor& state) {
 }
 
 void ShardedUpdate::keep(const Tensor& whole, const Tensor& state) {
-  const Pin<float> from(whole), own(state);
   for (const dist::Shards::Part& mine : shards_.parts())
-    optim::copy_as_updated(ctx_, from + mine.arena.begin, own + mine.state, mine.arena.size());
+    optim::copy_as_updated(ctx_, of_arena(whole, mine.arena), state.slice(mine.state, {mine.arena.size()}));
 }
 
 }  // namespace ditrain::train

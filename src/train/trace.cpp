@@ -25,7 +25,9 @@ struct LaneName {
 };
 constexpr LaneName kLanes[] = {{Lane::kCompute, "compute"},
                                {Lane::kCommunication, "communication"},
-                               {Lane::kSecondCommunication, "communication, second sum under way"}};
+                               {Lane::kSecondCommunication, "communication, second sum under way"},
+                               {Lane::kCopyIn, "copies into the fast tier"},
+                               {Lane::kCopyOut, "copies out of the fast tier"}};
 
 /// The first events that fit into `bytes`.
 std::string cut(const std::string& events, size_t bytes) {

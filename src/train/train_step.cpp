@@ -37,10 +37,14 @@ TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicat
   });
 }
 
-void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
-  pass_.allocate();
+void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus,
+                         automem::AutoMem* automem) {
+  automem_ = automem;
+  pass_.allocate(automem != nullptr ? &automem->source() : nullptr);
+  if (automem != nullptr) automem->watch(pass_.tape());
   noise_ = Tensor(pass_.image().shape());
   sync_.allocate(gradient_memory, comm_pus);
+  sync_.state().set_automem(automem);
 }
 
 std::vector<TrainStep::MicroBatch> TrainStep::micro_batches_of(const dataset::Batch& batch) const {
@@ -59,7 +63,8 @@ std::vector<TrainStep::MicroBatch> TrainStep::micro_batches_of(const dataset::Ba
 void TrainStep::refresh_bf16_copy() {
   const autograd::ParameterStore& parameters = model_.parameters();
   if (parameters.values_bf16.defined() && !copy_is_fresh_)
-    ops::to_bf16(ctx_, parameters.values, parameters.values_bf16);
+    for_common_parts({parameters.values, parameters.values_bf16},
+                     [&](int64_t, const std::vector<Tensor>& part) { ops::to_bf16(ctx_, part[0], part[1]); });
   copy_is_fresh_ = true;
 }
 
@@ -183,6 +188,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
     sync_.update(update, log);
     ++progress.optimizer_step;
   }
+  if (automem_ != nullptr) automem_->end_step();
   result.allreduce_hidden_s = sync_.communication().hidden_s();
   return result;
 }

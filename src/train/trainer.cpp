@@ -92,6 +92,7 @@ class Run {
   void choose_kernels();
   void measure_peak();
   void allocate();
+  void start_automem();
   void initialise_weights();
   void next_candidate();
   void pass_over(const std::string& folder, const std::string& why);
@@ -104,6 +105,7 @@ class Run {
   bool after_step(StepMetrics& metrics, bool last);
   void agree_again();
   void report(StepMetrics& metrics, bool last);
+  void report_automem(StepMetrics& metrics);
   void verify();
   StepFacts facts();
   void checkpoint(bool must_succeed);
@@ -125,6 +127,7 @@ class Run {
   parallel::Team team_;
   ops::Context ctx_;
   const plan::RunPlan plan_;
+  std::unique_ptr<automem::AutoMem> automem_;  // before what has its memory from it
   nn::Dit model_;
   TrainStep step_;
   Trace trace_;
@@ -140,9 +143,10 @@ class Run {
   double last_mfu_ = 0;  // of this rank
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   double checkpoint_start_s_ = 0;
-  int64_t verified_step_ = -1;  // the last one after which the replicas were compared
-  int64_t first_step_ = 0;      // of the loop
-  double peak_flops_ = 0;       // of all ranks together
+  automem::ResidencyTotals moved_;  // until the last line of metrics
+  int64_t verified_step_ = -1;      // the last one after which the replicas were compared
+  int64_t first_step_ = 0;          // of the loop
+  double peak_flops_ = 0;           // of all ranks together
   DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   PhaseTimes total_;
@@ -286,6 +290,7 @@ void Run::start_report() {
   log::info_lines(machine);
   log::info_lines(plan::describe_model(config_));
   log::info_lines(describe(plan_.memory));
+  if (plan_.automem) log::info_lines(automem::describe(*plan_.automem));
   log::info("data: {}", data_->describe());
   if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;
@@ -311,12 +316,18 @@ void Run::choose_kernels() {
 
 void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision, memory::system_memory(),
-                      gradient_memory_.get(), step_.state_elements());
+  start_automem();
+  const bool moves = automem_ != nullptr;
+  parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
+                      {.gradients = gradient_memory_.get(),
+                       .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+                       .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;
-  const std::string refusal = plan::spread_over_nodes(plan_.place.nodes, {p.values, p.grads, p.values_bf16});
+  std::vector<Tensor> shared{p.grads};
+  if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});
+  const std::string refusal = plan::spread_over_nodes(plan_.place.nodes, shared);
   if (!refusal.empty()) placement_.notes.push_back(refusal);
-  step_.allocate(gradient_memory_.get(), placement_.comm_pus);
+  step_.allocate(gradient_memory_.get(), placement_.comm_pus, automem_.get());
   checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
   if (!plan_.gradients.sharded && groups_.data().rank() != 0) mine.parts.clear();  // the first replica writes
   if (!leader()) mine.frozen = false, mine.whole_parameters = plan_.gradients.sharded;
@@ -335,6 +346,22 @@ void Run::allocate() {
   log::info("{}", engine->description());
   log::info_lines(describe_factors(plan_.gradients, config_));
   if (!engine->binding_failure().empty()) placement_.notes.push_back(engine->binding_failure());
+}
+
+// Before the store and the tape, whose memory comes from it.
+void Run::start_automem() {
+  if (!plan_.automem) return;
+  const config::MemoryConfig& m = config_.memory;
+  automem_ = std::make_unique<automem::AutoMem>(
+      *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
+                                              .fast_nodes = plan_.place.fast_nodes,
+                                              .bulk_node = plan_.place.bulk_node,
+                                              .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
+                                              .copy_pus = placement_.copy_pus,
+                                              .simulate = m.simulate_bulk});
+  log::info_lines(automem_->describe());
+  for (const std::string& note : automem_->notes()) placement_.notes.push_back(note);
+  automem_->engine().record_spans(trace_.enabled());
 }
 
 void Run::initialise_weights() {
@@ -413,6 +440,7 @@ StepMetrics Run::one_step() {
 void Run::verify() {
   if (config_.dist.verify_every == 0 || verified_step_ == progress_.step) return;
   const PhaseTimer timer(beside_, Phase::kVerify);
+  if (automem_) automem_->begin_other(/*writes=*/false);
   const int part = groups_.tensor() ? groups_.tensor()->communicator().rank() : 0;
   verify_replicas(config_, model_.parameters(), progress_.step, part, comm_, ctx_);
   verified_step_ = progress_.step;
@@ -476,6 +504,7 @@ bool Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
   if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return false;
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
+  if (automem_) automem_->begin_other(/*writes=*/false);
   Evaluation evaluation{config_, model_, *data_, comm_, ctx_, step_.whole(model_.parameters().ema)};
   if (due(config_.sample.every_steps)) {
     const PhaseTimer timer(beside_, Phase::kSample);
@@ -503,6 +532,7 @@ void Run::report(StepMetrics& m, bool last) {
   m.seconds.add(std::exchange(beside_.seconds, {}));
   m.rss_bytes = platform::resident_bytes();
   m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradient_memory_ ? gradient_memory_->peak_bytes() : 0);
+  if (automem_) report_automem(m);
   total_.add(m.seconds);
   hidden_s_ += m.allreduce_hidden_s;
   if (!leader()) return;
@@ -510,6 +540,21 @@ void Run::report(StepMetrics& m, bool last) {
   const double left = recent_step_s_ * double(config_.train.steps - m.step);
   if (m.step % std::max<int64_t>(1, config_.log.every_steps) == 0 || last)
     log::progress_line(progress_text(m, config_.train.steps, left));
+}
+
+void Run::report_automem(StepMetrics& m) {
+  const automem::ResidencyTotals now = automem_->totals();
+  m.fast_peak_bytes = now.peak_bytes, m.bulk_peak_bytes += automem_->bulk_bytes(),
+  m.disk_bytes = automem_->disk_bytes();
+  m.automem = {{"bytes_in", now.bytes_in - moved_.bytes_in},
+               {"bytes_out", now.bytes_out - moved_.bytes_out},
+               {"stall_s", now.stall_s - moved_.stall_s},
+               {"late", double(now.late - moved_.late)},
+               {"predicted_s", automem_->plan().forecast.step_s}};
+  moved_ = now;
+  for (const memory::CopySpan& span : automem_->engine().take_spans())
+    trace_.add(span.name, "copy", span.begin_s, span.end_s,
+               span.direction == memory::Direction::kIn ? Lane::kCopyIn : Lane::kCopyOut);
 }
 
 // How long a step may wait for another rank.

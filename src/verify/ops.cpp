@@ -127,7 +127,7 @@ void verify_timestep_embeddings(Verification& v) {
     if (shape[0] != count[0])
       throw InputError({.where = op, .what = "one row for each timestep", .got = to_string(shape)});
     const Tensor y(shape);
-    ops::timestep_embedding(v.f64(name, count), y);
+    ops::timestep_embedding(v.ctx(), v.f64(name, count), y);
     // The reference computes in float32, where arguments t w_k of narrow embeddings are rounded less.
     v.check_both(op + ".y", y, shape[1] <= 9 ? 1e-5 : 7e-5);
     ++found;

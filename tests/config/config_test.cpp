@@ -121,6 +121,11 @@ TEST_CASE("every key of the contract exists") {
                            "parallel.comm_cores",
                            "parallel.smt",
                            "memory.fast_gib",
+                           "memory.bulk_gib",
+                           "memory.disk_gib",
+                           "memory.disk_path",
+                           "memory.pages",
+                           "memory.simulate_bulk",
                            "memory.copy_cores",
                            "memory.automem",
                            "kernels.gemm",
@@ -202,16 +207,19 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
         std::string::npos);
 }
 
-TEST_CASE("a feature of a later version is refused, never ignored") {
-  CHECK(parse_error("memory:\n  fast_gib: 4\n") ==
-        "[config] a.yaml:2: memory.fast_gib: 4 is not available in this version; expected 0");
+TEST_CASE("a word or number that a key does not take is refused with those that it does") {
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
-  CHECK(set_error("memory.fast_gib=4").find("is not available in this version; expected") != std::string::npos);
+  CHECK(set_error("memory.fast_gib=lots").find("got 'lots', expected a number") != std::string::npos);
   CHECK(set_error("memory.automem=on") ==
-        "[config] --set: memory.automem: 'on' is not available in this version; expected off");
-  CHECK(set_error("memory.automem=off") == "no error");
-  CHECK(set_error("memory.automem=[off]") == "[config] --set: memory.automem: bad value; got [off], expected off");
+        "[config] --set: memory.automem: bad value; got 'on', expected off, paper or planned; try off");
+  CHECK(set_error("memory.pages=huge").find("expected auto, explicit, transparent or plain") != std::string::npos);
+  CHECK(set_error("memory.simulate_bulk={gb_s: 0}").find("memory.simulate_bulk.gb_s") != std::string::npos);
+  CHECK(set_error("memory.simulate_bulk={gbs: 1}").find("off or {gb_s: above 0, latency_us: 0 or more}") !=
+        std::string::npos);
+  CHECK(set_error("memory.simulate_bulk={gb_s: 2, latency_us: 10}") == "no error");
+  CHECK(set_error("memory.automem=planned") == "no error");
+  CHECK(set_error("memory.automem=[off]").find("got [off], expected off, paper or planned") != std::string::npos);
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);
   CHECK(config::parse_config("dist: {overlap: false, timeout_s: 0.0}", "a.yaml").dist.timeout_s == 0);
   CHECK(config::parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);

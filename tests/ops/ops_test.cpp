@@ -82,35 +82,6 @@ TEST_CASE("linear layers agree with plain sums for odd sizes") {
   }
 }
 
-TEST_CASE("linear layers on the same input: the bits of one after the other, for any team") {
-  for (const int64_t M : {1, 16, 100}) {
-    const int64_t K = 45;
-    const Tensor x = random_tensor({M, K}, 1);
-    std::vector<Tensor> w, b;
-    for (const int64_t N : {67, 1, 256, 31, 96}) {  // pieces of 32 columns end anywhere
-      w.push_back(random_tensor({N, K}, 2 + uint64_t(N)));
-      b.push_back(random_tensor({N}, 3 + uint64_t(N)));
-    }
-    OneWorker one;
-    on_all_teams([&](ops::Context& ctx) {
-      std::vector<ops::LinearLayer> layers;
-      for (size_t i = 0; i < w.size(); ++i)
-        layers.push_back({w[i], b[i], random_tensor({M, w[i].dim(0)}, 9, std::numeric_limits<float>::quiet_NaN())});
-      ops::linear_forward_all(ctx, x, layers);
-      for (const ops::LinearLayer& l : layers) {
-        const Tensor y(l.y.shape());
-        ops::linear_forward(one.ctx, x, l.w, l.b, y);
-        CHECK(to_vector(l.y) == to_vector(y));
-      }
-      return layers.front().y;
-    });
-  }
-  OneWorker one;
-  const Tensor x({2, 3}), w({4, 3}), b({4});
-  CHECK_THROWS_AS(ops::linear_forward_all(one.ctx, x, {{w, b, Tensor({2, 4})}, {w, b, Tensor({2, 5})}}), ShapeError);
-  CHECK_THROWS_AS(ops::linear_forward_all(one.ctx, x, {{w, Tensor({3}), Tensor({2, 4})}}), ShapeError);
-}
-
 TEST_CASE("linear gradients: finite differences, accumulation and the same bits for any team") {
   OneWorker one;
   const int64_t M = 37, K = 45, N = 67;

@@ -19,7 +19,7 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-constexpr auto kTiers = config::AutoMem(1);  // any value but off: no manager of tiers has a word yet
+constexpr auto kTiers = config::AutoMem::kPlanned;
 
 std::string error_of(const config::Config& config) {
   try {

@@ -70,8 +70,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     ops::Context ctx(team);
     train::TrainStep step(plan::plan_run(config, comm.world_size(), {.cluster_sizes = team.cluster_sizes()}), model,
                           comm, ctx);
-    parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision, memory::system_memory(),
-                        &*gradients, step.state_elements());
+    parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
+                        {.gradients = &*gradients, .state_elements = step.state_elements()});
     copy(random_weights(model), parameters.values);
     step.allocate(&*gradients);
     step.keep(parameters.values, parameters.ema);

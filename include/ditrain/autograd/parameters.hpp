@@ -66,12 +66,20 @@ class ParameterStore {
   void lay_out(const std::vector<Parameter*>& order);
 
   enum class For { kInference, kTraining };
+  /// Where the arenas live, and how much of them.
+  struct Homes {
+    memory::Allocator* home = &memory::system_memory();
+    memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
+    /// 0 or more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
+    int64_t state_elements = -1;
+    /// Makes the storages of all arenas but the gradients, segment by segment; it outlives the store. Null: each
+    /// arena is one block at home.
+    StorageSource* segments = nullptr;
+  };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
   /// adds values_bf16, which the products of a bf16 training pass read; the optimiser keeps it in step with `values`.
-  /// `gradients`: where those live instead (memory that ranks share); it must outlive the store. `state_elements` 0 or
-  /// more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
-  void allocate(For purpose, DType products = DType::kF32, memory::Allocator& home = memory::system_memory(),
-                memory::Allocator* gradients = nullptr, int64_t state_elements = -1);
+  void allocate(For purpose, DType products, const Homes& homes);
+  void allocate(For purpose, DType products = DType::kF32) { allocate(purpose, products, Homes()); }
   /// Bytes that `allocate` will take.
   size_t bytes(For purpose, DType products = DType::kF32) const;
 
@@ -81,6 +89,8 @@ class ParameterStore {
   const Parameter& at(int64_t i) const;
   int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
   int64_t arena_size() const { return arena_size_; }
+  /// The arenas cut into what moves as one, in order: each matrix by itself, vectors with their neighbours.
+  std::vector<ArenaSlice> segments() const;
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
@@ -90,6 +100,9 @@ class ParameterStore {
 
  private:
   void place(Parameter& p);
+  Tensor make_arena(const std::string& name, DType dtype, const Homes& homes) const;
+  Tensor make_state(const std::string& name, const Homes& homes) const;
+  std::vector<const Parameter*> in_arena() const;
 
   std::deque<Parameter> parameters_;
   int64_t arena_size_ = 0;

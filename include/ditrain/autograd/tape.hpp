@@ -81,8 +81,10 @@ class Node {
 
 /// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook. Where
 /// clusters go through forward on their own, its hooks are called by the first worker inside the job, where no op may
-/// be called and only the samples of its cluster are written.
-enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward };
+/// be called and only the samples of its cluster are written. kEnterForward is called there by the first worker of
+/// every cluster, for which the others wait, and kLeaveForward once, by the last cluster that leaves a node; elsewhere
+/// they are the same as the pre-forward and the post-forward hook.
+enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward, kEnterForward, kLeaveForward };
 using Hook = std::function<void(const Node&)>;
 
 class Tape {
@@ -108,7 +110,8 @@ class Tape {
     return ref;
   }
 
-  void allocate(memory::Allocator& home = memory::system_memory());
+  /// `kept`: makes the storages of what nodes keep; it outlives the tape. Null: they are at home, too.
+  void allocate(memory::Allocator& home = memory::system_memory(), StorageSource* kept = nullptr);
   size_t kept_bytes() const;
   size_t temporary_bytes() const;  ///< with those that are recomputed
 

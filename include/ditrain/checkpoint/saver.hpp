@@ -23,7 +23,6 @@
 
 namespace ditrain::checkpoint {
 
-class StatePins;
 class StateWriter;
 
 /// What a rank writes of the state.
@@ -89,8 +88,7 @@ class CheckpointSaver {
   double update_waited_s_ = 0;
   std::unique_ptr<Commit> commit_;  // of it, on rank 0
   std::unique_ptr<Buffer> buffer_;  // from the first checkpoint on
-  std::unique_ptr<StatePins> pins_;
-  std::unique_ptr<StateWriter> writer_;  // before its pins go
+  std::unique_ptr<StateWriter> writer_;
 };
 
 }  // namespace ditrain::checkpoint

@@ -28,8 +28,11 @@ enum class Cut { kAuto, kSamples, kN };
 inline constexpr Word<Cut> kCuts[] = {{"auto", Cut::kAuto}, {"samples", Cut::kSamples}, {"n", Cut::kN}};
 constexpr std::span<const Word<Cut>> words_of(Cut) { return kCuts; }
 
-enum class AutoMem { kOff };
-inline constexpr Word<AutoMem> kAutoMems[] = {{"off", AutoMem::kOff}};
+/// What moves tensors between memory tiers, and how far ahead: nothing; the paper's Algorithm 1, module by module; a
+/// plan of the step.
+enum class AutoMem { kOff, kPaper, kPlanned };
+inline constexpr Word<AutoMem> kAutoMems[] = {
+    {"off", AutoMem::kOff}, {"paper", AutoMem::kPaper}, {"planned", AutoMem::kPlanned}};
 constexpr std::span<const Word<AutoMem>> words_of(AutoMem) { return kAutoMems; }
 
 /// What computes the matrix products.

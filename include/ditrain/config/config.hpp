@@ -1,6 +1,5 @@
 // The config tree of a run: one struct per section of the YAML file, and the functions that read, write and check it.
-// A field and its row in option_table.cpp are all that a new key needs. Keys of features that this version lacks exist
-// and accept only what this version does; nothing is silently ignored.
+// A field and its row in option_table.cpp are all that a new key needs.
 //
 //   Config config = load_config("quickstart.yaml", {"train.steps=100"});
 //   validate(config);
@@ -15,6 +14,7 @@
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/link_model.hpp"
+#include "ditrain/memory/copy_engine.hpp"
 #include "ditrain/nn/dit_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/optim/config.hpp"
@@ -43,7 +43,12 @@ struct ParallelConfig {
 };
 
 struct MemoryConfig {
-  double fast_gib = 0;
+  double fast_gib = 0;                  ///< of a rank; 0: the memory on the package, if there is any
+  std::optional<double> bulk_gib = {};  ///< none: as much as tensors need
+  double disk_gib = 0;                  ///< 0: no disk tier
+  std::string disk_path = {};           ///< "": the run folder
+  platform::PageWish pages = platform::PageWish::kAuto;
+  std::optional<memory::SimulatedBulk> simulate_bulk = {};
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
   AutoMem automem = AutoMem::kOff;
 };

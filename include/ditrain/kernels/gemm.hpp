@@ -1,6 +1,5 @@
 // Dense matrix products on raw pointers, one thread's share. `ops` cuts a product over the team; the sum of every
-// element has an order that depends on k alone, so any cut gives the same bits. Several products at once are a list of
-// them (ops::linear_forward_all), not strides between matrices: those of a model lie wherever their weights do.
+// element has an order that depends on k alone, so any cut gives the same bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>

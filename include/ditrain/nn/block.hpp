@@ -1,8 +1,8 @@
 // A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
-//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              Modulations, for all blocks at once
-//   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
-//   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
-// Kept for backward: x (and by Modulations the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
+//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, all of them before the first
+//   block x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf x = x + gate_mlp
+//   mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
+// Kept for backward: x (and by AdalnModulation the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
 // hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
@@ -55,7 +55,7 @@ double attention_macs(const DitConfig& config);
 class AttentionHalf final : public autograd::Node {
  public:
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
-                const TokenStream& stream, const Modulations& modulations);
+                const TokenStream& stream, const AdalnModulation& modulation);
   int64_t samples() const override { return stream_.batch; }
   void forward_of(ops::Context& ctx, const Samples& s) override { compute(ctx, s); }
   void backward(ops::Context& ctx, Gradients gradients) override;
@@ -65,7 +65,7 @@ class AttentionHalf final : public autograd::Node {
   /// x between the halves, x + gate_msa proj, into x_mid.
   void compute_x_mid(ops::Context& ctx, const Samples& s) const;
   ops::Chunk modulation(Modulation which, const Samples& s) const {
-    return {modulations_.of_block(index_).rows(s.begin, s.end), which};
+    return {modulation_.out().rows(s.begin, s.end), which};
   }
   ops::Chunk dmodulation(Modulation which, const Samples& s) const { return {of(dmod_, s), which}; }
 
@@ -75,11 +75,11 @@ class AttentionHalf final : public autograd::Node {
  private:
   ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
 
-  int64_t index_, num_heads_;
+  int64_t num_heads_;
   AttentionWeights weights_;
   LinearWeights adaLN_;
   TokenStream stream_;
-  const Modulations& modulations_;
+  const AdalnModulation& modulation_;
   // Sums the parts of the gradients of the norm, of samples, heads and ranks.
   void finish_norm_gradients(ops::Context& ctx, Gradients gradients) const;
 

@@ -1,5 +1,5 @@
-// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them. Each
-// layer declares its own (declarations.hpp); Dit::declare in dit.cpp is the reference's __init__.
+// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them.
+// Each layer declares its own (declarations.hpp); Dit::declare in dit.cpp is the reference's __init__.
 //
 //   Dit model(config);
 //   model.parameters().allocate(ParameterStore::For::kTraining);
@@ -73,7 +73,7 @@ class DitPass {
   /// Declares all activations; allocates nothing, so that the memory plan can be read first. Of a model that ranks
   /// share, all of them run the pass, each with one cluster of workers.
   DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
-  void allocate() { tape_.allocate(); }
+  void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
   int64_t batch() const { return stream_.batch; }
   Tensor image() const { return patch_embed_->image->tensor; }    ///< [B, in, H, W], input

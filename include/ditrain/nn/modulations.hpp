@@ -1,11 +1,9 @@
-// Shifts, scales and gates of all blocks and of the final layer: the reference's `self.adaLN_modulation(c)` of every
-// DiTBlock and of FinalLayer. All are linear layers on the same silu(c), too small to fill a machine one by one, so
-// they are one batched product before the first block; `.chunk(6)` and `.chunk(2)` are ops::Chunk over a row of the
-// result. Their gradients are taken layer by layer, by the attention halves and the final layer, so that each leaves
-// early: the weights count as parameters of those nodes.
+// Shifts, scales and gates of a block or of the final layer: the reference's `self.adaLN_modulation(c)`, a linear layer
+// on silu(c); `.chunk(6)` and `.chunk(2)` are ops::Chunk over a row of the result. These products have one row per
+// sample and the weights of a third of the model, so that they read memory and little else: each is a node of its own,
+// and all stand before the first block, where the whole team shares their columns. Their gradients are taken by the
+// attention halves and the final layer, so that each leaves early: the weights count as parameters of those nodes.
 #pragma once
-#include <optional>
-
 #include "ditrain/nn/declarations.hpp"
 
 namespace ditrain::nn {
@@ -14,22 +12,20 @@ namespace ditrain::nn {
 LinearWeights declare_modulation(const Declarations& module, const DitConfig& config, int64_t chunks,
                                  const std::string& diffusers);
 
-class Modulations final : public autograd::Node {
+class AdalnModulation final : public autograd::Node {
  public:
-  /// final_layer: null for blocks alone.
-  Modulations(autograd::Tape& tape, const DitConfig& config, std::vector<LinearWeights> blocks,
-              const LinearWeights* final_layer, const TokenStream& stream);
-  void forward(ops::Context& ctx) override;
+  /// module: its name, "blocks.0".
+  AdalnModulation(autograd::Tape& tape, const std::string& module, const LinearWeights& weights,
+                  const TokenStream& stream);
+  void forward(ops::Context& ctx) override { weights_.forward(ctx, stream_.cond_BC->tensor, out_->tensor); }
   void backward(ops::Context&, Gradients) override {}
 
-  Tensor of_block(int64_t index) const;                               ///< [B, 6C]
-  Tensor of_final_layer() const { return final_layer_mod_->tensor; }  ///< [B, 2C]
+  Tensor out() const { return out_->tensor; }  ///< [B, chunks C]
 
  private:
-  std::vector<LinearWeights> blocks_;
-  std::optional<LinearWeights> final_layer_;
+  LinearWeights weights_;
   TokenStream stream_;
-  ActivationRef block_mods_, final_layer_mod_;  // the first [depth B, 6C]
+  ActivationRef out_;
 };
 
 }  // namespace ditrain::nn

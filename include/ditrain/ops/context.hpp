@@ -76,6 +76,7 @@ class Context {
     parallel::Team& team;
     Cut cut;
     Products products = {};
+    bool dry = false;
     WorkTimes times = {};
     Meetings meetings = {};
     std::vector<Block> scratch = {};          // of each worker
@@ -115,6 +116,7 @@ class Context {
   /// looks at the clock per job, some 0.1 us).
   template <class F>
   void run(WorkKind kind, const F& f) {
+    if (shared_->dry) return;
     const double start = now_s();
     double done = start;
     if (in_a_row_) {
@@ -161,10 +163,20 @@ class Context {
   }
   /// Whether this is the first worker's among the contexts in which f runs at the same time.
   bool leads() const { return !mine_ || mine_->worker == 0; }
+  /// The same among those of its cluster.
+  bool leads_cluster() const { return !mine_ || mine_->worker_in_cluster == 0; }
+  /// Waits for the other workers of the cluster, in f of over_samples.
+  void meet_cluster() {
+    if (mine_) meet(*mine_);
+  }
+  /// How many clusters over_samples calls f on at the same time.
+  int clusters_over_samples(int64_t batch) const { return samples_are_cut(batch) ? team().num_clusters() : 1; }
   /// Whether jobs follow each other without a meeting.
   bool is_in_a_row() const { return in_a_row_; }
 
   void set_cut(Cut cut) { shared_->cut = cut; }
+  /// Dry: ops check and hold their tensors and do nothing more; memory is neither read nor written.
+  void set_dry(bool dry) { shared_->dry = dry; }
   Cut cut() const { return shared_->cut; }
   /// Whether columns and heads go to clusters before they go to workers.
   bool cuts_columns() const { return (!mine_ || in_a_row_) && shared_->cut == Cut::kN; }
@@ -185,6 +197,7 @@ class Context {
   /// Work that the calling thread does without the team, another library's product say.
   template <class F>
   void run_alone(WorkKind kind, const F& f) {
+    if (shared_->dry) return;
     const ScopedTimer timer(&shared_->times.working_s[size_t(kind)]);
     f();
   }

@@ -12,7 +12,7 @@ void embedding_backward(Context& ctx, const std::vector<int64_t>& idx, const Ten
 
 /// Math:     y[b,:] = [cos(t_b w_k), sin(t_b w_k)], w_k = exp(-ln(10000) k / h), k < h = dim / 2; odd dim ends with 0
 /// Types:    computed in f64, rounded once. Source: timestep_embedding of the reference, which computes in f32
-void timestep_embedding(const std::vector<double>& t, const Tensor& y);
+void timestep_embedding(Context& ctx, const std::vector<double>& t, const Tensor& y);
 
 /// Math:     x[b, c, gy P + i, gx P + j] = column (c, i, j) of row (b, gy, gx): the inverse, and the gradient, of what
 ///           LinearInput::patches gathers

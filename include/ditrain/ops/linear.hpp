@@ -45,15 +45,6 @@ LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor
 void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const Tensor& b, const Tensor& y,
                     const LinearOutput& output = {});
 
-/// One of several linear layers on the same input.
-struct LinearLayer {
-  Tensor w, b;  ///< [N, K], [N] or undefined
-  Tensor y;     ///< [..., N], output
-};
-/// Math:     y = x w^T + b for every layer, to the bits of linear_forward
-/// Threads:  one job for the team, cut by columns of all layers together: for layers of few rows
-void linear_forward_all(Context& ctx, const Tensor& x, const std::vector<LinearLayer>& layers);
-
 /// Math:     dx = dy w
 /// Grads:    dx is overwritten, or added to if `accumulate` (f32 only)
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate = false,

@@ -31,9 +31,9 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 
-/// Copies n elements, cut over the workers as an update of them is: a page lies in the domain of the worker that
+/// Copies a slice of an arena, cut over the workers as an update of it is: a page lies in the domain of the worker that
 /// writes it first.
-void copy_as_updated(ops::Context& ctx, const float* from, float* to, int64_t n);
+void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to);
 
 /// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/automem/plan.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
@@ -27,9 +28,9 @@ size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t s
 nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
-/// of them. `model` and `gradients`: those of a RunPlan, see plan_run.
+/// of them. `model`, `gradients` and `automem` (null: nothing moves): those of a RunPlan, see plan_run.
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
-                       int ranks_on_node);
+                       int ranks_on_node, const automem::Plan* automem = nullptr);
 
 std::string describe(const MemoryPlan& plan);
 

@@ -62,6 +62,9 @@ struct RankPlace {
   std::vector<int> nodes = {};           ///< NUMA nodes of the clusters, each once; none where workers are not bound or
                                          ///< nodes are unknown
   int ranks_on_node = 1;                 ///< ranks that share the memory of the machine
+  std::vector<int> fast_nodes = {};      ///< NUMA nodes of memory on the package (HBM) near the clusters
+  size_t fast_bytes = 0;                 ///< this rank's part of them
+  int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 

@@ -7,7 +7,11 @@
 //   const RunPlan plan = plan_run(config, comm.world_size(), place_of(placement, comm.local_size()));
 //   check_memory(plan);
 #pragma once
+#include <optional>
+
+#include "ditrain/automem/plan.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/plan/cut.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
 #include "ditrain/plan/memory_plan.hpp"
@@ -24,13 +28,13 @@ struct RunPlan {
   int64_t micro_batch = 1;  ///< of these at once
   CutPlan cut = {};
   GradientPlan gradients = {};
-  MemoryPlan memory = {};  ///< per rank
+  std::optional<automem::Plan> automem = {};  ///< of memory.automem
+  MemoryPlan memory = {};                     ///< per rank
 };
 
 /// config: with tensor_ranks settled (with_tensor_ranks) and checked for the ranks (config::validate_for_ranks).
-/// place: where a rank lies or would lie; gradients do not depend on it, memory on ranks_on_node only. bandwidth: as measured between the
-/// domains of its clusters, see plan_cut.
-/// Memory:   nothing of what is planned is allocated
+/// place: where a rank lies or would lie; gradients do not depend on it, memory on ranks_on_node only. bandwidth: as
+/// measured between the domains of its clusters, see plan_cut. Memory:   nothing of what is planned is allocated
 /// Errors:   InputError as plan_cut
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
                  const DomainBandwidth& bandwidth = {});

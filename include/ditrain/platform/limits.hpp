@@ -24,10 +24,12 @@ MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
 /// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity if there is no quota.
 double cpu_quota(const std::string& root = "");
 
-/// Bytes of this process that are in RAM now.
+/// Bytes of this process that are in RAM now, explicit huge pages included.
 size_t resident_bytes();
-/// Most bytes of this process that were in RAM at once, since its start.
+/// Most bytes of this process that were in RAM at once, since its start; the same.
 size_t peak_resident_bytes();
+/// Bytes of explicit huge pages that this process has: Linux counts them neither as resident (RSS) nor in PSS.
+size_t explicit_huge_bytes();
 
 /// Number of threads of a rank and what limited it.
 struct ThreadCount {

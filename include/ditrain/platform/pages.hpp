@@ -2,7 +2,11 @@
 // by the thread that first writes them.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <string>
+#include <utility>
+
+#include "ditrain/base/words.hpp"
 
 namespace ditrain::platform {
 
@@ -12,6 +16,44 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 /// multiple of kHugePageBytes and transparent huge pages are asked for; `*huge_advised` tells whether the kernel
 /// agreed. Errors: throws RunError naming the bytes if the system refuses.
 void* map_pages(size_t bytes, bool* huge_advised = nullptr);
+
+/// What kind of pages a large block of memory is to have.
+///   kExplicit     from the pool of huge pages that the administrator reserves (vm.nr_hugepages)
+///   kTransparent  huge where the kernel grants them on request
+///   kPlain        of page_bytes()
+///   kAuto         the first of these in this order that can be had
+enum class PageWish { kAuto, kExplicit, kTransparent, kPlain };
+inline constexpr Word<PageWish> kPageWishes[] = {{"auto", PageWish::kAuto},
+                                                 {"explicit", PageWish::kExplicit},
+                                                 {"transparent", PageWish::kTransparent},
+                                                 {"plain", PageWish::kPlain}};
+constexpr std::span<const Word<PageWish>> words_of(PageWish) { return kPageWishes; }
+
+/// A block of whole pages, zero-filled, given back when the object ends.
+class PageBlock {
+ public:
+  PageBlock() = default;
+  /// Errors: as map_pages; a wish that the system refuses is no error, see note()
+  PageBlock(size_t bytes, PageWish wish);
+  ~PageBlock();
+  PageBlock(PageBlock&& other) noexcept { *this = std::move(other); }
+  PageBlock& operator=(PageBlock&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }  ///< whole pages: at least what was asked for
+  PageWish got() const { return got_; }    ///< never kAuto
+  /// Why it is not what was wished, with the line that would mend it; "" if it is.
+  const std::string& note() const { return note_; }
+  /// What the system says of its pages now: "2 MiB explicit huge pages", "93 % in transparent huge pages", ...
+  std::string describe() const;
+
+ private:
+  bool map_explicit(size_t bytes);
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0, asked_ = 0;
+  PageWish got_ = PageWish::kPlain;
+  std::string note_;
+};
 
 size_t page_bytes();  ///< of an ordinary page
 /// Which memory gets transparent huge pages, the system's setting: "always", "madvise" (on request, as map_pages does)

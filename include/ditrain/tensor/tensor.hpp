@@ -2,6 +2,7 @@
 //   Tensor x({B, T, C});                       // zeroed f32
 //   Pin<float> p(x);  p[i] = 1;                // acquire ... release when p ends
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -21,6 +22,8 @@ class Tensor {
  public:
   Tensor() = default;  ///< nothing: `defined()` is false
   explicit Tensor(Shape shape, DType dtype = DType::kF32, memory::Allocator& home = memory::system_memory());
+  /// On all of a storage.
+  Tensor(Shape shape, DType dtype, std::shared_ptr<Storage> storage);
 
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
@@ -37,8 +40,13 @@ class Tensor {
   Tensor rows(int64_t begin, int64_t end) const;
   /// `shape` elements starting at element `first` of the flattened tensor, sharing memory (slices of an arena).
   Tensor slice(int64_t first, Shape shape) const;
+  /// The same elements as a row of flat tensors, each of which can be held in place: itself, or, of an arena whose
+  /// storage is in parts, one for each part.
+  std::vector<Tensor> parts() const;
 
  private:
+  void enter_part();
+
   Shape shape_;
   DType dtype_ = DType::kF32;
   std::shared_ptr<Storage> storage_;
@@ -74,6 +82,11 @@ class Pin {
   Tensor tensor_;
   T* p_;
 };
+
+/// f(first element, their parts) for tensors of the same size (but not type) that may be in parts, cut where any part
+/// of any of them ends: what f gets can be held in place.
+void for_common_parts(const std::vector<Tensor>& tensors,
+                      const std::function<void(int64_t first, const std::vector<Tensor>& parts)>& f);
 
 void fill_zero(const Tensor& t);
 void copy(const Tensor& from, const Tensor& to);  ///< same size; converts between f32 and bf16

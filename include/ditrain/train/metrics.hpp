@@ -75,7 +75,8 @@ struct StepMetrics {
   double images_per_second = 0, tflops = 0, mfu = 0;
   PhaseTimes seconds;
   double allreduce_hidden_s = 0;  ///< beside the phases, not one of them
-  size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
+  size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0, disk_bytes = 0;
+  std::map<std::string, double> automem;  ///< copies between tiers in this step; empty: nothing moves
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none
   std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them
@@ -84,7 +85,7 @@ struct StepMetrics {
 /// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and code that computes it.
 struct Metric {
   const char* name;
-  double StepMetrics::*value;
+  double StepMetrics::* value;
 };
 inline constexpr Metric kMetrics[] = {{"loss", &StepMetrics::loss},
                                       {"mse", &StepMetrics::mse},

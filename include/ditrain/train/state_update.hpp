@@ -1,6 +1,7 @@
 // What updates the weights, and where moments and EMA lie: whole on every rank, or in shards (sharded_update.hpp).
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
+#include "ditrain/automem/automem.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/train/sync_policy.hpp"
 
@@ -16,8 +17,11 @@ class StateUpdate : public SyncPolicy {
   virtual std::vector<dist::Shards::Part> parts() const = 0;
   /// Who may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
+  /// What moves the arenas segment by segment, or null.
+  void set_automem(automem::AutoMem* automem) { automem_ = automem; }
 
  protected:
+  automem::AutoMem* automem_ = nullptr;
   checkpoint::CheckpointSaver* saver_ = nullptr;
 };
 
@@ -30,11 +34,13 @@ class ReplicatedUpdate final : public StateUpdate {
       : grid_(grid), updates_early_(updates_early), config_(config), parameters_(parameters), ctx_(ctx) {}
 
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
-  const Tensor& whole(const Tensor& state) override { return state; }
+  const Tensor& whole(const Tensor& state) override { return state; }  // it may be in parts
   void keep(const Tensor& whole, const Tensor& state) override;
   std::vector<dist::Shards::Part> parts() const override { return {{{0, grid_.n()}, 0}}; }
 
  private:
+  void update_slice(const parallel::Range& slice, const optim::StepSettings& settings);
+
   const dist::BucketGrid grid_;
   const bool updates_early_;
   const optim::Config config_;

@@ -1,6 +1,7 @@
 // A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process per rank, one lane for
-// what it computes, two for the sums of gradients (two may be under way). Clocks of other nodes are aligned to that of
-// rank 0 once, at the start; the head of the file says to within how much, and how far they had drifted at the end.
+// what it computes, two for the sums of gradients (two may be under way), two for copies between memory tiers. Clocks
+// of other nodes are aligned to that of rank 0 once, at the start; the head of the file says to within how much, and
+// how far they had drifted at the end.
 #pragma once
 #include <array>
 #include <functional>
@@ -15,8 +16,8 @@
 
 namespace ditrain::train {
 
-enum class Lane { kCompute, kCommunication, kSecondCommunication };
-inline constexpr size_t kNumLanes = 3;
+enum class Lane { kCompute, kCommunication, kSecondCommunication, kCopyIn, kCopyOut };
+inline constexpr size_t kNumLanes = 5;
 
 class Trace {
  public:

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/automem/automem.hpp"
 #include "ditrain/dataset/loader.hpp"
 #include "ditrain/diffusion/process.hpp"
 #include "ditrain/train/gradient_sync.hpp"
@@ -34,7 +35,9 @@ class TrainStep {
             plan::TensorGroup* group = nullptr);
   /// gradient_memory: where the store has its gradients, if ranks share it (dist.engine); it must outlive the step.
   /// comm_pus: cores of communication alone; none: it shares those of the workers.
-  void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {});
+  /// automem: what the store has its arenas from, if tensors move; it must outlive the step.
+  void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {},
+                automem::AutoMem* automem = nullptr);
 
   /// Elements of each moment and of the EMA that this rank keeps: what the store must be allocated with.
   int64_t state_elements() const { return plan_.gradients.state_elements(comm_.rank()); }
@@ -92,6 +95,7 @@ class TrainStep {
   std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;
   std::string bad_activation_;
+  automem::AutoMem* automem_ = nullptr;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one
   bool weights_are_spoilt_ = false;
 };

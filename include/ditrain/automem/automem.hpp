@@ -1,0 +1,73 @@
+// Trains what does not fit the fast memory, without touching the model (the paper's AutoMem, section 4.2): the tiers of
+// a plan with memory behind them, the copy engine, and the hooks at the borders of the tape's nodes.
+//
+//   AutoMem automem(plan, setup);
+//   store.allocate(..., {.segments = &automem.source()});  tape.allocate(home, &automem.source());
+//   automem.watch(tape);                                    // from here on forward and backward tell where they are
+//   automem.update("blocks.0.mlp.fc1.weight", [&] { ... }); // and so does the optimiser
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/autograd/tape.hpp"
+#include "ditrain/automem/plan.hpp"
+#include "ditrain/memory/copy_engine.hpp"
+
+namespace ditrain::automem {
+
+class AutoMem {
+ public:
+  struct Setup {
+    platform::PageWish pages = platform::PageWish::kAuto;
+    std::vector<int> fast_nodes = {};  ///< NUMA nodes of the pool; none: any
+    int bulk_node = -1;
+    std::string disk_folder = {};
+    std::vector<int> copy_pus = {};
+    std::optional<memory::SimulatedBulk> simulate = {};
+  };
+  /// Errors: InputError if a tier cannot be had
+  AutoMem(Plan plan, const Setup& setup);
+  ~AutoMem();
+
+  StorageSource& source() { return *residency_; }
+  void watch(autograd::Tape& tape);
+  /// f updates a segment of the arenas, named by its first parameter.
+  template <class F>
+  void update(const std::string& segment, const F& f) {
+    begin(Phase::kUpdate, segment);
+    f();
+    end(Phase::kUpdate, segment);
+  }
+  void begin_other(bool writes) { residency_->begin_other(writes); }
+  /// A step is over. After some of them the plan's times are those of this machine.
+  void end_step();
+
+  const Plan& plan() const { return plan_; }
+  ResidencyTotals totals() const { return residency_->totals(); }
+  std::array<memory::StreamTotals, memory::kDirections> copies() const { return engine_->totals(); }
+  memory::CopyEngine& engine() { return *engine_; }
+  size_t pool_bytes() const { return pool_.bytes(); }
+  size_t bulk_bytes() const { return bulk_ ? bulk_->bytes() : 0; }
+  size_t disk_bytes() const { return disk_ ? disk_->bytes() : 0; }
+  std::string describe() const;            ///< tiers, and the pages they got
+  std::vector<std::string> notes() const;  ///< fallbacks, each one line
+
+ private:
+  void begin(Phase phase, const std::string& name);
+  void end(Phase phase, const std::string& name);
+
+  Plan plan_;
+  platform::PageBlock pool_;
+  std::vector<std::string> notes_;
+  std::unique_ptr<memory::Backing> bulk_, disk_;
+  std::unique_ptr<memory::CopyEngine> engine_;
+  std::unique_ptr<Residency> residency_;
+  // Measured times of the points.
+  int steps_ = 0;
+  size_t next_point_ = 0;
+  double began_s_ = 0, stalled_before_s_ = 0;
+  std::vector<double> point_s_;
+};
+
+}  // namespace ditrain::automem

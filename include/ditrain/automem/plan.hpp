@@ -1,0 +1,50 @@
+// What is decided before the first step: which slow tier has which tensor, and which tensors are used there in place.
+// Candidates are simulated, the fastest one is taken.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/automem/simulate.hpp"
+
+namespace ditrain::automem {
+
+/// What a rank may take of each tier for tensors that move.
+struct Capacity {
+  size_t pool_bytes = 0;  ///< fast tier, less what never moves
+  size_t bulk_bytes = 0;
+  size_t disk_bytes = 0;
+};
+
+enum class Tier { kBulk, kDisk };
+
+struct PlannedHome {
+  Tier tier = Tier::kBulk;
+  size_t offset = 0;
+  bool in_place = false;
+};
+
+struct Plan {
+  Uses uses;
+  Strategy strategy = Strategy::kPlanned;
+  Capacity capacity;
+  std::vector<PlannedHome> homes;         ///< of every tensor of the uses
+  size_t bulk_bytes = 0, disk_bytes = 0;  ///< what homes take of each tier
+  Machine machine;
+  double margin = 1.5;
+  Forecast forecast = {};
+  size_t in_place_bytes() const;
+  /// Setup of a Residency without addresses.
+  Residency::Setup setup(memory::Backing* bulk, memory::Backing* disk) const;
+};
+
+/// Tensors go to the bulk tier as long as it has room, then to the disk; those that are used most to the bulk tier.
+/// Errors: InputError if the tiers together are too small, with what is missing; as Residency
+Plan make_plan(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
+
+/// The same homes with other times and rates, as measured: margin and forecast anew.
+void forecast_again(Plan& plan, const Machine& machine);
+
+/// Lines for the start report and --explain-memory.
+std::string describe(const Plan& plan);
+
+}  // namespace ditrain::automem

@@ -1,0 +1,161 @@
+// Which tensors are in the fast tier, and what comes and goes next (the paper's AutoMem, section 4.2, Algorithm 1).
+//
+// Problem:      a pool that is smaller than what a step uses; copies have to be over before a worker needs them, and
+//               a place has to be free before a copy can begin.
+// Difficulties: sizes differ, so that the pool may have room but not in one piece; a tensor may be held by any worker
+// at
+//               any time; what was written has to be copied out before its place is given away.
+// Abstractions: Uses (the points of a step and their tensors, known before), a clock that stands at the earliest point
+//               that is not over, tensors that are away, coming or here.
+//
+// A step uses its tensors in the same order every time, so that the next use of each is known. What makes room for the
+// tensor that is needed first is used later than that one (Belady's rule): first what is worth nothing any more
+// (activations after backward), then what is far away and costs no copy to drop. Copies of the latter kind begin when
+// the link would otherwise be too late for some later point, not earlier: until then room may come free by itself.
+// The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp): what is planned
+// is what runs.
+// A point begins when all of its tensors are there (Algorithm 1's barrier), and they stay until it is over: workers
+// hold tensors one after the other and would wait for each other for ever otherwise. What no plan expected (sampling,
+// checkpoints) is brought when it is wanted: plans change times, never results.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ditrain/automem/uses.hpp"
+#include "ditrain/memory/copy_engine.hpp"
+#include "ditrain/memory/slots.hpp"
+
+namespace ditrain::automem {
+
+/// kPaper: Algorithm 1 as written: while a module computes the tensors of the next one come in; when it is over its
+/// own leave, changed or not. kPlanned: as far ahead as there is room, and only what has to leave does, clean tensors
+/// without a copy.
+enum class Strategy { kPaper, kPlanned };
+
+/// Where a tensor lives. A tensor that is used in place stays in its slow tier for ever.
+struct Home {
+  memory::Backing* backing = nullptr;
+  size_t offset = 0;
+  bool in_place = false;
+};
+
+/// What happened so far.
+struct ResidencyTotals {
+  double bytes_in = 0, bytes_out = 0;
+  double stall_s = 0;     ///< that points waited for their tensors
+  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began
+  size_t peak_bytes = 0;  ///< of the pool
+};
+
+class Residency final : public Mover, public StorageSource {
+ public:
+  struct Setup {
+    Strategy strategy = Strategy::kPlanned;
+    std::vector<Home> homes = {};  ///< of every tensor of the uses
+    std::byte* pool = nullptr;     ///< the fast tier's; kBlock-aligned. May be null in a simulation
+    size_t pool_bytes = 0;
+    bool simulated = false;  ///< nothing touches memory
+    /// Expected seconds of each point and rates of the link: when copies have to begin. None: at once.
+    std::vector<double> point_s = {};
+    double in_bytes_s = 0, out_bytes_s = 0;
+    double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
+  };
+  /// The queue calls the object until it ends: it must end first. Tensors are made in the order of uses.tensors.
+  /// Errors: InputError if a point needs more than the pool has, with its name and bytes
+  Residency(Uses uses, Setup setup, memory::CopyQueue& queue);
+
+  std::shared_ptr<Storage> make(const std::string& name, size_t bytes) override;
+  void bring(Storage& storage) override;
+  void note_use(Storage& storage) override;
+
+  /// Returns when all tensors of a point are here; the first worker of each cluster calls it, the others of the cluster
+  /// wait for that one. Errors: RunError of a copy that failed
+  void enter(Phase phase, const std::string& name);
+  void leave(Phase phase, const std::string& name);  ///< the last worker has left it
+  /// Something else than a step, which reads, or also writes, any tensor; until the next point begins.
+  void begin_other(bool writes);
+
+  /// Other times than those of the setup.
+  void set_times(std::vector<double> point_s, double in_bytes_s, double out_bytes_s, double margin);
+  ResidencyTotals totals() const;
+  size_t used_bytes() const;  ///< of the pool, now
+
+  // For simulations, where nothing waits:
+  bool try_enter(Phase phase, const std::string& name);  ///< whether all is here; else copies are under way
+  void pretend_written(Storage& storage);                ///< and moved to its slow tier
+
+ private:
+  enum class State { kAway, kComing, kHere };
+  struct Item {
+    std::string name;
+    size_t bytes = 0;  // whole blocks
+    Written written = Written::kInForward;
+    Home home;
+    std::vector<int> points = {};  // of the step, that use it
+    std::shared_ptr<Storage> storage = {};
+    State state = State::kAway;
+    size_t slot = 0;
+    bool dirty = false;            // the slow tier has other bytes, or none
+    bool has_contents = false;     // written at least once
+    int64_t fresh_at = -1;         // when it last got a place without its contents
+    bool leaving = false;          // is being copied out
+    bool drop_when_clean = false;  // its place is free as soon as it is
+    bool makes_room = false;       // and another one waits for that
+    int wanted = 0;                // threads that wait for it: it does not leave before they have held it
+    int64_t version = 0;           // counts writes
+    int64_t ticket = -1;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  int64_t next_use(const Item& item) const;  // points from now; at least 0
+  bool is_fresh(const Item& item, int64_t at) const;
+  bool is_dead(const Item& item) const;
+  bool is_written_by(const Item& item, int64_t time) const;
+  bool is_being_written(const Item& item) const;
+  int position(int64_t time) const { return int(time % int64_t(uses_.points.size())); }
+  // What may be taken away for a tensor that is needed in so many points.
+  enum class Victims { kDead, kLater, kAny };
+  bool make_room(Item& item, int64_t distance, Victims victims);
+  bool start(Item& item, int64_t distance, Victims victims);
+  void ask(Item& item);
+  int64_t begin_point(Phase phase, const std::string& name);
+  bool gather(int64_t time, bool first);
+  bool compact();
+  bool clear_for(int64_t time);
+  std::optional<double> cost_of(const Item& item, int64_t distance, Victims victims) const;
+  bool is_used_now(const Item& item) const;
+  void settle(Item& item);  // in its slot: contents are there
+  void copy_out(Item& item);
+  bool drop(Item& item);
+  bool has_to_begin() const;
+  void pump();
+  void pump_paper();
+  void offload(int point);
+  void came_in(int64_t id, const std::string& problem);
+  void went_out(int64_t id, int64_t version, const std::string& problem);
+  void expect_no_problem() const;
+  int64_t id_of(const Item& item) const { return &item - items_.data(); }
+  std::byte* address(const Item& item) const { return setup_.pool + item.slot; }
+
+  const Uses uses_;
+  Setup setup_;
+  memory::CopyQueue& queue_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Item> items_;
+  size_t made_ = 0;
+  memory::SlotMap slots_;
+  int64_t now_ = 0;            // the earliest point that is not over, counted over all steps
+  int64_t last_entered_ = -1;  // the same count
+  std::set<int64_t> active_;   // entered and not left
+  bool other_ = true;
+  int making_room_ = 0;  // copies out that a tensor waits for
+  std::string problem_;
+  ResidencyTotals totals_;
+};
+
+}  // namespace ditrain::automem

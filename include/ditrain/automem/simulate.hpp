@@ -1,0 +1,30 @@
+// A step without a machine: how long it takes and what it copies with a given fast tier, found with the code that runs
+// it and a queue of copies that counts time instead of moving bytes.
+#pragma once
+#include <vector>
+
+#include "ditrain/automem/residency.hpp"
+
+namespace ditrain::automem {
+
+/// Rates of the slow tier and times of the points.
+struct Machine {
+  double in_bytes_s = 10e9, out_bytes_s = 10e9;
+  double latency_s = 0;              ///< of one copy
+  double in_place_bytes_s = 0;       ///< extra time of what is used in the slow tier; 0: none
+  std::vector<double> point_s = {};  ///< with all tensors in the fast tier
+};
+
+struct Forecast {
+  double step_s = 0, stall_s = 0;
+  double bytes_in = 0, bytes_out = 0;  ///< of one step
+  size_t peak_bytes = 0;               ///< of the pool
+  /// Bytes of the pool in use when each point begins, for pictures.
+  std::vector<size_t> occupancy = {};
+};
+
+/// Some steps from nothing; the forecast is of the last one, when the state at its start is that at its end.
+/// Errors: as Residency
+Forecast simulate(const Uses& uses, const Residency::Setup& setup, const Machine& machine, int steps = 4);
+
+}  // namespace ditrain::automem

@@ -1,0 +1,66 @@
+// What a training step uses, and when: its tensors that can move, and the points of the step (forward or backward of a
+// node of the tape, update of a segment of the arenas) with the tensors that each of them holds in place. Nothing is
+// listed by hand: the step is run once with operators that take their tensors but compute nothing, before any of its
+// memory exists, and what they hold is written down.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ditrain/tensor/storage.hpp"
+
+namespace ditrain::automem {
+
+/// When a tensor gets new contents.
+enum class Written {
+  kInUpdates,  ///< weights, their bf16 copies, moments, EMA
+  kInForward,  ///< activations: from the first point of forward that uses them; worth nothing after the last backward
+};
+
+struct MovableTensor {
+  std::string name;
+  size_t bytes = 0;
+  Written written = Written::kInForward;
+};
+
+enum class Phase { kForward, kBackward, kUpdate };
+const char* phase_name(Phase phase);
+
+struct Point {
+  Phase phase = Phase::kForward;
+  std::string name;       ///< of the node, or of the first parameter of the segment
+  std::vector<int> uses;  ///< tensors, each once, increasing
+};
+
+struct Uses {
+  std::vector<MovableTensor> tensors;
+  std::vector<Point> points;  ///< of one step, in order
+  size_t bytes_of(const Point& point) const;
+  size_t total_bytes() const;
+  const Point& largest() const;  ///< the point that uses most bytes
+};
+
+/// Tensors below this stay where they are: a copy of their own would cost more than their room is worth.
+inline constexpr size_t kSmallest = size_t{64} << 10;  // bytes
+
+/// Makes storages without memory, and notes which of them each point holds.
+class Recorder final : public Mover, public StorageSource {
+ public:
+  explicit Recorder(Written written_first) : written_(written_first) { set_watches(true); }
+
+  std::shared_ptr<Storage> make(const std::string& name, size_t bytes) override;
+  void bring(Storage& storage) override;
+  void note_use(Storage& storage) override;
+
+  void set_written(Written written) { written_ = written; }  ///< of the tensors made from now on
+  void begin(Phase phase, const std::string& name);
+  const Uses& uses() const { return uses_; }
+
+ private:
+  std::mutex mutex_;
+  Written written_;
+  Uses uses_;
+};
+
+}  // namespace ditrain::automem

@@ -1,0 +1,27 @@
+// Memory tiers: their bandwidth and latency, and what training costs in a fast tier that is too small for all.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+
+namespace ditrain::bench {
+
+struct MemoryBench {
+  std::string model = "DiT-S/2";
+  int64_t batch = 8;
+  DType precision = DType::kF32;
+  std::vector<double> fast_shares = {0.4, 0.25};  ///< capacities, as shares of what memory.automem: off uses
+  std::vector<std::string> sets = {};             ///< config keys, as --set of ditrain
+  bool once = false;                              ///< one step of each
+};
+
+/// Copies into and out of each tier (GB/s of large ones, seconds of one block), then steps with memory.automem off,
+/// paper and planned in turn, in tiers of each capacity.
+/// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
+///           stall_share (waiting for tensors / step), fast_peak_bytes (what never moves and the pool's peak),
+///           predicted_s, bytes_in and bytes_out per step, in_gb_s and out_gb_s of the link while it was busy
+/// Errors:   InputError for a config that cannot run, and for a capacity that a node does not fit
+void bench_memory(Harness& harness, const MemoryBench& bench);
+
+}  // namespace ditrain::bench

@@ -1,0 +1,44 @@
+// Slow tiers: where the bytes of a tensor are that has no place in the fast one. Each is one preallocated range of
+// bytes, addressed by offset; a new kind of tier is one more implementation.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/platform/pages.hpp"
+
+namespace ditrain::memory {
+
+inline constexpr size_t kBlock = 4096;  ///< bytes: offsets, sizes and addresses of what is copied are multiples of it
+
+class Backing {
+ public:
+  virtual ~Backing() = default;
+  virtual std::string name() const = 0;
+  virtual size_t bytes() const = 0;
+  /// Copies between the tier and fast memory. All three are multiples of kBlock. Any number of threads at once.
+  /// Errors: RunError naming the tier
+  virtual void read(size_t offset, std::byte* to, size_t bytes) = 0;
+  virtual void write(size_t offset, const std::byte* from, size_t bytes) = 0;
+  /// The bytes themselves where cores can use them in place; null for a disk.
+  virtual std::byte* in_place(size_t) { return nullptr; }
+  virtual std::vector<std::string> notes() const { return {}; }  ///< what it was refused, each with what would mend it
+};
+
+struct BulkMemory {
+  size_t bytes = 0;
+  platform::PageWish pages = platform::PageWish::kAuto;
+  int node = -1;  ///< NUMA node to lie on; -1: any
+};
+/// Pinned (mlock) memory of the bulk node. What is never written takes no RAM where locking is refused.
+std::unique_ptr<Backing> make_bulk_memory(const BulkMemory& wanted);
+
+/// One preallocated file without a name in `folder`, read and written past the page cache (O_DIRECT) where the file
+/// system can. Nothing of it is left when the process ends, however it ends.
+/// Errors: InputError if the folder is none, or has not as much room
+std::unique_ptr<Backing> make_disk(const std::string& folder, size_t bytes);
+
+}  // namespace ditrain::memory

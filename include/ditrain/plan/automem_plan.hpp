@@ -1,0 +1,26 @@
+// The plan of memory.automem: the uses of a step recorded without its memory, the capacity of each tier, and what
+// automem::make_plan makes of them.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "ditrain/automem/plan.hpp"
+#include "ditrain/config/config.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
+#include "ditrain/plan/placement.hpp"
+
+namespace ditrain::plan {
+
+/// What a step of this config uses, in order. Allocates nothing of it, computes nothing.
+automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
+                          int64_t micro_batch);
+
+/// Bytes of the fast tier that never move: gradients and temporaries.
+size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
+
+/// None where memory.automem is off.
+/// Errors: InputError where the fast tier has no size, or does not hold what never moves; as automem::make_plan
+std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
+                                          int64_t micro_batch, const RankPlace& place);
+
+}  // namespace ditrain::plan

@@ -1,0 +1,171 @@
+#include "ditrain/automem/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::automem {
+namespace {
+
+size_t whole_blocks(size_t bytes) { return (bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock; }
+
+// How often a step uses each tensor.
+std::vector<int> counts_of(const Uses& uses) {
+  std::vector<int> counts(uses.tensors.size());
+  for (const Point& point : uses.points)
+    for (const int id : point.uses) ++counts[size_t(id)];
+  return counts;
+}
+
+// A tier that says where its bytes would be.
+class NoBacking final : public memory::Backing {
+ public:
+  std::string name() const override { return "simulated"; }
+  size_t bytes() const override { return SIZE_MAX; }
+  void read(size_t, std::byte*, size_t) override {}
+  void write(size_t, const std::byte*, size_t) override {}
+  std::byte* in_place(size_t) override { return &nothing_; }
+
+ private:
+  std::byte nothing_{};
+};
+
+void place_homes(Plan& plan) {
+  const std::vector<int> counts = counts_of(plan.uses);
+  std::vector<size_t> order(plan.uses.tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] > counts[b]; });
+  plan.homes.assign(order.size(), {});
+  for (const size_t id : order) {
+    const size_t bytes = whole_blocks(plan.uses.tensors[id].bytes);
+    const bool bulk = plan.bulk_bytes + bytes <= plan.capacity.bulk_bytes;
+    size_t& used = bulk ? plan.bulk_bytes : plan.disk_bytes;
+    plan.homes[id] = {.tier = bulk ? Tier::kBulk : Tier::kDisk, .offset = used};
+    used += bytes;
+  }
+  if (plan.disk_bytes <= plan.capacity.disk_bytes) return;
+  throw InputError({.where = "memory",
+                    .what = "the tensors that move do not fit the slow tiers",
+                    .got = format_bytes(plan.bulk_bytes + plan.disk_bytes),
+                    .expected = "at most " + format_bytes(plan.capacity.bulk_bytes) +
+                                " in memory (memory.bulk_gib) and " + format_bytes(plan.capacity.disk_bytes) +
+                                " on disk (memory.disk_gib)",
+                    .hint = fmt::format("--set memory.disk_gib={:.1f}", double(plan.disk_bytes) / 0x1p30 + 0.05)});
+}
+
+Forecast forecast_of(const Plan& plan) {
+  NoBacking bulk, disk;
+  return simulate(plan.uses, plan.setup(&bulk, &disk), plan.machine);
+}
+
+// Uses tensors of the bulk tier in place, those first that a step uses least, until at most `moving` bytes are left.
+void use_in_place(Plan& plan, size_t moving) {
+  const std::vector<int> counts = counts_of(plan.uses);
+  std::vector<size_t> order;
+  size_t left = 0;
+  for (size_t id = 0; id < plan.homes.size(); ++id) {
+    left += whole_blocks(plan.uses.tensors[id].bytes);
+    if (plan.homes[id].tier == Tier::kBulk) order.push_back(id);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] < counts[b]; });
+  for (const size_t id : order) {
+    if (left <= moving) return;
+    plan.homes[id].in_place = true;
+    left -= whole_blocks(plan.uses.tensors[id].bytes);
+  }
+}
+
+size_t bytes_of_states(const Uses& uses) {
+  const std::vector<int> counts = counts_of(uses);
+  size_t bytes = 0;
+  for (size_t id = 0; id < uses.tensors.size(); ++id)
+    if (counts[id] == 1) bytes += whole_blocks(uses.tensors[id].bytes);
+  return bytes;
+}
+
+void choose_margin(Plan& plan) {
+  double best_margin = plan.margin;
+  for (const double margin : {1.2, 2.0, 4.0, 16.0}) {
+    Plan other = plan;
+    other.margin = margin;
+    const Forecast forecast = forecast_of(other);
+    if (plan.forecast.step_s > 0 && forecast.step_s >= 0.999 * plan.forecast.step_s) continue;
+    plan.forecast = forecast, best_margin = margin;
+  }
+  plan.margin = best_margin;
+}
+
+}  // namespace
+
+size_t Plan::in_place_bytes() const {
+  size_t bytes = 0;
+  for (size_t id = 0; id < homes.size(); ++id)
+    if (homes[id].in_place) bytes += whole_blocks(uses.tensors[id].bytes);
+  return bytes;
+}
+
+Residency::Setup Plan::setup(memory::Backing* bulk, memory::Backing* disk) const {
+  Residency::Setup setup{.strategy = strategy,
+                         .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
+                         .point_s = machine.point_s,
+                         .in_bytes_s = machine.in_bytes_s,
+                         .out_bytes_s = machine.out_bytes_s,
+                         .margin = margin};
+  for (const PlannedHome& home : homes)
+    setup.homes.push_back({home.tier == Tier::kBulk ? bulk : disk, home.offset, home.in_place});
+  return setup;
+}
+
+Plan make_plan(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine) {
+  Plan plan{.uses = std::move(uses), .strategy = strategy, .capacity = capacity, .homes = {}, .machine = machine};
+  place_homes(plan);
+  if (strategy == Strategy::kPaper) {
+    plan.forecast = forecast_of(plan);
+    return plan;
+  }
+  // What a step uses once (moments, EMA) in place, or as much as it takes for the rest to stay where it is.
+  std::vector<Plan> candidates{plan};
+  const size_t all = plan.uses.total_bytes(), states = bytes_of_states(plan.uses);
+  for (const size_t moving : {all - std::min(all, states), capacity.pool_bytes / 20 * 19}) {
+    Plan other = plan;
+    use_in_place(other, moving);
+    if (other.in_place_bytes() > 0) candidates.push_back(std::move(other));
+  }
+  std::optional<Plan> best;
+  std::exception_ptr refusal;
+  for (Plan& candidate : candidates) try {
+      candidate.forecast = forecast_of(candidate);
+      if (!best || candidate.forecast.step_s < 0.999 * best->forecast.step_s) best = std::move(candidate);
+    } catch (const InputError&) {
+      refusal = std::current_exception();
+    }
+  if (!best) std::rethrow_exception(refusal);
+  choose_margin(*best);
+  return *best;
+}
+
+void forecast_again(Plan& plan, const Machine& machine) {
+  plan.machine = machine;
+  plan.forecast = {};
+  if (plan.strategy == Strategy::kPlanned) return choose_margin(plan);
+  plan.forecast = forecast_of(plan);
+}
+
+std::string describe(const Plan& plan) {
+  const double compute_s = std::accumulate(plan.machine.point_s.begin(), plan.machine.point_s.end(), 0.0);
+  const Forecast& f = plan.forecast;
+  std::string text = fmt::format(
+      "automem: {} of tensors in {} points per step, a pool of {}, {} in the bulk tier ({} used in place), {} on "
+      "disk\n",
+      format_bytes(plan.uses.total_bytes()), plan.uses.points.size(), format_bytes(plan.capacity.pool_bytes),
+      format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()), format_bytes(plan.disk_bytes));
+  return text + fmt::format("automem: expected per step: {} in, {} out, {:.2f} s ({:.2f} x of all in the fast tier)\n",
+                            format_bytes(size_t(f.bytes_in)), format_bytes(size_t(f.bytes_out)), f.step_s,
+                            compute_s > 0 ? f.step_s / compute_s : 1.0);
+}
+
+}  // namespace ditrain::automem

@@ -1,0 +1,472 @@
+#include "ditrain/automem/residency.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::automem {
+namespace {
+
+size_t whole_blocks(size_t bytes) { return (bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock; }
+
+}  // namespace
+
+Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
+    : uses_(std::move(uses)), setup_(std::move(setup)), queue_(queue), slots_(setup_.pool_bytes) {
+  DITRAIN_CHECK(!uses_.points.empty() && setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
+  for (size_t i = 0; i < uses_.tensors.size(); ++i) {
+    const MovableTensor& tensor = uses_.tensors[i];
+    items_.push_back(
+        {.name = tensor.name, .bytes = whole_blocks(tensor.bytes), .written = tensor.written, .home = setup_.homes[i]});
+  }
+  for (size_t p = 0; p < uses_.points.size(); ++p)
+    for (const int id : uses_.points[p].uses) items_[size_t(id)].points.push_back(int(p));
+  for (const Point& point : uses_.points) {
+    size_t needed = 0;
+    for (const int id : point.uses)
+      if (const Item& item = items_[size_t(id)]; !item.home.in_place) needed += item.bytes;
+    if (needed > setup_.pool_bytes)
+      throw InputError(
+          {.where = "memory",
+           .what = std::string(phase_name(point.phase)) + " of " + point.name + " does not fit the fast tier",
+           .got = format_bytes(needed) + " at once",
+           .expected = "at most " + format_bytes(setup_.pool_bytes) + " beside what never moves",
+           .hint = "a larger memory.fast_gib, or a smaller train.micro_batch"});
+  }
+  set_watches(true);  // whatever is done before the first step writes
+}
+
+std::shared_ptr<Storage> Residency::make(const std::string& name, size_t bytes) {
+  if (bytes < kSmallest) return PlainSource().make(name, bytes);
+  DITRAIN_CHECK(made_ < items_.size() && items_[made_].name == name && items_[made_].bytes == whole_blocks(bytes),
+                "tensor " + name + " is not the next one that was recorded");
+  Item& item = items_[made_];
+  item.storage = std::make_shared<Storage>(*this, bytes, int64_t(made_++));
+  if (!item.home.in_place) return item.storage;
+  item.storage->place(item.home.backing->in_place(item.home.offset));  // zeroed, and held for ever
+  item.state = State::kHere;
+  return item.storage;
+}
+
+// The number of points from now to its next use.
+int64_t Residency::next_use(const Item& item) const {
+  const auto all = int64_t(uses_.points.size());
+  if (item.points.empty()) return all;
+  const auto at = std::lower_bound(item.points.begin(), item.points.end(), position(now_));
+  return at != item.points.end() ? *at - position(now_) : item.points.front() + all - position(now_);
+}
+
+// Whether the use at that time overwrites all that is there.
+bool Residency::is_fresh(const Item& item, int64_t at) const {
+  if (!item.has_contents) return true;
+  if (item.fresh_at == at) return false;  // that use has begun
+  if (item.written != Written::kInForward || item.points.empty()) return false;
+  const auto use = std::lower_bound(item.points.begin(), item.points.end(), position(at));
+  if (use == item.points.end() || *use != position(at)) return false;
+  if (uses_.points[size_t(*use)].phase != Phase::kForward) return false;
+  return use == item.points.begin() || uses_.points[size_t(*std::prev(use))].phase != Phase::kForward;
+}
+
+// Whether its contents are worth nothing until they are written again.
+bool Residency::is_dead(const Item& item) const {
+  const int64_t next = next_use(item);
+  return next > 0 && is_fresh(item, now_ + next);
+}
+
+bool Residency::is_written_by(const Item& item, int64_t time) const {
+  const Point& point = uses_.points[size_t(position(time))];
+  if (point.phase != (item.written == Written::kInUpdates ? Phase::kUpdate : Phase::kForward)) return false;
+  return std::binary_search(item.points.begin(), item.points.end(), position(time));
+}
+
+bool Residency::is_used_now(const Item& item) const {
+  return std::any_of(active_.begin(), active_.end(), [&](int64_t time) {
+    return std::binary_search(item.points.begin(), item.points.end(), position(time));
+  });
+}
+
+bool Residency::is_being_written(const Item& item) const {
+  return std::any_of(active_.begin(), active_.end(), [&](int64_t time) { return is_written_by(item, time); });
+}
+
+void Residency::settle(Item& item) {
+  item.state = State::kHere;
+  item.storage->place(address(item));
+  item.storage->release();
+  changed_.notify_all();
+}
+
+void Residency::copy_out(Item& item) {
+  item.leaving = true;
+  totals_.bytes_out += double(item.bytes);
+  queue_.submit({.direction = memory::Direction::kOut,
+                 .backing = item.home.backing,
+                 .offset = item.home.offset,
+                 .fast = address(item),
+                 .bytes = item.bytes,
+                 .name = item.name,
+                 .done = [this, id = id_of(item), version = item.version](const std::string& problem) {
+                   went_out(id, version, problem);
+                 }});
+}
+
+bool Residency::drop(Item& item) {
+  if (item.wanted > 0 || !item.storage->try_leave()) return false;
+  slots_.free(item.slot);
+  item.state = State::kAway;
+  item.drop_when_clean = false;
+  if (item.dirty) item.dirty = false;  // its contents are worth nothing
+  return true;
+}
+
+// What it costs to take an item's place away for one that is needed in so many points; none: that cannot be.
+std::optional<double> Residency::cost_of(const Item& item, int64_t distance, Victims victims) const {
+  if (item.state != State::kHere || item.leaving || item.wanted > 0 || item.storage->is_held()) return std::nullopt;
+  if (is_dead(item)) return 0;
+  if (victims == Victims::kDead || is_used_now(item)) return std::nullopt;
+  const int64_t next = next_use(item);
+  if (victims == Victims::kLater && next <= distance) return std::nullopt;
+  return (item.dirty ? 2.0 : 1.0) / double(next + 1);
+}
+
+// True if the item has a slot now. If something has to be copied out first, that begins.
+bool Residency::make_room(Item& item, int64_t distance, Victims victims) {
+  const auto cost = [&](int64_t owner) { return cost_of(items_[size_t(owner)], distance, victims); };
+  const auto window = slots_.find(item.bytes, cost);
+  if (!window) return false;
+  bool clean = true;
+  for (const int64_t owner : window->owners) {
+    Item& o = items_[size_t(owner)];
+    if (!o.dirty || is_dead(o)) continue;
+    clean = false, o.drop_when_clean = o.makes_room = true;
+    ++making_room_;
+    copy_out(o);
+  }
+  if (!clean) return false;
+  for (const int64_t owner : window->owners)
+    if (!drop(items_[size_t(owner)])) return false;
+  item.slot = window->offset;
+  slots_.take(item.slot, item.bytes, id_of(item));
+  totals_.peak_bytes = std::max(totals_.peak_bytes, slots_.used_bytes());
+  return true;
+}
+
+bool Residency::start(Item& item, int64_t distance, Victims victims) {
+  if (!make_room(item, distance, victims)) return false;
+  const int64_t next = now_ + next_use(item);
+  if (is_fresh(item, next)) {
+    item.fresh_at = next;
+    if (!item.has_contents && !setup_.simulated) std::memset(address(item), 0, item.bytes);
+    item.dirty = !item.has_contents && item.written == Written::kInUpdates;
+    item.has_contents = true;
+    settle(item);
+    return true;
+  }
+  item.state = State::kComing;
+  totals_.bytes_in += double(item.bytes);
+  item.ticket = queue_.submit({.direction = memory::Direction::kIn,
+                               .backing = item.home.backing,
+                               .offset = item.home.offset,
+                               .fast = address(item),
+                               .bytes = item.bytes,
+                               .name = item.name,
+                               .done = [this, id = id_of(item)](const std::string& problem) { came_in(id, problem); }});
+  return true;
+}
+
+void Residency::came_in(int64_t id, const std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  Item& item = items_[size_t(id)];
+  if (problem.empty()) {
+    settle(item);
+  } else {
+    if (problem_.empty()) problem_ = problem;
+    slots_.free(item.slot);
+    item.state = State::kAway;
+  }
+  pump();
+  changed_.notify_all();
+}
+
+void Residency::went_out(int64_t id, int64_t version, const std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  Item& item = items_[size_t(id)];
+  item.leaving = false;
+  if (std::exchange(item.makes_room, false)) --making_room_;
+  if (!problem.empty()) {
+    if (problem_.empty()) problem_ = problem;
+  } else if (version == item.version && !is_being_written(item)) {
+    item.dirty = false;
+    if (item.drop_when_clean) drop(item);
+  }
+  item.drop_when_clean = false;
+  pump();
+  changed_.notify_all();
+}
+
+void Residency::expect_no_problem() const {
+  if (!problem_.empty()) throw RunError({.where = "memory", .what = problem_});
+}
+
+// Whether a copy in has to begin now: for some point, what has to come until then would last as long as the way there.
+bool Residency::has_to_begin() const {
+  if (setup_.point_s.empty() || setup_.in_bytes_s <= 0) return true;
+  const auto all = int64_t(uses_.points.size());
+  double way_s = 0, copies_s = 0;
+  for (int64_t d = 0; d < all; ++d) {
+    const int at = position(now_ + d);
+    for (const int id : uses_.points[size_t(at)].uses) {
+      const Item& item = items_[size_t(id)];
+      if (item.home.in_place || item.state == State::kHere || next_use(item) != d) continue;
+      if (!is_fresh(item, now_ + d)) copies_s += double(item.bytes) / setup_.in_bytes_s;
+      // Its place may have to be emptied first.
+      if (item.state == State::kAway && setup_.out_bytes_s > 0 && slots_.bytes() - slots_.used_bytes() < item.bytes)
+        copies_s += double(item.bytes) / setup_.out_bytes_s;
+    }
+    if (copies_s * setup_.margin > way_s) return true;
+    way_s += setup_.point_s[size_t(at)];
+  }
+  return false;
+}
+
+// As much as can begin now, in the order of need.
+void Residency::pump() {
+  if (other_ || !problem_.empty()) return;
+  if (setup_.strategy == Strategy::kPaper) return pump_paper();
+  const auto all = int64_t(uses_.points.size());
+  const bool has_to = has_to_begin();
+  for (int64_t d = 0; d < all; ++d)
+    for (const int id : uses_.points[size_t(position(now_ + d))].uses) {
+      Item& item = items_[size_t(id)];
+      if (item.home.in_place || item.state != State::kAway || next_use(item) != d) continue;
+      if (making_room_ > 0) return;
+      if (start(item, d, Victims::kDead)) continue;
+      if (!has_to || !start(item, d, Victims::kLater)) return;
+    }
+}
+
+void Residency::pump_paper() {
+  for (int64_t t = now_; t <= last_entered_ + 1; ++t)
+    for (const int id : uses_.points[size_t(position(t))].uses) {
+      Item& item = items_[size_t(id)];
+      if (item.home.in_place || item.state != State::kAway) continue;
+      if (making_room_ > 0) return;
+      if (!start(item, t - now_, Victims::kLater)) return;
+    }
+}
+
+// What the point used leaves, unless the points that are under way or come next use it too.
+void Residency::offload(int point) {
+  for (const int id : uses_.points[size_t(point)].uses) {
+    Item& item = items_[size_t(id)];
+    if (item.home.in_place || item.state != State::kHere || item.leaving) continue;
+    if (now_ + next_use(item) <= last_entered_ + 1) continue;
+    if (is_dead(item)) {
+      drop(item);
+      continue;
+    }
+    item.drop_when_clean = true;
+    copy_out(item);
+  }
+}
+
+// The time of a point that begins, or has begun for another cluster; -1: it is not one of the step.
+int64_t Residency::begin_point(Phase phase, const std::string& name) {
+  const auto fits = [&](int64_t time) {
+    const Point& p = uses_.points[size_t(position(time))];
+    return p.phase == phase && p.name == name;
+  };
+  for (const int64_t time : active_)
+    if (fits(time)) return time;
+  const auto all = int64_t(uses_.points.size());
+  int64_t t = std::max<int64_t>(last_entered_, 0);  // a slice of an update may come in pieces
+  while (t <= last_entered_ + all && !fits(t)) ++t;
+  if (!fits(t)) return -1;
+  if (other_) other_ = false, set_watches(false);
+  last_entered_ = t;
+  active_.insert(t);
+  now_ = *active_.begin();
+  for (const int id : uses_.points[size_t(position(t))].uses)
+    if (Item& item = items_[size_t(id)]; is_written_by(item, t))
+      ++item.version;  // a copy out that is under way does not make it clean
+  return t;
+}
+
+// Whether all that the point uses is here; if not, what is missing has begun to come, unless something that is held or
+// is being copied stands in its way.
+bool Residency::gather(int64_t time, bool first) {
+  expect_no_problem();
+  pump();
+  bool all = true;
+  for (const int id : uses_.points[size_t(position(time))].uses) {
+    Item& item = items_[size_t(id)];
+    if (item.state == State::kHere) continue;
+    all = false;
+    if (first && item.state == State::kAway) ++totals_.late;
+    if (item.state == State::kAway && making_room_ == 0) start(item, time - now_, Victims::kLater);
+    if (item.state == State::kComing) queue_.make_urgent(item.ticket);
+  }
+  return all ||
+         std::all_of(uses_.points[size_t(position(time))].uses.begin(), uses_.points[size_t(position(time))].uses.end(),
+                     [&](int id) { return items_[size_t(id)].state == State::kHere; });
+}
+
+// Takes the cheapest items out of the pool, wherever they lie, until what a point still misses has room, if not in one
+// piece. Whether anything left or began to.
+bool Residency::clear_for(int64_t time) {
+  size_t missing = 0;
+  for (const int id : uses_.points[size_t(position(time))].uses)
+    if (const Item& item = items_[size_t(id)]; item.state == State::kAway) missing += item.bytes;
+  std::vector<std::pair<double, Item*>> victims;
+  for (Item& item : items_)
+    if (const auto cost = cost_of(item, 0, Victims::kLater)) victims.emplace_back(*cost, &item);
+  std::sort(victims.begin(), victims.end());
+  size_t room = slots_.bytes() - slots_.used_bytes();
+  bool changed = false;
+  for (const auto& [cost, item] : victims) {
+    if (room >= missing) break;
+    room += item->bytes;
+    if (item->dirty && !is_dead(*item)) {
+      item->drop_when_clean = true;
+      copy_out(*item);
+      changed = true;
+    } else {
+      changed = drop(*item) || changed;
+    }
+  }
+  return changed;
+}
+
+// Moves what nothing holds to the bottom of the pool, so that the room above is in one piece. Whether anything moved.
+bool Residency::compact() {
+  bool moved = false;
+  for (const int64_t owner : slots_.owners()) {
+    Item& item = items_[size_t(owner)];
+    const size_t to = slots_.lowest(item.slot);
+    if (to == item.slot || item.state != State::kHere || item.leaving || item.wanted > 0) continue;
+    if (!item.storage->try_leave()) continue;
+    if (!setup_.simulated) std::memmove(setup_.pool + to, address(item), item.bytes);
+    slots_.free(item.slot);
+    slots_.take(to, item.bytes, owner);
+    item.slot = to;
+    settle(item);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Residency::try_enter(Phase phase, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const int64_t t = begin_point(phase, name);
+  if (t < 0 || gather(t, false)) return true;
+  const auto under_way = [](const Item& item) { return item.leaving || item.state == State::kComing; };
+  while (std::none_of(items_.begin(), items_.end(), under_way)) {
+    if (!clear_for(t) && !compact()) return false;
+    if (gather(t, false)) return true;
+  }
+  return false;
+}
+
+void Residency::enter(Phase phase, const std::string& name) {
+  size_t in_place = 0;
+  {
+    Lock lock(mutex_);
+    const bool was_here = !active_.empty();
+    const int64_t t = begin_point(phase, name);
+    if (t < 0) return;  // not of the step: tensors are brought as they are needed
+    const double start_s = now_s();
+    for (bool first = true; !gather(t, std::exchange(first, false));) {
+      const bool under_way = std::any_of(items_.begin(), items_.end(),
+                                         [](const Item& item) { return item.leaving || item.state == State::kComing; });
+      if (under_way)
+        changed_.wait(lock);
+      else if (!clear_for(t) && !compact())  // something is held, or another cluster's point takes the room
+        changed_.wait_for(lock, std::chrono::microseconds(100));
+    }
+    if (!was_here) totals_.stall_s += now_s() - start_s;
+    for (const int id : uses_.points[size_t(position(t))].uses)
+      if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
+  }
+  if (in_place > 0) queue_.charge_in_place(in_place);
+}
+
+void Residency::leave(Phase phase, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto t = std::find_if(active_.begin(), active_.end(), [&](int64_t time) {
+    const Point& p = uses_.points[size_t(position(time))];
+    return p.phase == phase && p.name == name;
+  });
+  if (t == active_.end()) return;
+  const int point = position(*t);
+  active_.erase(t);
+  now_ = active_.empty() ? last_entered_ + 1 : *active_.begin();
+  for (const int id : uses_.points[size_t(point)].uses)
+    if (Item& item = items_[size_t(id)]; is_written_by(item, point))
+      item.dirty = item.has_contents = true, ++item.version;
+  if (setup_.strategy == Strategy::kPaper) offload(point);
+  pump();
+  changed_.notify_all();
+}
+
+void Residency::begin_other(bool writes) {
+  const std::lock_guard lock(mutex_);
+  active_.clear();
+  now_ = last_entered_ + 1;
+  other_ = true;
+  set_watches(writes);
+}
+
+// While something writes that is not a step.
+void Residency::note_use(Storage& storage) {
+  const std::lock_guard lock(mutex_);
+  Item& item = items_[size_t(storage.number())];
+  item.dirty = true;
+  ++item.version;
+}
+
+// Sees to it that a tensor without a place comes. During a step it makes way for what the step uses.
+void Residency::ask(Item& item) {
+  if (item.state == State::kAway && making_room_ == 0 && !start(item, next_use(item), Victims::kLater))
+    start(item, 0, Victims::kAny);
+  if (item.state == State::kComing) queue_.make_urgent(item.ticket);
+}
+
+void Residency::bring(Storage& storage) {
+  Lock lock(mutex_);
+  Item& item = items_[size_t(storage.number())];
+  ++item.wanted;
+  while (!storage.try_hold() && problem_.empty()) {
+    ask(item);
+    // Who lets go of what stands in the way does not tell.
+    if (!storage.is_placed()) changed_.wait_for(lock, std::chrono::microseconds(200));
+  }
+  --item.wanted;
+  expect_no_problem();
+}
+
+void Residency::pretend_written(Storage& storage) {
+  const std::lock_guard lock(mutex_);
+  items_[size_t(storage.number())].has_contents = true;
+}
+
+size_t Residency::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return slots_.used_bytes();
+}
+
+void Residency::set_times(std::vector<double> point_s, double in_bytes_s, double out_bytes_s, double margin) {
+  const std::lock_guard lock(mutex_);
+  setup_.point_s = std::move(point_s);
+  setup_.in_bytes_s = in_bytes_s, setup_.out_bytes_s = out_bytes_s, setup_.margin = margin;
+}
+
+ResidencyTotals Residency::totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_;
+}
+
+}  // namespace ditrain::automem

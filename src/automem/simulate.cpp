@@ -1,0 +1,139 @@
+#include "ditrain/automem/simulate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::automem {
+namespace {
+
+using memory::Copy;
+using memory::Direction;
+
+class SimulatedQueue final : public memory::CopyQueue {
+ public:
+  explicit SimulatedQueue(const Machine& machine) : machine_(machine) {}
+
+  int64_t submit(Copy copy) override {
+    Stream& stream = streams_[size_t(copy.direction)];
+    stream.waiting.push_back({std::move(copy), next_ticket_});
+    begin(stream);
+    return next_ticket_++;
+  }
+  void make_urgent(int64_t ticket) override {
+    for (Stream& stream : streams_)
+      for (Job& job : stream.waiting)
+        if (job.ticket == ticket) job.copy.urgent = true;
+  }
+  void charge_in_place(size_t) override {}  // simulate() does
+
+  double now() const { return now_; }
+  /// All that ends until then, in order.
+  void run_until(double time) {
+    while (Stream* next = first_to_end())
+      if (next->end_s > time)
+        break;
+      else
+        end(*next);
+    now_ = std::max(now_, time);
+  }
+  /// The next end of a copy. False if nothing is under way.
+  bool run_to_next_end() {
+    Stream* next = first_to_end();
+    if (next == nullptr) return false;
+    end(*next);
+    return true;
+  }
+
+ private:
+  struct Job {
+    Copy copy;
+    int64_t ticket;
+  };
+  struct Stream {
+    std::deque<Job> waiting;
+    bool busy = false;
+    Copy current;
+    double end_s = 0;
+  };
+
+  void begin(Stream& stream) {
+    if (stream.busy || stream.waiting.empty()) return;
+    auto job = std::find_if(stream.waiting.begin(), stream.waiting.end(), [](const Job& j) { return j.copy.urgent; });
+    if (job == stream.waiting.end()) job = stream.waiting.begin();
+    stream.current = std::move(job->copy);
+    stream.waiting.erase(job);
+    stream.busy = true;
+    const double rate = stream.current.direction == Direction::kIn ? machine_.in_bytes_s : machine_.out_bytes_s;
+    stream.end_s = now_ + machine_.latency_s + double(stream.current.bytes) / rate;
+  }
+  void end(Stream& stream) {
+    now_ = std::max(now_, stream.end_s);
+    stream.busy = false;
+    const Copy copy = std::move(stream.current);
+    begin(stream);
+    copy.done("");
+    begin(stream);
+  }
+  Stream* first_to_end() {
+    Stream* first = nullptr;
+    for (Stream& stream : streams_)
+      if (stream.busy && (first == nullptr || stream.end_s < first->end_s)) first = &stream;
+    return first;
+  }
+
+  const Machine& machine_;
+  std::array<Stream, memory::kDirections> streams_;
+  double now_ = 0;
+  int64_t next_ticket_ = 0;
+};
+
+}  // namespace
+
+Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machine& machine, int steps) {
+  Residency::Setup setup = wanted;
+  setup.simulated = true, setup.pool = nullptr;
+  setup.point_s = machine.point_s, setup.in_bytes_s = machine.in_bytes_s, setup.out_bytes_s = machine.out_bytes_s;
+  SimulatedQueue queue(machine);
+  Residency residency(uses, setup, queue);
+  std::vector<std::shared_ptr<Storage>> storages;
+  for (const MovableTensor& tensor : uses.tensors) storages.push_back(residency.make(tensor.name, tensor.bytes));
+  // Weights and states have been written when the first step begins.
+  residency.begin_other(/*writes=*/true);
+  for (size_t i = 0; i < uses.tensors.size(); ++i)
+    if (uses.tensors[i].written == Written::kInUpdates) residency.pretend_written(*storages[i]);
+  std::vector<double> in_place_s(uses.points.size(), 0.0);
+  if (machine.in_place_bytes_s > 0)
+    for (size_t p = 0; p < uses.points.size(); ++p)
+      for (const int id : uses.points[p].uses)
+        if (setup.homes[size_t(id)].in_place)
+          in_place_s[p] += double(uses.tensors[size_t(id)].bytes) / machine.in_place_bytes_s;
+  Forecast forecast;
+  for (int step = 0; step < steps; ++step) {
+    const ResidencyTotals before = residency.totals();
+    const double start = queue.now();
+    forecast = {};
+    for (size_t p = 0; p < uses.points.size(); ++p) {
+      const Point& point = uses.points[p];
+      const double before_s = queue.now();
+      while (!residency.try_enter(point.phase, point.name))
+        DITRAIN_CHECK(queue.run_to_next_end(), "a simulated step that waits for nothing");
+      forecast.stall_s += queue.now() - before_s;
+      queue.run_until(queue.now() + in_place_s[p]);
+      queue.run_until(queue.now() + machine.point_s[p]);
+      forecast.occupancy.push_back(residency.used_bytes());
+      residency.leave(point.phase, point.name);
+    }
+    const ResidencyTotals after = residency.totals();
+    forecast.step_s = queue.now() - start;
+    forecast.bytes_in = after.bytes_in - before.bytes_in, forecast.bytes_out = after.bytes_out - before.bytes_out;
+    forecast.peak_bytes = after.peak_bytes;
+  }
+  return forecast;
+}
+
+}  // namespace ditrain::automem

@@ -1,0 +1,66 @@
+#include "ditrain/automem/uses.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::automem {
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kUpdate:
+      return "update";
+  }
+  return "";
+}
+
+size_t Uses::bytes_of(const Point& point) const {
+  size_t sum = 0;
+  for (int id : point.uses) sum += tensors[size_t(id)].bytes;
+  return sum;
+}
+
+size_t Uses::total_bytes() const {
+  size_t sum = 0;
+  for (const MovableTensor& tensor : tensors) sum += tensor.bytes;
+  return sum;
+}
+
+const Point& Uses::largest() const {
+  DITRAIN_CHECK(!points.empty(), "a step without points");
+  return *std::max_element(points.begin(), points.end(),
+                           [&](const Point& a, const Point& b) { return bytes_of(a) < bytes_of(b); });
+}
+
+std::shared_ptr<Storage> Recorder::make(const std::string& name, size_t bytes) {
+  if (bytes < kSmallest) return PlainSource().make(name, bytes);
+  uses_.tensors.push_back({name, bytes, written_});
+  return std::make_shared<Storage>(*this, bytes, int64_t(uses_.tensors.size()) - 1);
+}
+
+// Nothing reads or writes the address.
+void Recorder::bring(Storage& storage) {
+  alignas(memory::kAlignment) static std::byte nothing[memory::kAlignment];
+  const std::lock_guard lock(mutex_);
+  if (!storage.try_hold()) storage.place(nothing);
+}
+
+void Recorder::note_use(Storage& storage) {
+  const std::lock_guard lock(mutex_);
+  if (uses_.points.empty()) return;
+  std::vector<int>& uses = uses_.points.back().uses;
+  const int id = int(storage.number());
+  const auto at = std::lower_bound(uses.begin(), uses.end(), id);
+  if (at == uses.end() || *at != id) uses.insert(at, id);
+}
+
+void Recorder::begin(Phase phase, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  uses_.points.push_back({phase, name, {}});
+}
+
+}  // namespace ditrain::automem

@@ -1,0 +1,176 @@
+#include "ditrain/bench/memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+
+#include "ditrain/automem/automem.hpp"
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/plan/automem_plan.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "quantile.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using memory::Direction;
+
+// A model that trains with its tensors where the config says, and the times of its steps.
+class Contender {
+ public:
+  Contender(std::string name, const plan::RunPlan& plan, ops::Context& ctx, const std::string& disk_folder,
+            const std::vector<int>& copy_pus)
+      : name_(std::move(name)),
+        plan_(plan),
+        automem_(plan.automem
+                     ? std::make_unique<automem::AutoMem>(
+                           *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
+                                                                  .fast_nodes = plan.place.fast_nodes,
+                                                                  .bulk_node = plan.place.bulk_node,
+                                                                  .disk_folder = disk_folder,
+                                                                  .copy_pus = copy_pus,
+                                                                  .simulate = plan.config.memory.simulate_bulk})
+                     : nullptr),
+        model_(plan.config.model),
+        step_(plan_, model_, *comm_, ctx),
+        batch_(random_batch(plan.config.model, plan.samples)) {
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
+                                 {.segments = automem_ ? &automem_->source() : nullptr});
+    step_.allocate(nullptr, {}, automem_.get());
+    nn::initialise(model_, 0);
+    copy(model_.parameters().values, model_.parameters().ema);
+  }
+
+  void step(bool counts) {
+    const automem::ResidencyTotals before = automem_ ? automem_->totals() : automem::ResidencyTotals{};
+    const double start = now_s();
+    step_.run(batch_, progress_);
+    if (!counts) return;
+    seconds_.push_back(now_s() - start);
+    if (!automem_) return;
+    const automem::ResidencyTotals after = automem_->totals();
+    stalls_.push_back((after.stall_s - before.stall_s) / seconds_.back());
+    moved_ = {after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out, 0, 0, after.peak_bytes};
+  }
+
+  Row row(const Contender& off, size_t fixed_bytes, double share) const {
+    const config::MemoryConfig& m = plan_.config.memory;
+    Row row{.name = name_, .dtype = std::string(dtype_name(plan_.config.train.precision))};
+    row.time = {quantile(seconds_, 0.5), quantile(seconds_, 0), quantile(seconds_, 0.9), int64_t(seconds_.size())};
+    row.details = {{"automem", std::string(word_of(m.automem))},
+                   {"fast_gib", m.fast_gib},
+                   {"fast_share", share},
+                   {"step_ratio", median_ratio(seconds_, off.seconds_)},
+                   {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
+                   {"fast_peak_bytes", int64_t(fixed_bytes + moved_.peak_bytes)}};
+    if (!automem_) return row;
+    const auto copies = automem_->copies();
+    const auto rate = [&](Direction d) {
+      const memory::StreamTotals& t = copies[size_t(d)];
+      return t.busy_s > 0 ? t.bytes / t.busy_s * 1e-9 : 0.0;
+    };
+    row.details.push_back({"predicted_s", automem_->plan().forecast.step_s});
+    row.details.push_back({"in_place_bytes", int64_t(automem_->plan().in_place_bytes())});
+    row.details.push_back({"in_bytes", int64_t(moved_.bytes_in)});
+    row.details.push_back({"out_bytes", int64_t(moved_.bytes_out)});
+    row.details.push_back({"in_gb_s", rate(Direction::kIn)});
+    row.details.push_back({"out_gb_s", rate(Direction::kOut)});
+    return row;
+  }
+
+ private:
+  const std::string name_;
+  const plan::RunPlan plan_;
+  std::unique_ptr<automem::AutoMem> automem_;
+  std::unique_ptr<dist::Communicator> comm_ = dist::make_null_communicator();
+  nn::Dit model_;
+  train::TrainStep step_;
+  dataset::Batch batch_;
+  train::Progress progress_;
+  std::vector<double> seconds_, stalls_;
+  automem::ResidencyTotals moved_;
+};
+
+double seconds_of(memory::CopyEngine& engine, memory::Copy copy) {
+  std::promise<std::string> done;
+  copy.done = [&](const std::string& problem) { done.set_value(problem); };
+  const double start = now_s();
+  engine.submit(std::move(copy));
+  if (const std::string problem = done.get_future().get(); !problem.empty())
+    throw RunError({.where = "memory", .what = problem});
+  return now_s() - start;
+}
+
+void bench_tier(Harness& harness, memory::Backing& tier, const std::optional<memory::SimulatedBulk>& link) {
+  const size_t bytes = tier.bytes();
+  platform::PageBlock fast(bytes, platform::PageWish::kAuto);
+  std::fill_n(fast.data(), bytes, std::byte{1});
+  memory::CopyEngine engine({.pus = harness.placement().copy_pus, .simulate = link});
+  for (const auto& [direction, name] : {std::pair{Direction::kOut, "out to "}, {Direction::kIn, "in from "}}) {
+    std::vector<double> large, small;
+    for (int64_t i = 0; i <= harness.effort().repeats; ++i) {
+      const memory::Copy copy{.direction = direction, .backing = &tier, .fast = fast.data(), .bytes = bytes};
+      memory::Copy block = copy;
+      block.bytes = memory::kBlock;
+      const double large_s = seconds_of(engine, copy), small_s = seconds_of(engine, block);
+      if (i > 0) large.push_back(large_s), small.push_back(small_s);
+    }
+    Row row{.name = name + tier.name(), .dtype = "-"};
+    row.time = {quantile(large, 0.5), quantile(large, 0), quantile(large, 0.9), int64_t(large.size())};
+    row.gb_s = double(bytes) / row.time.median_s * 1e-9;
+    row.details = {{"latency_s", quantile(small, 0.5)}};
+    harness.add(row);
+  }
+  for (const std::string& note : tier.notes()) harness.note(note);
+}
+
+}  // namespace
+
+void bench_memory(Harness& harness, const MemoryBench& bench) {
+  const TemporaryFolder folder;
+  const config::Config config =
+      step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);
+  const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
+  const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
+  bench_tier(harness, *memory::make_bulk_memory({.bytes = tier_bytes, .pages = config.memory.pages}),
+             config.memory.simulate_bulk);
+  bench_tier(harness, *memory::make_disk(disk, tier_bytes), {});
+
+  config::Config off = config;
+  off.memory.automem = config::AutoMem::kOff;
+  const plan::RunPlan off_plan = plan_on_team(off, harness);
+  const size_t fixed = plan::fixed_fast_bytes(off, off_plan.gradients, off_plan.micro_batch);
+  const size_t all =
+      fixed + plan::record_step(off, off_plan.gradients, off_plan.samples, off_plan.micro_batch).total_bytes();
+  harness.apply(off);
+  for (const double share : bench.fast_shares) {
+    std::vector<std::unique_ptr<Contender>> contenders;
+    const auto add = [&](const std::string& name, const config::Config& c) {
+      contenders.push_back(std::make_unique<Contender>(name, plan_on_team(c, harness), harness.ctx(), disk,
+                                                       harness.placement().copy_pus));
+    };
+    add(fmt::format("{} off", off.model.name), off);
+    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
+      config::Config c = config;
+      c.memory.automem = automem, c.memory.fast_gib = share * double(all) / 0x1p30;
+      add(fmt::format("{} {} {:.0f} %", c.model.name, word_of(automem), 100 * share), c);
+    }
+    const int64_t rounds = bench.once ? 1 : harness.effort().repeats;
+    for (int64_t warm = bench.once ? 0 : -3; warm < rounds; ++warm)
+      for (const auto& contender : contenders) contender->step(warm >= 0);
+    for (const auto& contender : contenders) {
+      const bool is_off = contender == contenders.front();
+      harness.add(contender->row(*contenders.front(), is_off ? all : fixed, is_off ? 1 : share));
+    }
+  }
+  harness.note(fmt::format("off uses {} of tensors, {} of them gradients and temporaries, which never move",
+                           format_bytes(all), format_bytes(fixed)));
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,131 @@
+#include "ditrain/memory/backing.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "disk_queue.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/numa.hpp"
+
+namespace ditrain::memory {
+namespace {
+
+std::string gib(size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", double(bytes) / 0x1p30);
+  return text;
+}
+
+class BulkPool final : public Backing {
+ public:
+  explicit BulkPool(const BulkMemory& wanted) : block_(wanted.bytes, wanted.pages) {
+    if (!block_.note().empty()) notes_.push_back(block_.note());
+    if (wanted.node >= 0) {
+      const auto placed =
+          platform::place_on_nodes(block_.data(), block_.bytes(), {wanted.node}, platform::NodePolicy::kPreferred);
+      if (!placed) notes_.push_back(placed.reason);
+    }
+    // On fault: what nothing has written yet takes no memory.
+    if (mlock2(block_.data(), block_.bytes(), MLOCK_ONFAULT) != 0)
+      notes_.push_back("the bulk tier is not pinned (mlock: " + std::string(std::strerror(errno)) +
+                       "): ulimit -l unlimited, or LimitMEMLOCK=infinity in the job's unit");
+  }
+  std::string name() const override { return "bulk"; }
+  size_t bytes() const override { return block_.bytes(); }
+  void read(size_t offset, std::byte* to, size_t bytes) override { copy(to, block_.data() + offset, bytes); }
+  void write(size_t offset, const std::byte* from, size_t bytes) override { copy(block_.data() + offset, from, bytes); }
+  std::byte* in_place(size_t offset) override { return block_.data() + offset; }
+  std::vector<std::string> notes() const override { return notes_; }
+
+ private:
+  static void copy(std::byte* to, const std::byte* from, size_t bytes);
+  platform::PageBlock block_;
+  std::vector<std::string> notes_;
+};
+
+// Past the caches: what is copied is used much later, or by other cores.
+void BulkPool::copy(std::byte* to, const std::byte* from, size_t bytes) {
+#ifdef __SSE2__
+  using Vector = long long __attribute__((vector_size(16)));
+  const auto* in = reinterpret_cast<const Vector*>(from);
+  auto* out = reinterpret_cast<Vector*>(to);
+  for (size_t i = 0; i < bytes / sizeof(Vector); ++i) __builtin_ia32_movntdq(out + i, in[i]);
+  __builtin_ia32_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+class DiskFile final : public Backing {
+ public:
+  DiskFile(const std::string& folder, size_t bytes) : folder_(folder), bytes_((bytes + kBlock - 1) / kBlock * kBlock) {
+    open_file();
+    // With fallocate a full disk shows now; file systems without it are asked for their room.
+    if (const int error = posix_fallocate(fd_, 0, off_t(bytes_)); error != 0) refuse(std::strerror(error));
+    if (const std::string why = queue_refusal(); !why.empty())
+      notes_.push_back("the disk tier uses pread and pwrite: io_uring: " + why);
+  }
+  ~DiskFile() override { ::close(fd_); }
+
+  std::string name() const override { return "disk"; }
+  size_t bytes() const override { return bytes_; }
+  void read(size_t offset, std::byte* to, size_t bytes) override { transfer(DiskOperation::kRead, offset, to, bytes); }
+  void write(size_t offset, const std::byte* from, size_t bytes) override {
+    transfer(DiskOperation::kWrite, offset, const_cast<std::byte*>(from), bytes);
+  }
+  std::vector<std::string> notes() const override { return notes_; }
+
+ private:
+  void open_file() {
+    fd_ = ::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd_ >= 0) return;
+    fd_ = ::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd_ < 0) {  // a file system without nameless files
+      std::string name = folder_ + "/.ditrain-tier-XXXXXX";
+      fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+      if (fd_ < 0) refuse(std::strerror(errno));
+      ::unlink(name.c_str());
+      if (::fcntl(fd_, F_SETFL, O_DIRECT) == 0) return;
+    }
+    notes_.push_back("the disk tier goes through the page cache: the file system of " + folder_ +
+                     " has no O_DIRECT; memory.disk_path: a folder on a local disk");
+  }
+  [[noreturn]] void refuse(const std::string& why) {
+    if (fd_ >= 0) ::close(fd_);
+    struct statvfs room{};
+    const bool known = ::statvfs(folder_.c_str(), &room) == 0;
+    throw InputError({.where = "memory",
+                      .what = "no disk tier of " + gib(bytes_) + " in " + folder_ + ": " + why,
+                      .got = known ? gib(size_t(room.f_bavail) * room.f_frsize) + " free" : "",
+                      .hint = "memory.disk_path: a folder on a disk with more room, or a smaller memory.disk_gib"});
+  }
+  void transfer(DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {
+    const std::string problem = disk_transfer(fd_, operation, offset, data, bytes);
+    if (!problem.empty())
+      throw RunError({.where = "memory",
+                      .what = std::string("the disk tier in ") + folder_ + " cannot be " +
+                              (operation == DiskOperation::kRead ? "read" : "written") + ": " + problem,
+                      .hint = "another disk (memory.disk_path), then --resume auto: checkpoints are intact"});
+  }
+
+  const std::string folder_;
+  const size_t bytes_;
+  int fd_ = -1;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backing> make_bulk_memory(const BulkMemory& wanted) { return std::make_unique<BulkPool>(wanted); }
+
+std::unique_ptr<Backing> make_disk(const std::string& folder, size_t bytes) {
+  return std::make_unique<DiskFile>(folder, bytes);
+}
+
+}  // namespace ditrain::memory

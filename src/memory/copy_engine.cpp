@@ -1,0 +1,173 @@
+#include "ditrain/memory/copy_engine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/affinity.hpp"
+
+namespace ditrain::memory {
+namespace {
+
+// Long enough for the rate of a disk, short enough for an urgent copy behind it.
+constexpr size_t kChunk = size_t{8} << 20;
+constexpr size_t kMaxSpans = 1 << 20;
+
+void sleep_until(double time_s) {
+  const double left = time_s - now_s();
+  if (left > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left));
+}
+
+}  // namespace
+
+struct CopyEngine::State {
+  struct Job {
+    Copy copy;
+    int64_t ticket = 0;
+    size_t moved = 0;
+    double begin_s = 0;
+  };
+  struct Stream {
+    std::deque<Job> queue;
+    StreamTotals totals;
+    double link_free_s = 0;  // of the simulated link
+    std::condition_variable changed;
+    std::thread thread;
+  };
+
+  // The simulated link is busy with these bytes from its last ones on.
+  double occupy_link(Stream& stream, double start_s, size_t bytes, bool first) {
+    stream.link_free_s = std::max(stream.link_free_s, start_s) + double(bytes) / (setup.simulate->gb_s * 1e9) +
+                         (first ? setup.simulate->latency_us * 1e-6 : 0);
+    return stream.link_free_s;
+  }
+
+  // The next chunk; returns whether there is one. The job stays in the queue, at its place.
+  void serve(size_t direction) {
+    Stream& stream = streams[direction];
+    std::unique_lock lock(mutex);
+    for (;;) {
+      stream.changed.wait(lock, [&] { return stopped || !stream.queue.empty(); });
+      if (stopped) return;
+      auto job = std::find_if(stream.queue.begin(), stream.queue.end(), [](const Job& j) { return j.copy.urgent; });
+      if (job == stream.queue.end()) job = stream.queue.begin();
+      const Copy copy = job->copy;
+      const int64_t ticket = job->ticket;
+      const size_t at = job->moved, bytes = std::min(kChunk, copy.bytes - at);
+      const double start = now_s();
+      if (at == 0) job->begin_s = start;
+      lock.unlock();
+      const std::string problem = move(copy, at, bytes);
+      lock.lock();
+      if (setup.simulate) {
+        const double end = occupy_link(stream, start, bytes, at == 0);
+        lock.unlock();
+        sleep_until(end);
+        lock.lock();
+      }
+      const double end = now_s();
+      stream.totals.bytes += double(bytes), stream.totals.busy_s += end - start;
+      // Others may have come in between: the queue is searched again.
+      job = std::find_if(stream.queue.begin(), stream.queue.end(), [&](const Job& j) { return j.ticket == ticket; });
+      job->moved += bytes;
+      if (problem.empty() && job->moved < copy.bytes) continue;
+      ++stream.totals.copies;
+      if (records && spans.size() < kMaxSpans) spans.push_back({copy.name, copy.direction, job->begin_s, end});
+      stream.queue.erase(job);
+      lock.unlock();
+      if (copy.done) copy.done(problem);
+      lock.lock();
+    }
+  }
+
+  static std::string move(const Copy& copy, size_t at, size_t bytes) try {
+    if (copy.direction == Direction::kIn)
+      copy.backing->read(copy.offset + at, copy.fast + at, bytes);
+    else
+      copy.backing->write(copy.offset + at, copy.fast + at, bytes);
+    return "";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+
+  Setup setup;
+  mutable std::mutex mutex;
+  std::array<Stream, kDirections> streams;
+  int64_t next_ticket = 0;
+  bool stopped = false, records = false;
+  std::vector<CopySpan> spans;
+  std::vector<std::string> notes;
+};
+
+CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>()) {
+  state_->setup = setup;
+  for (size_t d = 0; d < kDirections; ++d)
+    state_->streams[d].thread = std::thread([this, d] {
+      if (!state_->setup.pus.empty())
+        if (const auto bound = platform::set_affinity_mask(state_->setup.pus); !bound) {
+          const std::lock_guard lock(state_->mutex);
+          state_->notes.push_back("a copy stream is not bound: " + bound.reason);
+        }
+      state_->serve(d);
+    });
+}
+
+CopyEngine::~CopyEngine() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopped = true;
+    for (State::Stream& stream : state_->streams) stream.changed.notify_all();
+  }
+  for (State::Stream& stream : state_->streams) stream.thread.join();
+}
+
+int64_t CopyEngine::submit(Copy copy) {
+  DITRAIN_CHECK(copy.bytes > 0 && copy.bytes % kBlock == 0 && copy.offset % kBlock == 0, "a copy of whole blocks");
+  const std::lock_guard lock(state_->mutex);
+  State::Stream& stream = state_->streams[size_t(copy.direction)];
+  stream.queue.push_back({std::move(copy), state_->next_ticket});
+  stream.changed.notify_one();
+  return state_->next_ticket++;
+}
+
+void CopyEngine::make_urgent(int64_t ticket) {
+  const std::lock_guard lock(state_->mutex);
+  for (State::Stream& stream : state_->streams)
+    for (State::Job& job : stream.queue)
+      if (job.ticket == ticket) job.copy.urgent = true;
+}
+
+void CopyEngine::charge_in_place(size_t bytes) {
+  if (!state_->setup.simulate) return;
+  double end = 0;
+  {
+    const std::lock_guard lock(state_->mutex);
+    end = state_->occupy_link(state_->streams[size_t(Direction::kIn)], now_s(), bytes, true);
+  }
+  sleep_until(end);
+}
+
+std::array<StreamTotals, kDirections> CopyEngine::totals() const {
+  const std::lock_guard lock(state_->mutex);
+  return {state_->streams[0].totals, state_->streams[1].totals};
+}
+
+void CopyEngine::record_spans(bool on) {
+  const std::lock_guard lock(state_->mutex);
+  state_->records = on;
+}
+
+std::vector<CopySpan> CopyEngine::take_spans() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->spans, {});
+}
+
+const std::vector<std::string>& CopyEngine::notes() const { return state_->notes; }
+
+}  // namespace ditrain::memory

@@ -1,0 +1,137 @@
+#include "ditrain/plan/automem_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/automem/uses.hpp"
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/kernels/measure.hpp"
+#include "ditrain/nn/dit.hpp"
+#include "ditrain/optim/optimizer.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+using automem::Phase;
+
+// Gives every block the same address, which nothing reads or writes.
+class NoMemory final : public memory::Allocator {
+ public:
+  std::string name() const override { return "none"; }
+
+ private:
+  void* allocate_block(size_t) override { return nothing_; }
+  void deallocate_block(void*, size_t) override {}
+  alignas(memory::kAlignment) std::byte nothing_[memory::kAlignment];
+};
+
+// Until a run has measured its own: a disk of today, and half of what a core copies in memory.
+constexpr double kDiskBytesPerS = 1.5e9, kCopyBytesPerS = 6e9;
+constexpr double kShareOfPeak = 0.85;  // that products reach
+
+automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
+                                  bool disk) {
+  automem::Machine machine;
+  machine.in_bytes_s = machine.out_bytes_s = disk ? kDiskBytesPerS : kCopyBytesPerS;
+  if (const auto& bulk = config.memory.simulate_bulk; bulk && !disk) {
+    machine.in_bytes_s = machine.out_bytes_s = machine.in_place_bytes_s = bulk->gb_s * 1e9;
+    machine.latency_s = bulk->latency_us * 1e-6;
+  }
+  // Forward a third of the work of the products, in each phase by the bytes that its points hold.
+  const double peak = kernels::measure_fma_peak(config.train.precision, 1e-3);
+  const double f32_peak = peak > 0 ? peak : kernels::measure_fma_peak(DType::kF32, 1e-3);
+  const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / (f32_peak * workers * kShareOfPeak);
+  double bytes[3] = {};
+  for (const automem::Point& point : uses.points) bytes[size_t(point.phase)] += double(uses.bytes_of(point));
+  const double seconds[3] = {step_s / 3, step_s * 2 / 3, bytes[size_t(Phase::kUpdate)] / 8e9};
+  for (const automem::Point& point : uses.points) {
+    const auto phase = size_t(point.phase);
+    machine.point_s.push_back(seconds[phase] * double(uses.bytes_of(point)) / std::max(1.0, bytes[phase]));
+  }
+  return machine;
+}
+
+}  // namespace
+
+automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
+                          int64_t micro_batch) {
+  NoMemory nowhere;
+  automem::Recorder recorder(automem::Written::kInUpdates);
+  nn::Dit model(config.model);
+  autograd::ParameterStore& store = model.parameters();
+  store.allocate(
+      autograd::ParameterStore::For::kTraining, config.train.precision,
+      {.home = &nowhere, .state_elements = gradients.sharded ? gradients.state_elements() : -1, .segments = &recorder});
+  recorder.set_written(automem::Written::kInForward);
+  nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
+  autograd::Tape& tape = pass.tape();
+  tape.allocate(nowhere, &recorder);
+  tape.add_hook(autograd::HookPoint::kPreForward,
+                [&](const autograd::Node& node) { recorder.begin(Phase::kForward, node.name()); });
+  tape.add_hook(autograd::HookPoint::kPreBackward,
+                [&](const autograd::Node& node) { recorder.begin(Phase::kBackward, node.name()); });
+  parallel::Team team({.num_workers = 1});
+  ops::Context ctx(team);
+  ctx.set_dry(true);
+  for (int64_t first = 0; first < samples; first += micro_batch) {
+    pass.forward(ctx);
+    pass.backward(ctx);
+  }
+  if (gradients.sharded) return recorder.uses();  // its updates go by buckets, not by segments
+  const std::vector<autograd::ArenaSlice> segments = store.segments();
+  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+    recorder.begin(Phase::kUpdate, store.at(segment->begin).name);
+    optim::adamw_ema_step(ctx, config.optimizer, {}, store, {*segment, segment->begin});
+  }
+  return recorder.uses();
+}
+
+size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch) {
+  nn::Dit model(config.model);
+  nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
+  const size_t image = size_t(config.model.in_channels * config.model.pixels()) * sizeof(float);
+  return size_t(gradients.buckets.n()) * sizeof(float) + pass.tape().temporary_bytes() +
+         3 * image * size_t(micro_batch);
+}
+
+std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
+                                          int64_t micro_batch, const RankPlace& place) {
+  const config::MemoryConfig& m = config.memory;
+  if (m.automem == config::AutoMem::kOff) return std::nullopt;
+  const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
+  const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch);
+  const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
+  const size_t all = fixed + uses.total_bytes();
+  if (fast == 0)
+    throw InputError(
+        {.where = "memory",
+         .what = "memory.automem needs to know how large the fast tier is: this machine shows no memory on "
+                 "the package",
+         .hint = fmt::format("--set memory.fast_gib=N; all of this run's tensors are {}", format_bytes(all))});
+  const size_t largest = uses.bytes_of(uses.largest());
+  if (fast < fixed + largest)
+    throw InputError({.where = "memory",
+                      .what = "the fast tier is too small for " + uses.largest().name + " (" +
+                              automem::phase_name(uses.largest().phase) + "), which uses " + format_bytes(largest) +
+                              " beside " + format_bytes(fixed) + " of gradients and temporaries that never move",
+                      .got = format_bytes(fast),
+                      .expected = "at least " + format_bytes(fixed + largest),
+                      .hint = "a larger memory.fast_gib, or a smaller train.micro_batch"});
+  const automem::Capacity capacity{
+      .pool_bytes = std::min(fast - fixed, uses.total_bytes() + uses.tensors.size() * memory::kBlock),
+      .bulk_bytes = m.bulk_gib       ? size_t(*m.bulk_gib * 0x1p30)
+                    : m.disk_gib > 0 ? 0
+                                     : SIZE_MAX,
+      .disk_bytes = size_t(m.disk_gib * 0x1p30)};
+  int workers = 0;
+  for (const int n : place.cluster_sizes) workers += n;
+  const bool disk = capacity.bulk_bytes == 0;
+  return automem::make_plan(
+      uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
+      expected_machine(config, uses, samples, workers, disk));
+}
+
+}  // namespace ditrain::plan

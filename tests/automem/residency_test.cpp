@@ -1,0 +1,215 @@
+// The manager of the fast tier: what comes, what leaves, and that no byte is lost on the way. The step is one that is
+// easy to follow: points with a few tensors each, and contents that say which write they are of.
+#include "ditrain/automem/residency.hpp"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "ditrain/automem/simulate.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/pages.hpp"
+#include "ditrain/tensor/tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::automem;
+
+namespace {
+
+constexpr size_t kTensor = size_t{64} << 10;  // bytes: the smallest that moves
+
+// `layers` layers, each with a weight and an activation; weights are updated at the end, with a moment each.
+Uses layered(int layers) {
+  Uses uses;
+  for (const char* kind : {"weight", "moment"})
+    for (int i = 0; i < layers; ++i) uses.tensors.push_back({kind + std::to_string(i), kTensor, Written::kInUpdates});
+  for (int i = 0; i < layers; ++i)
+    uses.tensors.push_back({"activation" + std::to_string(i), kTensor * size_t(1 + i % 3), Written::kInForward});
+  const auto weight = [&](int i) { return i; };
+  const auto moment = [&](int i) { return layers + i; };
+  const auto activation = [&](int i) { return 2 * layers + i; };
+  for (int i = 0; i < layers; ++i) {
+    Point p{Phase::kForward, std::to_string(i), {weight(i), activation(i)}};
+    if (i + 1 < layers) p.uses.push_back(activation(i + 1));  // its output
+    uses.points.push_back(p);
+  }
+  for (int i = layers; i-- > 0;)
+    uses.points.push_back({Phase::kBackward, std::to_string(i), {weight(i), activation(i)}});
+  for (int i = layers; i-- > 0;) uses.points.push_back({Phase::kUpdate, std::to_string(i), {weight(i), moment(i)}});
+  return uses;
+}
+
+// A pool, slow tiers and threads that copy.
+struct Rig {
+  Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false)
+      : uses(wanted), pool(pool_bytes, platform::PageWish::kPlain), bulk(memory::make_bulk_memory({.bytes = 1 << 24})) {
+    Residency::Setup setup{.strategy = strategy, .pool = pool.data(), .pool_bytes = pool_bytes};
+    size_t at = 0;
+    for (const MovableTensor& tensor : uses.tensors) {
+      setup.homes.push_back({bulk.get(), at, in_place && tensor.name.starts_with("moment")});
+      at += (tensor.bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock;
+    }
+    engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
+    residency = std::make_unique<Residency>(uses, setup, *engine);
+    for (const MovableTensor& t : uses.tensors)
+      tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency->make(t.name, t.bytes));
+  }
+  ~Rig() { engine.reset(); }
+
+  void fill(int id, float value) {
+    const Pin<float> p(tensors[size_t(id)]);
+    std::fill_n(p.get(), tensors[size_t(id)].size(), value);
+  }
+  bool holds(int id, float value) {
+    const Pin<float> p(tensors[size_t(id)]);
+    return std::all_of(p.get(), p.get() + tensors[size_t(id)].size(), [&](float x) { return x == value; });
+  }
+
+  // One step in which forward writes activations, backward reads them and weights, and the update adds one to both
+  // of its tensors.
+  void step(int number, int layers) {
+    for (size_t i = 0; i < uses.points.size(); ++i) {
+      const Point& p = uses.points[i];
+      residency->enter(p.phase, p.name);
+      const float stamp = float(number * 1000);
+      CHECK(
+          std::all_of(p.uses.begin(), p.uses.end(), [&](int id) { return tensors[size_t(id)].storage().is_placed(); }));
+      for (const int id : p.uses) {
+        const bool parameter = id < 2 * layers;
+        if (p.phase == Phase::kUpdate) {
+          CHECK(holds(id, float(number)));
+          fill(id, float(number + 1));
+        } else if (parameter) {
+          CHECK(holds(id, float(number)));
+        } else if (p.phase == Phase::kBackward) {
+          CHECK(holds(id, stamp + float(id)));
+        } else if (id == p.uses.back() || p.name == "0") {
+          fill(id, stamp + float(id));
+        } else {
+          CHECK(holds(id, stamp + float(id)));
+        }
+      }
+      residency->leave(p.phase, p.name);
+    }
+  }
+
+  Uses uses;
+  platform::PageBlock pool;
+  std::unique_ptr<memory::Backing> bulk;
+  std::unique_ptr<Residency> residency;
+  std::unique_ptr<memory::CopyEngine> engine;
+  std::vector<Tensor> tensors;
+};
+
+}  // namespace
+
+TEST_CASE("every tensor keeps its contents through steps in a pool that is too small for all") {
+  constexpr int kLayers = 7;
+  const Uses uses = layered(kLayers);
+  const Strategy strategy = GENERATE(Strategy::kPaper, Strategy::kPlanned);
+  const double share = GENERATE(0.35, 0.6, 1.1);
+  const bool in_place = GENERATE(false, true);
+  INFO("share " << share << " paper " << (strategy == Strategy::kPaper));
+  const size_t pool = size_t(share * double(uses.total_bytes())) / memory::kBlock * memory::kBlock;
+  Rig rig(uses, pool, strategy, in_place);
+  for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, 0);
+  for (int number = 0; number < 6; ++number) {
+    rig.step(number, kLayers);
+    if (number == 3) {  // something else comes in between: it reads, and one tensor is written
+      rig.residency->begin_other(/*writes=*/false);
+      for (int id = 0; id < 2 * kLayers; ++id) CHECK(rig.holds(id, 4));
+      rig.residency->begin_other(/*writes=*/true);
+      rig.fill(2, 4);
+    }
+  }
+  for (int id = 0; id < 2 * kLayers; ++id) CHECK(rig.holds(id, 6));
+  CHECK(rig.residency->totals().peak_bytes <= pool);
+  if (share > 1 && strategy == Strategy::kPlanned) CHECK(rig.residency->totals().bytes_in == 0);
+}
+
+TEST_CASE("what was never written reads as zeros") {
+  const Uses uses = layered(3);
+  Rig rig(uses, uses.total_bytes() / 2, Strategy::kPlanned);
+  std::memset(rig.pool.data(), 0xAB, rig.pool.bytes());
+  for (int id = 0; id < 6; ++id) CHECK(rig.holds(id, 0));
+}
+
+TEST_CASE("threads that hold tensors at the same time get their own contents, whatever else moves") {
+  constexpr int kLayers = 6;
+  const Uses uses = layered(kLayers);
+  Rig rig(uses, uses.total_bytes() * 2 / 5, Strategy::kPlanned);
+  for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, float(id));
+  rig.residency->begin_other(/*writes=*/false);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const int id = (i * 5 + t * 3) % (2 * kLayers);
+        if (!rig.holds(id, float(id))) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a pool below what one point uses is refused with its name and bytes") {
+  const Uses uses = layered(4);
+  CHECK_THROWS_WITH(Rig(uses, 3 * kTensor, Strategy::kPlanned),
+                    Catch::Contains("forward of 0 does not fit the fast tier") && Catch::Contains("memory.fast_gib"));
+}
+
+TEST_CASE("a copy that fails ends the step with its reason") {
+  struct Broken final : memory::Backing {
+    std::string name() const override { return "broken"; }
+    size_t bytes() const override { return SIZE_MAX; }
+    void read(size_t, std::byte*, size_t) override { throw RunError({.where = "disk", .what = "input/output error"}); }
+    void write(size_t, const std::byte*, size_t) override {}
+  } broken;
+  const Uses uses = layered(4);
+  const size_t pool_bytes = uses.total_bytes() / 2 / memory::kBlock * memory::kBlock;
+  const platform::PageBlock pool(pool_bytes, platform::PageWish::kPlain);
+  auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
+  Residency residency(
+      uses,
+      {.homes = std::vector<Home>(uses.tensors.size(), {&broken, 0}), .pool = pool.data(), .pool_bytes = pool_bytes},
+      *engine);
+  std::vector<Tensor> tensors;
+  for (const MovableTensor& t : uses.tensors)
+    tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency.make(t.name, t.bytes));
+  const auto steps = [&] {
+    for (int i = 0; i < 3; ++i)
+      for (const Point& p : uses.points) {
+        residency.enter(p.phase, p.name);
+        for (const int id : p.uses) Pin<float>(tensors[size_t(id)]).get()[0] = 1;
+        residency.leave(p.phase, p.name);
+      }
+  };
+  CHECK_THROWS_WITH(steps(), Catch::Contains("input/output error"));
+  engine.reset();
+}
+
+TEST_CASE("a simulated step: no copies where all fits, and the time of the link where little does") {
+  const Uses uses = layered(8);
+  Machine machine{.in_bytes_s = 1e9, .out_bytes_s = 1e9, .point_s = std::vector<double>(uses.points.size(), 1e-3)};
+  Residency::Setup setup{.homes = std::vector<Home>(uses.tensors.size()), .pool_bytes = uses.total_bytes()};
+  const double all_s = 1e-3 * double(uses.points.size());
+  const Forecast roomy = simulate(uses, setup, machine);
+  CHECK(roomy.step_s == Approx(all_s));
+  CHECK(roomy.bytes_in == 0);
+  CHECK(roomy.bytes_out == 0);
+  setup.pool_bytes = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock;
+  const Forecast small = simulate(uses, setup, machine);
+  CHECK(small.bytes_in > 0);
+  CHECK(small.peak_bytes <= setup.pool_bytes);
+  CHECK(small.step_s < 1.1 * all_s);  // the link is fast enough to hide behind the points
+  machine.in_bytes_s = machine.out_bytes_s = 2e7;
+  const Forecast slow = simulate(uses, setup, machine);
+  CHECK(slow.step_s > 1.5 * all_s);
+  CHECK(slow.step_s >= 0.999 * slow.bytes_in / machine.in_bytes_s);
+  setup.strategy = Strategy::kPaper;
+  const Forecast paper = simulate(uses, setup, machine);
+  CHECK(paper.bytes_out > slow.bytes_out);  // it writes back what has not changed
+  CHECK(paper.stall_s > slow.stall_s);
+}

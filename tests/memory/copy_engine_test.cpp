@@ -1,0 +1,146 @@
+// Slow tiers and the copies between them and fast memory.
+#include "ditrain/memory/copy_engine.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <future>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/platform/pages.hpp"
+
+using namespace ditrain;
+using namespace ditrain::memory;
+
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+platform::PageBlock numbers(size_t bytes, unsigned seed) {
+  platform::PageBlock block(bytes, platform::PageWish::kPlain);
+  for (size_t i = 0; i < bytes; ++i) block.data()[i] = std::byte((i * 2654435761u + seed) >> 13);
+  return block;
+}
+
+std::string copy_now(CopyEngine& engine, Copy copy) {
+  std::promise<std::string> done;
+  copy.done = [&](const std::string& problem) { done.set_value(problem); };
+  engine.submit(copy);
+  return done.get_future().get();
+}
+
+// What was written comes back, at its place and nowhere else.
+void check_round_trip(Backing& backing, size_t bytes) {
+  CopyEngine engine({});
+  const auto a = numbers(bytes, 1), b = numbers(kBlock, 2);
+  platform::PageBlock back(bytes, platform::PageWish::kPlain);
+  const auto copy = [&](Direction direction, size_t offset, std::byte* fast, size_t n) {
+    return copy_now(engine, {.direction = direction, .backing = &backing, .offset = offset, .fast = fast, .bytes = n});
+  };
+  CHECK(copy(Direction::kOut, kBlock, a.data(), bytes).empty());
+  CHECK(copy(Direction::kOut, 0, b.data(), kBlock).empty());
+  CHECK(copy(Direction::kIn, kBlock, back.data(), bytes).empty());
+  CHECK(std::memcmp(back.data(), a.data(), bytes) == 0);
+  CHECK(copy(Direction::kIn, 0, back.data(), kBlock).empty());
+  CHECK(std::memcmp(back.data(), b.data(), kBlock) == 0);
+  CHECK(engine.totals()[size_t(Direction::kOut)].bytes == double(bytes + kBlock));
+  CHECK(engine.totals()[size_t(Direction::kIn)].copies == 2);
+}
+
+// A tier that waits for a word before each read, and refuses some.
+struct Gate final : Backing {
+  std::string name() const override { return "gate"; }
+  size_t bytes() const override { return kMiB; }
+  void read(size_t offset, std::byte*, size_t) override {
+    if (offset == 7 * kBlock) throw RunError({.where = "gate", .what = "broken"});
+    begun.set_value();
+    opened.get_future().get();
+  }
+  void write(size_t, const std::byte*, size_t) override {}
+  std::promise<void> begun, opened;
+};
+
+}  // namespace
+
+TEST_CASE("bulk memory and disk give back what they got") {
+  const TemporaryFolder folder;
+  const size_t bytes = 11 * kMiB + 3 * kBlock;  // more than a chunk, and not a multiple of one
+  check_round_trip(*make_bulk_memory({.bytes = bytes + kBlock}), bytes);
+  check_round_trip(*make_disk(folder.path(), bytes + kBlock), bytes);
+  setenv("DITRAIN_NO_IO_URING", "1", 1);
+  {
+    const auto disk = make_disk(folder.path(), bytes + kBlock);
+    CHECK_THAT(disk->notes().back(), Catch::Contains("io_uring: refused"));
+    check_round_trip(*disk, bytes);
+  }
+  unsetenv("DITRAIN_NO_IO_URING");
+}
+
+TEST_CASE("the file of the disk tier has no name, so that nothing of it can be left behind") {
+  const TemporaryFolder folder;
+  const auto disk = make_disk(folder.path(), kMiB);
+  CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK(disk->in_place(0) == nullptr);
+}
+
+TEST_CASE("a disk tier that cannot be had says what would help") {
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH(make_disk(folder.path() + "/none", kMiB),
+                    Catch::Contains("No such file") && Catch::Contains("memory.disk_path"));
+  CHECK_THROWS_AS(make_disk(folder.path(), size_t{1} << 60), InputError);
+  CHECK_THROWS_WITH(make_disk(folder.path(), size_t{1} << 60),
+                    Catch::Contains("GiB free") && Catch::Contains("memory.disk_gib"));
+}
+
+TEST_CASE("an urgent copy goes before those that wait, and an error is told to who asked") {
+  Gate gate;
+  CopyEngine engine({});
+  std::promise<void> all;
+  std::vector<std::string> order;
+  const auto submit = [&](const std::string& name, size_t block, bool urgent) {
+    return engine.submit({.direction = Direction::kIn,
+                          .backing = &gate,
+                          .offset = block * kBlock,
+                          .fast = nullptr,
+                          .bytes = kBlock,
+                          .urgent = urgent,
+                          .done = [&, name](const std::string& problem) {
+                            order.push_back(name + (problem.empty() ? "" : " failed"));
+                            if (name == "last") all.set_value();
+                          }});
+  };
+  submit("first", 0, false);
+  gate.begun.get_future().get();
+  submit("broken", 7, false);
+  const int64_t late = submit("late", 7, false);
+  submit("urgent", 7, true);
+  submit("last", 7, false);
+  engine.make_urgent(late);
+  gate.opened.set_value();
+  all.get_future().get();
+  CHECK(order == std::vector<std::string>{"first", "late failed", "urgent failed", "broken failed", "last failed"});
+}
+
+TEST_CASE("a simulated link takes the time of its rate and latency, each direction for itself") {
+  const auto bulk = make_bulk_memory({.bytes = 4 * kMiB});
+  CopyEngine engine({.simulate = SimulatedBulk{.gb_s = 0.1, .latency_us = 5000}});
+  const auto data = numbers(2 * kMiB, 3), other = numbers(2 * kMiB, 4);
+  const double start = now_s();
+  std::promise<void> out;
+  engine.submit({.direction = Direction::kOut,
+                 .backing = bulk.get(),
+                 .offset = 2 * kMiB,
+                 .fast = other.data(),
+                 .bytes = 2 * kMiB,
+                 .done = [&](const std::string&) { out.set_value(); }});
+  CHECK(copy_now(engine, {.backing = bulk.get(), .fast = data.data(), .bytes = 2 * kMiB}).empty());
+  out.get_future().get();
+  const double least = 2 * kMiB / 0.1e9 + 0.005;
+  CHECK(now_s() - start >= least);
+  for (const StreamTotals& stream : engine.totals()) CHECK(stream.busy_s >= least);
+  const double before = now_s();
+  engine.charge_in_place(kMiB);
+  CHECK(now_s() - before >= kMiB / 0.1e9);
+}
