@@ -3,9 +3,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
+#include "ditrain/io/sha256.hpp"
 #include "jpeg_fixture.hpp"
 #include "pillow_fixture.hpp"
 #include "support/files.hpp"
@@ -106,6 +108,22 @@ TEST_CASE("JPEGs have the pixels that Pillow gives them, whatever their sampling
     CHECK((image.width == 21 && image.height == 19 && image.channels == 3));
     CHECK(crc32(0, image.pixels.data(), image.pixels.size()) == c.crc);
   }
+}
+
+// Hidden, because the photographs are not part of the project: DITRAIN_JPEG_HASHES=DIR/jpeg_hashes.json test_io
+// [jpeg_hashes]. The file names photographs beside it and the SHA-256 of their pixels in Pillow.
+TEST_CASE("photographs have the pixels that Pillow gives them", "[.][jpeg_hashes]") {
+  const char* list = std::getenv("DITRAIN_JPEG_HASHES");
+  REQUIRE(list != nullptr);
+  const nlohmann::json files = nlohmann::json::parse(get_file(list)).at("files");
+  for (const auto& [name, want] : files.items()) {
+    CAPTURE(name);
+    const ImageU8 image = read_image((std::filesystem::path(list).parent_path() / name).string());
+    CHECK(image.width == want.at("width"));
+    CHECK(image.height == want.at("height"));
+    CHECK(sha256_of({reinterpret_cast<const char*>(image.pixels.data()), image.pixels.size()}) == want.at("sha256"));
+  }
+  WARN(files.size() << " photographs");
 }
 
 TEST_CASE("the content of a file tells its format, not its name") {
