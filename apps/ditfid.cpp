@@ -4,6 +4,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/config/program.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -93,9 +94,11 @@ int num_threads(const config::CommandLine& line) {
   return platform::default_threads(platform::probe_topology()).threads;
 }
 
-int run(int argc, char** argv) {
+// Under mpirun rank 0 does the work; the others are there so that a job script need not treat ditfid differently.
+int run(int argc, char** argv, const dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
+  if (comm.rank() != 0) return kExitDone;
   const eval::FidRequest request = request_of(line);
   parallel::Team team({.num_workers = num_threads(line)});
   const eval::FidReport report = eval::evaluate_fid(team, request);
@@ -107,5 +110,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return config::run_program("ditfid", [&] { return run(argc, argv); });
+  return config::run_mpi_program("ditfid", argc, argv, [&](dist::Communicator& comm) { return run(argc, argv, comm); });
 }

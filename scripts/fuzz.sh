@@ -39,5 +39,5 @@ for target in "${targets[@]}"; do
   mkdir -p "$out/corpus_$target" "$out/findings_$target"
   "$out/fuzz_$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
     -artifact_prefix="$out/findings_$target/" "$out/corpus_$target" "tests/fuzz/corpus/$target" "${seeds[$target]}" \
-    2>&1 | grep -vE "^#[0-9]+\s+(NEW|REDUCE|pulse|RELOAD)" | tail -40
+    2>&1 | grep -vE "^#[0-9]+\s|# Uses:|Recommended dictionary|recommended dictionary" | tail -40
 done

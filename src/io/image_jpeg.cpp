@@ -16,6 +16,8 @@
 namespace ditrain::io {
 namespace {
 
+constexpr int64_t kMaxPixelPasses = 16 * kMaxImagePixels;
+
 struct ErrorManager {
   jpeg_error_mgr base;
   std::jmp_buf leave;
@@ -113,13 +115,20 @@ class Decoder {
 
 }  // namespace
 
-ImageU8 decode_jpeg(const std::string& path, std::string_view file) {
+ImageU8 decode_jpeg(const std::string& path, std::string_view file, int num_scans) {
   Decoder decoder(file);
   const auto corrupt = [&] {
     throw InputError({.where = path, .what = "the image is corrupt or truncated", .got = decoder.message()});
   };
   if (!decoder.read_header()) corrupt();
   check_image_size(path, decoder.width(), decoder.height());
+  // Every scan is a pass over the image, and a file may hold one in a few bytes.
+  if (num_scans > kMaxPixelPasses / (decoder.width() * decoder.height())) {
+    throw InputError({.where = path,
+                      .what = "the JPEG has too many scans for its size",
+                      .got = fmt::format("{} of {} x {} pixels", num_scans, decoder.width(), decoder.height()),
+                      .expected = fmt::format("at most {} pixels in all scans", kMaxPixelPasses)});
+  }
   ImageU8 image{decoder.width(), decoder.height(), 3, {}};
   const int64_t pixels = image.width * image.height;
   std::vector<uint8_t> decoded(static_cast<size_t>(pixels * (decoder.is_cmyk() ? 4 : 3)));

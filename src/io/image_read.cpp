@@ -132,7 +132,8 @@ void check_jpeg_tables(const std::string& path, std::string_view tables) {
 
 // Follows the markers, between segments and inside entropy-coded data, up to the end of the image: what is missing or
 // cannot be is found before the decoder makes grey pixels of it.
-void check_jpeg(const std::string& path, std::string_view file) {
+// Returns the number of scans.
+int check_jpeg(const std::string& path, std::string_view file) {
   constexpr int kMaxScans = 256;  // real progressive files have about ten; each costs a pass over the image
   int scans = 0;
   for (size_t at = 0; at < file.size();) {
@@ -140,7 +141,7 @@ void check_jpeg(const std::string& path, std::string_view file) {
     while (at < file.size() && file[at] == '\xff') ++at;
     if (at == file.size()) break;
     const auto marker = static_cast<uint8_t>(file[at++]);
-    if (marker == 0xD9) return;
+    if (marker == 0xD9) return scans;
     // No length follows a stuffed 0xff, a restart and the start of the image.
     if (marker == 0 || (marker >= 0xD0 && marker <= 0xD8)) continue;
     const size_t length = file.size() - at < 2 ? 0 : as_bytes(file)[at] << 8 | as_bytes(file)[at + 1];
@@ -208,8 +209,8 @@ ImageU8 read_image(const std::string& path) { return decode_image(path, read_tex
 
 ImageU8 decode_image(const std::string& path, std::string_view file) {
   if (file.starts_with("\xff\xd8")) {
-    check_jpeg(path, file);
-    return decode_jpeg(path, file);
+    const int scans = check_jpeg(path, file);
+    return decode_jpeg(path, file, scans);
   }
   const DecoderMemory memory;
   ImageU8 image = read_dimensions(path, file);

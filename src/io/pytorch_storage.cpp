@@ -105,27 +105,7 @@ class LegacyStorages final : public PytorchStorages {
     if (version.top().kind != Kind::kInt || version.top().number != 1001) fail("a PyTorch file of an unknown version");
     read_machine(next());
     document_ = next();
-    const PickleDocument keys = next();
-    if (keys.top().kind != Kind::kList) fail("the list of storages is damaged");
-    std::unordered_map<std::string_view, size_t> element_bytes;
-    for (const PickledStorage& storage : document_.storages) {
-      const size_t bytes = torch_dtype_bytes(storage.dtype);
-      if (!element_bytes.emplace(storage.key, bytes).second && element_bytes[storage.key] != bytes)
-        fail(fmt::format("storage '{}' has two types", printable(storage.key)));
-    }
-    ByteReader data(where_, "data of the storages", file_.substr(at_));
-    for (const uint32_t key : keys.top().items) {
-      if (keys[key].kind != Kind::kString) fail("the list of storages is damaged");
-      const auto found = element_bytes.find(keys[key].text);
-      if (found == element_bytes.end())
-        fail(fmt::format("storage '{}' belongs to no tensor", printable(keys[key].text)));
-      const uint64_t n = data.u64();
-      if (n > data.left() / found->second)
-        fail(fmt::format("storage '{}' is cut off", printable(keys[key].text)), fmt::format("{} bytes", data.left()));
-      if (!places_.emplace(keys[key].text, data.take(n * found->second)).second)
-        fail(fmt::format("storage '{}' is there twice", printable(keys[key].text)));
-    }
-    if (data.left() != 0) fail("bytes trail behind the last storage", std::to_string(data.left()));
+    find_places(next());
   }
 
   const PickleDocument& document() const override { return document_; }
@@ -150,6 +130,36 @@ class LegacyStorages final : public PytorchStorages {
     for (size_t i = 0; i + 1 < items.size(); i += 2)
       if (facts[items[i]].kind == Kind::kString && facts[items[i]].text == "little_endian")
         big_endian_ = facts[items[i + 1]].kind == Kind::kBool && facts[items[i + 1]].number == 0;
+  }
+
+  // Bytes of an element of each storage that a tensor has.
+  std::unordered_map<std::string_view, size_t> element_bytes() const {
+    std::unordered_map<std::string_view, size_t> all;
+    for (const PickledStorage& storage : document_.storages) {
+      const size_t bytes = torch_dtype_bytes(storage.dtype);
+      if (all.emplace(storage.key, bytes).first->second != bytes)
+        fail(fmt::format("storage '{}' has two types", printable(storage.key)));
+    }
+    return all;
+  }
+
+  // Behind the pickles: for each key the number of elements and the elements.
+  void find_places(const PickleDocument& keys) {
+    if (keys.top().kind != Kind::kList) fail("the list of storages is damaged");
+    const auto elements = element_bytes();
+    ByteReader data(where_, "data of the storages", file_.substr(at_));
+    for (const uint32_t index : keys.top().items) {
+      const std::string_view key = keys[index].text;
+      if (keys[index].kind != Kind::kString) fail("the list of storages is damaged");
+      const auto found = elements.find(key);
+      if (found == elements.end()) fail(fmt::format("storage '{}' belongs to no tensor", printable(key)));
+      const uint64_t n = data.u64();
+      if (n > data.left() / found->second)
+        fail(fmt::format("storage '{}' is cut off", printable(key)), fmt::format("{} bytes", data.left()));
+      if (!places_.emplace(key, data.take(n * found->second)).second)
+        fail(fmt::format("storage '{}' is there twice", printable(key)));
+    }
+    if (data.left() != 0) fail("bytes trail behind the last storage", std::to_string(data.left()));
   }
 
   std::string_view place_of(const PickledStorage& storage) const {

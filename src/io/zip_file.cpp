@@ -4,6 +4,8 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "byte_reader.hpp"
@@ -54,6 +56,29 @@ size_t find_end(const std::string& where, std::string_view file) {
          "a file that was not cut off");
 }
 
+// The zip64 record that a locator right before the end record leads to; none if there is no locator.
+std::optional<std::pair<Directory, size_t>> read_end64(const std::string& where, std::string_view file, size_t end_at) {
+  if (end_at < kLocator64Bytes + kEnd64Bytes) return std::nullopt;
+  const size_t locator_at = end_at - kLocator64Bytes;
+  ByteReader locator(where, "zip64 locator", file.substr(locator_at, kLocator64Bytes));
+  if (locator.u32() != kLocator64Signature) return std::nullopt;
+  const uint32_t end64_disk = locator.u32();
+  const uint64_t end64_at = locator.u64();
+  const uint32_t disks = locator.u32();
+  if (end64_disk != 0 || disks > 1) refuse(where, "the zip is in several parts");
+  if (end64_at > locator_at - kEnd64Bytes) refuse(where, "the zip64 record is not where it should be");
+  ByteReader end64(where, "zip64 record", file.substr(end64_at, locator_at - end64_at));
+  const uint32_t signature = end64.u32();
+  const uint64_t record_bytes = end64.u64();
+  if (signature != kEnd64Signature || record_bytes != end64.left())
+    refuse(where, "the zip64 record is not where it should be");
+  end64.take(4);
+  const uint32_t disk = end64.u32(), directory_disk = end64.u32();
+  const uint64_t here = end64.u64(), total = end64.u64(), bytes = end64.u64(), offset = end64.u64();
+  if (disk != 0 || directory_disk != 0 || here != total) refuse(where, "the zip is in several parts");
+  return std::pair{Directory{total, bytes, offset}, static_cast<size_t>(end64_at)};
+}
+
 Directory read_end(const std::string& where, std::string_view file) {
   const size_t end_at = find_end(where, file);
   ByteReader end(where, "end of the zip", file.substr(end_at));
@@ -62,31 +87,11 @@ Directory read_end(const std::string& where, std::string_view file) {
   const uint32_t bytes = end.u32(), offset = end.u32();
   size_t records_at = end_at;
   Directory d{total, bytes, offset};
-  const bool located =
-      end_at >= kLocator64Bytes + kEnd64Bytes &&
-      ByteReader(where, "zip64 locator", file.substr(end_at - kLocator64Bytes)).u32() == kLocator64Signature;
-  if (located) {
-    ByteReader locator(where, "zip64 locator", file.substr(end_at - kLocator64Bytes, kLocator64Bytes));
-    locator.take(4);
-    const uint32_t end64_disk = locator.u32();
-    const uint64_t end64_at = locator.u64();
-    const uint32_t disks = locator.u32();
-    if (end64_disk != 0 || disks > 1) refuse(where, "the zip is in several parts");
-    if (end64_at > end_at - kLocator64Bytes - kEnd64Bytes) refuse(where, "the zip64 record is not where it should be");
-    ByteReader end64(where, "zip64 record", file.substr(end64_at, end_at - kLocator64Bytes - end64_at));
-    const uint32_t signature = end64.u32();
-    const uint64_t record_bytes = end64.u64();
-    if (signature != kEnd64Signature || record_bytes != end64.left())
-      refuse(where, "the zip64 record is not where it should be");
-    end64.take(4);
-    const uint32_t disk64 = end64.u32(), directory_disk64 = end64.u32();
-    const uint64_t here64 = end64.u64();
-    d = {end64.u64(), end64.u64(), end64.u64()};
-    if (disk64 != 0 || directory_disk64 != 0 || here64 != d.entries) refuse(where, "the zip is in several parts");
+  if (const auto end64 = read_end64(where, file, end_at)) {
+    std::tie(d, records_at) = *end64;
     const bool agree = (total == kSaturated16 || total == d.entries) && (bytes == kSaturated32 || bytes == d.bytes) &&
                        (offset == kSaturated32 || offset == d.offset);
     if (!agree) refuse(where, "the zip's two end records contradict each other");
-    records_at = end64_at;
   } else if (disk != 0 || directory_disk != 0 || here != total) {
     refuse(where, "the zip is in several parts");
   }
@@ -133,6 +138,47 @@ uint64_t check_local_header(const std::string& where, std::string_view file, con
   return header_at + local.at();
 }
 
+// What cannot be, or cannot be read, of an entry whose packed bytes have been found.
+void check_entry(const std::string& where, const ZipFile::Entry& entry, uint16_t method, uint64_t file_bytes) {
+  if (method != 0 && method != 8)
+    refuse_entry(where, entry.name, "is compressed in a way that is not read", fmt::format("method {}", method),
+                 "stored or deflated");
+  if (!entry.deflated && entry.bytes != entry.packed_bytes)
+    refuse_entry(where, entry.name, "is stored, but has two sizes",
+                 fmt::format("{} and {} bytes", entry.packed_bytes, entry.bytes));
+  if (entry.packed_bytes > file_bytes - entry.offset)
+    refuse_entry(where, entry.name, "is longer than the file", fmt::format("{} bytes", entry.packed_bytes));
+  if (entry.deflated && entry.bytes / kMaxDeflateRatio > entry.packed_bytes)
+    refuse_entry(where, entry.name, "says more bytes than its data can unpack to",
+                 fmt::format("{} of {}", entry.bytes, entry.packed_bytes));
+}
+
+// The next entry of the directory; `header_at` is where its own header lies in the file.
+ZipFile::Entry read_entry(const std::string& where, std::string_view file, ByteReader& reader, uint64_t& header_at) {
+  if (reader.u32() != kEntrySignature) refuse(where, "an entry of the zip's directory is damaged");
+  reader.take(4);
+  const uint16_t flags = reader.u16(), method = reader.u16();
+  reader.take(4);
+  ZipFile::Entry entry;
+  entry.crc = reader.u32();
+  const uint32_t packed = reader.u32(), bytes = reader.u32();
+  const uint16_t name_bytes = reader.u16(), extra_bytes = reader.u16(), comment_bytes = reader.u16();
+  const uint16_t disk = reader.u16();
+  reader.take(6);
+  const uint32_t header = reader.u32();
+  entry.name = reader.take(name_bytes);
+  ByteReader zip64(where, "zip64 field", zip64_field(where, reader.take(extra_bytes)));
+  reader.take(comment_bytes);
+  entry.bytes = widened(bytes, zip64), entry.packed_bytes = widened(packed, zip64);
+  header_at = widened(header, zip64);
+  entry.deflated = method == 8;
+  if (flags & 1) refuse_entry(where, entry.name, "is encrypted");
+  if (disk != 0 && disk != kSaturated16) refuse_entry(where, entry.name, "is in another part of the zip");
+  entry.offset = check_local_header(where, file, entry, header_at, method);
+  check_entry(where, entry, method, file.size());
+  return entry;
+}
+
 // What a directory entry covers in the file.
 struct Extent {
   uint64_t begin, end;
@@ -168,39 +214,10 @@ void ZipFile::read_directory() {
   ByteReader reader(where_, "zip directory", bytes_.substr(directory.offset, directory.bytes));
   std::vector<Extent> extents;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (reader.u32() != kEntrySignature) refuse(where_, fmt::format("entry {} of the zip's directory is damaged", i));
-    reader.take(4);
-    const uint16_t flags = reader.u16(), method = reader.u16();
-    reader.take(4);
-    Entry entry;
-    entry.crc = reader.u32();
-    const uint32_t packed = reader.u32(), bytes = reader.u32();
-    const uint16_t name_bytes = reader.u16(), extra_bytes = reader.u16(), comment_bytes = reader.u16();
-    const uint16_t disk = reader.u16();
-    reader.take(6);
-    const uint32_t header_at = reader.u32();
-    entry.name = reader.take(name_bytes);
-    ByteReader zip64(where_, "zip64 field", zip64_field(where_, reader.take(extra_bytes)));
-    reader.take(comment_bytes);
-    entry.bytes = widened(bytes, zip64), entry.packed_bytes = widened(packed, zip64);
-    const uint64_t header = widened(header_at, zip64);
-    entry.deflated = method == 8;
-    if (flags & 1) refuse_entry(where_, entry.name, "is encrypted");
-    if (disk != 0 && disk != kSaturated16) refuse_entry(where_, entry.name, "is in another part of the zip");
-    if (method != 0 && method != 8)
-      refuse_entry(where_, entry.name, "is compressed in a way that is not read", fmt::format("method {}", method),
-                   "stored or deflated");
-    if (!entry.deflated && entry.bytes != entry.packed_bytes)
-      refuse_entry(where_, entry.name, "is stored, but has two sizes",
-                   fmt::format("{} and {} bytes", entry.packed_bytes, entry.bytes));
-    entry.offset = check_local_header(where_, bytes_, entry, header, method);
-    if (entry.packed_bytes > bytes_.size() - entry.offset)
-      refuse_entry(where_, entry.name, "is longer than the file", fmt::format("{} bytes", entry.packed_bytes));
-    if (entry.deflated && entry.bytes / kMaxDeflateRatio > entry.packed_bytes)
-      refuse_entry(where_, entry.name, "says more bytes than its data can unpack to",
-                   fmt::format("{} of {}", entry.bytes, entry.packed_bytes));
+    uint64_t header_at = 0;
+    Entry entry = read_entry(where_, bytes_, reader, header_at);
     if (!index_.emplace(entry.name, entries_.size()).second) refuse_entry(where_, entry.name, "is there twice");
-    extents.push_back({header, entry.offset + entry.packed_bytes, entries_.size()});
+    extents.push_back({header_at, entry.offset + entry.packed_bytes, entries_.size()});
     entries_.push_back(std::move(entry));
   }
   if (reader.left() != 0) refuse(where_, "bytes trail behind the entries of the zip's directory");

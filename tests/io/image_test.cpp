@@ -165,6 +165,15 @@ TEST_CASE("a JPEG with impossible Huffman tables, or none, is refused or decoded
   const std::string scan = whole.substr(whole.find("\xff\xda"), whole.size() - 2 - whole.find("\xff\xda"));
   for (int i = 0; i < 256; ++i) scans += scan;
   CHECK_THROWS_WITH(read_bytes(scans + "\xff\xd9"), Contains("too many scans"));
+  // A progressive image of 60 million pixels in 17 scans of a few bytes.
+  std::string passes = from_hex(pillow_fixture::kJpegProgressive);
+  const size_t frame = passes.find("\xff\xc2"), last_scan = passes.rfind("\xff\xda");
+  REQUIRE((frame != passes.npos && last_scan != passes.npos));
+  passes.replace(frame + 5, 4, std::string("\x1e\x00\x1f\x40", 4));
+  const std::string one = passes.substr(last_scan, passes.size() - 2 - last_scan);
+  passes.resize(passes.size() - 2);
+  for (int i = 0; i < 17; ++i) passes += one;
+  CHECK_THROWS_WITH(read_bytes(passes + "\xff\xd9"), Contains("the JPEG has too many scans for its size"));
 }
 
 TEST_CASE("images cut anywhere are refused") {
