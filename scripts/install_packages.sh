@@ -5,7 +5,8 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libstb-dev libcxxopts-dev
-          libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev
+          libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev libjpeg62-turbo-dev
+          libeigen3-dev
           catch2 "$@")
 
 missing=()

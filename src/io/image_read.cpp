@@ -1,6 +1,7 @@
-// Reading images. The decoder (stb_image) trusts its input more than files from outside deserve, so this file checks
-// what it does not (PNG checksums, JPEG table sizes and end, BMP length), gives it memory that is zeroed, capped and
-// taken back, and turns its assertions into errors. Compiled with -fwrapv: its arithmetic wraps on damaged JPEGs.
+// Reading images; the content tells the format, never the name. JPEG goes to libjpeg-turbo (image_jpeg.cpp). The
+// decoder of PNG and BMP (stb_image) trusts its input more than files from outside deserve, so this file checks what it
+// does not (PNG checksums, BMP length), gives it memory that is zeroed, capped and taken back, and turns its assertions
+// into errors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "ditrain/io/crc32.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
+#include "image_jpeg.hpp"
 
 namespace {
 
@@ -54,7 +56,7 @@ class DecoderMemory {
   }
 
  private:
-  // The worst honest case holds about 24 bytes per pixel (progressive JPEG, 16-bit RGBA PNG); a PNG whose compressed
+  // The worst honest case holds about 24 bytes per pixel (16-bit RGBA PNG); a PNG whose compressed
   // data inflates without end stops here.
   static constexpr size_t kMaxBytes = size_t{24} * ditrain::io::kMaxImagePixels + (size_t{64} << 20);
 
@@ -76,7 +78,6 @@ thread_local DecoderMemory* DecoderMemory::current_ = nullptr;
 #define STBI_MALLOC(size) DecoderMemory::current().allocate(size)
 #define STBI_REALLOC(p, size) DecoderMemory::current().reallocate(p, size)
 #define STBI_FREE(p) DecoderMemory::current().release(p)
-#define STBI_ONLY_JPEG
 #define STBI_ONLY_PNG
 #define STBI_ONLY_BMP
 #define STBI_NO_STDIO
@@ -119,7 +120,7 @@ void check_png(const std::string& path, std::string_view file) {
   fail_corrupt(path, "a PNG without its end");
 }
 
-// One DHT segment holds tables of 17 bytes and as many symbols as those count: the decoder has room for 256.
+// One DHT segment holds tables of 17 bytes and as many symbols as those count, at most 256.
 void check_jpeg_tables(const std::string& path, std::string_view tables) {
   while (!tables.empty()) {
     size_t symbols = 0;
@@ -129,8 +130,10 @@ void check_jpeg_tables(const std::string& path, std::string_view tables) {
   }
 }
 
-// Follows the markers as the decoder does, between segments and inside entropy-coded data, up to the end of the image.
-void check_jpeg(const std::string& path, std::string_view file) {
+// Follows the markers, between segments and inside entropy-coded data, up to the end of the image: what is missing or
+// cannot be is found before the decoder makes grey pixels of it.
+// Returns the number of scans.
+int check_jpeg(const std::string& path, std::string_view file) {
   constexpr int kMaxScans = 256;  // real progressive files have about ten; each costs a pass over the image
   int scans = 0;
   for (size_t at = 0; at < file.size();) {
@@ -138,7 +141,7 @@ void check_jpeg(const std::string& path, std::string_view file) {
     while (at < file.size() && file[at] == '\xff') ++at;
     if (at == file.size()) break;
     const auto marker = static_cast<uint8_t>(file[at++]);
-    if (marker == 0xD9) return;
+    if (marker == 0xD9) return scans;
     // No length follows a stuffed 0xff, a restart and the start of the image.
     if (marker == 0 || (marker >= 0xD0 && marker <= 0xD8)) continue;
     const size_t length = file.size() - at < 2 ? 0 : as_bytes(file)[at] << 8 | as_bytes(file)[at + 1];
@@ -161,19 +164,11 @@ void check_bmp(const std::string& path, std::string_view file, int64_t width, in
     fail_corrupt(path, fmt::format("{} of {} bytes", file.size(), needed));
 }
 
-void check_dimensions(const std::string& path, int64_t width, int64_t height) {
-  if (width > 0 && height > 0 && width <= kMaxImagePixels / height) return;
-  throw InputError({.where = path,
-                    .what = "the image is empty or too large",
-                    .got = fmt::format("{} x {}", width, height),
-                    .expected = fmt::format("1 to {} pixels", kMaxImagePixels)});
-}
-
 // Size and format from the header alone; 3 is what every image is decoded to.
 ImageU8 read_dimensions(const std::string& path, std::string_view file) {
   // For a PNG that is far too large the decoder says no more than "unknown image type".
   if (file.starts_with("\x89PNG") && file.size() >= 24)
-    check_dimensions(path, big_endian_32(file, 16), big_endian_32(file, 20));
+    check_image_size(path, big_endian_32(file, 16), big_endian_32(file, 20));
   int width = 0, height = 0, components = 0;
   if (!stbi_info_from_memory(as_bytes(file), static_cast<int>(file.size()), &width, &height, &components)) {
     throw InputError({.where = path,
@@ -183,7 +178,7 @@ ImageU8 read_dimensions(const std::string& path, std::string_view file) {
   }
   // The height of a BMP whose first row is the upper one is negative.
   const int64_t rows = file.starts_with("BM") ? std::abs(int64_t{height}) : height;
-  check_dimensions(path, width, rows);
+  check_image_size(path, width, rows);
   return {width, rows, 3, {}};
 }
 
@@ -202,12 +197,22 @@ void decode(const std::string& path, std::string_view file, ImageU8& image) {
 
 }  // namespace
 
-ImageU8 read_image(const std::string& path) {
-  const std::string file = read_text_file(path, kMaxImageFileBytes);
+void check_image_size(const std::string& path, int64_t width, int64_t height) {
+  if (width > 0 && height > 0 && width <= kMaxImagePixels / height) return;
+  throw InputError({.where = path,
+                    .what = "the image is empty or too large",
+                    .got = fmt::format("{} x {}", width, height),
+                    .expected = fmt::format("1 to {} pixels", kMaxImagePixels)});
+}
+
+ImageU8 read_image(const std::string& path) { return decode_image(path, read_text_file(path, kMaxImageFileBytes)); }
+
+ImageU8 decode_image(const std::string& path, std::string_view file) {
+  if (file.starts_with("\xff\xd8")) {
+    const int scans = check_jpeg(path, file);
+    return decode_jpeg(path, file, scans);
+  }
   const DecoderMemory memory;
-  // Before anything else: the decoder fills Huffman tables while it looks for the size. It takes more 0xff before the
-  // start marker too.
-  if (file.starts_with("\xff")) check_jpeg(path, file);
   ImageU8 image = read_dimensions(path, file);
   if (file.starts_with("\x89PNG")) check_png(path, file);
   if (file.starts_with("BM")) check_bmp(path, file, image.width, image.height);

@@ -1,2 +1,2 @@
-# The JPEG decoder's sums overflow on damaged files; wrapping is harmless there, undefined behaviour is not.
+# The decoder's sums overflow on damaged files; wrapping is harmless there, undefined behaviour is not.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/io/image_read.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)

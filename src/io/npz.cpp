@@ -60,10 +60,10 @@ std::string common_fields(const std::string& member, uint64_t bytes, uint32_t cr
 }
 
 // The .npy header, format version 1.0: padded with spaces so that the data starts at a multiple of 64.
-std::string npy_header(const std::vector<int64_t>& shape) {
+std::string npy_header(const char* descr, const std::vector<int64_t>& shape) {
   std::string dimensions;
   for (const int64_t d : shape) dimensions += fmt::format("{}, ", d);
-  std::string text = fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}), }}", dimensions);
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, dimensions);
   constexpr size_t kPreamble = 10;
   text.append(63 - (kPreamble + text.size()) % 64, ' ');
   text.push_back('\n');
@@ -84,6 +84,22 @@ uint64_t product(const std::vector<int64_t>& shape) {
   return n;
 }
 
+// Made by: version 4.5, unix (3). Then comment length, disk, internal attributes, external ones (-rw-r--r--), offset.
+std::string directory_entry(const std::string& member, uint64_t member_bytes, uint32_t crc, uint32_t offset) {
+  return Record()
+      .u32(0x02014b50)
+      .u16(3 << 8 | 45)
+      .bytes(common_fields(member, member_bytes, crc))
+      .u16(0)
+      .u16(0)
+      .u16(0)
+      .u32(0100644u << 16)
+      .u32(offset)
+      .bytes(member)
+      .bytes(sizes_field(member_bytes))
+      .text();
+}
+
 }  // namespace
 
 std::string zip_local_header(const std::string& member, uint64_t member_bytes, uint32_t crc) {
@@ -97,19 +113,7 @@ std::string zip_local_header(const std::string& member, uint64_t member_bytes, u
 
 std::string zip_directory(const std::string& member, uint64_t member_bytes, uint32_t crc) {
   const uint64_t offset = zip_local_header(member, member_bytes, crc).size() + member_bytes;
-  // Made by: version 4.5, unix (3). Then comment length, disk, internal attributes, external ones (-rw-r--r--), offset.
-  const std::string entry = Record()
-                                .u32(0x02014b50)
-                                .u16(3 << 8 | 45)
-                                .bytes(common_fields(member, member_bytes, crc))
-                                .u16(0)
-                                .u16(0)
-                                .u16(0)
-                                .u32(0100644u << 16)
-                                .u32(0)
-                                .bytes(member)
-                                .bytes(sizes_field(member_bytes))
-                                .text();
+  const std::string entry = directory_entry(member, member_bytes, crc, 0);
   Record end;
   end.bytes(entry);
   if (needs_zip64(offset)) {
@@ -123,7 +127,7 @@ std::string zip_directory(const std::string& member, uint64_t member_bytes, uint
 NpzU8Writer::NpzU8Writer(const std::string& path, const std::string& array_name, const std::vector<int64_t>& shape)
     : file_(path), member_(array_name + ".npy"), remaining_bytes_(product(shape)) {
   DITRAIN_CHECK(member_.size() < 0x8000, "array name too long");
-  const std::string npy = npy_header(shape);
+  const std::string npy = npy_header("|u1", shape);
   member_bytes_ = npy.size() + remaining_bytes_;
   crc_ = crc32(0, npy.data(), npy.size());
   const std::string head = zip_local_header(member_, member_bytes_, 0) + npy;  // the crc follows in finish()
@@ -144,6 +148,24 @@ void NpzU8Writer::finish() {
   const std::string directory = zip_directory(member_, member_bytes_, crc_);
   file_.write(directory.data(), directory.size());
   file_.finish();
+}
+
+void write_npz_f64(const std::string& path, const std::vector<NpyToWrite>& arrays) {
+  std::string zip, directory;
+  for (const NpyToWrite& array : arrays) {
+    const std::string member = array.name + ".npy";
+    const uint64_t data_bytes = product(array.shape) * sizeof(double);
+    std::string npy = npy_header("<f8", array.shape);
+    DITRAIN_CHECK(data_bytes < kZip32Limit - zip.size() - npy.size() - 1024, "arrays of 4 GiB or more");
+    npy.append(reinterpret_cast<const char*>(array.data), data_bytes);
+    const uint32_t crc = crc32(0, npy.data(), npy.size());
+    directory += directory_entry(member, npy.size(), crc, static_cast<uint32_t>(zip.size()));
+    zip += zip_local_header(member, npy.size(), crc) + npy;
+  }
+  const auto count = static_cast<uint16_t>(arrays.size());
+  const auto offset = static_cast<uint32_t>(zip.size()), bytes = static_cast<uint32_t>(directory.size());
+  zip += directory + Record().u32(0x06054b50).u16(0).u16(0).u16(count).u16(count).u32(bytes).u32(offset).u16(0).text();
+  write_file_atomically(path, zip);
 }
 
 }  // namespace ditrain::io

@@ -245,7 +245,7 @@ TEST_CASE("ditverify: passes all reference fixtures, fails on changed values, re
 }
 
 TEST_CASE("programs: all answer to help and version and refuse what they do not know") {
-  for (const char* name : {"ditrain", "ditsample", "ditexport", "ditverify"}) {
+  for (const char* name : {"ditrain", "ditsample", "ditexport", "ditfid", "ditimport", "ditverify"}) {
     CAPTURE(name);
     const Result help = run(program(name, {"--help"}));
     REQUIRE_EXIT(help, 0);

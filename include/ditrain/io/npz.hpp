@@ -1,5 +1,6 @@
-// Writing numpy's .npz (a stored zip with one .npy inside): samples for FID tools, "arr_0" of shape [N, H, W, C] u8.
-// Streams, so that 50,000 images need no memory; above 4 GiB the zip64 records are used.
+// Writing numpy's .npz, a stored zip of .npy members: samples for FID tools ("arr_0" of shape [N, H, W, C] u8), and
+// small arrays of numbers. Samples stream, so that 50,000 images need no memory; above 4 GiB the zip64 records are
+// used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,17 @@ class NpzU8Writer {
   uint64_t remaining_bytes_;  ///< data still to come
   uint32_t crc_ = 0;
 };
+
+/// An array to write; `data` is row-major.
+struct NpyToWrite {
+  std::string name;
+  std::vector<int64_t> shape;
+  const double* data;
+};
+
+/// Writes arrays of f64, atomically.
+/// Errors:   RunError (disk full, ...); LogicFault for 4 GiB or more together
+void write_npz_f64(const std::string& path, const std::vector<NpyToWrite>& arrays);
 
 /// The record before a stored zip member, and the directory that ends a zip with that single member (at offset 0).
 /// With 4 GiB or more they carry zip64 fields.

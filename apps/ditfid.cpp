@@ -1,0 +1,114 @@
+// ditfid: the distance between real and generated images, and the protocol it was computed by.
+#include <iostream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/config/command_line.hpp"
+#include "ditrain/config/program.hpp"
+#include "ditrain/eval/fid.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/topology.hpp"
+
+namespace {
+
+using namespace ditrain;
+
+config::CommandLine make_command_line() {
+  return config::CommandLine(
+      "ditfid", "compare generated images with real ones: FID and its family",
+      {{"real", "PATH", "the real images, or their statistics"},
+       {"generated", "PATH", "the generated images, or their statistics"},
+       {"features", "inception|pixels",
+        "inception: the network of published FIDs, which this build does not have yet; pixels: the images themselves, "
+        "averaged down to at most 4096 values, for trends",
+        "inception"},
+       {"weights", "FILE", "weights of the Inception network (pt_inception-2015-12-05-6726825d.pth)"},
+       {"preset", "pytorch-fid|adm|clean", "resize and range of inception features as in that tool", "pytorch-fid"},
+       {"metrics", "fid,sfid,is,kid,pr", "what to compute; pr: improved precision and recall", "fid"},
+       {"allow-small", "", "compute an FID of fewer images than dimensions, which shows no more than a trend"},
+       {"save-statistics", "FILE.npz", "write mean and covariance of the real side there, to be given as --real again"},
+       {"threads", "N", "threads that compute (default: one for each core this process may use)"},
+       {"json", "FILE", "write the values and the protocol there as JSON"}},
+      "",
+      "PATH is a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), an npz or npy of images\n"
+      "(arr_0, [N, H, W, C]), an npz of statistics (mu, sigma), or safetensors shards with images or latents.\n"
+      "Exit codes: 0 done, 1 failed while running, 2 bad usage or bad input.\n");
+}
+
+std::string required(const config::CommandLine& line, const std::string& flag) {
+  if (!line.has(flag))
+    throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditfid --help"});
+  return line.get_path(flag);
+}
+
+std::vector<eval::FidMetric> metrics_of(const std::string& words) {
+  std::vector<eval::FidMetric> metrics;
+  for (size_t begin = 0; begin <= words.size();) {
+    const size_t end = std::min(words.find(',', begin), words.size());
+    metrics.push_back(parse_word<eval::FidMetric>("command line", "--metrics", words.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return metrics;
+}
+
+eval::FidRequest request_of(const config::CommandLine& line) {
+  eval::FidRequest request;
+  request.real = required(line, "real");
+  request.generated = required(line, "generated");
+  request.features.kind = parse_word<eval::FeatureKind>("command line", "--features", line.get("features"));
+  request.features.preset = parse_word<eval::FidPreset>("command line", "--preset", line.get("preset"));
+  if (line.has("weights")) request.features.weights = line.get_path("weights");
+  request.metrics = metrics_of(line.get("metrics"));
+  request.allow_small = line.has("allow-small");
+  if (request.features.kind == eval::FeatureKind::kPixels && (line.has("weights") || line.has("preset"))) {
+    throw InputError({.where = "command line",
+                      .what = "--weights and --preset are of inception features",
+                      .got = "--features pixels"});
+  }
+  if (line.has("save-statistics")) {
+    request.save_statistics = line.get_path("save-statistics");
+    io::check_output_file(request.save_statistics);
+  }
+  if (line.has("json")) io::check_output_file(line.get_path("json"));
+  return request;
+}
+
+void print(const eval::FidReport& report, bool pixels) {
+  const auto value = [](const char* name, const std::optional<double>& v, const std::optional<double>& deviation = {}) {
+    if (v && deviation) log::info("{:<10} {:.6g} +- {:.2g}", name, *v, *deviation);
+    if (v && !deviation) log::info("{:<10} {:.6g}", name, *v);
+  };
+  for (const std::string& warning : report.warnings) log::warn("{}", warning);
+  value(pixels ? "fid/pixels" : "fid", report.fid);
+  value("sfid", report.sfid);
+  value("is", report.inception_score, report.inception_score_deviation);
+  value(pixels ? "kid/pixels" : "kid", report.kid, report.kid_deviation);
+  value("precision", report.precision);
+  value("recall", report.recall);
+  log::info("protocol: {}", report.protocol);
+}
+
+int num_threads(const config::CommandLine& line) {
+  if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
+  return platform::default_threads(platform::probe_topology()).threads;
+}
+
+// Under mpirun rank 0 does the work; the others are there so that a job script need not treat ditfid differently.
+int run(int argc, char** argv, const dist::Communicator& comm) {
+  config::CommandLine line = make_command_line();
+  if (!line.parse(argc, argv)) return kExitDone;
+  if (comm.rank() != 0) return kExitDone;
+  const eval::FidRequest request = request_of(line);
+  parallel::Team team({.num_workers = num_threads(line)});
+  const eval::FidReport report = eval::evaluate_fid(team, request);
+  print(report, request.features.kind == eval::FeatureKind::kPixels);
+  if (line.has("json")) io::write_file_atomically(line.get_path("json"), eval::to_json(report));
+  return kExitDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return config::run_mpi_program("ditfid", argc, argv, [&](dist::Communicator& comm) { return run(argc, argv, comm); });
+}

@@ -1,0 +1,53 @@
+// Features of image sets: what the metrics of evaluation compare.
+//
+//   pixels      the image itself, averaged down to at most 4,096 values. Needs no weights and takes any number of
+//   channels;
+//               its distances show a trend during training and are not comparable with any published FID.
+//   inception   the FID Inception network. This build does not have it yet: asking for it is an error that says so.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/words.hpp"
+#include "ditrain/eval/fid_preset.hpp"
+#include "ditrain/eval/image_set.hpp"
+
+namespace ditrain::eval {
+
+enum class FeatureKind { kInception, kPixels };
+inline constexpr Word<FeatureKind> kFeatureKinds[] = {{"inception", FeatureKind::kInception},
+                                                      {"pixels", FeatureKind::kPixels}};
+constexpr std::span<const Word<FeatureKind>> words_of(FeatureKind) { return kFeatureKinds; }
+
+struct FeatureSettings {
+  FeatureKind kind = FeatureKind::kInception;
+  std::string weights = {};  ///< of the network
+  FidPreset preset = FidPreset::kPytorchFid;
+};
+
+/// Features of a set, one row per image in the order of the set.
+struct Features {
+  int64_t n = 0, d = 0;
+  std::vector<float> values = {};   ///< [n, d]
+  std::vector<float> spatial = {};  ///< [n, ...], for sFID; empty: the kind has none
+  std::vector<float> logits = {};   ///< [n, classes], for the Inception Score; empty: the kind has none
+  std::string description = {};     ///< for the protocol line
+};
+
+/// What the kind cannot do is refused before any image is read.
+/// Errors:   InputError, where = "features"
+void check_features(const FeatureSettings& settings);
+
+/// Errors:   InputError: check_features(); images that cannot be read; for pixels, images of several sizes
+/// Threads:  the workers of `team` share the images; the same bits for any number of them
+Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings);
+
+inline constexpr int64_t kMaxPixelFeatures = 4096;
+
+/// The side of the blocks that an image is averaged by: the smallest with at most kMaxPixelFeatures blocks and
+/// channels. Errors:   InputError if there are more channels than features
+int64_t pixel_block(int64_t height, int64_t width, int64_t channels);
+
+}  // namespace ditrain::eval

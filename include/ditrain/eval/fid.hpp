@@ -1,0 +1,57 @@
+// The FID evaluation: two sides, the metrics that were asked for, and one line that says how they were computed. Most
+// disputes about an FID are about the protocol, so nothing that changes the value is left out of that line, and numbers
+// that cannot mean anything are refused.
+//
+//   FidReport report = evaluate_fid(team, {.real = "reference.npz", .generated = "samples", ...});
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/words.hpp"
+#include "ditrain/eval/features.hpp"
+#include "ditrain/eval/frechet.hpp"
+#include "ditrain/eval/set_metrics.hpp"
+
+namespace ditrain::eval {
+
+enum class FidMetric { kFid, kSfid, kInceptionScore, kKid, kPrecisionRecall };
+inline constexpr Word<FidMetric> kFidMetrics[] = {{"fid", FidMetric::kFid},
+                                                  {"sfid", FidMetric::kSfid},
+                                                  {"is", FidMetric::kInceptionScore},
+                                                  {"kid", FidMetric::kKid},
+                                                  {"pr", FidMetric::kPrecisionRecall}};
+constexpr std::span<const Word<FidMetric>> words_of(FidMetric) { return kFidMetrics; }
+
+struct FidRequest {
+  std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
+  FeatureSettings features;
+  std::vector<FidMetric> metrics = {FidMetric::kFid};
+  bool allow_small = false;          ///< fewer images than dimensions are no error
+  std::string save_statistics = {};  ///< file for mu and sigma of the real side; "": none
+};
+
+/// What was measured; metrics that were not asked for are empty.
+struct FidReport {
+  std::optional<double> fid, sfid, inception_score, kid, precision, recall;
+  std::optional<double> inception_score_deviation, kid_deviation;
+  std::optional<FrechetDistance> distance;  ///< the parts of `fid`
+  std::string protocol;                     ///< one line
+  std::vector<std::string> warnings;
+};
+
+/// An FID of fewer generated images than this is biased upwards enough to be no published number.
+inline constexpr int64_t kFullFidCount = 50'000;
+
+/// Errors:   InputError: a kind of features or a metric that cannot be had, sides that are neither images nor
+/// statistics,
+///           statistics of other dimensions, fewer images than dimensions without allow_small
+/// Threads:  the workers of `team`; the same bits for any number of them
+FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
+
+/// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.
+std::string to_json(const FidReport& report);
+
+}  // namespace ditrain::eval

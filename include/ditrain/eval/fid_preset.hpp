@@ -1,0 +1,40 @@
+// What a public FID tool does to an image before its network sees it. Resize and range change the value more than
+// anything else, so each preset follows one tool's arithmetic, operation by operation:
+//
+//   pytorch-fid   x/255, bilinear between pixel centres without antialiasing (torch), 2x-1
+//   adm           bilinear as TensorFlow 1: no half-pixel shift, (x-128)/128; ADM's evaluator and torch-fidelity
+//   clean         Pillow's bicubic of f32 images, antialiased, each channel alone, clipped to [0,255], (x-128)/128
+//
+// All of them resize, so that images of one set may have different sizes.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "ditrain/base/words.hpp"
+#include "ditrain/io/image.hpp"
+
+namespace ditrain::eval {
+
+enum class FidPreset { kPytorchFid, kAdm, kClean };
+inline constexpr Word<FidPreset> kFidPresets[] = {
+    {"pytorch-fid", FidPreset::kPytorchFid}, {"adm", FidPreset::kAdm}, {"clean", FidPreset::kClean}};
+constexpr std::span<const Word<FidPreset>> words_of(FidPreset) { return kFidPresets; }
+
+/// Side of the images that the FID Inception network sees.
+inline constexpr int64_t kFidInputSize = 299;
+
+/// How the preset resizes and scales, for the protocol line.
+const char* description_of(FidPreset preset);
+
+/// The input of the network for one image.
+/// Shapes:   image RGB of any size; out [3, 299, 299], written
+/// Numerics: the same bits as torch 2.13 on x86-64 (pytorch-fid), torch-fidelity's resize (adm), Pillow up to version
+/// 12
+///           (clean; 13 runs the vertical pass first where the height shrinks much more than the width)
+/// Memory:   allocates what the two passes of `clean` need
+/// Threads:  any number at a time
+/// Errors:   LogicFault for an image that is not RGB
+void make_fid_input(const io::ImageU8& image, FidPreset preset, float* out);
+
+}  // namespace ditrain::eval

@@ -1,0 +1,50 @@
+// The images of one side of an evaluation: a folder of files, an array of an npz or npy, or shards of safetensors. They
+// are numbered in an order that depends on names alone, and come in blocks, read by the workers of a team.
+//
+//   const auto set = open_image_set("samples");
+//   set->visit(team, [&](int64_t i, const EvalImage& image) { ... });     // called by several workers at a time
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/io/image.hpp"
+#include "ditrain/parallel/team.hpp"
+
+namespace ditrain::eval {
+
+/// One image of any number of channels; either eight bits or f32.
+struct EvalImage {
+  int64_t height = 0, width = 0, channels = 0;
+  bool is_u8 = true;
+  bool channels_first = false;   ///< [C, H, W] rather than [H, W, C]
+  std::vector<uint8_t> u8 = {};  ///< if is_u8
+  std::vector<float> f32 = {};   ///< otherwise; the values of the file
+  std::string name = {};         ///< for messages
+};
+
+/// Threads:  one caller at a time
+class ImageSet {
+ public:
+  virtual ~ImageSet() = default;
+  virtual int64_t size() const = 0;
+  virtual std::string describe() const = 0;  ///< "5000 images in the folder samples"
+  /// A fingerprint of what was visited: the SHA-256 of the file, or of the list that sha256sum would print of the
+  /// files. Known after visit().
+  virtual std::string sha256() const = 0;
+  /// Facts that the program that made the images left beside them (samples.json), as one line of JSON; "" if there are
+  /// none.
+  virtual std::string facts() const { return ""; }
+  /// Calls use(i, image) for all images, each once, in no order. Errors: InputError naming the image; what `use` throws
+  virtual void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use) = 0;
+};
+
+/// Opens a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), a .npz or .npy with an array
+/// `arr_0` of images [N, H, W, C] or [N, H, W], or a safetensors file or a folder of them with `images` or `latents`
+/// [N, C, H, W]. The content tells files apart.
+/// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
+std::unique_ptr<ImageSet> open_image_set(const std::string& path);
+
+}  // namespace ditrain::eval

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of files from strangers with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer.
+#   scripts/fuzz.sh [SECONDS_EACH] [pytorch|pickle|npz|image ...]        (default: 600 seconds each, all)
+# Builds into build/fuzz, keeps what it learns in build/fuzz/corpus_TARGET, and fails if a reader does anything but give
+# values or refuse; the input is then in build/fuzz/findings_TARGET. Needs clang-19 and libclang-rt-19-dev.
+# STEP=build builds only.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-600}
+shift || true
+targets=("$@")
+[[ ${#targets[@]} -gt 0 ]] || targets=(pytorch pickle npz image)
+./scripts/install_packages.sh clang-19 libclang-rt-19-dev
+
+out=build/fuzz
+mkdir -p $out/objects
+flags=(-std=c++20 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -DFMT_SHARED -DSPDLOG_COMPILED_LIB
+       -DSPDLOG_FMT_EXTERNAL -DSPDLOG_SHARED_LIB -Iinclude -isystem /usr/include/stb)
+objects=()
+for source in src/io/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file,image_read,image_jpeg}.cpp \
+              src/io/{safetensors,safetensors_header,mapped_file,crc32,files}.cpp src/base/{error,log}.cpp; do
+  object=$out/objects/$(basename "$source" .cpp).o
+  objects+=("$object")
+  extra=()
+  [[ $source == *image_read* ]] && extra=(-fwrapv)
+  if [[ ! $object -nt $source ]]; then
+    clang++-19 "${flags[@]}" "${extra[@]}" -fsanitize=fuzzer-no-link -c "$source" -o "$object"
+  fi
+done
+for target in "${targets[@]}"; do
+  clang++-19 "${flags[@]}" -fsanitize=fuzzer -Itests "tests/fuzz/${target}_fuzz.cpp" "${objects[@]}" \
+    -lfmt -lspdlog -lz -ljpeg -o "$out/fuzz_$target"
+done
+[[ ${STEP:-} == build ]] && exit 0
+
+declare -A seeds=([pytorch]=tests/golden/pt_files [pickle]=tests/fuzz/corpus/pickle [npz]=tests/golden/npz_files [image]=tests/fuzz/corpus/image)
+for target in "${targets[@]}"; do
+  echo "== $target: $seconds seconds"
+  mkdir -p "$out/corpus_$target" "$out/findings_$target"
+  "$out/fuzz_$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+    -artifact_prefix="$out/findings_$target/" "$out/corpus_$target" "tests/fuzz/corpus/$target" "${seeds[$target]}" \
+    2>&1 | grep -vE "^#[0-9]+\s|# Uses:|Recommended dictionary|recommended dictionary" | tail -40
+done

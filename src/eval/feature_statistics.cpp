@@ -1,0 +1,98 @@
+#include "ditrain/eval/feature_statistics.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/npz.hpp"
+#include "products.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+// Two orders of sums differ by about 1e-16 of the largest variance; f32 files by about 1e-7.
+constexpr double kAsymmetry = 1e-5;
+
+[[noreturn]] void refuse(const io::NpzFile& file, const std::string& what, const std::string& got = "",
+                         const std::string& expected = "") {
+  throw InputError({.where = file.where(), .what = what, .got = got, .expected = expected});
+}
+
+std::vector<double> read_array(const io::NpzFile& file, const std::string& name, const std::vector<int64_t>& shape) {
+  const io::NpyHeader header = file.header(name);
+  if (header.dtype[0] != 'f')
+    refuse(file, fmt::format("'{}' is not of floating point", name), header.dtype, "f4 or f8");
+  const bool fits = header.shape.size() == shape.size() &&
+                    std::equal(shape.begin(), shape.end(), header.shape.begin(),
+                               [](int64_t want, int64_t got) { return want < 0 ? got > 0 : want == got; });
+  if (!fits)
+    refuse(file, fmt::format("'{}' has another shape than statistics have", name),
+           fmt::format("[{}]", fmt::join(header.shape, ", ")),
+           shape.size() == 1 ? "[d]" : fmt::format("[{}]", fmt::join(shape, ", ")));
+  std::vector<double> values = file.to_f64(name);
+  if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
+    refuse(file, fmt::format("'{}' holds numbers that are not finite", name));
+  return values;
+}
+
+void check_covariance(const io::NpzFile& file, const std::string& name, std::vector<double>& sigma, int64_t d) {
+  double largest = 0;
+  for (int64_t j = 0; j < d; ++j) {
+    const double variance = sigma[size_t(j * d + j)];
+    if (variance < 0)
+      refuse(file, fmt::format("'{}' is no covariance: variance {} is negative", name, j), fmt::format("{}", variance));
+    largest = std::max(largest, variance);
+  }
+  for (int64_t j = 0; j < d; ++j) {
+    for (int64_t k = 0; k < j; ++k) {
+      double &a = sigma[size_t(j * d + k)], &b = sigma[size_t(k * d + j)];
+      if (std::abs(a - b) > kAsymmetry * largest)
+        refuse(file, fmt::format("'{}' is no covariance: it is not symmetric", name),
+               fmt::format("{} at [{}, {}] and {} at [{}, {}]", a, j, k, b, k, j));
+      a = b = (a + b) / 2;
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+FeatureStatistics statistics_of(parallel::Team& team, const std::vector<T>& features, int64_t d) {
+  DITRAIN_CHECK(d > 0 && features.size() % size_t(d) == 0, "features do not fill rows");
+  const int64_t n = int64_t(features.size()) / d;
+  if (n < 2)
+    throw InputError(
+        {.where = "statistics", .what = "too few images", .got = std::to_string(n), .expected = "at least 2"});
+  FeatureStatistics s{std::vector<double>(size_t(d), 0.0), std::vector<double>(size_t(d * d))};
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < d; ++j) s.mu[size_t(j)] += double(features[size_t(i * d + j)]);
+  for (double& m : s.mu) {
+    m /= double(n);
+    if (!std::isfinite(m)) throw InputError({.where = "statistics", .what = "a feature is not finite"});
+  }
+  centered_products(team, features.data(), n, d, s.mu.data(), s.sigma.data());
+  for (double& v : s.sigma) v /= double(n - 1);
+  return s;
+}
+
+template FeatureStatistics statistics_of(parallel::Team&, const std::vector<float>&, int64_t);
+template FeatureStatistics statistics_of(parallel::Team&, const std::vector<double>&, int64_t);
+
+FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames& names) {
+  FeatureStatistics s;
+  s.mu = read_array(file, names.mu, {-1});
+  const int64_t d = s.dimensions();
+  s.sigma = read_array(file, names.sigma, {d, d});
+  check_covariance(file, names.sigma, s.sigma, d);
+  return s;
+}
+
+void write_statistics(const std::string& path, const FeatureStatistics& statistics) {
+  const int64_t d = statistics.dimensions();
+  io::write_npz_f64(path, {{"mu", {d}, statistics.mu.data()}, {"sigma", {d, d}, statistics.sigma.data()}});
+}
+
+}  // namespace ditrain::eval

@@ -1,0 +1,116 @@
+#include "ditrain/eval/features.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+int64_t blocks_of(int64_t size, int64_t block) { return (size + block - 1) / block; }
+
+// Mean of every block, channel by channel; blocks at the lower and right edge may be smaller. Eight bits become 0 to 1.
+void average_blocks(const EvalImage& image, int64_t block, float* out) {
+  const int64_t step_x = image.channels_first ? 1 : image.channels, step_y = step_x * image.width;
+  const int64_t step_c = image.channels_first ? image.width * image.height : 1;
+  const double scale = image.is_u8 ? 1.0 / 255.0 : 1.0;
+  for (int64_t c = 0; c < image.channels; ++c) {
+    for (int64_t top = 0; top < image.height; top += block) {
+      for (int64_t left = 0; left < image.width; left += block) {
+        const int64_t bottom = std::min(top + block, image.height), right = std::min(left + block, image.width);
+        double sum = 0;
+        for (int64_t y = top; y < bottom; ++y) {
+          for (int64_t x = left; x < right; ++x) {
+            const auto at = size_t(c * step_c + y * step_y + x * step_x);
+            sum += image.is_u8 ? double(image.u8[at]) : double(image.f32[at]);
+          }
+        }
+        *out++ = float(sum / double((bottom - top) * (right - left)) * scale);
+      }
+    }
+  }
+}
+
+// The shape that all images of the set must have: that of the first one that a worker got.
+class CommonShape {
+ public:
+  explicit CommonShape(int64_t num_images) : num_images_(num_images) {}
+
+  int64_t block() const { return block_; }
+  const EvalImage& first() const { return first_; }
+
+  /// Makes room for the features of all images when it meets the first one.
+  void meet(const EvalImage& image, Features& features) {
+    const std::lock_guard lock(mutex_);
+    if (features.d == 0) {
+      first_ = {image.height, image.width, image.channels, image.is_u8, false, {}, {}, image.name};
+      block_ = pixel_block(image.height, image.width, image.channels);
+      features.d = blocks_of(image.height, block_) * blocks_of(image.width, block_) * image.channels;
+      features.values.resize(size_t(num_images_ * features.d));
+    }
+    const bool same = image.height == first_.height && image.width == first_.width && image.channels == first_.channels;
+    if (same && image.is_u8 == first_.is_u8) return;
+    throw InputError({.where = image.name,
+                      .what = "features of pixels need images of one size and type",
+                      .got = text(image),
+                      .expected = fmt::format("{} as in {}", text(first_), first_.name),
+                      .hint = "to resize them, or --features inception, whose presets do"});
+  }
+
+ private:
+  static std::string text(const EvalImage& image) {
+    return fmt::format("{}x{}x{} of {}", image.height, image.width, image.channels,
+                       image.is_u8 ? "u8" : "other numbers");
+  }
+  int64_t num_images_;
+  std::mutex mutex_;
+  EvalImage first_;
+  int64_t block_ = 0;
+};
+
+Features pixel_features(parallel::Team& team, ImageSet& set) {
+  Features features{.n = set.size()};
+  CommonShape shape(features.n);
+  set.visit(team, [&](int64_t i, const EvalImage& image) {
+    shape.meet(image, features);
+    average_blocks(image, shape.block(), features.values.data() + i * features.d);
+  });
+  const EvalImage& first = shape.first();
+  features.description =
+      fmt::format("{} values of {}x{}x{} pixels{}{}", features.d, first.height, first.width, first.channels,
+                  shape.block() > 1 ? fmt::format(", averaged by blocks of {0}x{0}", shape.block()) : "",
+                  first.is_u8 ? ", divided by 255" : "");
+  return features;
+}
+
+}  // namespace
+
+int64_t pixel_block(int64_t height, int64_t width, int64_t channels) {
+  if (channels > kMaxPixelFeatures) {
+    throw InputError({.where = "features",
+                      .what = "images have too many channels for features of pixels",
+                      .got = std::to_string(channels),
+                      .expected = fmt::format("at most {}", kMaxPixelFeatures)});
+  }
+  int64_t block = 1;
+  while (blocks_of(height, block) * blocks_of(width, block) * channels > kMaxPixelFeatures) ++block;
+  return block;
+}
+
+void check_features(const FeatureSettings& settings) {
+  if (settings.kind != FeatureKind::kInception) return;
+  throw InputError({.where = "features",
+                    .what = "this build has no Inception features yet",
+                    .got = "--features inception",
+                    .hint = "--features pixels, whose distances are not comparable with published FIDs"});
+}
+
+Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings) {
+  check_features(settings);
+  return pixel_features(team, set);
+}
+
+}  // namespace ditrain::eval

@@ -1,0 +1,285 @@
+#include "ditrain/eval/image_set.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/json_problem.hpp"
+#include "ditrain/io/npz_file.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/io/sha256.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBlock = 256;                      // images of an array in memory at a time,
+constexpr int64_t kBlockBytes = int64_t{256} << 20;  // or fewer, if they are large
+
+using Use = std::function<void(int64_t, const EvalImage&)>;
+
+// Calls job(0) ... job(n-1) on the workers of the team, each on the next that nobody has begun.
+void share_jobs(parallel::Team& team, int64_t n, const std::function<void(int64_t)>& job) {
+  std::atomic<int64_t> next{0};
+  team.run([&](const parallel::Worker&) {
+    try {
+      for (int64_t i; (i = next++) < n;) job(i);
+    } catch (...) {
+      next = n;  // the others need not go on
+      throw;
+    }
+  });
+}
+
+bool has_extension(const fs::path& path, std::initializer_list<const char*> wanted) {
+  std::string extension = path.extension().string();
+  for (char& c : extension)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return std::any_of(wanted.begin(), wanted.end(), [&](const char* w) { return extension == w; });
+}
+
+struct Listing {
+  std::vector<std::string> folders, images, shards;  // names in the order of their bytes
+};
+
+Listing list(const std::string& path) {
+  std::error_code error;
+  fs::directory_iterator it(path, error);
+  if (error) throw InputError({.where = path, .what = "cannot list the folder", .got = error.message()});
+  Listing listing;
+  for (; it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with('.')) continue;
+    std::error_code broken;  // a broken link is neither
+    if (it->is_directory(broken))
+      listing.folders.push_back(name);
+    else if (!it->is_regular_file(broken))
+      continue;
+    else if (has_extension(name, {".png", ".jpg", ".jpeg", ".bmp"}))
+      listing.images.push_back(name);
+    else if (has_extension(name, {".safetensors"}))
+      listing.shards.push_back(name);
+  }
+  if (error) throw InputError({.where = path, .what = "the folder broke off", .got = error.message()});
+  for (std::vector<std::string>* names : {&listing.folders, &listing.images, &listing.shards})
+    std::sort(names->begin(), names->end());
+  return listing;
+}
+
+// The facts that ditsample leaves beside its samples, on one line.
+std::string read_facts(const std::string& folder) {
+  const std::string path = folder + "/samples.json";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "";
+  try {
+    return nlohmann::ordered_json::parse(io::read_text_file(path, 1 << 20)).dump();
+  } catch (const nlohmann::json::exception& e) {
+    throw InputError({.where = path, .what = io::json_problem(e)});
+  }
+}
+
+class ImageFolder final : public ImageSet {
+ public:
+  ImageFolder(const std::string& path, const Listing& top) : path_(path), facts_(read_facts(path)) {
+    for (const std::string& folder : top.folders) {
+      const std::vector<std::string> images = list(path + "/" + folder).images;
+      if (images.empty()) empty_.push_back(folder);
+      for (const std::string& name : images) names_.push_back(folder + "/" + name);
+    }
+    if (!names_.empty() && !empty_.empty())
+      throw InputError({.where = path, .what = fmt::format("the class '{}' has no images", empty_[0])});
+    if (!names_.empty() && !top.images.empty())
+      throw InputError({.where = path,
+                        .what = "there are images both in the folder and in its sub-folders",
+                        .got = fmt::format("{} and {}", top.images.size(), names_.size()),
+                        .hint = "a folder of one kind"});
+    if (names_.empty()) names_ = top.images;
+    if (names_.empty())
+      throw InputError({.where = path,
+                        .what = "there are no images",
+                        .expected = ".png, .jpg, .jpeg or .bmp files, or .safetensors shards"});
+    hashes_.resize(names_.size());
+  }
+
+  int64_t size() const override { return int64_t(names_.size()); }
+  std::string describe() const override { return fmt::format("{} images in the folder {}", names_.size(), path_); }
+  std::string facts() const override { return facts_; }
+  std::string sha256() const override {
+    io::Sha256 sum;
+    for (size_t i = 0; i < names_.size(); ++i) sum.add(hashes_[i] + "  " + names_[i] + "\n");
+    return sum.hex();
+  }
+
+  void visit(parallel::Team& team, const Use& use) override {
+    share_jobs(team, size(), [&](int64_t i) {
+      const std::string file_path = path_ + "/" + names_[size_t(i)];
+      const std::string file = io::read_text_file(file_path, io::kMaxImageFileBytes);
+      hashes_[size_t(i)] = io::sha256_of(file);
+      io::ImageU8 image = io::decode_image(file_path, file);
+      use(i, {image.height, image.width, image.channels, true, false, std::move(image.pixels), {}, file_path});
+    });
+  }
+
+ private:
+  std::string path_, facts_;
+  std::vector<std::string> names_, empty_, hashes_;
+};
+
+// The values of one image that lies as numbers of a type of numpy.
+void set_values(EvalImage& image, const std::string& dtype, const std::byte* data, size_t bytes) {
+  image.is_u8 = dtype == "u1";
+  if (image.is_u8) {
+    const auto* p = reinterpret_cast<const uint8_t*>(data);
+    image.u8.assign(p, p + bytes);
+    return;
+  }
+  const std::vector<double> values = io::npy_to_f64(dtype, {data, data + bytes});
+  image.f32.assign(values.begin(), values.end());
+}
+
+class NpzImages final : public ImageSet {
+ public:
+  explicit NpzImages(const std::string& path) : path_(path), file_(path), facts_(read_facts(folder_of(path))) {
+    if (!file_.contains(array_) && file_.names() == std::vector<std::string>{""}) array_ = "";
+    header_ = file_.header(array_);
+    const size_t rank = header_.shape.size();
+    if (rank != 3 && rank != 4) {
+      throw InputError({.where = path,
+                        .what = "the array does not hold images",
+                        .got = fmt::format("shape [{}]", fmt::join(header_.shape, ", ")),
+                        .expected = "[N, H, W, C] or [N, H, W]"});
+    }
+    if (std::any_of(header_.shape.begin(), header_.shape.end(), [](int64_t n) { return n == 0; }))
+      throw InputError({.where = path, .what = "there are no images"});
+    if (int64_t(header_.bytes) / size() > kBlockBytes) {
+      throw InputError({.where = path,
+                        .what = "the images are too large",
+                        .got = fmt::format("{} bytes each", int64_t(header_.bytes) / size()),
+                        .expected = fmt::format("at most {}", kBlockBytes)});
+    }
+  }
+
+  int64_t size() const override { return header_.shape[0]; }
+  std::string describe() const override { return fmt::format("{} images in {}", size(), path_); }
+  std::string sha256() const override { return io::sha256_of_file(path_); }
+  std::string facts() const override { return facts_; }
+
+  void visit(parallel::Team& team, const Use& use) override {
+    io::NpyStream stream(file_, array_);
+    const auto image_bytes = int64_t(header_.bytes) / size();
+    const int64_t block = std::clamp<int64_t>(kBlockBytes / image_bytes, 1, kBlock);
+    std::vector<std::byte> bytes;
+    for (int64_t begin = 0; begin < size(); begin += block) {
+      const int64_t n = std::min(block, size() - begin);
+      bytes.resize(size_t(n * image_bytes));
+      stream.read(bytes.data(), bytes.size());
+      share_jobs(team, n, [&](int64_t i) {
+        EvalImage image{header_.shape[1], header_.shape[2], header_.shape.size() == 4 ? header_.shape[3] : 1};
+        image.name = fmt::format("{}, image {}", path_, begin + i);
+        set_values(image, header_.dtype, bytes.data() + i * image_bytes, size_t(image_bytes));
+        use(begin + i, image);
+      });
+    }
+    stream.finish();
+  }
+
+ private:
+  static std::string folder_of(const std::string& path) {
+    const fs::path parent = fs::path(path).parent_path();
+    return parent.empty() ? "." : parent.string();
+  }
+
+  std::string path_;
+  io::NpzFile file_;
+  std::string array_ = "arr_0", facts_;
+  io::NpyHeader header_;
+};
+
+class Shards final : public ImageSet {
+ public:
+  Shards(const std::string& path, const std::vector<std::string>& files) : path_(path) {
+    for (const std::string& file : files) {
+      files_.emplace_back(file);
+      const char* name = files_.back().contains("images") ? "images" : "latents";
+      const io::TensorView& tensor = files_.back().tensor(name);
+      if (tensor.shape.size() != 4 || tensor.num_elements() == 0) {
+        throw InputError({.where = file,
+                          .what = fmt::format("'{}' does not hold images", name),
+                          .got = fmt::format("shape [{}]", fmt::join(tensor.shape, ", ")),
+                          .expected = "[N, C, H, W]"});
+      }
+      tensors_.push_back(tensor);
+      begins_.push_back(size_);
+      size_ += tensor.shape[0];
+    }
+  }
+
+  int64_t size() const override { return size_; }
+  std::string describe() const override { return fmt::format("{} images in the shards {}", size_, path_); }
+  std::string sha256() const override {
+    io::Sha256 sum;
+    for (const io::SafetensorsFile& file : files_)
+      sum.add(io::sha256_of_file(file.path()) + "  " + fs::path(file.path()).filename().string() + "\n");
+    return files_.size() == 1 ? io::sha256_of_file(files_[0].path()) : sum.hex();
+  }
+
+  void visit(parallel::Team& team, const Use& use) override {
+    share_jobs(team, size_, [&](int64_t i) {
+      const size_t shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), i) - begins_.begin()) - 1;
+      const io::TensorView row = io::row_range(tensors_[shard], i - begins_[shard], 1);
+      EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
+      image.name = fmt::format("{}, image {}", files_[shard].path(), i - begins_[shard]);
+      if (image.is_u8) {
+        const auto* p = reinterpret_cast<const uint8_t*>(row.data);
+        image.u8.assign(p, p + row.bytes);
+      } else {
+        const std::vector<double> values = io::to_f64(row);
+        image.f32.assign(values.begin(), values.end());
+      }
+      use(i, image);
+    });
+  }
+
+ private:
+  std::string path_;
+  std::vector<io::SafetensorsFile> files_;
+  std::vector<io::TensorView> tensors_;
+  std::vector<int64_t> begins_;
+  int64_t size_ = 0;
+};
+
+std::string first_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(16, '\0');
+  file.read(bytes.data(), std::streamsize(bytes.size()));
+  bytes.resize(size_t(file.gcount()));
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    const Listing top = list(path);
+    if (!top.images.empty() || top.shards.empty()) return std::make_unique<ImageFolder>(path, top);
+    std::vector<std::string> shards;
+    for (const std::string& name : top.shards) shards.push_back(path + "/" + name);
+    return std::make_unique<Shards>(path, shards);
+  }
+  if (!fs::is_regular_file(path, error)) throw InputError({.where = path, .what = "there is no such folder or file"});
+  const std::string begin = first_bytes(path);
+  if (begin.size() > 8 && begin[8] == '{') return std::make_unique<Shards>(path, std::vector<std::string>{path});
+  return std::make_unique<NpzImages>(path);
+}
+
+}  // namespace ditrain::eval

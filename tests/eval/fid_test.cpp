@@ -1,0 +1,122 @@
+#include "ditrain/eval/fid.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/npz.hpp"
+#include "ditrain/io/sha256.hpp"
+#include "support/files.hpp"
+#include "support/formula.hpp"
+
+using namespace ditrain;
+using namespace ditrain::eval;
+using Catch::Contains;
+
+namespace {
+
+// `n` images of 4 x 4 x 3 with the mean and the spread given.
+void write_images(const std::string& path, int64_t n, double mean, double spread, const char* key) {
+  const test::Formula formula(key);
+  io::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
+  std::vector<uint8_t> data;
+  for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t(mean + spread * formula.symmetric(uint64_t(i))));
+  writer.append(data.data(), data.size());
+  writer.finish();
+}
+
+FidRequest request(const std::string& real, const std::string& generated,
+                   std::vector<FidMetric> metrics = {FidMetric::kFid}) {
+  return {
+      .real = real, .generated = generated, .features = {.kind = FeatureKind::kPixels}, .metrics = std::move(metrics)};
+}
+
+}  // namespace
+
+TEST_CASE("the distance of sets of images is that of their pixels, and the protocol says how it came about") {
+  TemporaryFolder folder;
+  write_images(folder / "a.npz", 400, 100, 40, "a");
+  write_images(folder / "b.npz", 300, 120, 40, "b");
+  parallel::Team team({.num_workers = 2}), one({.num_workers = 1});
+  const FidReport report = evaluate_fid(team, request(folder / "a.npz", folder / "b.npz",
+                                                      {FidMetric::kFid, FidMetric::kKid, FidMetric::kPrecisionRecall}));
+  REQUIRE(report.fid);
+  // 48 values differ by 20/255 in the mean; the spreads are equal but for the few samples.
+  CHECK(report.distance->mean_term == Approx(48 * (20.0 / 255) * (20.0 / 255)).epsilon(0.05));
+  CHECK(*report.fid > report.distance->mean_term);
+  CHECK(*report.fid < report.distance->mean_term + 0.2 * report.distance->trace1);
+  CHECK(*report.kid > 0);
+  CHECK(report.kid_deviation);
+  CHECK((*report.precision >= 0 && *report.precision <= 1));
+  CHECK(!report.sfid);
+  CHECK_THAT(report.protocol,
+             Contains("features pixels (48 values of 4x4x3 pixels, divided by 255), not comparable with "
+                      "published FIDs; real 400 images in " +
+                      folder / "a.npz") &&
+                 Contains(io::sha256_of_file(folder / "a.npz")) && Contains("; generated 300 images") &&
+                 Contains("kid of 100 subsets of 300, seed 2020"));
+  REQUIRE(report.warnings.size() == 1);
+  CHECK_THAT(report.warnings[0], Contains("300 generated images: published numbers are of 50000"));
+  const FidReport again = evaluate_fid(one, request(folder / "a.npz", folder / "b.npz"));
+  CHECK(*again.fid == *report.fid);
+
+  const nlohmann::json json = nlohmann::json::parse(to_json(report));
+  for (const char* key : {"fid", "sfid", "is", "kid", "precision", "recall", "protocol"}) CHECK(json.contains(key));
+  CHECK(json.at("fid") == *report.fid);
+  CHECK(json.at("sfid").is_null());
+  CHECK(json.at("protocol") == report.protocol);
+
+  const FidReport self = evaluate_fid(team, request(folder / "a.npz", folder / "a.npz"));
+  CHECK(std::abs(*self.fid) <= 1e-6 * (self.distance->trace1 + self.distance->trace2));
+}
+
+TEST_CASE("statistics stand in for images, where means and covariances are enough") {
+  TemporaryFolder folder;
+  write_images(folder / "a.npz", 400, 100, 40, "a");
+  write_images(folder / "b.npz", 300, 120, 30, "b");
+  parallel::Team team({.num_workers = 2});
+  FidRequest images = request(folder / "a.npz", folder / "b.npz");
+  images.save_statistics = folder / "s.npz";
+  const FidReport from_images = evaluate_fid(team, images);
+  const FidReport from_statistics = evaluate_fid(team, request(folder / "s.npz", folder / "b.npz"));
+  CHECK(*from_statistics.fid == Approx(*from_images.fid).epsilon(1e-12));
+  CHECK_THAT(from_statistics.protocol, Contains("real statistics of 48 dimensions in " + folder / "s.npz"));
+  CHECK(*evaluate_fid(team, request(folder / "s.npz", folder / "s.npz")).fid == Approx(0).margin(1e-9));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "s.npz", folder / "b.npz", {FidMetric::kKid})),
+                    Contains("s.npz] 'kid' needs images, not statistics"));
+  const std::string adm = std::string(DITRAIN_GOLDEN_DIR) + "/npz_files/adm.npz";  // images and statistics of a network
+  CHECK_THROWS_WITH(evaluate_fid(team, request(adm, folder / "b.npz")),
+                    Contains("too few real images for 90 dimensions"));
+  const double six[36] = {1};
+  io::write_npz_f64(folder / "six.npz", {{"mu", {6}, six}, {"sigma", {6, 6}, six}});
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "six.npz", folder / "b.npz")),
+                    Contains("b.npz] the two sides have features of different dimensions; got 48, expected 6"));
+  io::write_npz_f64(folder / "half.npz", {{"mu", {6}, six}});
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "half.npz", folder / "b.npz")),
+                    Contains("there is no array 'sigma'"));
+}
+
+TEST_CASE("what would be no honest number is refused") {
+  TemporaryFolder folder;
+  write_images(folder / "many.npz", 100, 100, 40, "a");
+  write_images(folder / "few.npz", 48, 100, 40, "b");
+  write_images(folder / "one.npz", 1, 100, 40, "b");
+  parallel::Team team({.num_workers = 1});
+  FidRequest small = request(folder / "many.npz", folder / "few.npz");
+  CHECK_THROWS_WITH(evaluate_fid(team, small), Contains("few.npz] too few generated images for 48 dimensions") &&
+                                                   Contains("got 48, expected at least 49") &&
+                                                   Contains("--allow-small"));
+  small.allow_small = true;
+  const FidReport report = evaluate_fid(team, small);
+  CHECK(*report.fid > 0);
+  CHECK_THAT(report.warnings.at(0), Contains("48 generated images for 48 dimensions"));
+  small.generated = folder / "one.npz";
+  CHECK_THROWS_WITH(evaluate_fid(team, small), Contains("expected at least 2"));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "few.npz", {FidMetric::kSfid})),
+                    Contains("'sfid' needs a network; got --features pixels, expected fid, kid or pr"));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "few.npz", {FidMetric::kInceptionScore})),
+                    Contains("'is' needs a network"));
+  FidRequest inception = request(folder / "many.npz", folder / "few.npz");
+  inception.features.kind = FeatureKind::kInception;
+  CHECK_THROWS_WITH(evaluate_fid(team, inception), Contains("this build has no Inception features yet"));
+}

@@ -1,0 +1,147 @@
+#include "ditrain/eval/frechet.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/eval/feature_statistics.hpp"
+#include "ditrain/io/npz.hpp"
+#include "feature_sets.hpp"
+#include "support/files.hpp"
+#include "support/fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::eval;
+using Catch::Contains;
+
+namespace {
+
+FeatureStatistics fixture_statistics(const test::Fixture& file, const std::string& name, int which) {
+  const std::string number = std::to_string(which);
+  return {file.f64("fd." + name + ".mu" + number), file.f64("fd." + name + ".sigma" + number)};
+}
+
+// What pytorch-fid does when its root fails: 1e-6 on both diagonals; the traces are those of the unshifted matrices.
+double shifted_distance(parallel::Team& team, FeatureStatistics a, FeatureStatistics b) {
+  const FrechetDistance plain = frechet_distance(team, a, b);
+  const int64_t d = a.dimensions();
+  for (int64_t j = 0; j < d; ++j) a.sigma[size_t(j * d + j)] += 1e-6, b.sigma[size_t(j * d + j)] += 1e-6;
+  const FrechetDistance shifted = frechet_distance(team, a, b);
+  return plain.mean_term + plain.trace1 + plain.trace2 - 2 * shifted.trace_of_root;
+}
+
+}  // namespace
+
+TEST_CASE("the Frechet distance is that of the reference, singular covariances included") {
+  const test::Fixture file("fid/fid_math.safetensors");
+  parallel::Team team({.num_workers = 2});
+  int cases = 0;
+  for (const std::string& name : file.names()) {
+    if (!name.starts_with("fd.") || !name.ends_with(".exact")) continue;
+    const std::string which = name.substr(3, name.size() - 9);
+    CAPTURE(which);
+    const FeatureStatistics a = fixture_statistics(file, which, 1), b = fixture_statistics(file, which, 2);
+    const FrechetDistance distance = frechet_distance(team, a, b);
+    const double traces = distance.trace1 + distance.trace2, want = file.f64(name)[0];
+    const bool full = which.starts_with("full") || which == "same";
+    CHECK(std::abs(distance.value - want) <= (full ? 1e-11 : 1e-7) * traces);
+    if (full) CHECK(std::abs(distance.value - file.f64("fd." + which + ".fid")[0]) <= 1e-9 * traces);
+    if (file.has("fd." + which + ".exact_eps"))
+      CHECK(std::abs(shifted_distance(team, a, b) - file.f64("fd." + which + ".exact_eps")[0]) <= 1e-7 * traces);
+    ++cases;
+  }
+  CHECK(cases >= 7);
+}
+
+TEST_CASE("mean and covariance are those of numpy, the same bits for any number of workers") {
+  const test::Fixture file("fid/fid_math.safetensors");
+  const std::vector<double> features = file.f64("stats.features");
+  parallel::Team one({.num_workers = 1}), three({.num_workers = 3});
+  const FeatureStatistics s = statistics_of(one, features, file.shape("stats.features")[1]);
+  CHECK(test::compare(s.mu, file.f64("stats.mu"), 1e-14));
+  CHECK(test::compare(s.sigma, file.f64("stats.sigma"), 1e-13));
+  CHECK(statistics_of(three, features, 8).sigma == s.sigma);
+
+  // Odd sizes: tiles, panels and blocks that are not full.
+  std::vector<float> values;
+  const test::Formula u("statistics");
+  for (uint64_t i = 0; i < 301 * 45; ++i) values.push_back(float(u.unit(i)));
+  const FeatureStatistics a = statistics_of(one, values, 45), b = statistics_of(three, values, 45);
+  CHECK(a.mu == b.mu);
+  CHECK(a.sigma == b.sigma);
+  for (const auto& [j, k] : {std::pair<size_t, size_t>{0, 0}, {44, 44}, {17, 31}, {31, 17}, {44, 0}}) {
+    double sum = 0;
+    for (size_t i = 0; i < 301; ++i)
+      sum += (double(values[i * 45 + j]) - a.mu[j]) * (double(values[i * 45 + k]) - a.mu[k]);
+    CHECK(a.sigma[j * 45 + k] == Approx(sum / 300).epsilon(1e-13));
+  }
+  CHECK_THROWS_WITH(statistics_of(one, std::vector<float>(8, 1.0f), 8), Contains("too few images; got 1"));
+  CHECK_THROWS_WITH(statistics_of(one, std::vector<float>(16, NAN), 8), Contains("a feature is not finite"));
+}
+
+TEST_CASE("the distance of large sets is that of the reference, and that of a set to itself is 0") {
+  const test::Fixture file("fid/fid_sets.safetensors");
+  parallel::Team team({.num_workers = 2});
+  for (const char* size : {"small", "big"}) {
+    CAPTURE(size);
+    const test::FeatureSet x = test::fixture_set(file, size, 1), y = test::fixture_set(file, size, 2);
+    const FeatureStatistics a = statistics_of(team, x.values, x.d), b = statistics_of(team, y.values, y.d);
+    const FrechetDistance distance = frechet_distance(team, a, b);
+    const double traces = distance.trace1 + distance.trace2, want = file.f64(std::string(size) + ".exact")[0];
+    CHECK(distance.trace1 == Approx(file.f64(std::string(size) + ".trace1")[0]).epsilon(1e-12));
+    CHECK(distance.trace2 == Approx(file.f64(std::string(size) + ".trace2")[0]).epsilon(1e-12));
+    CHECK(distance.mean_term == Approx(file.f64(std::string(size) + ".mean_term")[0]).epsilon(1e-10));
+    CHECK(std::abs(distance.value - want) <= 1e-10 * traces);
+    CHECK(std::abs(distance.value - file.f64(std::string(size) + ".fid")[0]) <= 1e-9 * traces);
+    CHECK(distance.most_negative1 > -1e-12);
+    if (std::string(size) == "big") continue;
+    CHECK(std::abs(frechet_distance(team, a, a).value) <= 1e-12 * 2 * distance.trace1);
+    // Half as many images as dimensions: half of the eigenvalues are rounding noise.
+    const std::vector<float> few(x.values.begin(), x.values.begin() + 96 * x.d);
+    const FeatureStatistics singular = statistics_of(team, few, x.d);
+    const FrechetDistance self = frechet_distance(team, singular, singular);
+    CHECK(std::abs(self.value) <= 1e-8 * 2 * self.trace1);
+    parallel::Team one({.num_workers = 1});
+    CHECK(frechet_distance(one, a, b).value == distance.value);
+  }
+}
+
+TEST_CASE("statistics of other dimensions are no pair, and constant features are no trouble") {
+  parallel::Team team({.num_workers = 1});
+  const FeatureStatistics a{{0, 0}, {1, 0, 0, 1}}, b{{1}, {1}}, zero{{3, 4}, {0, 0, 0, 0}};
+  CHECK_THROWS_WITH(frechet_distance(team, a, b), Contains("different numbers of dimensions; got 2 and 1"));
+  CHECK(frechet_distance(team, a, zero).value == Approx(25 + 2));
+  CHECK(frechet_distance(team, zero, a).value == Approx(25 + 2));
+  CHECK(frechet_distance(team, zero, zero).value == 0);
+  const FrechetDistance negative = frechet_distance(team, {{0, 0}, {4, 0, 0, -2}}, a);
+  CHECK(negative.num_negative1 == 1);
+  CHECK(negative.most_negative1 == Approx(-0.5));
+  CHECK(negative.trace_of_root == Approx(2));
+}
+
+TEST_CASE("statistics are written and read; bad ones are refused by name") {
+  TemporaryFolder folder;
+  const FeatureStatistics s{{1, 2}, {2, 0.5, 0.5, 1}};
+  write_statistics(folder / "s.npz", s);
+  const io::NpzFile file(folder / "s.npz");
+  CHECK(file.names() == std::vector<std::string>{"mu", "sigma"});
+  const FeatureStatistics back = read_statistics(file);
+  CHECK(back.mu == s.mu);
+  CHECK(back.sigma == s.sigma);
+  const auto refused = [&](const std::vector<double>& mu, const std::vector<double>& sigma, const char* message) {
+    write_statistics(folder / "bad.npz", {mu, sigma});
+    CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "bad.npz")), Contains(message));
+  };
+  refused({1, 2}, {2, 0.5, 0.6, 1},
+          "'sigma' is no covariance: it is not symmetric; got 0.6 at [1, 0] and 0.5 at [0, 1]");
+  refused({1, 2}, {2, 0.5, 0.5, -1}, "variance 1 is negative");
+  refused({1, NAN}, {2, 0.5, 0.5, 1}, "'mu' holds numbers that are not finite");
+  refused({1, 2}, {2, INFINITY, 0.5, 1}, "'sigma' holds numbers that are not finite");
+  CHECK_THROWS_WITH(read_statistics(file, {"mu_s", "sigma_s"}),
+                    Contains("there is no array 'mu_s'; got 'mu', 'sigma'"));
+  io::write_npz_f64(folder / "shape.npz", {{"mu", {2}, s.mu.data()}, {"sigma", {4}, s.sigma.data()}});
+  CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "shape.npz")),
+                    Contains("'sigma' has another shape than statistics have; got [4], expected [2, 2]"));
+  const io::NpzFile adm(std::string(DITRAIN_GOLDEN_DIR) + "/npz_files/adm.npz");
+  CHECK(read_statistics(adm).dimensions() == 6);
+  CHECK(read_statistics(adm, {"mu_s", "sigma_s"}).dimensions() == 4);
+}

@@ -1,0 +1,169 @@
+#include "ditrain/eval/image_set.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/eval/features.hpp"
+#include "ditrain/io/npz.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/io/sha256.hpp"
+#include "support/files.hpp"
+
+using namespace ditrain;
+using namespace ditrain::eval;
+using Catch::Contains;
+
+namespace {
+
+io::ImageU8 coloured(int64_t width, int64_t height, uint8_t value) {
+  return {width, height, 3, std::vector<uint8_t>(size_t(width * height * 3), value)};
+}
+
+// The first value of every image, by number.
+std::vector<double> first_values(ImageSet& set, int workers = 2) {
+  parallel::Team team({.num_workers = workers});
+  std::mutex mutex;
+  std::map<int64_t, double> values;
+  set.visit(team, [&](int64_t i, const EvalImage& image) {
+    const std::lock_guard lock(mutex);
+    values[i] = image.is_u8 ? image.u8.at(0) : image.f32.at(0);
+  });
+  std::vector<double> all;
+  for (const auto& [i, value] : values) all.push_back(value);
+  return all;
+}
+
+void write_u8(const std::string& path, const std::string& name, const std::vector<int64_t>& shape,
+              const std::vector<uint8_t>& data) {
+  io::NpzU8Writer writer(path, name, shape);
+  writer.append(data.data(), data.size());
+  writer.finish();
+}
+
+}  // namespace
+
+TEST_CASE("folders are read in the order of their names, class by class") {
+  TemporaryFolder folder;
+  for (const char* name : {"b", "a", "c"}) std::filesystem::create_directory(folder / name);
+  io::write_png(folder / "b/1.png", coloured(4, 4, 20));
+  io::write_png(folder / "a/2.png", coloured(4, 4, 11));
+  io::write_png(folder / "a/10.png", coloured(4, 4, 10));
+  io::write_png(folder / "c/x.JPG", coloured(4, 4, 30));  // a PNG, whatever its name says
+  put_file(folder / "c/notes.txt", "not an image");
+  const auto set = open_image_set(folder.path());
+  CHECK(set->size() == 4);
+  CHECK(first_values(*set) == std::vector<double>{10, 11, 20, 30});
+  CHECK(set->describe() == "4 images in the folder " + folder.path());
+  std::string list;
+  for (const char* name : {"a/10.png", "a/2.png", "b/1.png", "c/x.JPG"})
+    list += io::sha256_of_file(folder / name) + "  " + name + "\n";
+  CHECK(set->sha256() == io::sha256_of(list));
+  CHECK(set->facts().empty());
+  put_file(folder / "samples.json", "{\"steps\":\n 250}");
+  CHECK(open_image_set(folder.path())->facts() == "{\"steps\":250}");
+  put_file(folder / "samples.json", "{");
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("samples.json") && Contains("not JSON"));
+}
+
+TEST_CASE("folders that cannot be meant are refused") {
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(open_image_set(folder / "absent"), Contains("there is no such folder or file"));
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there are no images"));
+  std::filesystem::create_directory(folder / "empty");
+  std::filesystem::create_directory(folder / "full");
+  io::write_png(folder / "full/1.png", coloured(4, 4, 1));
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("the class 'empty' has no images"));
+  std::filesystem::remove(folder / "empty");
+  CHECK(open_image_set(folder.path())->size() == 1);
+  io::write_png(folder / "2.png", coloured(4, 4, 1));
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("both in the folder and in its sub-folders; got 1 and 1"));
+  std::filesystem::remove_all(folder / "full");
+  put_file(folder / "2.png", "damaged");
+  const auto set = open_image_set(folder.path());
+  CHECK_THROWS_WITH(first_values(*set), Contains("2.png] not an image that can be read"));
+}
+
+TEST_CASE("arrays of images are read from npz and npy, with and without channels, of any numbers") {
+  TemporaryFolder folder;
+  std::vector<uint8_t> data;
+  for (int i = 0; i < 600 * 2 * 2 * 5; ++i) data.push_back(uint8_t(i / 20));
+  write_u8(folder / "a.npz", "arr_0", {600, 2, 2, 5}, data);
+  const auto set = open_image_set(folder / "a.npz");
+  std::vector<double> want;
+  for (int i = 0; i < 600; ++i) want.push_back(i % 256);
+  CHECK(first_values(*set) == want);
+  CHECK(set->sha256() == io::sha256_of_file(folder / "a.npz"));
+  write_u8(folder / "grey.npz", "arr_0", {3, 20, 2}, std::vector<uint8_t>(120, 7));
+  CHECK(first_values(*open_image_set(folder / "grey.npz")) == std::vector<double>{7, 7, 7});
+  const std::vector<double> numbers = {0.5, 1, 2, 3};
+  io::write_npz_f64(folder / "f.npz", {{"arr_0", {2, 1, 2, 1}, numbers.data()}});
+  CHECK(first_values(*open_image_set(folder / "f.npz")) == std::vector<double>{0.5, 2});
+  const std::string npz = get_file(folder / "grey.npz");
+  put_file(folder / "bare.npy", npz.substr(39, npz.find("PK\1\2") - 39));
+  CHECK(first_values(*open_image_set(folder / "bare.npy")).size() == 3);
+
+  write_u8(folder / "name.npz", "images", {3, 20, 2}, std::vector<uint8_t>(120, 7));
+  CHECK_THROWS_WITH(open_image_set(folder / "name.npz"), Contains("there is no array 'arr_0'; got 'images'"));
+  write_u8(folder / "flat.npz", "arr_0", {120}, std::vector<uint8_t>(120, 7));
+  CHECK_THROWS_WITH(open_image_set(folder / "flat.npz"), Contains("does not hold images; got shape [120]"));
+  write_u8(folder / "none.npz", "arr_0", {0, 2, 2, 3}, {});
+  CHECK_THROWS_WITH(open_image_set(folder / "none.npz"), Contains("there are no images"));
+  put_file(folder / "text", "neither of them");
+  CHECK_THROWS_WITH(open_image_set(folder / "text"), Contains("not a file of numpy"));
+}
+
+TEST_CASE("shards of images and latents are one set") {
+  TemporaryFolder folder;
+  std::vector<float> values;
+  for (int i = 0; i < 5 * 13 * 2 * 2; ++i) values.push_back(float(i / 52));
+  io::write_safetensors(folder / "0.safetensors", {{"images", "F32", {3, 13, 2, 2}, values.data()}});
+  io::write_safetensors(folder / "1.safetensors", {{"latents", "F32", {2, 13, 2, 2}, values.data() + 156}});
+  CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 1, 2, 3, 4});
+  CHECK(first_values(*open_image_set(folder / "1.safetensors")) == std::vector<double>{3, 4});
+  io::write_safetensors(folder / "2.safetensors", {{"weights", "F32", {2, 2}, values.data()}});
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there is no tensor 'latents'"));
+}
+
+TEST_CASE("features of pixels are means of blocks, the same for both orders of channels") {
+  CHECK(pixel_block(32, 32, 3) == 1);
+  CHECK(pixel_block(64, 64, 1) == 1);
+  CHECK(pixel_block(64, 64, 3) == 2);
+  CHECK(pixel_block(256, 256, 3) == 8);
+  CHECK(pixel_block(1, 1, 4096) == 1);
+  CHECK(pixel_block(100'000, 1, 3) == 74);
+  CHECK_THROWS_WITH(pixel_block(1, 1, 4097), Contains("too many channels"));
+
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 2}), one({.num_workers = 1});
+  // 65 x 64 x 2: blocks of 2, the last row of blocks is half as high.
+  std::vector<uint8_t> last_channel(2 * 65 * 64 * 2);
+  std::vector<uint8_t> first_channel(last_channel.size());
+  for (size_t i = 0; i < last_channel.size(); ++i) {
+    const size_t image = i / (65 * 64 * 2), y = i / 128 % 65, x = i / 2 % 64, c = i % 2;
+    last_channel[i] = uint8_t(image * 100 + c * 50 + (y == 64 ? 5 : 0) + x % 2);
+    first_channel[image * 65 * 64 * 2 + c * 65 * 64 + y * 64 + x] = last_channel[i];
+  }
+  write_u8(folder / "a.npz", "arr_0", {2, 65, 64, 2}, last_channel);
+  io::write_safetensors(folder / "a.safetensors", {{"images", "U8", {2, 2, 65, 64}, first_channel.data()}});
+  const FeatureSettings pixels{.kind = FeatureKind::kPixels};
+  const auto npz = open_image_set(folder / "a.npz"), shards = open_image_set(folder / "a.safetensors");
+  const Features a = features_of(team, *npz, pixels), b = features_of(one, *shards, pixels);
+  CHECK(a.n == 2);
+  CHECK(a.d == 33 * 32 * 2);
+  CHECK(a.values == b.values);
+  CHECK(a.values[0] == Approx(0.5 / 255));
+  CHECK(a.values[32 * 32] == Approx(5.5 / 255));
+  CHECK(a.values[33 * 32] == Approx(50.5 / 255));
+  CHECK(a.values[size_t(a.d)] == Approx(100.5 / 255));
+  CHECK(a.description == "2112 values of 65x64x2 pixels, averaged by blocks of 2x2, divided by 255");
+
+  std::filesystem::create_directory(folder / "mixed");
+  io::write_png(folder / "mixed/a.png", coloured(4, 4, 1));
+  io::write_png(folder / "mixed/b.png", coloured(5, 4, 1));
+  const auto mixed = open_image_set(folder / "mixed");
+  CHECK_THROWS_WITH(features_of(one, *mixed, pixels),
+                    Contains("b.png] features of pixels need images of one size") && Contains("got 4x5x3 of u8"));
+  CHECK_THROWS_WITH(features_of(one, *npz, {}), Contains("this build has no Inception features yet"));
+}
