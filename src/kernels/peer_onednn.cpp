@@ -18,7 +18,7 @@ enum DataType : int { kDnnlBF16 = 2, kDnnlF32 = 3 };
 enum Runtime : unsigned { kOpenMp = 2 };
 enum Argument : int { kSource = 1, kDestination = 17, kWeights = 33 };
 enum Query : int { kSourceLayout = 129, kWeightsLayout = 131, kDestinationLayout = 133 };
-constexpr int kCpuEngine = 1, kInOrder = 1, kMaxDims = 12, kAnyLayout = 1, kForInference = 96, kAnyAlgorithm = 3;
+constexpr int kCpuEngine = 1, kInOrder = 1, kMaxDims = 12, kAnyLayout = 1, kForInference = 96, kDirect = 1;
 using Dims = std::array<int64_t, kMaxDims>;
 using Handle = void*;  // engine, stream, primitive, memory, attribute, ...
 
@@ -276,11 +276,11 @@ Owned OneDnn::describe_convolution(const ConvSizes& s) const {
   const Handle no_attribute = nullptr;
   if (!structures_)
     return make("dnnl_convolution_forward_primitive_desc_create", "dnnl_primitive_desc_destroy", engine_.get(),
-                kForInference, kAnyAlgorithm, x.get(), w.get(), no_bias, y.get(), strides.data(), dilations.data(),
+                kForInference, kDirect, x.get(), w.get(), no_bias, y.get(), strides.data(), dilations.data(),
                 before.data(), after.data(), no_attribute);
   const auto operation = std::make_unique<Structure>();
   void* const p = operation.get();
-  call("dnnl_convolution_forward_desc_init", p, kForInference, kAnyAlgorithm, x.get(), w.get(), no_bias, y.get(),
+  call("dnnl_convolution_forward_desc_init", p, kForInference, kDirect, x.get(), w.get(), no_bias, y.get(),
        strides.data(), before.data(), after.data());
   return make("dnnl_primitive_desc_create", "dnnl_primitive_desc_destroy", p, no_attribute, engine_.get(), Handle{});
 }

@@ -23,7 +23,8 @@ struct Problem {
 };
 
 // Odd sizes, few channels, kernels larger than the image, strides, one-sided padding, doubling, gaps between pixels,
-// more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps).
+// more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps). The last ones have channels of whole
+// vectors, one with a chunk that ends within a tap.
 const std::vector<Problem> kProblems = {
     {2, 5, 7, 3, 5},
     {1, 1, 1, 16, 33},
@@ -37,6 +38,9 @@ const std::vector<Problem> kProblems = {
     {2, 3, 5, 12, 7, 3, 3, 1, 1, 1, 1, 1, 1, true},
     {1, 3, 3, 33, 9, 5, 2, 3, 1, 2, 5, 0, 1, true, 3},
     {1, 9, 9, 8, 20, 1, 1, 2, 2, 0, 0, 0, 0, false, 8},
+    {1, 3, 5, 64, 20, 3, 3, 1, 1, 1, 1, 1, 1, true},
+    {1, 6, 5, 160, 20},
+    {2, 9, 7, 32, 9, 3, 5, 2, 1, 0, 2, 2, 1, false, 5},
 };
 
 std::string text(const Problem& p, const ProductKernels& table) {

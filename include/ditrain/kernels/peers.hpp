@@ -43,7 +43,8 @@ class Peer {
   virtual void gemm(const GemmArgs& args) = 0;
 
   /// What computes a convolution once per call, on random numbers of the library's own, in whatever layouts it likes
-  /// best, its weights packed beforehand. Empty: the library has no such convolution. Valid while the peer lives.
+  /// best, its weights packed beforehand. The direct algorithm, the one whose arithmetic is ours. Empty: the library
+  /// has no such convolution. Valid while the peer lives.
   virtual std::function<void()> convolution(const ConvSizes&) { return {}; }
 };
 
