@@ -13,6 +13,7 @@
 #include "ditrain/base/words.hpp"
 #include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
+#include "ditrain/bench/conv.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/memory.hpp"
@@ -46,9 +47,9 @@ config::CommandLine make_command_line() {
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
-       {"precision", "P,...", "f32 or bf16; gemm and ops: also both, in one report", "f32"},
+       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
-       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm)"},
+       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
@@ -64,6 +65,8 @@ config::CommandLine make_command_line() {
       "          read loop over cold weights\n"
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
+      "  conv    convolutions of the VAE and of Inception: share of the FMA peak, oneDNN beside them (--peers)\n"
+      "  vae     images of 256 x 256 encoded and decoded by the VAE: images/s, share of the FMA peak, memory\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
@@ -147,6 +150,16 @@ void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Com
   bench::OpsBench ops{.precisions = precisions(line)};
   if (line.has("model")) ops.model = line.get("model");
   bench::bench_ops(harness, ops);
+}
+
+void run_conv(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  apply_kernels(line, harness);
+  bench::bench_conv(harness, {.precisions = precisions(line), .peers = line.has("peers")});
+}
+
+void run_vae(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  apply_kernels(line, harness);
+  bench::bench_vae(harness, {.precisions = precisions(line), .side = line.has("quick") ? 32 : 256});
 }
 
 std::vector<std::string> sets_of(const config::CommandLine& line) {
@@ -245,9 +258,10 @@ struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
-constexpr Bench kBenches[] = {{"gemm", run_gemm},         {"ops", run_ops},       {"step", run_step},
-                              {"clusters", run_clusters}, {"ladder", run_ladder}, {"tune", run_tune},
-                              {"comm", run_comm},         {"memory", run_memory}, {"strategies", run_strategies}};
+constexpr Bench kBenches[] = {
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

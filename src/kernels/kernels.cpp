@@ -7,6 +7,9 @@ namespace ditrain::kernels {
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
   DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
+  DITRAIN_DCHECK(args.window_a.channels == 0 || (args.trans_a == Trans::kNo && args.normalise_a.mean == nullptr &&
+                                                 args.patches_a.size == 0 && args.a_row_sums == nullptr),
+                 "windows are rows as they are");
   process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, gang);
 }
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) {
@@ -46,7 +49,10 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
   GemmArgs g = whole;
   g.m = m, g.n = n;
   const bool a_rows = whole.trans_a == Trans::kNo, b_rows = whole.trans_b == Trans::kYes;  // array rows are cut
-  skip(g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, a_rows ? i : 0, a_rows ? 0 : i);
+  if (g.window_a.channels > 0)
+    g.window_a.first_row += i;
+  else
+    skip(g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, a_rows ? i : 0, a_rows ? 0 : i);
   skip(g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, b_rows ? j : 0, b_rows ? 0 : j);
   g.c = advance(g.c, g.c_type, i * g.ldc + j);
   g.bias = advance(g.bias, j);
@@ -56,6 +62,7 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
   e.in = advance(e.in, type, i * e.in_stride + j);
   e.out = advance(e.out, type, i * e.out_stride + j);
   e.gate = advance(e.gate, j), e.first_row += i;
+  if (g.moments.sums != nullptr) g.moments.sums += j, g.moments.first_row += i;
   return g;
 }
 

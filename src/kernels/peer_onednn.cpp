@@ -2,6 +2,7 @@
 // pointers (3.x) or structures (2.x) in a buffer larger than any of them.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -16,7 +17,8 @@ namespace {
 enum DataType : int { kDnnlBF16 = 2, kDnnlF32 = 3 };
 enum Runtime : unsigned { kOpenMp = 2 };
 enum Argument : int { kSource = 1, kDestination = 17, kWeights = 33 };
-constexpr int kCpuEngine = 1, kInOrder = 1, kMaxDims = 12;
+enum Query : int { kSourceLayout = 129, kWeightsLayout = 131, kDestinationLayout = 133 };
+constexpr int kCpuEngine = 1, kInOrder = 1, kMaxDims = 12, kAnyLayout = 1, kForInference = 96, kDirect = 1;
 using Dims = std::array<int64_t, kMaxDims>;
 using Handle = void*;  // engine, stream, primitive, memory, attribute, ...
 
@@ -89,6 +91,15 @@ struct Plan {
   double best_s[2] = {1e300, 1e300};  // sgemm, primitive
 };
 
+// A convolution with arrays in the layouts that the library chose.
+struct ConvPlan {
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  Owned primitive, source, weights, destination;
+  std::vector<std::unique_ptr<void, Free>> arrays = {};
+};
+
 class OneDnn final : public Peer {
  public:
   OneDnn(int threads, const std::vector<int>& pus);
@@ -99,6 +110,7 @@ class OneDnn final : public Peer {
   }
   bool can(const GemmArgs& g) const override;
   void gemm(const GemmArgs& g) override;
+  std::function<void()> convolution(const ConvSizes& sizes) override;
 
  private:
   void check(int status, const char* what) const {
@@ -122,6 +134,9 @@ class OneDnn final : public Peer {
   Owned make_attribute(bool accumulate, DType type) const;
   Owned make_primitive(const void* a, const void* b, const void* c, Handle attribute) const;
   Owned make_memory(const Descriptor& descriptor) const;
+  Descriptor describe_any(const Dims& dims, DType type) const;
+  Owned describe_convolution(const ConvSizes& s) const;
+  Owned make_filled(Handle description, Query layout, DType type, ConvPlan& plan) const;
   Plan make_plan(const GemmArgs& g) const;
   Plan& plan_of(const GemmArgs& g);
   void run_sgemm(const GemmArgs& g) const;
@@ -232,6 +247,82 @@ Plan OneDnn::make_plan(const GemmArgs& g) const {
 Plan& OneDnn::plan_of(const GemmArgs& g) {
   const auto found = plans_.find(key_of(g));
   return found != plans_.end() ? found->second : plans_.emplace(key_of(g), make_plan(g)).first->second;
+}
+
+// Four dimensions in a layout that the library may choose.
+Descriptor OneDnn::describe_any(const Dims& dims, DType type) const {
+  if (!structures_)
+    return {.object = make("dnnl_memory_desc_create_with_tag", "dnnl_memory_desc_destroy", 4, dims.data(),
+                           type_of(type), kAnyLayout)};
+  Descriptor d{.structure = std::make_unique<Structure>()};
+  call("dnnl_memory_desc_init_by_tag", static_cast<void*>(d.structure.get()), 4, dims.data(), type_of(type),
+       kAnyLayout);
+  return d;
+}
+
+Owned OneDnn::describe_convolution(const ConvSizes& s) const {
+  const auto outputs = [](int64_t n, int64_t before, int64_t after, int64_t kernel, int64_t stride) {
+    return (n + before + after - kernel) / stride + 1;
+  };
+  const Descriptor x = describe_any({s.images, s.channels, s.height, s.width}, s.type);
+  const Descriptor w = describe_any({s.outputs, s.channels, s.kernel_h, s.kernel_w}, s.type);
+  const Descriptor y =
+      describe_any({s.images, s.outputs, outputs(s.height, s.pad_top, s.pad_bottom, s.kernel_h, s.stride_h),
+                    outputs(s.width, s.pad_left, s.pad_right, s.kernel_w, s.stride_w)},
+                   s.type);
+  const Dims strides = {s.stride_h, s.stride_w}, before = {s.pad_top, s.pad_left}, after = {s.pad_bottom, s.pad_right},
+             dilations = {};
+  const void* no_bias = nullptr;
+  const Handle no_attribute = nullptr;
+  if (!structures_)
+    return make("dnnl_convolution_forward_primitive_desc_create", "dnnl_primitive_desc_destroy", engine_.get(),
+                kForInference, kDirect, x.get(), w.get(), no_bias, y.get(), strides.data(), dilations.data(),
+                before.data(), after.data(), no_attribute);
+  const auto operation = std::make_unique<Structure>();
+  void* const p = operation.get();
+  call("dnnl_convolution_forward_desc_init", p, kForInference, kDirect, x.get(), w.get(), no_bias, y.get(),
+       strides.data(), before.data(), after.data());
+  return make("dnnl_primitive_desc_create", "dnnl_primitive_desc_destroy", p, no_attribute, engine_.get(), Handle{});
+}
+
+// An array in the layout that a convolution wants, of random numbers: untouched pages would all be the same zeros.
+Owned OneDnn::make_filled(Handle description, Query layout, DType type, ConvPlan& plan) const {
+  const void* descriptor =
+      library_.get<const void*(Handle, int, int)>("dnnl_primitive_desc_query_md")(description, layout, 0);
+  const size_t bytes = library_.get<size_t(const void*)>("dnnl_memory_desc_get_size")(descriptor);
+  plan.arrays.emplace_back(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+  void* const array = plan.arrays.back().get();
+  uint32_t state = 1;
+  const size_t n = bytes / dtype_bytes(type);
+  for (size_t i = 0; i < n; ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float x = float(state >> 8) * 0x1p-24f - 0.5f;
+    if (type == DType::kF32)
+      static_cast<float*>(array)[i] = x;
+    else
+      static_cast<BFloat16*>(array)[i] = to_bf16(x);
+  }
+  return make("dnnl_memory_create", "dnnl_memory_destroy", descriptor, engine_.get(), static_cast<Handle>(array));
+}
+
+std::function<void()> OneDnn::convolution(const ConvSizes& sizes) {
+  if (sizes.type == DType::kBF16 && !has_bf16_) return {};
+  const AffinityScope scope(pus_);
+  set_omp_threads_(threads_);
+  const auto plan = std::make_shared<ConvPlan>();
+  const Owned description = describe_convolution(sizes);
+  plan->primitive = make("dnnl_primitive_create", "dnnl_primitive_destroy", description.get());
+  plan->source = make_filled(description.get(), kSourceLayout, sizes.type, *plan);
+  plan->weights = make_filled(description.get(), kWeightsLayout, sizes.type, *plan);
+  plan->destination = make_filled(description.get(), kDestinationLayout, sizes.type, *plan);
+  return [this, plan] {
+    const AffinityScope on_all(pus_);
+    set_omp_threads_(threads_);
+    const ExecArgument arguments[] = {
+        {kSource, plan->source.get()}, {kWeights, plan->weights.get()}, {kDestination, plan->destination.get()}};
+    check(execute_(plan->primitive.get(), stream_.get(), 3, arguments), "dnnl_primitive_execute");
+    check(wait_(stream_.get()), "dnnl_stream_wait");
+  };
 }
 
 void OneDnn::run_sgemm(const GemmArgs& g) const {

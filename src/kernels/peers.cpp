@@ -72,7 +72,8 @@ AffinityScope::~AffinityScope() {
 
 bool is_plain(const GemmArgs& g) {
   return g.bias == nullptr && g.normalise_a.mean == nullptr && g.normalise_b.mean == nullptr && g.patches_a.size == 0 &&
-         g.patches_b.size == 0 && g.epilogue.kind == EpilogueKind::kNone && g.a_row_sums == nullptr;
+         g.patches_b.size == 0 && g.epilogue.kind == EpilogueKind::kNone && g.a_row_sums == nullptr &&
+         g.window_a.channels == 0 && g.moments.sums == nullptr;
 }
 bool is_f32(const GemmArgs& g) {
   return g.a_type == DType::kF32 && g.b_type == DType::kF32 && g.c_type == DType::kF32 && g.arithmetic == DType::kF32;

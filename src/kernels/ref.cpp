@@ -27,6 +27,21 @@ int64_t pixel_of(const Patches& x, int64_t r, int64_t j) {
   return ((r / patches * x.channels + j / (P * P)) * x.height + y) * x.width + column;
 }
 
+// Where row r, column j of an operand of windows lies; -1: outside of the image.
+int64_t window_pixel(const Window& x, int64_t r, int64_t j) {
+  r += x.first_row;
+  const int64_t scale = x.doubled ? 2 : 1, tap = j / x.channels, each = x.out_h * x.out_w;
+  const int64_t row = r % each / x.out_w * x.stride_h - x.pad_top + tap / x.kernel_w;
+  const int64_t col = r % x.out_w * x.stride_w - x.pad_left + tap % x.kernel_w;
+  if (row < 0 || col < 0 || row >= scale * x.height || col >= scale * x.width) return -1;
+  return ((r / each * x.height + row / scale) * x.width + col / scale) * x.pixel_stride + j % x.channels;
+}
+double window_at(const GemmArgs& g, int64_t r, int64_t j) {
+  const int64_t at = window_pixel(g.window_a, r, j);
+  const float x = at < 0 ? 0.0f : element(g.a, g.a_type, at);
+  return double(g.arithmetic == DType::kF32 ? x : to_f32(to_bf16(x)));
+}
+
 // Row r, column j of an operand's array, normalised and rounded as the product takes it.
 double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, const Normalise& norm,
                const Patches& patches, int64_t r, int64_t j) {
@@ -38,6 +53,7 @@ double operand(const GemmArgs& g, const void* p, DType type, int64_t stride, con
   return g.arithmetic == DType::kF32 ? x : double(to_f32(to_bf16(static_cast<float>(x))));
 }
 double a_at(const GemmArgs& g, int64_t i, int64_t p) {
+  if (g.window_a.channels > 0) return window_at(g, i, p);
   return g.trans_a == Trans::kYes ? operand(g, g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, p, i)
                                   : operand(g, g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, i, p);
 }
@@ -50,6 +66,9 @@ void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {
   const Epilogue& e = g.epilogue;
   const int64_t at = i * g.ldc + j, in = i * e.in_stride + j, out = i * e.out_stride + j;
   if (e.kind == EpilogueKind::kGeluBackward) t *= gelu_slope(double(element(e.in, g.c_type, in)));
+  if (e.kind == EpilogueKind::kResidual) t += double(element(e.in, g.c_type, in));
+  if (e.kind == EpilogueKind::kRelu) t = t > 0 || std::isnan(t) ? t : 0;
+  if (e.kind == EpilogueKind::kSilu) t = silu(t);
   set_element(g.c, g.c_type, at, t);
   const double c = double(element(g.c, g.c_type, at));
   if (e.kind == EpilogueKind::kGelu) set_element(e.out, g.c_type, out, gelu(c));
@@ -58,6 +77,21 @@ void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {
   if (e.kind == EpilogueKind::kGateResidual) {
     const double gate = double(e.gate[(e.first_row + i) / e.rows_per_sample * e.cond_stride + j]);
     set_element(e.out, DType::kF32, out, double(element(e.in, DType::kF32, in)) + gate * c);
+  }
+}
+
+void add_moments(const GemmArgs& g) {
+  const Moments& m = g.moments;
+  for (int64_t i = 0; i < g.m; ++i) {
+    const int64_t row = m.first_row + i;
+    for (int64_t j = 0; j < g.n; ++j) {
+      float* at = m.sums + row / m.rows * 3 * m.stride + j;
+      const float c = element(g.c, g.c_type, i * g.ldc + j);
+      if (row % m.rows == 0) at[0] = c, at[m.stride] = at[2 * m.stride] = 0;
+      const double d = double(c) - double(at[0]);
+      at[m.stride] = static_cast<float>(double(at[m.stride]) + d);
+      at[2 * m.stride] = static_cast<float>(double(at[2 * m.stride]) + d * d);
+    }
   }
 }
 
@@ -84,6 +118,7 @@ void gemm(const GemmArgs& g) {
     for (int64_t p = 0; p < g.k; ++p) sum += row[p];
     g.a_row_sums[i] = static_cast<float>(sum);
   }
+  if (g.moments.sums != nullptr) add_moments(g);
 }
 
 namespace {
@@ -189,6 +224,33 @@ void rms_norm_forward(const float* x, int64_t stride, const float* weight, float
 void rms_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx, float* dweight,
                        int64_t rows, int64_t cols, float eps) {
   norm_backward_body<float>(false, x, stride, weight, dy, dx, dweight, nullptr, rows, cols, double(eps));
+}
+
+void column_moments(const float* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
+                    int64_t cols) {
+  for (int64_t j = 0; j < cols; ++j) {
+    double d_sum = 0, d_squares = 0;
+    first[j] = rows == 0 ? 0 : x[j];
+    for (int64_t r = 0; r < rows; ++r) {
+      const double d = double(x[r * stride + j]) - double(first[j]);
+      d_sum += d, d_squares += d * d;
+    }
+    sum[j] = static_cast<float>(d_sum), squares[j] = static_cast<float>(d_squares);
+  }
+}
+void group_norm_apply(const float* x, const float* mean, const float* scale, const float* shift, float* y, int64_t rows,
+                      int64_t cols) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t j = i % cols;
+    y[i] = static_cast<float>((double(x[i]) - double(mean[j])) * double(scale[j]) + double(shift[j]));
+  }
+}
+void group_norm_silu(const float* x, const float* mean, const float* scale, const float* shift, float* y, int64_t rows,
+                     int64_t cols) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t j = i % cols;
+    y[i] = static_cast<float>(silu((double(x[i]) - double(mean[j])) * double(scale[j]) + double(shift[j])));
+  }
 }
 
 void softmax_forward(const float* x, float* y, int64_t rows, int64_t cols) { softmax_forward_body(x, y, rows, cols); }

@@ -143,17 +143,48 @@ kernels::AttentionHead normalised(const Sizes& s, const PinnedNorm& norm, const 
   return result;
 }
 
+// How many parts the queries of a head are cut into, so that few heads keep all workers busy. Each part packs the keys
+// and values of the head again, which takes the time of some 9 queries.
+constexpr int64_t kQueryGrain = 64;
+int64_t parts_of_queries(Context& ctx, const Sizes& s) {
+  const int64_t heads = s.B * s.H, workers = ctx.num_workers();
+  if (ctx.cuts_columns() || heads >= workers) return 1;
+  return std::min((workers + heads - 1) / heads, (s.T + kQueryGrain - 1) / kQueryGrain);
+}
+
+// f(b, h, queries, worker) for each worker's parts of the queries of all heads.
+template <class F>
+void for_parts_of_heads(Context& ctx, const Sizes& s, int64_t parts, const F& f) {
+  ctx.run(WorkKind::kAttention, [&](const parallel::Worker& w) {
+    const parallel::Range mine = parallel::partition(s.B * s.H * parts, w.worker, w.num_workers);
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t head = i / parts;
+      f(head / s.H, head % s.H, parallel::partition(s.T, int(i % parts), int(parts), kQueryGrain), w);
+    }
+  });
+}
+
 template <class E>
 void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
                  const PinnedNorm& norm) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
-  for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
+  const auto forward = [&](int64_t b, int64_t h, int64_t next, const parallel::Range& queries,
+                           const parallel::Worker& w) {
     const Scratch<E> scratch(ctx, w, s, norm.number() > 0 ? 1 : 0);
     kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
     if (norm.number() > 0) head = normalised(s, norm, head, scratch.qkv);
+    head.first_query = queries.begin, head.end_query = queries.end;
     kernels::attention_forward(head, pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T, scratch.attention);
-  });
+  };
+  const int64_t parts = parts_of_queries(ctx, s);
+  if (parts > 1)
+    return for_parts_of_heads(ctx, s, parts,
+                              [&](int64_t b, int64_t h, const parallel::Range& queries, const parallel::Worker& w) {
+                                forward(b, h, 0, queries, w);
+                              });
+  for_heads(ctx, s,
+            [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) { forward(b, h, next, {0, s.T}, w); });
 }
 
 template <class E>

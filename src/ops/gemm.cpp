@@ -28,14 +28,13 @@ struct Grid {
   bool gang = false;          // workers of the same columns pack b together
 };
 
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, bool may_gang) {
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool may_gang) {
   Grid best;
   double best_cost = 1e300;
   for (int rows = 1; rows <= workers; ++rows) {
     if (workers % rows != 0) continue;
     const int columns = workers / rows;
-    const int64_t mm = std::max(kRowGrain, (m + rows - 1) / rows),
-                  nn = std::max(kColumnGrain, (n + columns - 1) / columns);
+    const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
     const bool gang = may_gang && rows > 1 && mm >= kGangRows && nn * k >= kGangB;
     const double cost = double(mm * nn) + kPackCost * (double(mm) + double(nn) / (gang ? rows : 1));
     if (cost < best_cost) best_cost = cost, best = {rows, columns, gang};
@@ -43,17 +42,20 @@ Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, bool may_gang) {
   return best;
 }
 
+// Rows between cuts: moments are those of whole units.
+int64_t row_grain(const GemmArgs& g) { return g.moments.sums == nullptr ? kRowGrain : g.moments.rows; }
+
 // What one worker of a cluster (of the team, where clusters are not told apart) computes: part `number` of m x n.
 struct Part {
   parallel::Range rows, columns;
   int member = 0, column = 0;            // in its gang; of the grid
   int64_t most_rows = 0, most_cols = 0;  // of all parts
 };
-Part part_of(const Grid& grid, int64_t m, int64_t n, int number) {
+Part part_of(const Grid& grid, int64_t m, int64_t n, int64_t grain, int number) {
   Part p;
   p.member = number / grid.columns, p.column = number % grid.columns;
   for (int i = 0; i < grid.rows; ++i) {
-    const parallel::Range r = parallel::partition(m, i, grid.rows, kRowGrain);
+    const parallel::Range r = parallel::partition(m, i, grid.rows, grain);
     p.most_rows = std::max(p.most_rows, r.size());
     if (i == p.member) p.rows = r;
   }
@@ -81,11 +83,12 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     parallel::Range rows{0, whole.m}, columns{0, whole.n};
     const bool clusters = ctx.cuts_columns() || whole.m >= kRowsOfCluster * w.num_clusters;
     if (by_columns) columns = share_of_cluster(w, whole.n, kColumnGrain);
-    if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, kRowGrain);
+    const int64_t grain = row_grain(whole);
+    if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, grain);
     const bool may_gang = (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
     const Grid grid =
-        grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k, may_gang);
-    const Part part = part_of(grid, rows.size(), columns.size(), clusters ? w.worker_in_cluster : w.worker);
+        grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k, grain, may_gang);
+    const Part part = part_of(grid, rows.size(), columns.size(), grain, clusters ? w.worker_in_cluster : w.worker);
     const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
                                             columns.begin + part.columns.begin, part.columns.size());
     f(mine, part, grid, w);
@@ -241,14 +244,24 @@ void add_row_sums(Context& ctx, const GemmArgs& g) {
   });
 }
 
+void reference_gemm(Context& ctx, const GemmArgs& whole) {
+  for_parts(ctx, whole, [&](const GemmArgs& mine, const Part&, const Grid&, const parallel::Worker&) {
+    if (!nothing(mine)) kernels::ref::gemm(mine);
+  });
+}
+
 void plain_gemm(Context& ctx, const GemmArgs& g) {
   const Products& p = ctx.products;
   if (p.by == Products::By::kPeer && p.peer->can(g)) return ctx.run_alone(WorkKind::kProduct, [&] { p.peer->gemm(g); });
   DITRAIN_CHECK(p.by != Products::By::kPeer, "a product that the chosen library does not have");
   if (p.by == Products::By::kOwn) return own_gemm(ctx, g);
-  for_parts(ctx, g, [&](const GemmArgs& mine, const Part&, const Grid&, const parallel::Worker&) {
-    if (!nothing(mine)) kernels::ref::gemm(mine);
-  });
+  reference_gemm(ctx, g);
+}
+
+// Products that other libraries do not have and of which no model is trained: they are never taken apart.
+bool is_of_convolution(const GemmArgs& g) {
+  return g.window_a.channels > 0 || g.moments.sums != nullptr ||
+         int(g.epilogue.kind) > int(kernels::EpilogueKind::kGateResidual);
 }
 
 void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
@@ -277,6 +290,10 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
 }  // namespace
 
 void gemm(Context& ctx, const GemmArgs& args) {
+  if (is_of_convolution(args)) {
+    const bool reference = ctx.products.by == Products::By::kReference;
+    return reference ? reference_gemm(ctx, args) : own_gemm(ctx, args);
+  }
   if (ctx.products.by == Products::By::kOwn && ctx.products.fuse) return own_gemm(ctx, args);
   gemm_in_passes(ctx, args);
 }

@@ -15,6 +15,10 @@ void verify_train_traj(Verification& v);      ///< training runs of a small mode
 void verify_sample_traj(Verification& v);     ///< sampling runs of a small model
 void verify_flow(Verification& v);            ///< flow matching, time shifts, v and min-SNR weights
 void verify_samplers(Verification& v);        ///< samplers on an analytic denoiser
+void verify_conv(Verification& v);            ///< convolutions, group normalisation
+void verify_vae_small(Verification& v);       ///< a small autoencoder
+void verify_vae_rect(Verification& v);        ///< one on images that are not square
+void verify_vae_stats(Verification& v);       ///< that of Stable Diffusion at full size
 
 // Parts of verify_ops.
 void verify_elementwise_ops(Verification& v);

@@ -27,6 +27,10 @@ constexpr Kind kKinds[] = {
     {"sample_traj", verify_sample_traj},
     {"flow", verify_flow},
     {"samplers", verify_samplers},
+    {"conv", verify_conv},
+    {"vae_small", verify_vae_small},
+    {"vae_rect", verify_vae_rect},
+    {"vae_sd_stats", verify_vae_stats, "vae_sd_", "_stats"},
 };
 
 const Kind& find_kind(const io::SafetensorsFile& file) {

@@ -175,7 +175,7 @@ TEST_CASE("fixtures of flow and samplers with impossible contents are errors") {
 
 TEST_CASE("other kinds are not passed in silence") {
   EditableFixture fixture(test::golden_path("pos_embed"));
-  for (const char* kind : {"vae_small.safetensors", "vae_sd_stats.safetensors", "fid_math.safetensors", "", "ops "}) {
+  for (const char* kind : {"fid_sets.safetensors", "vae_names_check.safetensors", "fid_math.safetensors", "", "ops "}) {
     fixture.metadata["file"] = kind;
     CHECK_THAT(refusal(fixture), Catch::Contains("not available in this version"));
   }

@@ -42,6 +42,9 @@ bool is_input(const std::string& kind, const std::string& tensor) {
   static const std::map<std::string, std::set<std::string>> inputs = {{"diffusion", {"q_sample.x_t"}},
                                                                       {"dit_s2_stats", {"x_start", "noise"}},
                                                                       {"sample_traj", {"z", "y", "pos_embed"}},
+                                                                      {"vae_small", {"image"}},
+                                                                      {"vae_rect", {"image"}},
+                                                                      {"vae_sd_stats", {"image"}},
                                                                       {"samplers", {"linear.abar", "squaredcos.abar"}}};
   if (kind == "dit_tiny")
     return !tensor.starts_with("grad") &&
@@ -95,7 +98,10 @@ void check_all_are_compared(const std::string& kind, const Report& clean) {
       {"train_traj", {"x", "noise", "t", "y", "drop", "A.hyper", "B.hyper"}},
       {"sample_traj", {"noise", "cfg_scale"}},
       {"flow", {"x1", "x0", "t", "t_in", "y", "z", "ode.y", "cfg_scale", "density.z", "snr.t", "v.x", "v.noise"}},
-      {"samplers", {"x_T"}}};
+      {"samplers", {"x_T"}},
+      {"vae_small", {"latent", "eps"}},
+      {"vae_rect", {"latent"}},
+      {"vae_sd_stats", {"latent", "eps"}}};
   // What ditrain does not offer, by the beginnings of names.
   static const std::map<std::string, std::vector<std::string>> not_ours = {
       {"flow",
@@ -127,7 +133,7 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
     const Report clean = verify_fixture(test::golden_path(kind), workers.ctx);
     if (!clean.passed) FAIL_CHECK(text(clean));
     check_all_are_compared(kind, clean);
-    const bool expensive = kind == "dit_s2_stats" || kind == "dit_init_stats";
+    const bool expensive = kind == "dit_s2_stats" || kind == "dit_init_stats" || kind == "vae_sd_stats";
     for (int64_t round = expensive ? 2 : 0; round < 3; ++round)
       for (const bool inputs : {false, true}) check_changes_are_found(kind, clean, inputs, round, workers.ctx);
   }

@@ -19,7 +19,8 @@ enum class Stream : uint32_t {
   kSampleNoise = 8,
   kSampleLabel = 9,
   kEval = 10,
-  kTest = 11
+  kTest = 11,
+  kPosterior = 12
 };
 
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.

@@ -25,6 +25,9 @@ struct AttentionHead {
   /// Elements from this head's q, k and v to those of the head that the thread takes next, whose k and v may be
   /// fetched into the cache meanwhile; 0: none.
   int64_t next = 0;
+  /// Forward: the queries of this call, [first_query, end_query); an end of 0 means all. out and lse are those of query
+  /// 0 nevertheless. Calls for parts of the queries give the bits of one for all.
+  int64_t first_query = 0, end_query = 0;
 };
 
 /// out[t,:] = sum_s p[t,s] v[s,:],  p[t,:] = softmax(scale q[t,:] k^T);  lse[t] = log sum_s exp(scale q[t,:] . k[s,:])

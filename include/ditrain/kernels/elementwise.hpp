@@ -95,6 +95,23 @@ void rms_norm_backward(const BFloat16* x, int64_t stride, const float* weight, c
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 void column_sums(const BFloat16* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 
+/// Of every column of rows of stride `stride`: the first value f, the sum of x - f and the sum of (x - f)^2, each one
+/// chain in increasing r; 0 without rows. See Moments in kernels/gemm.hpp.
+void column_moments(const float* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
+                    int64_t cols);
+void column_moments(const BFloat16* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
+                    int64_t cols);
+/// y[r,j] = (x[r,j] - mean[j]) scale[j] + shift[j]; may alias
+void group_norm_apply(const float* x, const float* mean, const float* scale, const float* shift, float* y, int64_t rows,
+                      int64_t cols);
+void group_norm_apply(const BFloat16* x, const float* mean, const float* scale, const float* shift, BFloat16* y,
+                      int64_t rows, int64_t cols);
+/// y = silu of that; may alias
+void group_norm_silu(const float* x, const float* mean, const float* scale, const float* shift, float* y, int64_t rows,
+                     int64_t cols);
+void group_norm_silu(const BFloat16* x, const float* mean, const float* scale, const float* shift, BFloat16* y,
+                     int64_t rows, int64_t cols);
+
 /// One AdamW step fused with the EMA, reading g, m, v, p, ema once and writing m, v, p, ema once (torch.optim.AdamW):
 ///   g' = grad_scale g;  p -= lr weight_decay p;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 ///   p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps);  ema = ema_decay ema + (1 - ema_decay) p

@@ -28,12 +28,41 @@ struct Patches {
   int64_t first_row = 0, first_column = 0;
 };
 
+/// Images [S, H, W, C] (f32 or bf16, channels last) as the array of operand a, gathered while it is packed, so that a
+/// product with weights [kernel_h, kernel_w, C, N] is a convolution: array row r is output pixel first_row + r of out_h
+/// x out_w per image, row by row; column (i, j, c) is channel c of input pixel (y stride_h - pad_top + i, x stride_w -
+/// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w.
+struct Window {
+  int64_t channels = 0;                ///< C; 0: the operand is an array as it is
+  int64_t height = 0, width = 0;       ///< H, W: of an image as it is stored
+  int64_t pixel_stride = 0;            ///< elements from pixel to pixel, at least C
+  bool doubled = false;                ///< the convolution sees every pixel as 2 x 2 equal ones
+  int64_t kernel_h = 1, kernel_w = 1;  ///< at most kMostKernel each
+  int64_t stride_h = 1, stride_w = 1;
+  int64_t pad_top = 0, pad_left = 0;
+  int64_t out_h = 0, out_w = 0;
+  int64_t first_row = 0;
+};
+
+/// What group normalisation wants to know of c, summed up while its rows are still in the caches. For each unit of
+/// `rows` rows and each column: the first value f, the sum of c - f and the sum of (c - f)^2, each one chain over the
+/// rows in their order. Differences to a value of the column lose nothing where the mean is far from zero.
+struct Moments {
+  float* sums = nullptr;  ///< [units, 3, stride]; null: not wanted
+  int64_t rows = 0;       ///< of a unit; products are cut between units
+  int64_t stride = 0;     ///< columns of the whole product
+  int64_t first_row = 0;
+};
+
 /// What is done with a finished element t = (accumulate ? c : 0) + sums + bias; c is rounded to its type first.
 enum class EpilogueKind {
   kNone,          ///< c = t
   kGelu,          ///< c = t;  out = gelu(c)                                   in: none; out of c's type
   kGeluBackward,  ///< c = t gelu'(in);  out = gelu(in), if out is not null     in, out of c's type
-  kGateResidual   ///< c = t;  out = in + gate c                               in, out f32
+  kGateResidual,  ///< c = t;  out = in + gate c                               in, out f32
+  kResidual,      ///< c = t + in                                              in of c's type; out: none
+  kRelu,          ///< c = max(t, 0)                                           in, out: none
+  kSilu           ///< c = silu(t)                                             in, out: none
 };
 struct Epilogue {
   EpilogueKind kind = EpilogueKind::kNone;
@@ -66,7 +95,9 @@ struct GemmArgs {
   DType arithmetic = DType::kF32;
   Normalise normalise_a = {}, normalise_b = {};
   Patches patches_a = {}, patches_b = {};  ///< not with a normalisation; lda, ldb are not used then
+  Window window_a = {};  ///< without a transposition, a normalisation or patches of a; lda is not used
   Epilogue epilogue = {};
+  Moments moments = {};         ///< of c as it is in the end
   float* a_row_sums = nullptr;  ///< [m] += sum over k of op(a) as the product takes it (n > 0); null: not wanted
 };
 

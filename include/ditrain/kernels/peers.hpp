@@ -4,6 +4,7 @@
 //   const auto peer = load_peer("openblas", threads, pus);
 //   if (peer->can(args)) peer->gemm(args);
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,14 @@
 #include "ditrain/kernels/gemm.hpp"
 
 namespace ditrain::kernels {
+
+/// A convolution of images, all of one type, without a bias.
+struct ConvSizes {
+  int64_t images = 1, height = 0, width = 0, channels = 0, outputs = 0;
+  int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1;
+  int64_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+  DType type = DType::kF32;
+};
 
 /// One library with its threads.
 /// Threads:  one thread calls gemm() at a time, always the same one; the library brings its own others. Settings are
@@ -32,6 +41,11 @@ class Peer {
   /// Math:     the library chooses the order of sums; it may change with the number of threads
   /// Errors:   RunError if the library reports one; LogicFault for what can() refuses
   virtual void gemm(const GemmArgs& args) = 0;
+
+  /// What computes a convolution once per call, on random numbers of the library's own, in whatever layouts it likes
+  /// best, its weights packed beforehand. The direct algorithm, the one whose arithmetic is ours. Empty: the library
+  /// has no such convolution. Valid while the peer lives.
+  virtual std::function<void()> convolution(const ConvSizes&) { return {}; }
 };
 
 /// Calls of one shape until a peer has settled on its fastest way to compute it.

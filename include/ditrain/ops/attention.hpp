@@ -1,5 +1,5 @@
 // Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width. Workers share
-// out the B H heads of a batch: beyond B H workers some rest, which a few images sampled on a large node may meet.
+// out the B H heads of a batch; with fewer heads than workers, forward cuts the queries of each head as well.
 #pragma once
 #include <vector>
 

@@ -6,6 +6,8 @@
 #include "activation.inc"
 #include "elementwise.inc"
 #include "layer_norm.inc"
+#include "moments.inc"
+#include "group_norm.inc"
 #include "optimizer.inc"
 #include "random.inc"
 #include "softmax.inc"

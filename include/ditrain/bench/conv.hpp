@@ -1,0 +1,50 @@
+// Convolutions of the VAE and of Inception beside the FMA peak and oneDNN; encoding and decoding of whole images.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+#include "ditrain/kernels/peers.hpp"
+#include "ditrain/ops/conv.hpp"
+
+namespace ditrain::bench {
+
+/// One layer: where it is from, and its sizes.
+struct ConvShape {
+  std::string network, layer;
+  int64_t images, side, channels, outputs;  ///< side: of square images as they go in
+  ops::Conv2d conv;
+
+  std::string name() const { return network + " " + layer; }
+  Shape x() const { return {images, side, side, channels}; }
+  Shape w() const { return {conv.kernel_h, conv.kernel_w, channels, outputs}; }
+  Shape y() const { return ops::conv2d_shape(x(), w(), conv); }
+  double flop() const;  ///< taps on padding included
+};
+
+/// The layers of Stable Diffusion's VAE at 256 x 256, one image, and those of Inception v3 at 299 x 299, eight images;
+/// each shape once.
+std::vector<ConvShape> conv_shapes();
+
+/// One row: ops::conv2d with a bias on the whole team, packing included.
+/// peer      may be null, or have no convolutions
+/// Details   kernel, channels, outputs, images, side
+Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer);
+
+struct ConvBench {
+  std::vector<DType> precisions = {DType::kF32};
+  bool peers = false;  ///< time oneDNN in alternation with ours
+};
+/// A row for every shape, then notes: the geometric mean and the worst share of 3x3 kernels with at least 128 channels
+/// on both sides, and the mean of the peer's ratios.
+void bench_conv(Harness& harness, const ConvBench& bench);
+
+struct VaeBench {
+  std::vector<DType> precisions = {DType::kF32};
+  int64_t side = 256;  ///< of the images, a multiple of 8
+};
+/// Two rows per precision: encoding and decoding one image, by the autoencoder of Stable Diffusion with random weights.
+/// Details   images_per_second, memory_bytes (activations), weight_bytes
+void bench_vae(Harness& harness, const VaeBench& bench);
+
+}  // namespace ditrain::bench

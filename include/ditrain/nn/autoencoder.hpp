@@ -1,0 +1,111 @@
+// The autoencoder (AutoencoderKL) of latent diffusion: images to latents and back, for inference. It is no part of the
+// tape: nothing is kept for a backward pass.
+//
+// Problem:      an image of 256 x 256 takes 272 GFLOP to encode, and its activations are 33 MB each.
+// Difficulties: every group normalisation needs all of an image before its first pixel; weights come under three sets
+//               of names.
+// Abstractions: AutoencoderConfig (sizes), autoencoder_weights (every weight, declared once), AutoencoderPlan (the
+//               steps for one size of image and where each result lies, made before anything is computed), Autoencoder.
+//
+//   Autoencoder vae(config, DType::kF32, [&](const std::string& name, const Shape& shape) { return read(name); });
+//   vae.encode(ctx, images, moments);      // [B, 3, H, W] in [-1, 1] to [B, 2 z, H / 8, W / 8]: mean, log-variance
+//   vae.decode(ctx, latents, images);
+// Images of a batch are computed one after the other, each by all workers: an image has work for many, and memory is
+// that of one.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::nn {
+
+struct AutoencoderConfig {
+  std::vector<int64_t> channels = {128, 256, 512, 512};  ///< of each level, the finest first
+  int64_t image_channels = 3, latent_channels = 4;
+  int64_t layers = 2;  ///< resnet blocks of a level of the encoder; the decoder has one more
+  int64_t groups = 32;
+
+  int64_t levels() const { return int64_t(channels.size()); }
+  int64_t shrink() const { return int64_t{1} << (levels() - 1); }  ///< pixels of an image per pixel of a latent, a side
+};
+/// Errors: InputError for sizes that cannot be
+void check_autoencoder_config(const AutoencoderConfig& config);
+
+/// What latents of Stable Diffusion's autoencoders are multiplied by.
+inline constexpr double kStableDiffusionScale = 0.18215;
+
+/// A weight by its present name in diffusers, with the shape that it has there (convolutions [N, C, k, k]).
+struct AutoencoderWeight {
+  std::string name;
+  Shape shape;
+};
+std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& config);
+/// The names of a weight in files of diffusers before 2023 and of the original latent-diffusion code, which counts the
+/// levels of the decoder from the finest one.
+std::string older_autoencoder_name(const std::string& name);
+std::string original_autoencoder_name(const std::string& name, int64_t levels);
+/// The sizes that follow from the shapes of tensors under present names; groups are not among them and stay 32.
+/// Errors: InputError [where] naming the weight that is missing or of an odd shape
+AutoencoderConfig autoencoder_config_of(const std::string& where, const std::map<std::string, Shape>& shapes);
+
+struct AutoencoderPlan;  // src/nn/autoencoder_plan.hpp
+
+/// Weights of an autoencoder in memory, ready to run.
+/// Types:    kF32: weights and activations f32; kBF16: both bf16, sums and statistics f32, what goes in and out f32
+/// Numerics: the bits do not depend on the number of workers
+class Autoencoder {
+ public:
+  /// Values of a weight, row-major in the shape of autoencoder_weights().
+  using Source = std::function<std::vector<float>(const std::string& name, const Shape& shape)>;
+  /// What a module gives, for those who compare: its name in diffusers and [1, H, W, C] in f32.
+  using Observer = std::function<void(const std::string& module, const Tensor& y)>;
+
+  /// Errors: as check_autoencoder_config
+  Autoencoder(const AutoencoderConfig& config, DType type, const Source& source);
+  ~Autoencoder();
+  Autoencoder(Autoencoder&&) noexcept;
+
+  const AutoencoderConfig& config() const { return config_; }
+  DType type() const { return type_; }
+  size_t weight_bytes() const;
+
+  /// Bytes of the activations of one image of H x W pixels, known before anything is computed; scratch of the context
+  /// comes on top.
+  size_t encode_bytes(int64_t height, int64_t width) const;
+  size_t decode_bytes(int64_t height, int64_t width) const;  ///< of an image, likewise
+  double encode_macs(int64_t height, int64_t width) const;   ///< multiply-adds of convolutions and attention
+  double decode_macs(int64_t height, int64_t width) const;
+
+  /// Shapes:   images [B, image_channels, H, W], moments [B, 2 latent_channels, H / shrink, W / shrink], both f32
+  /// Errors:   ShapeError for other shapes and for sides that are no multiples of shrink()
+  void encode(ops::Context& ctx, const Tensor& images, const Tensor& moments, const Observer& observer = {});
+  /// Shapes:   latents [B, latent_channels, h, w] (not multiplied by any scale), images [B, image_channels, h shrink,
+  ///           w shrink], not clamped
+  void decode(ops::Context& ctx, const Tensor& latents, const Tensor& images, const Observer& observer = {});
+
+ private:
+  struct Weights;
+  struct Memory;
+  const AutoencoderPlan& plan(bool encodes, int64_t height, int64_t width) const;
+  void run(ops::Context& ctx, bool encodes, const Tensor& in, const Tensor& out, const Observer& observer);
+
+  AutoencoderConfig config_;
+  DType type_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Memory> memory_;
+};
+
+/// The normal distribution that moments [B, 2 z, h, w] stand for.
+/// Math:     mean = moments[:, :z], logvar = moments[:, z:] clamped to [-30, 20]
+struct Posterior {
+  explicit Posterior(const Tensor& moments);
+  Tensor mean, logvar;  ///< [B, z, h, w]
+  /// mean + exp(logvar / 2) eps
+  Tensor sample(const Tensor& eps) const;
+};
+
+}  // namespace ditrain::nn

@@ -1,0 +1,46 @@
+// Convolutions of channels-last images as products whose operand is gathered while it is packed (kernels::Window).
+// Inference: there is no backward pass. Legend: B images, H x W pixels, C channels in, N channels out.
+//
+//   const Conv2d three = {.kernel_h = 3, .kernel_w = 3, .pad_top = 1, .pad_left = 1, .pad_bottom = 1, .pad_right = 1};
+//   Tensor y(conv2d_shape(x.shape(), w.shape(), three));
+//   conv2d(ctx, x, w, bias, three, y, {.kind = ConvOutput::Kind::kSilu});
+#pragma once
+#include "ditrain/ops/context.hpp"
+
+namespace ditrain::ops {
+
+struct Conv2d {
+  int64_t kernel_h = 1, kernel_w = 1;
+  int64_t stride_h = 1, stride_w = 1;
+  int64_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;  ///< zeros
+  bool doubled = false;  ///< x is enlarged to 2 H x 2 W first, every pixel becoming 2 x 2 equal ones
+
+  /// k x k with the padding that keeps the size (k odd).
+  static Conv2d same(int64_t k, bool doubled = false) { return {k, k, 1, 1, k / 2, k / 2, k / 2, k / 2, doubled}; }
+};
+
+/// What is done with an element t = sum + bias before it is rounded to y's type.
+struct ConvOutput {
+  enum class Kind { kPlain, kRelu, kSilu, kResidual };
+  Kind kind = Kind::kPlain;
+  Tensor residual = {};  ///< kResidual: y = t + residual; of y's shape and type, not y itself
+  Tensor moments = {};   ///< f32 moments_shape(y), written: what group_norm wants to know of y
+};
+
+/// [B, OH, OW, N]. Errors: ShapeError if an image is smaller than the kernel
+Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
+
+/// Math:     y[b,p,q,n] = f(bias[n] + sum_{i,j,c} x[b, p stride_h - pad_top + i, q stride_w - pad_left + j, c]
+///           w[i,j,c,n]), the sum over (i, j, c) in this order, cut into chunks of kernels::kSumChunk
+/// Shapes:   x [B,H,W,C]; w [kernel_h,kernel_w,C,N]; bias [N] or undefined; y conv2d_shape(...), all without gaps
+/// Types:    x, w, y f32 or bf16; bias f32; sums f32; bf16 products if x or w is bf16
+/// Numerics: the bits do not depend on the number of workers or clusters
+/// Memory:   scratch of the context only; y aliases nothing
+/// Errors:   ShapeError "[conv2d] ..."
+void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
+            const ConvOutput& output = {});
+
+/// w [N,C,kernel_h,kernel_w], the layout of torch, as [kernel_h,kernel_w,C,N]; to's type may be bf16.
+void to_conv_layout(const std::vector<float>& from, int64_t N, const Tensor& to);
+
+}  // namespace ditrain::ops

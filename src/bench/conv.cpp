@@ -1,0 +1,187 @@
+#include "ditrain/bench/conv.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/arrays.hpp"
+#include "ditrain/nn/autoencoder.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using ops::Conv2d;
+
+constexpr int64_t kInceptionImages = 8;
+
+ConvShape vae(const std::string& layer, int64_t side, int64_t channels, int64_t outputs, const Conv2d& conv) {
+  return {"VAE", fmt::format("{} {}->{} @{}", layer, channels, outputs, side), 1, side, channels, outputs, conv};
+}
+ConvShape inception(int64_t side, int64_t channels, int64_t outputs, const Conv2d& conv) {
+  const std::string stride = conv.stride_h > 1 ? " stride 2" : "";
+  return {"Inception",
+          fmt::format("{}x{}{} {}->{} @{}", conv.kernel_h, conv.kernel_w, stride, channels, outputs, side),
+          kInceptionImages,
+          side,
+          channels,
+          outputs,
+          conv};
+}
+
+std::vector<ConvShape> vae_shapes() {
+  const Conv2d one, three = Conv2d::same(3), grown = Conv2d::same(3, true);
+  const Conv2d halved{.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2, .pad_bottom = 1, .pad_right = 1};
+  return {
+      vae("3x3", 256, 3, 128, three),        vae("3x3", 256, 128, 128, three), vae("halving", 256, 128, 128, halved),
+      vae("3x3", 128, 128, 256, three),      vae("1x1", 128, 128, 256, one),   vae("3x3", 128, 256, 256, three),
+      vae("halving", 128, 256, 256, halved), vae("3x3", 64, 256, 512, three),  vae("3x3", 64, 512, 512, three),
+      vae("halving", 64, 512, 512, halved),  vae("3x3", 32, 512, 512, three),  vae("doubling", 32, 512, 512, grown),
+      vae("doubling", 64, 512, 512, grown),  vae("3x3", 128, 512, 256, three), vae("doubling", 128, 256, 256, grown),
+      vae("3x3", 256, 256, 128, three),      vae("1x1", 256, 256, 128, one),   vae("3x3", 256, 128, 3, three)};
+}
+
+std::vector<ConvShape> inception_shapes() {
+  const auto valid = [](int64_t k, int64_t stride) {
+    return Conv2d{.kernel_h = k, .kernel_w = k, .stride_h = stride, .stride_w = stride};
+  };
+  const Conv2d one, three = Conv2d::same(3), five = Conv2d::same(5);
+  const Conv2d row{.kernel_w = 7, .pad_left = 3, .pad_right = 3}, column{.kernel_h = 7, .pad_top = 3, .pad_bottom = 3};
+  const Conv2d short_row{.kernel_w = 3, .pad_left = 1, .pad_right = 1};
+  return {
+      inception(299, 3, 32, valid(3, 2)), inception(149, 32, 32, valid(3, 1)),  inception(147, 32, 64, three),
+      inception(73, 64, 80, one),         inception(73, 80, 192, valid(3, 1)),  inception(35, 48, 64, five),
+      inception(35, 96, 96, three),       inception(35, 288, 64, one),          inception(35, 288, 384, valid(3, 2)),
+      inception(17, 768, 192, one),       inception(17, 128, 128, row),         inception(17, 192, 192, row),
+      inception(17, 192, 192, column),    inception(17, 192, 320, valid(3, 2)), inception(8, 448, 384, three),
+      inception(8, 384, 384, short_row),  inception(8, 2048, 320, one)};
+}
+
+kernels::ConvSizes sizes_of(const ConvShape& s, DType type) {
+  const Conv2d& c = s.conv;
+  const int64_t side = c.doubled ? 2 * s.side : s.side;  // a peer is not asked to double: it gets the doubled image
+  return {s.images,   side,       side,      s.channels, s.outputs,    c.kernel_h,  c.kernel_w,
+          c.stride_h, c.stride_w, c.pad_top, c.pad_left, c.pad_bottom, c.pad_right, type};
+}
+
+bool counts(const Row& row) {
+  const auto at_least = [&](const char* name) {
+    return std::any_of(row.details.begin(), row.details.end(),
+                       [&](const Field& f) { return f.name == name && std::get<int64_t>(f.value) >= 128; });
+  };
+  const bool three = std::any_of(row.details.begin(), row.details.end(), [](const Field& f) {
+    return f.name == "kernel" && std::get<std::string>(f.value) == "3x3";
+  });
+  return three && at_least("channels") && at_least("outputs");
+}
+
+void add_means(Harness& harness, const std::string& dtype) {
+  std::vector<double> shares, ratios;
+  const Row* worst = nullptr;
+  for (const Row& row : harness.report().rows) {
+    if (row.dtype != dtype) continue;
+    for (const auto& [name, ratio] : row.peers) ratios.push_back(ratio);
+    if (!counts(row)) continue;
+    shares.push_back(row.share);
+    if (worst == nullptr || row.share < worst->share) worst = &row;
+  }
+  if (worst != nullptr)
+    harness.note(
+        fmt::format("geometric mean of {} rows in {} with 3x3 kernels and >= 128 channels: {:.1f} % of the FMA peak; "
+                    "worst {:.1f} %, {}",
+                    shares.size(), dtype, 100 * geometric_mean(shares), 100 * worst->share, worst->name));
+  if (!ratios.empty())
+    harness.note(fmt::format("geometric mean of our rate / that of onednn: {:.3f} ({} rows in {})",
+                             geometric_mean(ratios), ratios.size(), dtype));
+}
+
+std::unique_ptr<kernels::Peer> load_rival(Harness& harness) {
+  try {
+    auto peer = kernels::load_peer("onednn", harness.num_threads(), harness.placement().pus);
+    harness.note("onednn: " + peer->description() +
+                 ", layouts of its own choice; where an image is doubled, it gets the doubled one");
+    return peer;
+  } catch (const InputError& error) {
+    harness.note(std::string("onednn: left out; ") + error.what());
+    return nullptr;
+  }
+}
+
+// Numbers that keep activations about as large as they are; their values do not change the time.
+std::vector<float> some_weights(const std::string& name, const Shape& shape) {
+  const bool norm = shape.size() == 1 && !name.ends_with("bias");
+  const double deviation = std::sqrt(3.0 * double(shape[0]) / double(num_elements(shape)));
+  std::vector<float> values(size_t(num_elements(shape)));
+  uint32_t state = 1;
+  for (float& x : values) {
+    state = state * 1664525u + 1013904223u;
+    const double unit = double(state >> 8) * 0x1p-23 - 1;
+    x = float(norm ? 1.0 : shape.size() == 1 ? 0.1 * unit : deviation * unit);
+  }
+  return values;
+}
+
+void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side) {
+  const int64_t z = model.config().latent_channels, f = model.config().shrink();
+  ops::Context& ctx = harness.ctx();
+  const Tensor images = random_tensor(ctx, {1, model.config().image_channels, side, side}, -1, 1);
+  const Tensor latents = random_tensor(ctx, {1, z, side / f, side / f}, -2, 2), moments({1, 2 * z, side / f, side / f});
+  const double macs = encodes ? model.encode_macs(side, side) : model.decode_macs(side, side);
+  Work work{.name = fmt::format("VAE {} {}x{}", encodes ? "encode" : "decode", side, side),
+            .dtype = model.type(),
+            .call = [&] { encodes ? model.encode(ctx, images, moments) : model.decode(ctx, latents, images); },
+            .flop = 2 * macs};
+  const size_t bytes = encodes ? model.encode_bytes(side, side) : model.decode_bytes(side, side);
+  work.details = {{"memory_bytes", int64_t(bytes)}, {"weight_bytes", int64_t(model.weight_bytes())}};
+  Row row = harness.measure(work);
+  row.details.insert(row.details.begin(), {"images_per_second", 1 / row.time.median_s});
+  harness.add(std::move(row));
+}
+
+}  // namespace
+
+double ConvShape::flop() const {
+  return 2.0 * double(num_elements(y())) * double(conv.kernel_h * conv.kernel_w * channels);
+}
+
+Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer) {
+  ops::Context& ctx = harness.ctx();
+  const Tensor x = random_tensor(ctx, shape.x(), -0.5f, 0.5f, type),
+               w = random_tensor(ctx, shape.w(), -0.5f, 0.5f, type);
+  const Tensor bias = random_tensor(ctx, {shape.outputs}, -0.5f, 0.5f), y(shape.y(), type);
+  Work work{.name = shape.name(),
+            .dtype = type,
+            .call = [&] { ops::conv2d(ctx, x, w, bias, shape.conv, y); },
+            .flop = shape.flop()};
+  work.details = {{"kernel", fmt::format("{}x{}", shape.conv.kernel_h, shape.conv.kernel_w)},
+                  {"channels", shape.channels},
+                  {"outputs", shape.outputs},
+                  {"images", shape.images, false},
+                  {"side", shape.side, false}};
+  if (peer != nullptr)
+    if (const auto theirs = peer->convolution(sizes_of(shape, type))) work.rivals.push_back({"onednn", theirs});
+  return harness.measure(work);
+}
+
+std::vector<ConvShape> conv_shapes() {
+  std::vector<ConvShape> all = vae_shapes();
+  for (const ConvShape& s : inception_shapes()) all.push_back(s);
+  return all;
+}
+
+void bench_conv(Harness& harness, const ConvBench& bench) {
+  const std::unique_ptr<kernels::Peer> peer = bench.peers ? load_rival(harness) : nullptr;
+  for (const DType type : bench.precisions)
+    for (const ConvShape& shape : conv_shapes()) harness.add(measure_conv(harness, shape, type, peer.get()));
+  for (const DType type : bench.precisions) add_means(harness, dtype_name(type));
+}
+
+void bench_vae(Harness& harness, const VaeBench& bench) {
+  for (const DType type : bench.precisions) {
+    nn::Autoencoder model({}, type, some_weights);
+    for (const bool encodes : {true, false}) add_vae_row(harness, model, encodes, bench.side);
+  }
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,223 @@
+#include "ditrain/eval/autoencoder_file.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/json_problem.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kWeightsFile = "diffusion_pytorch_model.safetensors";
+constexpr uintmax_t kMostConfigBytes = 1 << 20;
+constexpr const char* kPrefixOfWhole = "first_stage_model.";
+
+std::string find_weights(const std::string& path) {
+  if (!fs::is_directory(path)) return path;
+  for (const fs::path& folder : {fs::path(path), fs::path(path) / "vae"})
+    if (fs::exists(folder / kWeightsFile)) return (folder / kWeightsFile).string();
+  throw InputError({.where = path, .what = "no autoencoder in this folder", .expected = kWeightsFile});
+}
+
+// config.json beside the weights; null if there is none.
+nlohmann::json read_config(const std::string& weights) {
+  const fs::path path = fs::path(weights).parent_path() / "config.json";
+  std::error_code unreadable;
+  if (!fs::is_regular_file(path, unreadable)) return nullptr;
+  if (fs::file_size(path, unreadable) > kMostConfigBytes)
+    throw InputError({.where = path.string(), .what = "too large for the config of a model"});
+  try {
+    std::ifstream in(path);
+    nlohmann::json config = nlohmann::json::parse(in);
+    if (!config.is_object()) throw InputError({.where = path.string(), .what = "not an object of JSON"});
+    return config;
+  } catch (const nlohmann::json::exception& e) {
+    throw InputError({.where = path.string(), .what = io::json_problem(e)});
+  }
+}
+
+// A positive number of config.json; nothing if it is not there.
+std::optional<double> config_number(const nlohmann::json& config, const char* key, const std::string& weights) {
+  if (config.is_null() || !config.contains(key)) return std::nullopt;
+  const nlohmann::json& value = config.at(key);
+  const double number = value.is_number() ? value.get<double>() : 0;
+  if (number > 0 && number < 1e6) return number;
+  throw InputError({.where = (fs::path(weights).parent_path() / "config.json").string(),
+                    .what = key,
+                    .got = value.dump().substr(0, 80),
+                    .expected = "a positive number"});
+}
+
+// Of which program the names are.
+enum class Spelling { kPresent, kOlder, kOriginal };
+
+struct Found {
+  std::string prefix;
+  Spelling spelling = Spelling::kPresent;
+};
+
+[[noreturn]] void refuse(const io::SafetensorsFile& file) {
+  const bool dit = file.contains("x_embedder.proj.weight") || file.contains("blocks.0.attn.qkv.weight") ||
+                   file.contains("transformer_blocks.0.attn1.to_q.weight");
+  throw InputError({.where = file.path(),
+                    .what = dit ? "these are the weights of a DiT, not of an autoencoder (VAE)"
+                                : "not the weights of an autoencoder (VAE)",
+                    .got = file.tensors().empty() ? "no tensors" : "tensors such as " + file.tensors().front().name,
+                    .expected = "encoder.conv_in.weight and others",
+                    .hint = dit ? "the file of the VAE that made the latents (sd-vae-ft-ema, say)"
+                                : "a file of AutoencoderKL as diffusers or latent-diffusion write it"});
+}
+
+Found recognise(const io::SafetensorsFile& file) {
+  for (const std::string prefix : {"", kPrefixOfWhole}) {
+    const auto has = [&](const char* name) { return file.contains(prefix + name); };
+    if (!has("encoder.conv_in.weight")) continue;
+    if (has("encoder.down.0.block.0.conv1.weight")) return {prefix, Spelling::kOriginal};
+    if (has("encoder.mid_block.attentions.0.query.weight")) return {prefix, Spelling::kOlder};
+    if (has("encoder.down_blocks.0.resnets.0.conv1.weight")) return {prefix, Spelling::kPresent};
+  }
+  refuse(file);
+}
+
+// Levels in the original spelling, which its names depend on.
+int64_t levels_of(const io::SafetensorsFile& file, const Found& found) {
+  int64_t levels = 0;
+  while (levels < 64 &&
+         file.contains(found.prefix + "encoder.down." + std::to_string(levels) + ".block.0.conv1.weight"))
+    ++levels;
+  return levels;
+}
+
+bool is_floating(const std::string& dtype) {
+  return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+// Matrices of the attention are [C, C] or, as convolutions, [C, C, 1, 1].
+Shape without_ones(Shape shape) {
+  if (shape.size() == 4 && shape[2] == 1 && shape[3] == 1) shape.resize(2);
+  return shape;
+}
+
+}  // namespace
+
+struct AutoencoderFile::State {
+  io::SafetensorsFile file;
+  Found found;
+  int64_t levels;
+  nn::AutoencoderConfig config;
+  std::optional<double> scale_factor;
+
+  explicit State(const std::string& path) : file(path), found(recognise(file)), levels(levels_of(file, found)) {}
+
+  std::string name_in_file(const std::string& present) const {
+    switch (found.spelling) {
+      case Spelling::kOriginal:
+        return found.prefix + nn::original_autoencoder_name(present, levels);
+      case Spelling::kOlder:
+        return found.prefix + nn::older_autoencoder_name(present);
+      default:
+        return found.prefix + present;
+    }
+  }
+  // Shapes under present names, of those tensors that sizes follow from.
+  std::map<std::string, Shape> shapes_of_interest() const {
+    std::map<std::string, Shape> shapes;
+    std::vector<std::string> names = {"encoder.conv_in.weight", "decoder.conv_in.weight"};
+    for (int64_t level = 0; level < 64; ++level)
+      for (int64_t i = 0; i < (level == 0 ? 64 : 1); ++i)
+        names.push_back("encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(i) +
+                        ".conv1.weight");
+    for (const std::string& name : names)
+      if (file.contains(name_in_file(name))) shapes[name] = file.tensor(name_in_file(name)).shape;
+    return shapes;
+  }
+  void check_weights() const;
+  void check_config(const nlohmann::json& json) const;
+};
+
+void AutoencoderFile::State::check_weights() const {
+  std::set<std::string> known;
+  for (const nn::AutoencoderWeight& w : nn::autoencoder_weights(config)) {
+    const std::string name = name_in_file(w.name);
+    const io::TensorView& t = file.tensor(name);
+    if (without_ones(t.shape) != without_ones(w.shape))
+      throw InputError({.where = file.path(),
+                        .what = "shape of " + name,
+                        .got = to_string(t.shape),
+                        .expected = to_string(w.shape)});
+    if (!is_floating(t.dtype))
+      throw InputError(
+          {.where = file.path(), .what = "type of " + name, .got = t.dtype, .expected = "F32, F16, BF16 or F64"});
+    known.insert(name);
+  }
+  for (const io::TensorView& t : file.tensors()) {
+    if (!t.name.starts_with(found.prefix) || known.contains(t.name)) continue;
+    const std::string rest = t.name.substr(found.prefix.size());
+    if (rest.starts_with("encoder.") || rest.starts_with("decoder.") || rest.starts_with("quant_conv.") ||
+        rest.starts_with("post_quant_conv."))
+      throw InputError({.where = file.path(),
+                        .what = "a weight that this autoencoder does not have",
+                        .got = t.name,
+                        .expected = "AutoencoderKL with attention in its middle block alone"});
+  }
+}
+
+void AutoencoderFile::State::check_config(const nlohmann::json& json) const {
+  const auto compare = [&](const char* key, int64_t ours) {
+    const std::optional<double> theirs = config_number(json, key, file.path());
+    if (theirs && *theirs != double(ours))
+      throw InputError({.where = file.path(),
+                        .what = std::string(key) + " of config.json contradicts the weights",
+                        .got = std::to_string(int64_t(*theirs)),
+                        .expected = std::to_string(ours)});
+  };
+  compare("latent_channels", config.latent_channels);
+  compare("in_channels", config.image_channels);
+  compare("layers_per_block", config.layers);
+}
+
+AutoencoderFile::AutoencoderFile(const std::string& path, const AutoencoderOptions& options)
+    : state_(new State(find_weights(path))) {
+  State& s = *state_;
+  const nlohmann::json json = read_config(s.file.path());
+  s.config = nn::autoencoder_config_of(s.file.path(), s.shapes_of_interest());
+  const std::optional<double> groups = config_number(json, "norm_num_groups", s.file.path());
+  if (groups && (*groups > 4096 || *groups != std::floor(*groups)))
+    throw InputError({.where = s.file.path(), .what = "norm_num_groups of config.json is not a number of groups"});
+  s.config.groups = options.groups ? *options.groups : groups ? int64_t(*groups) : s.config.groups;
+  nn::check_autoencoder_config(s.config);
+  s.check_weights();
+  s.check_config(json);
+  s.scale_factor = options.scale_factor ? options.scale_factor : config_number(json, "scaling_factor", s.file.path());
+  const nn::AutoencoderConfig known;
+  if (!s.scale_factor && s.config.channels == known.channels && s.config.latent_channels == known.latent_channels)
+    s.scale_factor = nn::kStableDiffusionScale;
+}
+AutoencoderFile::~AutoencoderFile() = default;
+AutoencoderFile::AutoencoderFile(AutoencoderFile&&) noexcept = default;
+
+const nn::AutoencoderConfig& AutoencoderFile::config() const { return state_->config; }
+const std::string& AutoencoderFile::weights_path() const { return state_->file.path(); }
+
+double AutoencoderFile::scale_factor() const {
+  if (state_->scale_factor) return *state_->scale_factor;
+  throw InputError({.where = state_->file.path(),
+                    .what = "the scale factor of this autoencoder's latents is not known",
+                    .expected = "scaling_factor in a config.json beside the weights",
+                    .hint = "giving it on the command line"});
+}
+
+nn::Autoencoder AutoencoderFile::load(DType type) const {
+  return {state_->config, type, [this](const std::string& name, const Shape&) {
+            return io::to_f32(state_->file.tensor(state_->name_in_file(name)));
+          }};
+}
+
+}  // namespace ditrain::eval

@@ -1,0 +1,245 @@
+#include "ditrain/eval/latent_shards.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+#include "ditrain/io/file_lock.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "ditrain/kernels/random.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+namespace fs = std::filesystem;
+using Metadata = std::map<std::string, std::string>;
+
+constexpr const char *kSums = "sums", *kSquares = "squares";  // of each channel, for stats.json
+constexpr int64_t kMostShards = 100000;                       // five digits
+
+std::string text_of(const std::vector<double>& values) {
+  std::string text;
+  for (const double v : values) text += (text.empty() ? "" : " ") + fmt::format("{:.17g}", v);
+  return text;
+}
+
+// The latents of one shard as they are collected.
+struct Content {
+  std::vector<float> latents, flipped;
+  std::vector<int64_t> labels;
+};
+
+class Writer {
+ public:
+  Writer(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data, const LatentShards& request)
+      : ctx_(ctx), vae_(vae), data_(data), request_(request), image_(data.shape()) {
+    const int64_t f = vae.config().shrink(), z = vae.config().latent_channels;
+    latent_ = {z, image_.height / f, image_.width / f};
+    count_ = (data.size() + request.samples - 1) / request.samples;
+    if (count_ > kMostShards)
+      throw InputError({.where = request.out,
+                        .what = "too many shards",
+                        .got = std::to_string(count_),
+                        .expected = "at most " + std::to_string(kMostShards),
+                        .hint = "more samples in each"});
+  }
+
+  int64_t count() const { return count_; }
+  int64_t first(int64_t shard) const { return shard * request_.samples; }
+  int64_t size(int64_t shard) const { return std::min(request_.samples, data_.size() - first(shard)); }
+  std::string path(int64_t shard) const { return fmt::format("{}/latents_{:05}.safetensors", request_.out, shard); }
+
+  /// What a shard says of itself.
+  Metadata facts(int64_t shard) const {
+    return {{"scale_factor", fmt::format("{:.9g}", request_.scale_factor)},
+            {"vae", request_.vae},
+            {"precision", dtype_name(vae_.type())},
+            {"source", data_.describe()},
+            {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
+            {"posterior", request_.draws ? fmt::format("drawn with seed {}", request_.seed) : "mean"},
+            {"flip", request_.flip ? "yes" : "no"},
+            {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}};
+  }
+
+  /// Whether the shard is there; refuses one that was made in another way.
+  bool exists(int64_t shard) const {
+    if (!fs::exists(path(shard))) return false;
+    const io::SafetensorsFile file(path(shard));
+    for (const auto& [key, value] : facts(shard)) {
+      const auto found = file.metadata().find(key);
+      const std::string got = found == file.metadata().end() ? "nothing" : found->second;
+      if (got != value)
+        throw InputError({.where = path(shard),
+                          .what = "this shard was made in another way: " + key,
+                          .got = got,
+                          .expected = value,
+                          .hint = "the same flags as before, or another folder"});
+    }
+    return true;
+  }
+
+  void write(int64_t shard, const std::function<void(int64_t)>& encoded) {
+    Content content;
+    for (int64_t i = first(shard), end = i + size(shard); i < end;) {
+      const int64_t n = std::min<int64_t>(ctx_.num_workers(), end - i);
+      encode(i, n, false, content);
+      if (request_.flip) encode(i, n, true, content);
+      i += n;
+      encoded(n);
+    }
+    save(shard, content);
+  }
+
+ private:
+  // Appends the latents of samples [first, first + n).
+  void encode(int64_t first, int64_t n, bool mirrored, Content& content) {
+    const Tensor images({n, image_.channels, image_.height, image_.width});
+    const Tensor moments({n, 2 * latent_[0], latent_[1], latent_[2]});
+    std::vector<int64_t> labels(static_cast<size_t>(n));
+    {
+      const Pin<float> p(images);
+      ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+        for (int64_t i = begin; i < end; ++i)
+          data_.load(first + i, mirrored, p + i * image_.elements(), &labels[size_t(i)]);
+      });
+    }
+    vae_.encode(ctx_, images, moments);
+    const nn::Posterior posterior(moments);
+    const std::vector<float> latents = to_vector(request_.draws ? drawn(posterior, first) : posterior.mean);
+    std::vector<float>& all = mirrored ? content.flipped : content.latents;
+    all.insert(all.end(), latents.begin(), latents.end());
+    if (!mirrored) content.labels.insert(content.labels.end(), labels.begin(), labels.end());
+  }
+
+  Tensor drawn(const nn::Posterior& posterior, int64_t first) const {
+    const Tensor noise(posterior.mean.shape());
+    const Pin<float> p(noise);
+    const int64_t each = noise.size() / noise.dim(0);
+    for (int64_t i = 0; i < noise.dim(0); ++i)
+      kernels::fill_normal(RandomKey(request_.seed, Stream::kPosterior, uint64_t(first + i)), 0, p + i * each, each);
+    return posterior.sample(noise);
+  }
+
+  void save(int64_t shard, const Content& content) const {
+    const int64_t n = size(shard), each = latent_[1] * latent_[2];
+    std::vector<double> sums(static_cast<size_t>(latent_[0])), squares(sums.size());
+    for (size_t i = 0; i < content.latents.size(); ++i) {
+      const auto c = size_t(int64_t(i) / each % latent_[0]);
+      const auto x = double(content.latents[i]);
+      if (!std::isfinite(x))
+        throw RunError({.where = path(shard), .what = "a latent is not finite", .got = std::to_string(x)});
+      sums[c] += x, squares[c] += x * x;
+    }
+    Metadata metadata = facts(shard);
+    metadata[kSums] = text_of(sums), metadata[kSquares] = text_of(squares);
+    const Shape shape{n, latent_[0], latent_[1], latent_[2]};
+    std::vector<io::TensorToWrite> tensors = {{"latents", "F32", shape, content.latents.data()}};
+    if (request_.flip) tensors.push_back({"latents_flip", "F32", shape, content.flipped.data()});
+    if (data_.num_classes() > 0) tensors.push_back({"labels", "I64", {n}, content.labels.data()});
+    const std::string partial = fmt::format("{}/.{}.partial", request_.out, fs::path(path(shard)).filename().string());
+    io::write_safetensors(partial, tensors, metadata);
+    fs::rename(partial, path(shard));
+    io::fsync_directory(request_.out);
+  }
+
+  ops::Context& ctx_;
+  nn::Autoencoder& vae_;
+  const dataset::Dataset& data_;
+  const LatentShards& request_;
+  dataset::SampleShape image_;
+  std::vector<int64_t> latent_;
+  int64_t count_ = 0;
+};
+
+// The numbers of a line; NaN for what is none.
+std::vector<double> numbers_of(const io::SafetensorsFile& file, const char* key) {
+  std::vector<double> values;
+  const auto found = file.metadata().find(key);
+  const char* p = found == file.metadata().end() ? "" : found->second.c_str();
+  for (char* end = nullptr; *p != '\0'; p = end) {
+    values.push_back(std::strtod(p, &end));
+    if (end == p) return {};
+  }
+  return values;
+}
+
+void write_statistics(const Writer& writer, const LatentShards& request, int64_t samples) {
+  std::vector<double> mean, deviation;
+  double each = 0;
+  for (int64_t shard = 0; shard < writer.count(); ++shard) {
+    const io::SafetensorsFile file(writer.path(shard));
+    const std::vector<double> sums = numbers_of(file, kSums), squares = numbers_of(file, kSquares);
+    const Shape& shape = file.tensor("latents").shape;
+    if (mean.empty()) mean.resize(sums.size()), deviation.resize(sums.size());
+    if (shape.size() != 4 || sums.size() != size_t(shape[1]) || sums.size() != mean.size() ||
+        squares.size() != sums.size())
+      throw InputError({.where = file.path(), .what = "the shard lacks the sums of its channels"});
+    each = double(shape[2] * shape[3]);
+    for (size_t c = 0; c < sums.size(); ++c) mean[c] += sums[c], deviation[c] += squares[c];
+  }
+  const double n = double(samples) * each;
+  for (size_t c = 0; c < mean.size(); ++c) {
+    mean[c] /= n;
+    deviation[c] = std::sqrt(std::max(0.0, deviation[c] / n - mean[c] * mean[c]));
+  }
+  const nlohmann::json json = {
+      {"samples", samples}, {"scale_factor", request.scale_factor}, {"mean", mean}, {"std", deviation}};
+  io::write_file_atomically(request.out + "/stats.json", json.dump(2) + "\n");
+}
+
+void lock_folder(std::optional<io::FileLock>& lock, const std::string& out) {
+  io::make_output_folder(out);
+  lock.emplace(out + "/.lock");
+  if (lock->try_lock() == io::FileLock::Attempt::kHeldByOther)
+    throw InputError({.where = out,
+                      .what = "another process writes to this folder",
+                      .got = lock->holder(),
+                      .hint = "one process at a time; mpirun for several"});
+}
+
+void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape& image) {
+  if (image.channels != config.image_channels)
+    throw InputError({.where = "latents",
+                      .what = "channels of the images are not those of the autoencoder",
+                      .got = std::to_string(image.channels),
+                      .expected = std::to_string(config.image_channels)});
+  const int64_t f = config.shrink();
+  if (image.height % f != 0 || image.width % f != 0)
+    throw InputError({.where = "latents",
+                      .what = "size of the images",
+                      .got = fmt::format("{} x {}", image.height, image.width),
+                      .expected = "multiples of " + std::to_string(f)});
+}
+
+}  // namespace
+
+void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data,
+                         const LatentShards& shards, dist::Communicator& comm,
+                         const std::function<void(const EncodingProgress&)>& progress) {
+  check_shape(vae.config(), data.shape());
+  std::optional<io::FileLock> lock;
+  if (comm.rank() == 0) lock_folder(lock, shards.out);
+  comm.barrier();
+  Writer writer(ctx, vae, data, shards);
+  std::vector<int64_t> mine;
+  EncodingProgress so_far;
+  for (int64_t shard = comm.rank(); shard < writer.count(); shard += comm.world_size())
+    if (!writer.exists(shard)) mine.push_back(shard), so_far.to_do += writer.size(shard);
+  for (const int64_t shard : mine)
+    writer.write(shard, [&](int64_t n) {
+      so_far.encoded += n;
+      if (progress) progress(so_far);
+    });
+  comm.barrier();
+  if (comm.rank() == 0) write_statistics(writer, shards, data.size());
+  comm.barrier();
+}
+
+}  // namespace ditrain::eval

@@ -1,0 +1,246 @@
+#include "ditrain/nn/autoencoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "autoencoder_plan.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/attention.hpp"
+#include "ditrain/ops/group_norm.hpp"
+
+namespace ditrain::nn {
+namespace {
+
+using Kind = PlannedStep::Kind;
+constexpr const char* kWhere = "autoencoder";
+
+// Between [channels, pixels] and [pixels, channels] of one image.
+void exchange(ops::Context& ctx, const float* from, float* to, int64_t pixels, int64_t channels, bool to_last) {
+  ctx.for_range(pixels, 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t p = begin; p < end; ++p)
+      for (int64_t c = 0; c < channels; ++c) {
+        const int64_t first = c * pixels + p, last = p * channels + c;
+        to_last ? to[last] = from[first] : to[first] = from[last];
+      }
+  });
+}
+
+void expect_images(const char* name, const Tensor& t, const Shape& expected) {
+  ops::expect_shape(kWhere, name, t, expected);
+  if (t.dtype() != DType::kF32) throw_dtype_mismatch(t.dtype(), DType::kF32);
+}
+
+}  // namespace
+
+// Convolutions as [k, k, C, N] and their biases, norms as they are; by the names that the plan gives them.
+struct Autoencoder::Weights {
+  struct Layer {
+    Tensor weight, bias;
+  };
+  std::map<std::string, Layer> layers;
+
+  void add_conv(const std::string& name, const Shape& shape, DType type, const Source& source) {
+    const Shape k = shape.size() == 4 ? shape : Shape{shape[0], shape[1], 1, 1};
+    Layer layer{Tensor({k[2], k[3], k[1], k[0]}, type), from_values({k[0]}, source(name + ".bias", {k[0]}))};
+    ops::to_conv_layout(source(name + ".weight", shape), k[0], layer.weight);
+    layers.emplace(name, std::move(layer));
+  }
+  void add_norm(const std::string& name, const Shape& shape, const Source& source) {
+    layers.emplace(name, Layer{from_values(shape, source(name + ".weight", shape)),
+                               from_values(shape, source(name + ".bias", shape))});
+  }
+  // Queries, keys and values as one projection.
+  void add_joined(const std::string& attention, int64_t C, DType type, const Source& source) {
+    std::vector<float> weight, bias;
+    for (const char* part : {".to_q", ".to_k", ".to_v"}) {
+      const std::vector<float> w = source(attention + part + ".weight", {C, C}),
+                               b = source(attention + part + ".bias", {C});
+      weight.insert(weight.end(), w.begin(), w.end()), bias.insert(bias.end(), b.begin(), b.end());
+    }
+    Layer layer{Tensor({1, 1, C, 3 * C}, type), from_values({3 * C}, bias)};
+    ops::to_conv_layout(weight, 3 * C, layer.weight);
+    layers.emplace(attention + "." + kJoinedProjection, std::move(layer));
+  }
+};
+
+struct Autoencoder::Memory {
+  std::map<std::tuple<bool, int64_t, int64_t>, AutoencoderPlan> plans;
+  Tensor block, moments;
+
+  void make_room(const AutoencoderPlan& plan, DType type) {
+    if (!block.defined() || block.size() < plan.elements) block = {}, block = Tensor({plan.elements}, type);
+    if (!moments.defined() || moments.size() < plan.moment_elements)
+      moments = {}, moments = Tensor({plan.moment_elements});
+  }
+};
+
+Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Source& source)
+    : config_(config), type_(type), weights_(new Weights), memory_(new Memory) {
+  check_autoencoder_config(config);
+  for (const AutoencoderWeight& w : autoencoder_weights(config)) {
+    if (!w.name.ends_with(".weight")) continue;
+    const std::string name = w.name.substr(0, w.name.rfind('.'));
+    const bool part = name.ends_with(".to_q") || name.ends_with(".to_k") || name.ends_with(".to_v");
+    const bool outside = name == "quant_conv" || name == "post_quant_conv";  // f32 in and out, and tiny
+    if (name.ends_with(".to_q"))
+      weights_->add_joined(name.substr(0, name.size() - 5), w.shape[0], type, source);
+    else if (w.shape.size() == 1)
+      weights_->add_norm(name, w.shape, source);
+    else if (!part)
+      weights_->add_conv(name, w.shape, outside ? DType::kF32 : type, source);
+  }
+}
+Autoencoder::~Autoencoder() = default;
+Autoencoder::Autoencoder(Autoencoder&&) noexcept = default;
+
+size_t Autoencoder::weight_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [name, layer] : weights_->layers) bytes += layer.weight.bytes() + layer.bias.bytes();
+  return bytes;
+}
+
+const AutoencoderPlan& Autoencoder::plan(bool encodes, int64_t height, int64_t width) const {
+  const std::tuple key(encodes, height, width);
+  const auto found = memory_->plans.find(key);
+  if (found != memory_->plans.end()) return found->second;
+  const auto make = encodes ? plan_encoder : plan_decoder;
+  return memory_->plans.emplace(key, make(config_, height, width)).first->second;
+}
+
+namespace {
+size_t bytes_of(const AutoencoderPlan& plan, DType type) {
+  return size_t(plan.elements) * dtype_bytes(type) + size_t(plan.moment_elements) * sizeof(float);
+}
+}  // namespace
+
+size_t Autoencoder::encode_bytes(int64_t height, int64_t width) const {
+  return bytes_of(plan(true, height, width), type_);
+}
+size_t Autoencoder::decode_bytes(int64_t height, int64_t width) const {
+  return bytes_of(plan(false, height / config_.shrink(), width / config_.shrink()), type_);
+}
+double Autoencoder::encode_macs(int64_t height, int64_t width) const { return plan(true, height, width).macs; }
+double Autoencoder::decode_macs(int64_t height, int64_t width) const {
+  return plan(false, height / config_.shrink(), width / config_.shrink()).macs;
+}
+
+namespace {
+
+// One image on its way through the steps.
+struct Pass {
+  ops::Context& ctx;
+  const AutoencoderPlan& plan;
+  const AutoencoderConfig& config;
+  const Tensor &block, &moments;
+  const Autoencoder::Observer& observer;
+  Tensor outside;  // the value outside of the block, [1, H, W, C]
+
+  Tensor value(int i) const {
+    const PlannedValue& v = plan.values[size_t(i)];
+    return block.slice(v.offset, v.shape());
+  }
+  Tensor moments_of(const Tensor& x) const { return moments.slice(0, ops::moments_shape(x.shape())); }
+
+  void conv(const PlannedStep& step, const Tensor& weight, const Tensor& bias) {
+    const Tensor x = step.x == PlannedStep::kOutside ? outside : value(step.x);
+    const Tensor y = step.y == PlannedStep::kOutside ? Tensor({1, step.height, step.width, step.out}) : value(step.y);
+    ops::ConvOutput output;
+    if (step.residual != PlannedStep::kOutside)
+      output = {.kind = ops::ConvOutput::Kind::kResidual, .residual = value(step.residual)};
+    if (step.makes_moments) output.moments = moments_of(y);
+    ops::conv2d(ctx, x, weight, bias, step.conv, y, output);
+    if (step.y == PlannedStep::kOutside) outside = y;
+    observe(step.module, y);
+  }
+  void norm(const PlannedStep& step, const Tensor& weight, const Tensor& bias) {
+    const Tensor x = value(step.x), made = moments_of(x);
+    if (observer && !step.module.empty()) {  // the module ends before SiLU
+      const Tensor plain(x.shape(), x.dtype());
+      ops::group_norm(ctx, x, made, weight, bias, {.groups = config.groups}, plain);
+      observe(step.module, plain);
+    }
+    ops::group_norm(ctx, x, made, weight, bias, {.groups = config.groups, .silu = step.silu}, value(step.y));
+  }
+  void attention(const PlannedStep& step) {
+    const int64_t T = step.height * step.width, C = step.in;
+    const Tensor lse({1, 1, T});
+    ops::attention_forward(ctx, value(step.x).reshaped({1, T, 3 * C}), 1, value(step.y).reshaped({1, T, C}), lse);
+  }
+  void observe(const std::string& module, const Tensor& y) const {
+    if (!observer || module.empty()) return;
+    const Tensor f32(y.shape());
+    copy(y, f32);
+    observer(module, f32);
+  }
+};
+
+}  // namespace
+
+void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const Tensor& out, const Observer& observer) {
+  const AutoencoderPlan& steps = plan(encodes, in.dim(2), in.dim(3));
+  memory_->make_room(steps, type_);
+  const int64_t pixels_in = in.dim(2) * in.dim(3), pixels_out = out.dim(2) * out.dim(3);
+  const Pin<float> pin(in), pout(out);
+  for (int64_t b = 0; b < in.dim(0); ++b) {
+    Pass pass{
+        ctx, steps, config_, memory_->block, memory_->moments, observer, Tensor({1, in.dim(2), in.dim(3), in.dim(1)})};
+    exchange(ctx, pin + b * in.dim(1) * pixels_in, Pin<float>(pass.outside), pixels_in, in.dim(1), true);
+    for (const PlannedStep& step : steps.steps) {
+      if (step.kind == Kind::kAttention) {
+        pass.attention(step);
+        continue;
+      }
+      const Weights::Layer& layer = weights_->layers.at(step.weight);
+      step.kind == Kind::kConv ? pass.conv(step, layer.weight, layer.bias) : pass.norm(step, layer.weight, layer.bias);
+    }
+    exchange(ctx, Pin<float>(pass.outside), pout + b * out.dim(1) * pixels_out, pixels_out, out.dim(1), false);
+  }
+}
+
+void Autoencoder::encode(ops::Context& ctx, const Tensor& images, const Tensor& moments, const Observer& observer) {
+  const int64_t shrink = config_.shrink();
+  const Shape& s = images.shape();
+  if (s.size() != 4 || s[2] < shrink || s[3] < shrink || s[2] % shrink != 0 || s[3] % shrink != 0)
+    throw ShapeError({.where = kWhere,
+                      .what = "images to encode",
+                      .got = to_string(s),
+                      .expected = "sides that are multiples of " + std::to_string(shrink),
+                      .hint = "cropping or resizing them"});
+  expect_images("images to encode", images, {s[0], config_.image_channels, s[2], s[3]});
+  expect_images("moments", moments, {s[0], 2 * config_.latent_channels, s[2] / shrink, s[3] / shrink});
+  run(ctx, true, images, moments, observer);
+}
+
+void Autoencoder::decode(ops::Context& ctx, const Tensor& latents, const Tensor& images, const Observer& observer) {
+  const int64_t shrink = config_.shrink();
+  const Shape& s = latents.shape();
+  if (s.size() != 4 || s[2] < 1 || s[3] < 1)
+    throw ShapeError({.where = kWhere, .what = "latents", .got = to_string(s), .expected = "[B, C, h, w]"});
+  expect_images("latents", latents, {s[0], config_.latent_channels, s[2], s[3]});
+  expect_images("decoded images", images, {s[0], config_.image_channels, s[2] * shrink, s[3] * shrink});
+  run(ctx, false, latents, images, observer);
+}
+
+Posterior::Posterior(const Tensor& moments) {
+  const Shape& s = moments.shape();
+  const Shape half{s.at(0), s.at(1) / 2, s.at(2), s.at(3)};
+  mean = Tensor(half), logvar = Tensor(half);
+  const Pin<float> from(moments), m(mean), v(logvar);
+  const int64_t each = half[1] * half[2] * half[3];
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t i = 0; i < each; ++i) {
+      m[b * each + i] = from[b * 2 * each + i];
+      v[b * each + i] = std::clamp(from[b * 2 * each + each + i], -30.0f, 20.0f);
+    }
+}
+
+Tensor Posterior::sample(const Tensor& eps) const {
+  ops::expect_shape(kWhere, "noise", eps, mean.shape());
+  const Tensor z(mean.shape());
+  const Pin<float> pz(z), m(mean), v(logvar), e(eps);
+  for (int64_t i = 0; i < z.size(); ++i) pz[i] = m[i] + std::exp(v[i] / 2) * e[i];
+  return z;
+}
+
+}  // namespace ditrain::nn

@@ -1,0 +1,74 @@
+// Convolutions and group normalisation with SiLU. Tolerances: see ops.cpp. The fixture also has gradients and pooling,
+// which ditrain does not have: what runs them is inference alone, without pooling.
+#include "ditrain/ops/conv.hpp"
+
+#include "ditrain/ops/group_norm.hpp"
+#include "ditrain/verify/formula.hpp"
+#include "images.hpp"
+#include "kinds.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+constexpr int64_t kLargest = 4096;  // of any dimension
+
+Shape read_shape(Verification& v, const std::string& name, int64_t dims) { return v.i64(name, {dims}, 1, kLargest); }
+
+/// A parameter or an input under the key conv.NAME.
+std::vector<float> parameter(Verification& v, const std::string& name, const Shape& shape) {
+  std::vector<float> values(size_t(num_elements(shape)));
+  fill_by_formula("conv." + name, v.suffix(), shape, 0, int64_t(values.size()), values.data());
+  return values;
+}
+Tensor input(Verification& v, const std::string& op, const Shape& shape) {
+  const std::vector<float> x = formula_input("conv." + op + ".x" + v.suffix(), 1.7, num_elements(shape));
+  v.check(op + ".x.check", {8}, to_f64({x.begin(), x.begin() + 8}), 0, Per::unit());
+  return to_channels_last(from_values(shape, x));
+}
+
+/// Files that were made smaller have the results of float64 runs alone.
+void check_result(Verification& v, const std::string& name, const Tensor& got, double tolerance) {
+  if (v.has(name)) return v.check_both(name, got, tolerance);
+  v.check(name + ".f64", got.shape(), to_f64(got), tolerance);
+}
+
+void verify_convolution(Verification& v, const std::string& op, ops::Conv2d conv, bool has_bias, double tolerance) {
+  const Shape xs = read_shape(v, op + ".xshape", 4), ws = read_shape(v, op + ".wshape", 4);
+  const Tensor x = input(v, op, xs), w({ws[2], ws[3], ws[1], ws[0]});
+  conv.kernel_h = ws[2], conv.kernel_w = ws[3];
+  ops::to_conv_layout(parameter(v, op + ".weight", ws), ws[0], w);
+  const Tensor bias = has_bias ? from_values({ws[0]}, parameter(v, op + ".bias", {ws[0]})) : Tensor();
+  const Tensor y(ops::conv2d_shape(x.shape(), w.shape(), conv));
+  ops::conv2d(v.ctx(), x, w, bias, conv, y);
+  check_result(v, op + ".y", to_channels_first(y), tolerance);
+}
+
+void verify_group_norm(Verification& v) {
+  const Shape xs = read_shape(v, "gnsilu.xshape", 4);
+  const int64_t C = read_shape(v, "gnsilu.wshape", 1)[0], groups = v.setting("cfg.groups", 1, kLargest);
+  const Tensor x = input(v, "gnsilu", xs), moments(ops::moments_shape(x.shape())), y(x.shape());
+  const Tensor weight = from_values({C}, parameter(v, "gnsilu.weight", {C}));
+  const Tensor bias = from_values({C}, parameter(v, "gnsilu.bias", {C}));
+  ops::image_moments(v.ctx(), x, moments);
+  ops::group_norm(v.ctx(), x, moments, weight, bias, {.groups = groups, .silu = true}, y);
+  check_result(v, "gnsilu.y", to_channels_first(y), 2e-6);
+}
+
+}  // namespace
+
+void verify_conv(Verification& v) {
+  verify_convolution(v, "s2", {.stride_h = 2, .stride_w = 2}, false, 2e-6);
+  verify_convolution(v, "p1", ops::Conv2d::same(3), true, 4e-6);
+  verify_convolution(v, "k5", ops::Conv2d::same(5), false, 5e-6);
+  verify_convolution(v, "k1x7", {.pad_left = 3, .pad_right = 3}, false, 4e-6);
+  verify_convolution(v, "k7x1", {.pad_top = 3, .pad_bottom = 3}, false, 3e-6);
+  verify_convolution(v, "k1", {}, true, 3e-6);
+  verify_convolution(v, "down", {.stride_h = 2, .stride_w = 2, .pad_bottom = 1, .pad_right = 1}, true, 3e-6);
+  verify_convolution(v, "up", ops::Conv2d::same(3, true), true, 3e-6);
+  verify_group_norm(v);
+  for (const char* op : {"p1.d", "down.d", "up.d", "gnsilu.d"}) v.leave_out(op, "no gradients of convolutions here");
+  for (const char* op : {"avg.", "max."}) v.leave_out(op, "no pooling here");
+}
+
+}  // namespace ditrain::verify

@@ -1,0 +1,75 @@
+#include "ditrain/bench/conv.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Json = nlohmann::json;
+
+namespace {
+ConvShape tiny() { return {"tiny", "3x3", 2, 8, 5, 16, ops::Conv2d::same(3)}; }
+}  // namespace
+
+TEST_CASE("conv: a row has kernel, channels and share, in both precisions") {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Harness harness(2, Effort::quick());
+    harness.add(measure_conv(harness, tiny(), type, nullptr));
+    const Json row = Json::parse(to_json(harness.report())).at("rows").at(0);
+    CHECK(row.at("name") == "tiny 3x3");
+    CHECK(row.at("dtype") == dtype_name(type));
+    CHECK(row.at("kernel") == "3x3");
+    CHECK(row.at("channels") == 5);
+    CHECK(row.at("outputs") == 16);
+    CHECK(row.at("share").get<double>() > 0);
+    CHECK_FALSE(row.contains("peers"));
+  }
+  CHECK(tiny().flop() == 2.0 * 2 * 8 * 8 * 16 * 9 * 5);
+}
+
+TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
+  Harness harness(1, Effort::quick());
+  std::unique_ptr<kernels::Peer> peer;
+  try {
+    peer = kernels::load_peer("onednn", 1);
+  } catch (const Error& error) {
+    WARN("skipped: " << error.what());
+    return;
+  }
+  for (const int64_t stride : {1, 2}) {
+    ConvShape shape = tiny();
+    shape.conv.stride_h = shape.conv.stride_w = stride;
+    const Row row = measure_conv(harness, shape, DType::kF32, peer.get());
+    REQUIRE(row.peers.size() == 1);
+    CHECK(row.peers[0].first == "onednn");
+    CHECK(row.peers[0].second > 0);
+  }
+  CHECK_FALSE(kernels::load_peer("onednn", 1)->convolution({.height = 4, .width = 4, .channels = 1, .outputs = 1}) ==
+              nullptr);
+}
+
+TEST_CASE("conv: the list has every shape once, those of both networks") {
+  std::set<std::string> names, networks;
+  int64_t wide = 0;
+  for (const ConvShape& s : conv_shapes()) {
+    CHECK(names.insert(s.name()).second);
+    networks.insert(s.network);
+    wide += s.conv.kernel_h == 3 && s.conv.kernel_w == 3 && s.channels >= 128 && s.outputs >= 128 ? 1 : 0;
+    CHECK(s.y()[1] > 0);
+  }
+  CHECK(networks == std::set<std::string>{"VAE", "Inception"});
+  CHECK(wide >= 15);
+}
+
+TEST_CASE("vae: encoding and decoding are rows with images a second and memory") {
+  Harness harness(2, Effort::quick());
+  bench_vae(harness, {.side = 16});
+  const Json rows = Json::parse(to_json(harness.report())).at("rows");
+  REQUIRE(rows.size() == 2);
+  CHECK(rows.at(0).at("name") == "VAE encode 16x16");
+  CHECK(rows.at(1).at("name") == "VAE decode 16x16");
+  for (const Json& row : rows)
+    for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes"})
+      CHECK(row.at(key).get<double>() > 0);
+}

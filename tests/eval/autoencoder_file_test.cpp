@@ -1,0 +1,142 @@
+// Autoencoders under all names that files have for their weights, and files that are none.
+#include "ditrain/eval/autoencoder_file.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "support/fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::eval;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kFolder = std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/";
+
+constexpr AutoencoderOptions kEight{.groups = 8};
+
+/// The tensors of a file, to be written again with changes.
+struct Copy {
+  io::SafetensorsFile file;
+  std::vector<io::TensorToWrite> tensors;
+  explicit Copy(const std::string& path) : file(path) {
+    for (const io::TensorView& t : file.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
+  }
+  io::TensorToWrite& operator[](const std::string& name) {
+    return *std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
+  }
+};
+
+struct Folder {
+  TemporaryFolder folder;
+  std::string path(const std::string& name) const { return (fs::path(folder.path()) / name).string(); }
+  std::string save(const Copy& copy, const std::string& name = "vae.safetensors") const {
+    io::write_safetensors(path(name), copy.tensors);
+    return path(name);
+  }
+  void text(const std::string& name, const std::string& content) const { std::ofstream(path(name)) << content; }
+};
+
+std::string problem(const std::string& path, const AutoencoderOptions& options = kEight) {
+  try {
+    AutoencoderFile(path, options).scale_factor();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::vector<double> moments_of(nn::Autoencoder vae, const test::Fixture& want, bool decoded) {
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  const Tensor image = from_values({1, 3, 16, 24}, want.f32("image")), moments({1, 8, 8, 12});
+  vae.encode(ctx, image, moments);
+  if (decoded) vae.decode(ctx, nn::Posterior(moments).mean, image);
+  const std::vector<float> values = to_vector(decoded ? image : moments);
+  return {values.begin(), values.end()};
+}
+
+double largest_difference(const std::vector<double>& got, const std::vector<double>& want) {
+  double worst = got.size() == want.size() ? 0 : HUGE_VAL, scale = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    worst = std::max(worst, std::abs(got[i] - want[i])), scale = std::max(scale, std::abs(want[i]));
+  return worst / scale;
+}
+
+}  // namespace
+
+TEST_CASE("autoencoders under all four namings give the moments and pictures of the reference") {
+  const test::Fixture want(kFolder + "vae_names_check.safetensors");
+  for (const char* name : {"new", "old", "ldm", "sd"}) {
+    CAPTURE(name);
+    const AutoencoderFile file(kFolder + "vae_names_" + name + ".safetensors", kEight);
+    CHECK(file.config().channels == std::vector<int64_t>{8, 16});
+    CHECK(file.config().layers == 1);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, false), want.f64("moments.f64")) < 6e-6);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, true), want.f64("decoded.f64")) < 3e-5);
+    CHECK(largest_difference(moments_of(file.load(DType::kBF16), want, false), want.f64("moments.f64")) < 0.05);
+  }
+}
+
+TEST_CASE("a folder of diffusers tells groups and scale") {
+  const Folder folder;
+  fs::create_directory(folder.path("vae"));
+  fs::copy(kFolder + "vae_names_new.safetensors", folder.path("vae/diffusion_pytorch_model.safetensors"));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5, "latent_channels": 4})");
+  for (const std::string& path : {folder.path(""), folder.path("vae")}) {
+    const AutoencoderFile file(path);
+    CHECK(file.config().groups == 8);
+    CHECK(file.scale_factor() == 0.5);
+    CHECK(AutoencoderFile(path, {.scale_factor = 2}).scale_factor() == 2);
+  }
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": "x"})");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("scaling_factor") && Catch::Contains("\"x\""));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "latent_channels": 16})");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("latent_channels") && Catch::Contains("got 16, expected 4"));
+  folder.text("vae/config.json", R"({"norm_num_groups": )");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("config.json") && Catch::Contains("not JSON"));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8})");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("scale factor") && Catch::Contains("scaling_factor"));
+}
+
+TEST_CASE("files that are no autoencoder, or a damaged one, are refused with what they are") {
+  const Folder folder;
+  const std::string good = kFolder + "vae_names_new.safetensors";
+  CHECK_THAT(problem(std::string(DITRAIN_GOLDEN_DIR) + "/dit_tiny.safetensors"),
+             Catch::Contains("weights of a DiT, not of an autoencoder"));
+  CHECK_THAT(problem(good, {}), Catch::Contains("groups") && Catch::Contains("multiple of 32"));
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("no autoencoder in this folder"));
+  CHECK_FALSE(problem(folder.path("nothing.safetensors")).empty());
+  {
+    Copy classifier(good);
+    classifier.tensors.resize(2);
+    classifier.tensors[0].name = "layer1.0.conv1.weight", classifier.tensors[1].name = "fc.bias";
+    CHECK_THAT(problem(folder.save(classifier)), Catch::Contains("not the weights of an autoencoder"));
+  }
+  {
+    Copy missing(good);
+    std::erase_if(missing.tensors, [](const auto& t) { return t.name == "decoder.up_blocks.1.resnets.0.conv2.bias"; });
+    CHECK_THAT(problem(folder.save(missing)), Catch::Contains("decoder.up_blocks.1.resnets.0.conv2.bias"));
+  }
+  {
+    Copy shape(good);
+    shape["decoder.conv_out.weight"].shape = {8, 3, 3, 3};
+    CHECK_THAT(problem(folder.save(shape)),
+               Catch::Contains("decoder.conv_out.weight") && Catch::Contains("got [8, 3, 3, 3]"));
+  }
+  {
+    Copy more(good);
+    more.tensors.push_back(more.tensors.front()), more.tensors.back().name = "decoder.up_blocks.0.attentions.0.x";
+    CHECK_THAT(problem(folder.save(more)), Catch::Contains("does not have"));
+  }
+  {
+    Copy type(good);
+    type["quant_conv.bias"].dtype = "I32";
+    CHECK_THAT(problem(folder.save(type)), Catch::Contains("quant_conv.bias") && Catch::Contains("got I32"));
+  }
+}

@@ -1,0 +1,165 @@
+// Shards of latents: what is in them, and that work that was cut off goes on where it was.
+#include "ditrain/eval/latent_shards.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/eval/autoencoder_file.hpp"
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "io/file_size_limit.hpp"
+
+using namespace ditrain;
+using namespace ditrain::eval;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kImages = 7, kSide = 16;
+
+/// A folder with images of two classes, an autoencoder, a team and what encodes with them.
+struct Bench {
+  TemporaryFolder folder;
+  parallel::Team team;
+  ops::Context ctx;
+  nn::Autoencoder vae;
+  std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
+  std::unique_ptr<dataset::Dataset> data;
+  dataset::Config config;
+
+  explicit Bench(int workers = 2)
+      : team({.num_workers = workers}),
+        ctx(team),
+        vae(AutoencoderFile(std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_new.safetensors", {.groups = 8})
+                .load(DType::kF32)) {
+    for (int64_t i = 0; i < kImages; ++i) {
+      const std::string name = folder / (i < 3 ? "images/a" : "images/b");
+      fs::create_directories(name);
+      io::ImageU8 image{kSide, kSide, 3, std::vector<uint8_t>(size_t(3 * kSide * kSide))};
+      for (size_t j = 0; j < image.pixels.size(); ++j) image.pixels[j] = uint8_t((j * size_t(7 * i + 3)) % 251);
+      io::write_png(name + "/" + std::to_string(i) + ".png", image);
+    }
+    config.kind = dataset::find_kind("folder"), config.path = folder / "images";
+    data = dataset::open_dataset(config, {3, kSide, kSide}, 0, 0);
+  }
+  LatentShards request(const std::string& name) const {
+    return {.out = folder / name, .samples = 3, .scale_factor = 0.25, .vae = "cafe"};
+  }
+  int64_t encode(const LatentShards& shards) {
+    int64_t encoded = 0;
+    write_latent_shards(ctx, vae, *data, shards, *comm, [&](const EncodingProgress& p) { encoded = p.encoded; });
+    return encoded;
+  }
+};
+
+std::map<std::string, std::string> content(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    if (entry.path().filename() != ".lock")
+      files[entry.path().filename().string()] = {std::istreambuf_iterator<char>(in), {}};
+  }
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics; the data set reads them") {
+  Bench bench;
+  LatentShards request = bench.request("out");
+  request.flip = true, request.draws = false;
+  CHECK(bench.encode(request) == kImages);
+  CHECK(content(request.out).size() == 4);  // three shards, stats.json
+  const nlohmann::json stats = nlohmann::json::parse(content(request.out).at("stats.json"));
+  dataset::Config config;
+  config.kind = dataset::find_kind("latents"), config.path = request.out;
+  const auto latents = dataset::open_dataset(config, {4, kSide / 2, kSide / 2}, 0, 0);
+  REQUIRE(latents->size() == kImages);
+  REQUIRE(latents->num_classes() == 2);
+  const Tensor image({1, 3, kSide, kSide}), moments({1, 8, kSide / 2, kSide / 2});
+  std::vector<float> got(size_t(4 * kSide * kSide / 4));
+  std::vector<double> sum(4);
+  for (int64_t i = 0; i < kImages; ++i)
+    for (const bool flip : {false, true}) {
+      int64_t label = -1, want = -1;
+      latents->load(i, flip, got.data(), &label);
+      bench.data->load(i, flip, Pin<float>(image), &want);
+      bench.vae.encode(bench.ctx, image, moments);
+      CHECK(got == to_vector(nn::Posterior(moments).mean));
+      CHECK(label == want);
+      for (size_t j = 0; j < got.size() && !flip; ++j) sum[j / (got.size() / 4)] += double(got[j]);
+    }
+  for (size_t c = 0; c < 4; ++c)
+    CHECK(stats.at("mean").at(c).get<double>() == Approx(sum[c] / double(kImages * kSide * kSide / 4)));
+  CHECK(stats.at("samples") == kImages);
+  const io::SafetensorsFile shard(request.out + "/latents_00002.safetensors");
+  CHECK(shard.metadata().at("scale_factor") == "0.25");
+  CHECK(shard.metadata().at("vae") == "cafe");
+  CHECK(shard.tensor("latents").shape == std::vector<int64_t>{1, 4, kSide / 2, kSide / 2});
+}
+
+TEST_CASE("latent shards: what is drawn depends on seed and sample alone") {
+  Bench one(1), three(3);
+  LatentShards request = one.request("out");
+  one.encode(request);
+  LatentShards other = three.request("out");
+  three.encode(other);
+  auto a = content(request.out), b = content(other.out);
+  CHECK(a.at("stats.json") == b.at("stats.json"));
+  const auto values = [](const std::string& folder) {
+    return io::to_f32(io::SafetensorsFile(folder + "/latents_00001.safetensors").tensor("latents"));
+  };
+  CHECK(values(request.out) == values(other.out));
+  other.out = three.folder / "seed", other.seed = 1;
+  three.encode(other);
+  CHECK(values(request.out) != values(other.out));
+}
+
+TEST_CASE("latent shards: work that was cut off goes on with what is missing, to the same bytes") {
+  Bench bench;
+  const LatentShards request = bench.request("out");
+  bench.encode(request);
+  const auto whole = content(request.out);
+  fs::remove(request.out + "/latents_00001.safetensors");
+  fs::remove(request.out + "/stats.json");
+  std::ofstream(request.out + "/.latents_00001.safetensors.partial") << "half";
+  CHECK(bench.encode(request) == 3);
+  CHECK(content(request.out) == whole);
+  CHECK(bench.encode(request) == 0);
+}
+
+TEST_CASE("latent shards: other work in the same folder is refused") {
+  Bench bench;
+  LatentShards request = bench.request("out");
+  bench.encode(request);
+  const auto whole = content(request.out);
+  request.seed = 5;
+  CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("made in another way: posterior"));
+  request = bench.request("out"), request.scale_factor = 1;
+  CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("scale_factor; got 0.25, expected 1"));
+  CHECK(content(request.out) == whole);
+  std::ofstream(request.out + "/latents_00002.safetensors") << "no shard";
+  CHECK_THROWS_AS(bench.encode(bench.request("out")), InputError);
+}
+
+TEST_CASE("latent shards: a disk that is full in the middle of one leaves no part of it") {
+  Bench bench;
+  const LatentShards request = bench.request("out");
+  {
+    const FileSizeLimit full(2000);  // a shard of three has 3,072 bytes of latents
+    CHECK_THROWS_AS(bench.encode(request), RunError);
+  }
+  CHECK(content(request.out).empty());
+  CHECK(bench.encode(request) == kImages);
+}
+
+TEST_CASE("latent shards: sizes that do not fit the autoencoder are refused") {
+  Bench bench;
+  bench.data = dataset::open_dataset(bench.config, {3, 15, 16}, 0, 0);
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("multiples of 2"));
+}

@@ -1,0 +1,262 @@
+// Convolutions as products of windows (kernels::Window): every instruction set against plain loops in f64, cuts, gangs,
+// epilogues, moments, and the attention over parts of the queries that goes with them.
+#include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/gemm.hpp"
+#include "gang.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+struct Problem {
+  int64_t images, height, width, channels, outputs;
+  int64_t kernel_h = 3, kernel_w = 3, stride_h = 1, stride_w = 1;
+  int64_t top = 1, left = 1, bottom = 1, right = 1;
+  bool doubled = false;
+  int64_t gap = 0;  // between pixels
+  int64_t out_h() const { return ((doubled ? 2 * height : height) + top + bottom - kernel_h) / stride_h + 1; }
+  int64_t out_w() const { return ((doubled ? 2 * width : width) + left + right - kernel_w) / stride_w + 1; }
+  int64_t rows() const { return images * out_h() * out_w(); }
+  int64_t steps() const { return kernel_h * kernel_w * channels; }
+};
+
+// Odd sizes, few channels, kernels larger than the image, strides, one-sided padding, doubling, gaps between pixels,
+// more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps). The last ones have channels of whole
+// vectors, one with a chunk that ends within a tap.
+const std::vector<Problem> kProblems = {
+    {2, 5, 7, 3, 5},
+    {1, 1, 1, 16, 33},
+    {1, 4, 9, 32, 40},
+    {2, 9, 6, 17, 31, 9, 9, 1, 1, 4, 4, 4, 4},
+    {1, 6, 5, 130, 20},
+    {1, 8, 10, 16, 16, 3, 3, 2, 2, 0, 0, 1, 1},
+    {2, 11, 13, 3, 32, 3, 3, 2, 2, 0, 0, 0, 0},
+    {1, 7, 7, 24, 8, 1, 7, 1, 1, 0, 3, 0, 3},
+    {1, 7, 7, 24, 8, 7, 1, 1, 1, 3, 0, 3, 0},
+    {2, 3, 5, 12, 7, 3, 3, 1, 1, 1, 1, 1, 1, true},
+    {1, 3, 3, 33, 9, 5, 2, 3, 1, 2, 5, 0, 1, true, 3},
+    {1, 9, 9, 8, 20, 1, 1, 2, 2, 0, 0, 0, 0, false, 8},
+    {1, 3, 5, 64, 20, 3, 3, 1, 1, 1, 1, 1, 1, true},
+    {1, 6, 5, 160, 20},
+    {2, 9, 7, 32, 9, 3, 5, 2, 1, 0, 2, 2, 1, false, 5},
+};
+
+std::string text(const Problem& p, const ProductKernels& table) {
+  return std::string(table.name) + " " + std::to_string(p.images) + " x " + std::to_string(p.height) + " x " +
+         std::to_string(p.width) + " x " + std::to_string(p.channels) + " -> " + std::to_string(p.outputs) +
+         ", kernel " + std::to_string(p.kernel_h) + " x " + std::to_string(p.kernel_w) + ", doubled " +
+         std::to_string(p.doubled);
+}
+
+/// Values of a type as the kernels read them; `f32` are the same in f64's place.
+struct Values {
+  Values(int64_t n, DType type, uint64_t salt) : type(type), f32(random_values(n, salt)) {
+    for (float& x : f32)
+      if (type == DType::kBF16) half.push_back(to_bf16(x)), x = to_f32(half.back());
+  }
+  const void* data() const { return type == DType::kBF16 ? static_cast<const void*>(half.data()) : f32.data(); }
+  DType type;
+  std::vector<float> f32;
+  std::vector<BFloat16> half;
+};
+
+struct Data {
+  Problem p;
+  Values x, w, residual;
+  std::vector<float> bias;
+  Guarded y;
+  std::vector<float> moments;
+  GemmArgs args;
+
+  Data(const Problem& problem, DType x_type, DType w_type, EpilogueKind kind = EpilogueKind::kNone)
+      : p(problem),
+        x(p.images * p.height * p.width * (p.channels + p.gap), x_type, 1),
+        w(p.steps() * p.outputs, w_type, 2),
+        residual(p.rows() * p.outputs, DType::kF32, 3),
+        bias(random_values(p.outputs, 4)),
+        y(p.rows() * p.outputs) {
+    args = {.m = p.rows(),
+            .n = p.outputs,
+            .k = p.steps(),
+            .a = x.data(),
+            .b = w.data(),
+            .ldb = p.outputs,
+            .c = y.data(),
+            .ldc = p.outputs,
+            .bias = bias.data(),
+            .a_type = x_type,
+            .b_type = w_type,
+            .arithmetic = x_type == DType::kBF16 || w_type == DType::kBF16 ? DType::kBF16 : DType::kF32};
+    args.window_a = {p.channels, p.height, p.width, p.channels + p.gap, p.doubled, p.kernel_h, p.kernel_w, p.stride_h,
+                     p.stride_w, p.top,    p.left,  p.out_h(),          p.out_w()};
+    args.epilogue.kind = kind;
+    if (kind == EpilogueKind::kResidual) args.epilogue.in = residual.data(), args.epilogue.in_stride = p.outputs;
+  }
+  void ask_for_moments(int64_t unit) {
+    moments.assign(size_t((p.rows() + unit - 1) / unit * 3 * p.outputs), std::numeric_limits<float>::quiet_NaN());
+    args.moments = {.sums = moments.data(), .rows = unit, .stride = p.outputs};
+  }
+  std::vector<float> run(const ProductKernels& table) {
+    const Scratch scratch(table.scratch_bytes(args, {}));
+    table.gemm(args, scratch.get(), {});
+    CHECK(scratch.zone_untouched());
+    CHECK(y.zones_untouched());
+    return y.values();
+  }
+};
+
+double finished(double t, EpilogueKind kind, double residual) {
+  if (kind == EpilogueKind::kResidual) return t + residual;
+  if (kind == EpilogueKind::kRelu) return std::max(t, 0.0);
+  return kind == EpilogueKind::kSilu ? t / (1 + std::exp(-t)) : t;
+}
+
+/// A convolution as textbooks write it.
+std::vector<float> plain_convolution(const Data& d) {
+  const Problem& p = d.p;
+  const int64_t scale = p.doubled ? 2 : 1;
+  std::vector<float> y;
+  for (int64_t b = 0; b < p.images; ++b)
+    for (int64_t oy = 0; oy < p.out_h(); ++oy)
+      for (int64_t ox = 0; ox < p.out_w(); ++ox)
+        for (int64_t n = 0; n < p.outputs; ++n) {
+          double sum = double(d.bias[size_t(n)]);
+          for (int64_t i = 0; i < p.kernel_h; ++i)
+            for (int64_t j = 0; j < p.kernel_w; ++j) {
+              const int64_t iy = oy * p.stride_h - p.top + i, ix = ox * p.stride_w - p.left + j;
+              if (iy < 0 || ix < 0 || iy >= scale * p.height || ix >= scale * p.width) continue;
+              const int64_t pixel = (b * p.height + iy / scale) * p.width + ix / scale;
+              for (int64_t c = 0; c < p.channels; ++c) {
+                double x = double(d.x.f32[size_t(pixel * (p.channels + p.gap) + c)]);
+                double w = double(d.w.f32[size_t(((i * p.kernel_w + j) * p.channels + c) * p.outputs + n)]);
+                if (d.args.arithmetic == DType::kBF16)
+                  x = double(to_f32(to_bf16(float(x)))), w = double(to_f32(to_bf16(float(w))));
+                sum += x * w;
+              }
+            }
+          y.push_back(float(finished(sum, d.args.epilogue.kind, double(d.residual.f32[y.size()]))));
+        }
+  return y;
+}
+
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+}  // namespace
+
+TEST_CASE("conv: every instruction set equals plain loops, for odd shapes in both types") {
+  for (const DType x_type : kTypes)
+    for (const DType w_type : kTypes) {
+      const bool bf16 = x_type == DType::kBF16 || w_type == DType::kBF16;
+      for (const ProductKernels* table : usable_products(bf16 ? DType::kBF16 : DType::kF32))
+        for (const Problem& p : kProblems) {
+          INFO(text(p, *table) << ", " << dtype_name(x_type) << " by " << dtype_name(w_type));
+          Data d(p, x_type, w_type);
+          CHECK(difference(d.run(*table), plain_convolution(d), tolerance(p.steps() + 1)) == "");
+        }
+    }
+}
+
+TEST_CASE("conv: the reference equals plain loops") {
+  for (const Problem& p : kProblems) {
+    Data d(p, DType::kF32, DType::kF32, EpilogueKind::kResidual);
+    ref::gemm(d.args);
+    CHECK(difference(d.y.values(), plain_convolution(d), 1e-6) == "");
+  }
+}
+
+TEST_CASE("conv: residual, ReLU and SiLU are done to finished sums") {
+  for (const EpilogueKind kind : {EpilogueKind::kResidual, EpilogueKind::kRelu, EpilogueKind::kSilu})
+    for (const ProductKernels* table : usable_products(DType::kF32))
+      for (const size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
+        INFO(text(kProblems[i], *table) << " epilogue " << int(kind));
+        Data d(kProblems[i], DType::kF32, DType::kF32, kind);
+        CHECK(difference(d.run(*table), plain_convolution(d), tolerance(kProblems[i].steps() + 1)) == "");
+      }
+}
+
+TEST_CASE("conv: a result in bf16 is the f32 one, rounded once") {
+  for (const ProductKernels* table : usable_products(DType::kF32))
+    for (const size_t i : {size_t{2}, size_t{3}}) {
+      INFO(text(kProblems[i], *table));
+      Data d(kProblems[i], DType::kF32, DType::kF32, EpilogueKind::kSilu);
+      std::vector<float> want = d.run(*table);
+      std::vector<BFloat16> y(want.size());
+      d.args.c = y.data(), d.args.c_type = DType::kBF16;
+      const Scratch scratch(table->scratch_bytes(d.args, {}));
+      table->gemm(d.args, scratch.get(), {});
+      std::vector<float> got;
+      for (const BFloat16 v : y) got.push_back(to_f32(v));
+      for (float& v : want) v = to_f32(to_bf16(v));
+      CHECK(same_bits(got, want));
+    }
+}
+
+TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang; so are the moments") {
+  const Problem p{2, 19, 16, 130, 70};  // 608 rows, 1,170 steps
+  constexpr int64_t kUnit = 32;
+  const GemmBlocking before = gemm_blocking();
+  set_gemm_blocking({40, 96});
+  for (const DType type : kTypes)
+    for (const ProductKernels* table : usable_products(type)) {
+      INFO(table->name);
+      Data gang(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
+      Data one(p, type, type, EpilogueKind::kResidual);
+      one.ask_for_moments(kUnit), gang.ask_for_moments(kUnit), parts.ask_for_moments(kUnit);
+      one.run(*table);
+      for (int64_t i = 0, rows = kUnit; i < p.rows(); i += rows, rows *= 2)
+        for (int64_t j = 0, cols = 3; j < p.outputs; j += cols, cols = cols * 2 - 1) {
+          const GemmArgs part = block_of(parts.args, i, std::min(rows, p.rows() - i), j, std::min(cols, p.outputs - j));
+          const Scratch scratch(table->scratch_bytes(part, {}));
+          table->gemm(part, scratch.get(), {});
+        }
+      CHECK(same_bits(parts.y.values(), one.y.values()));
+      CHECK(same_bits(parts.moments, one.moments));
+      run_as_gang(*table, gang.args, {224, 0, 384});
+      CHECK(same_bits(gang.y.values(), one.y.values()));
+      CHECK(same_bits(gang.moments, one.moments));
+    }
+  set_gemm_blocking(before);
+}
+
+TEST_CASE("conv: moments are those of the finished columns") {
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
+    INFO(table->name);
+    Data d({1, 9, 11, 20, 37}, DType::kF32, DType::kF32, EpilogueKind::kRelu);
+    d.ask_for_moments(32);
+    const std::vector<float> y = d.run(*table);
+    for (int64_t unit = 0; unit * 32 < d.p.rows(); ++unit)
+      for (int64_t j = 0; j < d.p.outputs; ++j) {
+        const float* got = d.moments.data() + unit * 3 * d.p.outputs + j;
+        double sum = 0, squares = 0;
+        const auto at = [&](int64_t i) { return double(y[size_t(i * d.p.outputs + j)]); };
+        for (int64_t i = unit * 32; i < std::min(d.p.rows(), (unit + 1) * 32); ++i) {
+          sum += at(i) - at(unit * 32);
+          squares += (at(i) - at(unit * 32)) * (at(i) - at(unit * 32));
+        }
+        REQUIRE(got[0] == float(at(unit * 32)));
+        REQUIRE(std::abs(double(got[d.p.outputs]) - sum) <= 1e-5 * (1 + std::abs(sum)));
+        REQUIRE(std::abs(double(got[2 * d.p.outputs]) - squares) <= 1e-5 * (1 + squares));
+      }
+  }
+}
+
+TEST_CASE("attention over parts of the queries gives the bits of one call") {
+  constexpr int64_t kTokens = 300, kDim = 40;
+  const std::vector<float> qkv = random_values(kTokens * 3 * kDim, 5);
+  for (const AttentionKernels* table : usable_attention()) {
+    INFO(table->name);
+    AttentionHead head{kTokens,  kDim, qkv.data(), qkv.data() + kDim, qkv.data() + 2 * kDim,
+                       3 * kDim, kDim, 0.2f,       DType::kF32};
+    std::vector<float> out(size_t(kTokens * kDim)), lse(kTokens), out2(out.size()), lse2(lse.size());
+    const Scratch scratch(table->scratch_bytes(kTokens, kDim));
+    table->forward(head, out.data(), lse.data(), scratch.get());
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 64}, {64, 256}, {256, 300}}) {
+      head.first_query = begin, head.end_query = end;
+      table->forward(head, out2.data(), lse2.data(), scratch.get());
+    }
+    CHECK(same_bits(out, out2));
+    CHECK(same_bits(lse, lse2));
+  }
+}

@@ -1,0 +1,144 @@
+// The autoencoder: its plan, bits on any team, bf16 beside f32, sizes that do not fit. Its numbers are compared with
+// those of the reference in tests/verify and tests/eval.
+#include "ditrain/nn/autoencoder.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "../../src/nn/autoencoder_plan.hpp"
+#include "ditrain/base/error.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::nn;
+using namespace ditrain::test;
+
+namespace {
+
+AutoencoderConfig small_config() { return {.channels = {16, 32}, .layers = 1, .groups = 8}; }
+
+// Scales near 1, other weights with the deviation that keeps activations about as large as they are.
+std::vector<float> some_weights(const std::string& name, const Shape& shape) {
+  const bool bias = name.ends_with("bias"), norm = !bias && shape.size() == 1;
+  const double fan_in = double(num_elements(shape)) / double(shape[0]);
+  std::vector<float> w = to_vector(
+      random_tensor(shape, std::hash<std::string>{}(name) % 1000, bias || norm ? 0.1f : float(1 / std::sqrt(fan_in))));
+  for (float& x : w) x += norm ? 1.0f : 0.0f;
+  return w;
+}
+
+struct Results {
+  std::vector<float> moments, images;
+};
+Results run(int workers, DType type, const AutoencoderConfig& config, const Shape& image) {
+  parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
+  ops::Context ctx(team);
+  Autoencoder vae(config, type, some_weights);
+  const int64_t z = config.latent_channels, f = config.shrink();
+  const Tensor moments({image[0], 2 * z, image[2] / f, image[3] / f}), decoded(image);
+  vae.encode(ctx, random_tensor(image, 1, 0.5f), moments);
+  vae.decode(ctx, random_tensor({image[0], z, image[2] / f, image[3] / f}, 2), decoded);
+  return {to_vector(moments), to_vector(decoded)};
+}
+
+double relative_l2(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, scale = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    error += std::pow(double(got[i]) - double(want[i]), 2), scale += std::pow(double(want[i]), 2);
+  return std::sqrt(error / scale);
+}
+
+void check_plan(const AutoencoderPlan& plan) {
+  int64_t live = 0;
+  for (size_t i = 0; i < plan.values.size(); ++i) {
+    const PlannedValue& a = plan.values[i];
+    REQUIRE(a.offset + a.size() <= plan.elements);
+    for (size_t j = i + 1; j < plan.values.size(); ++j) {
+      const PlannedValue& b = plan.values[j];
+      const bool apart = a.last < b.first || b.last < a.first;
+      const bool beside = a.offset + a.size() <= b.offset || b.offset + b.size() <= a.offset;
+      REQUIRE((apart || beside));
+    }
+  }
+  for (int step = 0; step < int(plan.steps.size()); ++step) {
+    int64_t now = 0;
+    for (const PlannedValue& v : plan.values) now += v.first <= step && step <= v.last ? v.size() : 0;
+    live = std::max(live, now);
+  }
+  CHECK(double(plan.elements) <= 1.05 * double(live));  // little is lost between values
+}
+
+}  // namespace
+
+TEST_CASE("autoencoder: results that are needed at the same time lie apart, and little memory is lost") {
+  const AutoencoderConfig full, small = small_config();
+  for (const auto& [h, w] : {std::pair<int64_t, int64_t>{256, 256}, {192, 256}, {64, 64}}) {
+    check_plan(plan_encoder(full, h, w));
+    check_plan(plan_decoder(full, h / 8, w / 8));
+  }
+  check_plan(plan_encoder(small, 24, 40));
+  check_plan(plan_decoder(small, 12, 20));
+}
+
+TEST_CASE("autoencoder: multiply-adds and memory of the full model are those of its layers") {
+  const AutoencoderConfig full;
+  CHECK(2 * plan_encoder(full, 256, 256).macs == Approx(272e9).epsilon(0.01));
+  // Two values of 256 channels and one of 128 at 256 x 256.
+  CHECK(plan_decoder(full, 32, 32).elements * 4 < 170'000'000);
+  CHECK(plan_encoder(full, 256, 256).elements * 4 < 102'000'000);
+}
+
+TEST_CASE("autoencoder: the same bits on any team") {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const Results one = run(1, type, small_config(), {2, 3, 20, 36});
+    for (const int workers : {2, 3, 4}) {
+      const Results many = run(workers, type, small_config(), {2, 3, 20, 36});
+      CHECK(many.moments == one.moments);
+      CHECK(many.images == one.images);
+    }
+  }
+}
+
+TEST_CASE("autoencoder: images of a batch do not touch each other") {
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  Autoencoder vae(small_config(), DType::kF32, some_weights);
+  const Tensor images = random_tensor({3, 3, 8, 12}, 1), all({3, 8, 4, 6}), last({1, 8, 4, 6});
+  vae.encode(ctx, images, all);
+  vae.encode(ctx, images.rows(2, 3), last);
+  CHECK(to_vector(all.rows(2, 3)) == to_vector(last));
+}
+
+TEST_CASE("autoencoder: bf16 stays near f32") {
+  const Results f32 = run(2, DType::kF32, small_config(), {1, 3, 32, 32});
+  const Results bf16 = run(2, DType::kBF16, small_config(), {1, 3, 32, 32});
+  CHECK(relative_l2(bf16.moments, f32.moments) < 0.03);
+  CHECK(relative_l2(bf16.images, f32.images) < 0.03);
+  CHECK(bf16.moments != f32.moments);
+}
+
+TEST_CASE("autoencoder: sizes that do not fit are refused") {
+  parallel::Team team(parallel::Team::Config{});
+  ops::Context ctx(team);
+  Autoencoder vae(small_config(), DType::kF32, some_weights);
+  CHECK_THROWS_WITH(vae.encode(ctx, Tensor({1, 3, 9, 8}), Tensor({1, 8, 4, 4})), Catch::Contains("multiples of 2"));
+  CHECK_THROWS_AS(vae.encode(ctx, Tensor({1, 4, 8, 8}), Tensor({1, 8, 4, 4})), ShapeError);
+  CHECK_THROWS_AS(vae.encode(ctx, Tensor({1, 3, 8, 8}), Tensor({1, 8, 4, 5})), ShapeError);
+  CHECK_THROWS_AS(vae.decode(ctx, Tensor({1, 3, 4, 4}), Tensor({1, 3, 8, 8})), ShapeError);
+  for (const AutoencoderConfig& bad :
+       {AutoencoderConfig{.channels = {}}, AutoencoderConfig{.channels = {12}, .groups = 8},
+        AutoencoderConfig{.channels = {1024}}, AutoencoderConfig{.layers = 0}})
+    CHECK_THROWS_AS(check_autoencoder_config(bad), InputError);
+}
+
+TEST_CASE("autoencoder: names of weights in older files and in the original code") {
+  const std::string up = "decoder.up_blocks.0.upsamplers.0.conv.weight",
+                    key = "encoder.mid_block.attentions.0.to_k.bias";
+  CHECK(original_autoencoder_name(up, 4) == "decoder.up.3.upsample.conv.weight");
+  CHECK(original_autoencoder_name(key, 4) == "encoder.mid.attn_1.k.bias");
+  CHECK(original_autoencoder_name("decoder.mid_block.resnets.1.norm2.bias", 4) == "decoder.mid.block_2.norm2.bias");
+  CHECK(original_autoencoder_name("encoder.down_blocks.1.resnets.0.conv_shortcut.bias", 4) ==
+        "encoder.down.1.block.0.nin_shortcut.bias");
+  CHECK(older_autoencoder_name(key) == "encoder.mid_block.attentions.0.key.bias");
+  CHECK(autoencoder_weights({}).size() == 248);
+}

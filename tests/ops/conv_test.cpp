@@ -1,0 +1,132 @@
+// Convolutions and group normalisation on a team: the fixture of the reference implementations, bits on any team, and
+// shapes that do not fit.
+#include "ditrain/ops/conv.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/ops/attention.hpp"
+#include "ditrain/ops/group_norm.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+namespace {
+
+// The bits on teams of 1, 2, 3 and 8 workers, which must be equal.
+std::vector<float> on_all_teams(const std::function<Tensor(ops::Context&)>& compute) {
+  std::vector<float> first;
+  for (const int workers : {1, 2, 3, 8}) {
+    parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
+    ops::Context ctx(team);
+    const Tensor result = compute(ctx), f32(result.shape());
+    copy(result, f32);
+    if (first.empty()) first = to_vector(f32);
+    REQUIRE(to_vector(f32) == first);
+  }
+  return first;
+}
+
+Tensor as_bf16(const Tensor& x) {
+  const Tensor y(x.shape(), DType::kBF16);
+  copy(x, y);
+  return y;
+}
+
+constexpr ops::GroupNorm kEightGroups{.groups = 8, .silu = true};
+
+struct OneWorker {
+  parallel::Team team{parallel::Team::Config{}};
+  ops::Context ctx{team};
+};
+
+}  // namespace
+
+TEST_CASE("a convolution, its moments and the norm after it have the same bits on any team") {
+  const ops::Conv2d three = ops::Conv2d::same(3);
+  for (const auto& [B, H, W] : {std::array<int64_t, 3>{1, 24, 40}, {2, 9, 7}, {3, 8, 16}}) {
+    for (const bool half : {false, true}) {
+      CAPTURE(B, H, W, half);
+      const auto typed = [&, half = half](const Tensor& t) { return half ? as_bf16(t) : t; };
+      const Tensor x = typed(random_tensor({B, H, W, 36}, 1)), w = typed(random_tensor({3, 3, 36, 64}, 2));
+      const Tensor bias = random_tensor({64}, 3), weight = random_tensor({64}, 4), shift = random_tensor({64}, 5);
+      const Shape shape{B, H, W, 64};
+      const Tensor residual = typed(random_tensor(shape, 6));
+      const auto made = on_all_teams([&](ops::Context& ctx) {
+        const Tensor y(shape, x.dtype()), moments(ops::moments_shape(shape));
+        ops::conv2d(ctx, x, w, bias, three, y,
+                    {.kind = ops::ConvOutput::Kind::kResidual, .residual = residual, .moments = moments});
+        ops::group_norm(ctx, y, moments, weight, shift, kEightGroups, y);
+        return y;
+      });
+      const auto apart = on_all_teams([&](ops::Context& ctx) {
+        const Tensor y(shape, x.dtype()), moments(ops::moments_shape(shape));
+        ops::conv2d(ctx, x, w, bias, three, y, {.kind = ops::ConvOutput::Kind::kResidual, .residual = residual});
+        ops::image_moments(ctx, y, moments);
+        ops::group_norm(ctx, y, moments, weight, shift, kEightGroups, y);
+        return y;
+      });
+      CHECK(made == apart);
+    }
+  }
+}
+
+TEST_CASE("group normalisation equals sums in f64, far from zero too") {
+  for (const float offset : {0.0f, 300.0f}) {
+    const Tensor x = random_tensor({2, 13, 11, 24}, 1), weight = random_tensor({24}, 2), bias = random_tensor({24}, 3);
+    for (int64_t i = 0; i < x.size(); ++i) Pin<float>(x)[i] += offset;
+    const auto y = on_all_teams([&](ops::Context& ctx) {
+      const Tensor out(x.shape()), moments(ops::moments_shape(x.shape()));
+      ops::image_moments(ctx, x, moments);
+      ops::group_norm(ctx, x, moments, weight, bias, {.groups = 6}, out);
+      return out;
+    });
+    const auto px = to_vector(x), pw = to_vector(weight), pb = to_vector(bias);
+    constexpr int64_t kPixels = 13 * 11, kC = 24, kEach = 4;
+    for (int64_t b = 0; b < 2; ++b)
+      for (int64_t g = 0; g < 6; ++g) {
+        double sum = 0, squares = 0;
+        const auto at = [&](int64_t p, int64_t c) { return size_t((b * kPixels + p) * kC + g * kEach + c); };
+        for (int64_t i = 0; i < kPixels * kEach; ++i) sum += double(px[at(i / kEach, i % kEach)]);
+        const double mean = sum / double(kPixels * kEach);
+        for (int64_t i = 0; i < kPixels * kEach; ++i)
+          squares += std::pow(double(px[at(i / kEach, i % kEach)]) - mean, 2);
+        const double rstd = 1 / std::sqrt(squares / double(kPixels * kEach) + 1e-6);
+        for (int64_t i = 0; i < kPixels * kEach; ++i) {
+          const size_t c = size_t(g * kEach + i % kEach), j = at(i / kEach, i % kEach);
+          const double want = (double(px[j]) - mean) * rstd * double(pw[c]) + double(pb[c]);
+          REQUIRE(std::abs(double(y[j]) - want) <= 2e-6 * (1 + double(offset)) * (1 + std::abs(want)));
+        }
+      }
+  }
+}
+
+TEST_CASE("attention of one head has the same bits on any team") {
+  const Tensor qkv = random_tensor({1, 200, 3 * 48}, 1);
+  on_all_teams([&](ops::Context& ctx) {
+    const Tensor out({1, 200, 48}), lse({1, 1, 200});
+    ops::attention_forward(ctx, qkv, 1, out, lse);
+    return out;
+  });
+}
+
+TEST_CASE("convolutions refuse shapes that do not fit") {
+  OneWorker one;
+  const ops::Conv2d three = ops::Conv2d::same(3), valid = {.kernel_h = 3, .kernel_w = 3};
+  const Tensor x({1, 4, 4, 8}), w({3, 3, 8, 5}), bias({5}), y({1, 4, 4, 5});
+  const auto run = [&](const Tensor& in, const Tensor& weight, const Tensor& b, const Tensor& out,
+                       const ops::ConvOutput& output = {}) { ops::conv2d(one.ctx, in, weight, b, three, out, output); };
+  CHECK_NOTHROW(run(x, w, bias, y));
+  CHECK_THROWS_AS(run(Tensor({1, 4, 4, 7}), w, bias, y), ShapeError);
+  CHECK_THROWS_AS(run(x, Tensor({1, 3, 8, 5}), bias, y), ShapeError);
+  CHECK_THROWS_AS(run(x, w, Tensor({4}), y), ShapeError);
+  CHECK_THROWS_AS(run(x, w, bias, Tensor({1, 4, 5, 5})), ShapeError);
+  CHECK_THROWS_AS(run(x, w, bias, y, {.kind = ops::ConvOutput::Kind::kResidual, .residual = x}), ShapeError);
+  CHECK_THROWS_AS(run(x, w, bias, y, {.moments = Tensor({1, 1, 3, 4})}), ShapeError);
+  CHECK_THROWS_AS(ops::conv2d_shape({1, 2, 9, 8}, w.shape(), valid), ShapeError);
+  const Tensor moments(ops::moments_shape(y.shape()));
+  CHECK_THROWS_AS(ops::group_norm(one.ctx, y, moments, bias, bias, {.groups = 2}, y), ShapeError);
+}
