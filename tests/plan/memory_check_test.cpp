@@ -4,20 +4,16 @@
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/limits.hpp"
+#include "plan/recompute_config.hpp"
 
 using namespace ditrain;
+using test::config_of;
 
 namespace {
-
-config::Config config_of(const std::string& recompute, int64_t micro_batch = 8) {
-  config::Config c;
-  c.train.recompute = parse_word<nn::Recompute>("test", "recompute", recompute), c.train.global_batch = 8,
-  c.train.micro_batch = micro_batch;
-  return c;
-}
 
 size_t bytes_of(const std::string& recompute, int64_t micro_batch) {
   return plan::plan_run(config_of(recompute, micro_batch), 1).memory.total();
@@ -52,7 +48,8 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
   const auto advice = [](const std::string& recompute, size_t limit) {
     const std::string message = refusal(config_of(recompute), limit);
     REQUIRE(message.find("[memory] 1 rank(s) on this node do not fit") == 0);
-    return message.substr(message.find("what fits:") + 10);
+    const std::string lines = message.substr(message.find("what fits:") + 10);
+    return lines.substr(0, lines.find("\n  --set memory.automem"));
   };
   // Bytes rise in this order: block 1, 2, selective 1, block 4, none 1, selective 2, block 8, none 2, selective 4, ...
   CHECK(advice("none", bytes_of("selective", 8)) ==
@@ -64,8 +61,29 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
         "\n  --set train.micro_batch=1\n  --set train.recompute=block --set train.micro_batch=4");
   CHECK(advice("selective", bytes_of("block", 2)) == "\n  --set train.recompute=block --set train.micro_batch=2");
   CHECK(advice("block", bytes_of("block", 4)) == "\n  --set train.micro_batch=4");
-  CHECK(advice("selective", bytes_of("block", 1) - 1) == "\n  a smaller model, or a node with more memory");
+  CHECK(advice("selective", size_t{250} << 20) == "\n  a smaller model, or a node with more memory");
   CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
+}
+
+TEST_CASE("a run that does not fit is told of a fast tier and a disk with which it does") {
+  const size_t limit = bytes_of("block", 1) - (size_t{100} << 20);
+  const std::string message = refusal(config_of("selective"), limit);
+  config::Config tiered = config_of("selective");
+  const size_t at = message.find("\n  --set memory.automem=planned ");
+  REQUIRE(at != message.npos);
+  std::istringstream words(message.substr(at));
+  for (std::string word; words >> word;)
+    if (word.find('=') != word.npos && word.find("FOLDER") == word.npos) config::apply_set(tiered, word);
+  CHECK(tiered.memory.disk_gib > 0);
+  CHECK(refusal(tiered, limit) == "no error");
+  tiered.memory.disk_gib /= 2;
+  CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("do not fit the slow tiers") &&
+                                                   Catch::Contains("--set memory.disk_gib="));
+  tiered.memory.disk_gib *= 2, tiered.memory.fast_gib = 0.2;
+  CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("the fast tier is too small for") &&
+                                                   Catch::Contains("memory.fast_gib"));
+  tiered.memory.fast_gib = 0;
+  CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("needs to know how large the fast tier is"));
 }
 
 TEST_CASE("ranks that do not fit are told to shard their states, where they can") {

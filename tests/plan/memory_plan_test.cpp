@@ -4,17 +4,12 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/plan/run_plan.hpp"
+#include "plan/recompute_config.hpp"
 
 using namespace ditrain;
+using test::config_of;
 
 namespace {
-
-config::Config config_of(const std::string& recompute, int64_t micro_batch = 8) {
-  config::Config c;
-  c.train.recompute = parse_word<nn::Recompute>("test", "recompute", recompute), c.train.global_batch = 8,
-  c.train.micro_batch = micro_batch;
-  return c;
-}
 
 plan::MemoryPlan memory_of(const config::Config& config, int world_size) {
   return plan::plan_run(config, world_size).memory;

@@ -1,0 +1,123 @@
+// The state of one training run. Its chapters: run_start.cpp (place, plan, memory, first weights or a checkpoint),
+// trainer.cpp (the loop), run_end.cpp (what the run has to tell).
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/automem/automem.hpp"
+#include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/plan/run_plan.hpp"
+#include "ditrain/train/run_folder.hpp"
+#include "ditrain/train/trace.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "ditrain/train/trainer.hpp"
+
+namespace ditrain::train {
+
+// In this scope: seconds a rank waits for the others, whichever of them it talks to; 0 waits for ever.
+class PatienceScope {
+ public:
+  PatienceScope(dist::Communicator& all, plan::RankGroups& groups, double seconds)
+      : all_(all, seconds), data_(groups.data(), seconds) {
+    if (groups.tensor() != nullptr) tensor_.emplace(groups.tensor()->communicator(), seconds);
+  }
+
+ private:
+  dist::TimeoutScope all_, data_;
+  std::optional<dist::TimeoutScope> tensor_;
+};
+
+/// All the state of one run.
+class Run {
+ public:
+  Run(const config::Config& config, const TrainOptions& options, dist::Communicator& comm)
+      : config_(config),
+        options_(options),
+        comm_(comm),
+        start_s_(now_s()),
+        placement_(plan::plan_placement(config, comm)),
+        groups_(config, comm),
+        team_(placement_.team()),
+        ctx_(team_),
+        plan_(make_plan()),
+        model_(config.model, groups_.tensor_parallel()),
+        step_(plan_, model_, groups_.data(), ctx_, groups_.tensor()),
+        trace_(options.trace.has_value(), comm.rank()) {}
+
+  int run();
+
+ private:
+  bool leader() const { return comm_.rank() == 0; }
+  void open();
+  plan::RunPlan make_plan();
+  void start_report();
+  void check_fallbacks();
+  void check_same_start();
+  void choose_kernels();
+  void measure_peak();
+  void allocate();
+  void start_automem();
+  void initialise_weights();
+  void next_candidate();
+  void pass_over(const std::string& folder, const std::string& why);
+  void load_or_fall_back();
+  void load_checkpoint();
+  void begin_folder();
+  double patience_s() const;
+  int train_loop();
+  StepMetrics one_step();
+  bool after_step(StepMetrics& metrics, bool last);
+  void agree_again();
+  void report(StepMetrics& metrics, bool last);
+  void report_automem(StepMetrics& metrics);
+  void verify();
+  StepFacts facts();
+  void checkpoint(bool must_succeed);
+  void advance_checkpoint();
+  void judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed);
+  void finish();
+
+  const config::Config config_;
+  const double flop_per_image_ = 6.0 * nn::forward_macs(config_.model);
+  const TrainOptions& options_;
+  dist::Communicator& comm_;
+  double start_s_;
+  plan::Placement placement_;
+  std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
+  std::string products_;          // what computes the matrix products
+  plan::RankGroups groups_;
+  std::unique_ptr<dist::NodeMemory>
+      gradient_memory_;  // before the model, whose gradients live there; only of several ranks
+  parallel::Team team_;
+  ops::Context ctx_;
+  const plan::RunPlan plan_;
+  std::unique_ptr<automem::AutoMem> automem_;  // before what has its memory from it
+  nn::Dit model_;
+  TrainStep step_;
+  Trace trace_;
+  std::unique_ptr<dataset::Dataset> data_;
+  std::optional<RunLock> lock_;          // on rank 0
+  std::unique_ptr<RunFolder> folder_;    // on rank 0
+  std::string resumed_;                  // checkpoint folder; "": a new run
+  std::vector<std::string> candidates_;  // on rank 0: it, and those to fall back to
+  std::unique_ptr<dataset::Loader> loader_;
+  Progress progress_;
+  PhaseLog beside_;      // beside the steps, since the last line of metrics: samples, checkpoints, comparisons
+  StepFacts agreed_;     // of the last step, by all ranks
+  double last_mfu_ = 0;  // of this rank
+  std::unique_ptr<checkpoint::CheckpointSaver> saver_;
+  double checkpoint_start_s_ = 0;
+  automem::ResidencyTotals moved_;  // until the last line of metrics
+  int64_t verified_step_ = -1;      // the last one after which the replicas were compared
+  int64_t first_step_ = 0;          // of the loop
+  double peak_flops_ = 0;           // of all ranks together
+  DType peak_type_ = DType::kF32;
+  double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
+  PhaseTimes total_;
+};
+
+}  // namespace ditrain::train

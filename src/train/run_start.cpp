@@ -1,0 +1,290 @@
+// Of a run: everything before the first step.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/agreement.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/kernels/measure.hpp"
+#include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
+#include "ditrain/plan/memory_check.hpp"
+#include "ditrain/version.hpp"
+#include "run.hpp"
+
+namespace ditrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kPatience_s = 30;  // for a run that is ending when --resume auto comes
+
+// The run folder that a checkpoint folder belongs to, RUN/checkpoints/step_N.
+fs::path run_of(const std::string& checkpoint) {
+  return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
+}
+
+}  // namespace
+
+// With the bandwidth between NUMA domains, where clusters lie in several.
+plan::RunPlan Run::make_plan() {
+  const plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
+  const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
+  return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
+}
+
+void Run::open() {
+  plan::check_memory(plan_);
+  if (config_.dist.engine && groups_.data().world_size() > 1) {
+    gradient_memory_ =
+        std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
+    if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
+  }
+  data_ = plan::open_data(config_);
+  if (leader()) {  // it alone decides, so that all ranks go on from the same place
+    const bool named = !options_.resume.empty() && options_.resume != "auto";
+    if (named) candidates_ = {checkpoint::find_checkpoint(options_.resume)};
+    io::make_output_folder(options_.out);
+    lock_.emplace(options_.out, options_.resume == "auto" ? kPatience_s : 0);
+    if (!lock_->note().empty()) placement_.notes.push_back(lock_->note());
+    if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
+    if (options_.resume == "auto") candidates_ = io::checkpoints_to_resume(options_.out + "/checkpoints");
+    next_candidate();
+    if (!resumed_.empty() && holds_run(options_.out) && run_of(resumed_) != fs::weakly_canonical(options_.out))
+      throw InputError({.where = "output",
+                        .what = options_.out + " holds another run than " + resumed_,
+                        .expected = "the folder of the resumed run, or a new one"});
+    folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
+    log::open_file(options_.out + "/log.txt");
+  }
+  resumed_ = dist::broadcast_text(comm_, resumed_);
+}
+
+// On rank 0: the next checkpoint to start from whose state can be read and is of this config.
+void Run::next_candidate() {
+  for (resumed_.clear(); resumed_.empty() && !candidates_.empty();) {
+    const std::string folder = candidates_.front();
+    checkpoint::expect_readable(folder);
+    checkpoint::CheckpointState state;
+    try {
+      state = checkpoint::read_checkpoint_state(folder);
+    } catch (const InputError& e) {
+      pass_over(folder, e.what());
+      continue;
+    }
+    config::check_resume(config::parse_config(state.config_yaml, folder), config_);
+    resumed_ = folder;
+  }
+}
+
+// On rank 0: goes on to the candidate after a damaged one. Errors: InputError if it is the only one that was asked for,
+// or the last.
+void Run::pass_over(const std::string& folder, const std::string& why) {
+  candidates_.erase(candidates_.begin());
+  if (options_.resume != "auto") {
+    const std::string intact = checkpoint::newest_intact_beside(folder);
+    throw InputError(
+        {.where = "resume",
+         .what = folder + " is damaged: " + why,
+         .hint = intact.empty() ? "another copy of the run: no checkpoint beside it is intact" : "--resume " + intact});
+  }
+  if (candidates_.empty())
+    throw InputError({.where = "resume",
+                      .what = "no checkpoint in " + options_.out + " is intact; the last one: " + why,
+                      .hint = "--out with another folder, to start anew"});
+  log::warn("{} is damaged and passed over: {}", folder, why);
+}
+
+// Collective. A checkpoint that any rank finds damaged is passed over.
+void Run::load_or_fall_back() {
+  while (!resumed_.empty()) {
+    checkpoint::expect_readable(resumed_);  // a folder that this rank does not see is no damage
+    std::string damage;
+    try {
+      load_checkpoint();
+    } catch (const InputError& e) {
+      damage = e.what();
+    }
+    std::string problem;
+    if (leader())
+      for (const std::string& of_rank : comm_.gather_strings(damage)) problem = problem.empty() ? of_rank : problem;
+    else
+      comm_.gather_strings(damage);
+    problem = dist::broadcast_text(comm_, problem);
+    if (problem.empty()) return;
+    if (leader()) {
+      pass_over(resumed_, problem);
+      next_candidate();
+    }
+    resumed_ = dist::broadcast_text(comm_, resumed_);
+  }
+}
+
+// What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
+void Run::check_same_start() {
+  constexpr const char* kShare = "a file system that all nodes share";
+  const bool writes = plan_.gradients.sharded || groups_.data().rank() == 0;
+  const bool seen = !writes || fs::exists(options_.out + "/.lock");
+  config::check_agreement(
+      comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()), kShare},
+              {"run folder", options_.out + (seen ? "" : ", which is not there"), kShare}});
+}
+
+// Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has
+// done so.
+void Run::check_fallbacks() {
+  if (config_.train.precision == DType::kBF16 && peak_type_ == DType::kF32)
+    placement_.notes.push_back(
+        "train.precision: bf16, but this CPU has no bf16 products: less memory, but f32 would be faster");
+  for (const std::string& failure : team_.binding_failures()) placement_.notes.push_back(failure);
+  std::string mine;
+  for (const std::string& note : placement_.notes) mine += note + "\n";
+  const uint64_t any = comm_.allreduce_or(mine.empty() ? 0 : 1);
+  std::map<std::string, int> ranks_with;
+  for (const std::string& notes : comm_.gather_strings(mine)) {
+    std::istringstream lines(notes);
+    for (std::string note; std::getline(lines, note);) ++ranks_with[note];
+  }
+  for (const auto& [note, ranks] : ranks_with) {
+    const std::string text =
+        comm_.world_size() == 1 ? note : fmt::format("{} of {} ranks: {}", ranks, comm_.world_size(), note);
+    notes_ += "note: " + text + "\n";
+    log::warn_line(text);
+  }
+  if (options_.strict && any != 0)
+    throw InputError(
+        {.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + (leader() ? notes_ : mine)});
+  topology_ += notes_;
+}
+
+void Run::start_report() {
+  const std::string machine = describe(placement_, comm_) + "kernels: " + kernels::chosen_isa() + "\n" +
+                              kernels::dispatch_report() + products_ + "\n" + "cut: " + plan_.cut.why + "\n";
+  log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
+  log::info_lines(machine);
+  log::info_lines(plan::describe_model(config_));
+  log::info_lines(describe(plan_.memory));
+  if (plan_.automem) log::info_lines(automem::describe(*plan_.automem));
+  log::info("data: {}", data_->describe());
+  if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
+  topology_ = machine;
+}
+
+// The highest of all measurements counts: other programs on the machine can only lower one.
+void Run::measure_peak() {
+  constexpr double kSeconds = 0.02;
+  std::vector<double> flops(size_t(team_.num_workers()));
+  team_.run(
+      [&](const parallel::Worker& w) { flops[size_t(w.worker)] = kernels::measure_fma_peak(peak_type_, kSeconds); });
+  double peak = 0;
+  for (double f : flops) peak += f;
+  comm_.allreduce_sum(&peak, 1);
+  peak_flops_ = std::max(peak_flops_, peak);
+}
+
+void Run::choose_kernels() {
+  products_ = plan::apply_kernel_settings(config_, placement_.topology, placement_.pus, ctx_);
+  const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
+  peak_type_ = has_bf16 ? config_.train.precision : DType::kF32;
+}
+
+void Run::allocate() {
+  autograd::ParameterStore& parameters = model_.parameters();
+  start_automem();
+  const bool moves = automem_ != nullptr;
+  parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
+                      {.gradients = gradient_memory_.get(),
+                       .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+                       .segments = moves ? &automem_->source() : nullptr});
+  const auto& p = parameters;
+  std::vector<Tensor> shared{p.grads};
+  if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});
+  const std::string refusal = plan::spread_over_nodes(plan_.place.nodes, shared);
+  if (!refusal.empty()) placement_.notes.push_back(refusal);
+  step_.allocate(gradient_memory_.get(), placement_.comm_pus, automem_.get());
+  checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
+  if (!plan_.gradients.sharded && groups_.data().rank() != 0) mine.parts.clear();  // the first replica writes
+  if (!leader()) mine.frozen = false, mine.whole_parameters = plan_.gradients.sharded;
+  saver_ = std::make_unique<checkpoint::CheckpointSaver>(
+      checkpoint::CheckpointSaver::Setup{
+          .checkpoints_dir = options_.out + "/checkpoints",
+          .config = config_.checkpoint,
+          .mine = mine,
+          .buffer_bytes =
+              mine.parts.empty() ? 0 : plan::checkpoint_buffer_bytes(config_.checkpoint, step_.state_elements()),
+          .pus = placement_.helper_pus},
+      model_.parameters(), comm_, ctx_);
+  step_.sync().state().set_saver(saver_.get());
+  const dist::Engine* engine = step_.sync().engine();
+  if (engine == nullptr) return;
+  log::info("{}", engine->description());
+  log::info_lines(describe_factors(plan_.gradients, config_));
+  if (!engine->binding_failure().empty()) placement_.notes.push_back(engine->binding_failure());
+}
+
+// Before the store and the tape, whose memory comes from it.
+void Run::start_automem() {
+  if (!plan_.automem) return;
+  const config::MemoryConfig& m = config_.memory;
+  automem_ = std::make_unique<automem::AutoMem>(
+      *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
+                                              .fast_nodes = plan_.place.fast_nodes,
+                                              .bulk_node = plan_.place.bulk_node,
+                                              .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
+                                              .copy_pus = placement_.copy_pus,
+                                              .simulate = m.simulate_bulk});
+  log::info_lines(automem_->describe());
+  for (const std::string& note : automem_->notes()) placement_.notes.push_back(note);
+  automem_->engine().record_spans(trace_.enabled());
+}
+
+void Run::initialise_weights() {
+  autograd::ParameterStore& parameters = model_.parameters();
+  nn::initialise(model_, uint64_t(config_.train.seed));
+  if (const std::string& from = config_.train.init_from; !from.empty()) {
+    checkpoint::load_weights(fs::is_regular_file(from) ? from : checkpoint::find_checkpoint(from) + "/ema.safetensors",
+                             parameters, parameters.values, placement_.helper_pus);
+    log::info("weights: {}", from);
+  }
+  step_.keep(parameters.values, parameters.ema);
+}
+
+void Run::load_checkpoint() {
+  const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(resumed_);
+  checkpoint::load_training_state(
+      resumed_, model_.parameters(), [this](const Tensor& whole, const Tensor& state) { step_.keep(whole, state); },
+      placement_.helper_pus);
+  progress_ = {state.step, state.optimizer_step, state.skipped_steps};
+  if (state.isa != kernels::chosen_isa())
+    log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
+              state.isa, kernels::chosen_isa());
+  const config::Config before = config::parse_config(state.config_yaml, resumed_);
+  if (config_.train.precision == DType::kBF16 && before.kernels.fuse != config_.kernels.fuse)
+    log::warn("kernels.fuse was {} before: in bf16 it moves roundings, so the run does not continue bit for bit",
+              before.kernels.fuse);
+  if (state.world_size != comm_.world_size())
+    log::info("resuming a run of {} rank(s) on {}", state.world_size, comm_.world_size());
+}
+
+// Rank 0, once nothing can be refused any more: what an abandoned continuation left after this step goes aside.
+void Run::begin_folder() {
+  folder_->write("config.yaml", config::to_yaml(config_));
+  folder_->write("topology.txt", topology_);
+  const int64_t lines = discard_metrics_after(options_.out, progress_.step);
+  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
+  for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), progress_.step))
+    log::info("a checkpoint after step {} is now {}; {}", progress_.step, aside,
+              config_.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
+                                                : "it goes when the next one is whole");
+}
+
+}  // namespace ditrain::train
