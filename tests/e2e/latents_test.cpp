@@ -2,7 +2,7 @@
 // way, then ditrain on what it wrote.
 #include <catch2/catch.hpp>
 
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/io/image.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -43,6 +43,39 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings)));
   REQUIRE_EXIT(trained, 0);
   CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
+
+  // The same autoencoder decodes what the model draws.
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const auto draw = [&](const std::string& out, const Args& more) {
+    return program("ditsample", Args{"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--num", "3", "--steps",
+                                     "3", "--grid", scratch / out + ".png", "--out", scratch / out} +
+                                    more);
+  };
+  REQUIRE_EXIT(run(draw("one", {})), 0);
+  REQUIRE_EXIT(run(mpirun(2, draw("two", {"--threads", "1"}))), 0);
+  const auto picture = ditrain::io::read_image(scratch / "one/000002.png");
+  CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
+  CHECK_FALSE(fs::exists(scratch / "one/samples.safetensors"));
+  CHECK(shards(scratch / "two") == shards(scratch / "one"));
+  CHECK(same_file(scratch / "two.png", scratch / "one.png"));
+}
+
+TEST_CASE("ditsample: a VAE of other channels than the model's is refused") {
+  const TemporaryFolder scratch;
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);
+  const Result r = run(program("ditsample", {"--checkpoint", scratch / "run", "--vae",
+                                             kNames + "vae_names_new.safetensors", "--out", scratch / "out"}));
+  CHECK(r.exit_code == 2);
+  CHECK_THAT(r.err, Contains("ditsample: error: "));
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const Result other =
+      run(program("ditsample", {"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--out", scratch / "out"}));
+  CHECK(other.exit_code == 2);
+  CHECK_THAT(other.err, Contains("other channels than the model; got 4, expected 3"));
 }
 
 TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") {
