@@ -15,6 +15,7 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
@@ -56,6 +57,7 @@ config::CommandLine make_command_line() {
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
        {"out", "DIR", "folder of the images: 000000.png, ..."},
+       {"vae", "FILE|DIR", "autoencoder that decodes the samples of a model of latents, as for ditdata"},
        {"format", "png|geotiff", "8-bit pictures, or TIFF files with the values of all bands as f32", "png"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
        {"npz", "FILE.npz", "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels)"},
@@ -81,7 +83,7 @@ E word(const config::CommandLine& line, const std::string& flag) {
 
 /// What the command line asks for.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz;
+  std::string checkpoint, label_spec, out, grid, npz, vae;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -107,7 +109,8 @@ Job read_job(const config::CommandLine& line) {
   job.tiff = word<Format>(line, "format") == Format::kGeotiff;
   job.checkpoint = line.get_path("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
   job.label_spec = line.get("labels");
-  job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz");
+  job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
+  job.vae = line.get_path("vae");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
@@ -121,13 +124,60 @@ Job read_job(const config::CommandLine& line) {
 std::string image_name(const Job& job, int64_t index) {
   return fmt::format("{}/{:06}.{}", job.out, index, job.tiff ? "tif" : "png");
 }
-bool is_picture(const nn::DitConfig& model) { return model.in_channels == 1 || model.in_channels == 3; }
+
+/// What is written: the model's data, or what the VAE makes of it.
+struct Output {
+  int64_t channels, height, width;
+  bool decoded = false;
+  bool is_picture() const { return channels == 1 || channels == 3; }
+  int64_t pixels() const { return height * width; }
+};
+
+/// Decodes samples of latents. Without a VAE it hands them on as they are.
+class Decoder {
+ public:
+  Decoder(const Job& job, const config::Config& config) : output_{model_output(config.model)} {
+    if (job.vae.empty()) return;
+    const eval::AutoencoderFile file(job.vae);
+    const nn::AutoencoderConfig& c = file.config();
+    if (c.latent_channels != config.model.in_channels)
+      throw InputError({.where = file.weights_path(),
+                        .what = "this VAE has other channels than the model",
+                        .got = std::to_string(c.latent_channels),
+                        .expected = std::to_string(config.model.in_channels)});
+    // Samples are what training saw: latents times data.latent_scale, or latents that had been scaled before.
+    scale_ = float(file.scale_factor());
+    output_ = {c.image_channels, config.model.input_height * c.shrink(), config.model.input_width * c.shrink(), true};
+    log::info("VAE {}: samples become images of {} x {} (scale factor {})", file.weights_path(), output_.height,
+              output_.width, scale_);
+    vae_.emplace(file.load(DType::kF32));
+  }
+
+  const Output& output() const { return output_; }
+
+  /// n samples of the model's shape.
+  std::vector<float> operator()(ops::Context& ctx, const nn::DitConfig& m, std::vector<float> samples, int64_t n) {
+    if (!vae_ || n == 0) return samples;
+    for (float& x : samples) x /= scale_;
+    const Tensor latents = from_values({n, m.in_channels, m.input_height, m.input_width}, samples);
+    const Tensor images({n, output_.channels, output_.height, output_.width});
+    vae_->decode(ctx, latents, images);
+    return to_vector(images);
+  }
+
+ private:
+  static Output model_output(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
+
+  Output output_;
+  float scale_ = 1;
+  std::optional<nn::Autoencoder> vae_;
+};
 
 /// Nothing that exists is overwritten; found out before anything is computed.
-void check_outputs(const Job& job, const nn::DitConfig& model) {
-  if (!job.npz.empty() && !is_picture(model))
-    refuse("--npz holds grey or RGB images", fmt::format("a model of {} channels", model.in_channels),
-           "1 or 3 channels", fmt::format("without it: ditsample writes OUT/{} for such models", kRawFile));
+void check_outputs(const Job& job, const Output& output) {
+  if (!job.npz.empty() && !output.is_picture())
+    refuse("--npz holds grey or RGB images", fmt::format("a model of {} channels", output.channels), "1 or 3 channels",
+           fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", kRawFile));
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" || entry.path().filename() == kRawFile)
@@ -141,7 +191,7 @@ void check_outputs(const Job& job, const nn::DitConfig& model) {
 }
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
-             dist::Communicator& comm) {
+             const Output& output, dist::Communicator& comm) {
   const nn::DitConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
@@ -149,20 +199,19 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
   log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels, seed {}", job.num, comm.world_size(),
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
-  if (!is_picture(m))
-    log::info("the data has {} channels and this version no decoder: PNGs show the first {}; all values are in {}/{}",
-              m.in_channels, m.in_channels < 3 ? "channel" : "three channels", job.out, kRawFile);
+  if (!output.is_picture())
+    log::info("the data has {} channels and there is no --vae: PNGs show the first {}; all values are in {}/{}",
+              output.channels, output.channels < 3 ? "channel" : "three channels", job.out, kRawFile);
 }
 
 /// What rank 0 collects from all ranks, in the order of the images: pictures for grid and npz, values of data that is
 /// no picture.
 class Collector {
  public:
-  Collector(const Job& job, const nn::DitConfig& model, const std::vector<int64_t>& labels, dist::Communicator& comm)
-      : job_(job), model_(model), labels_(labels), comm_(comm), raw_(!is_picture(model)) {
+  Collector(const Job& job, const Output& output, const std::vector<int64_t>& labels, dist::Communicator& comm)
+      : job_(job), output_(output), labels_(labels), comm_(comm), raw_(!output.is_picture()) {
     if (job.npz.empty() || comm.rank() != 0) return;
-    npz_.emplace(job.npz, "arr_0",
-                 std::vector<int64_t>{job.num, model.input_height, model.input_width, model.in_channels});
+    npz_.emplace(job.npz, "arr_0", std::vector<int64_t>{job.num, output.height, output.width, output.channels});
   }
 
   /// Collective: the images that this rank drew in the round.
@@ -190,11 +239,11 @@ class Collector {
  private:
   void add_pixels(const std::string& pixels) {
     if (npz_) npz_->append(reinterpret_cast<const uint8_t*>(pixels.data()), pixels.size());
-    const int64_t channels = model_.in_channels < 3 ? 1 : 3;
-    const auto bytes = size_t(model_.pixels() * channels);
+    const int64_t channels = output_.channels < 3 ? 1 : 3;
+    const auto bytes = size_t(output_.pixels() * channels);
     for (size_t at = 0; at < pixels.size() && int64_t(grid_.size()) < kMaxGridImages; at += bytes)
-      grid_.push_back({model_.input_width,
-                       model_.input_height,
+      grid_.push_back({output_.width,
+                       output_.height,
                        channels,
                        {pixels.begin() + int64_t(at), pixels.begin() + int64_t(at + bytes)}});
   }
@@ -202,15 +251,14 @@ class Collector {
   void write_values() const {
     const std::string path = job_.out + "/" + kRawFile, temporary = job_.out + "/." + kRawFile + ".partial";
     io::write_safetensors(
-        temporary,
-        {{"samples", "F32", {job_.num, model_.in_channels, model_.input_height, model_.input_width}, values_.data()},
-         {"labels", "I64", {job_.num}, labels_.data()}});
+        temporary, {{"samples", "F32", {job_.num, output_.channels, output_.height, output_.width}, values_.data()},
+                    {"labels", "I64", {job_.num}, labels_.data()}});
     fs::rename(temporary, path);
     io::fsync_directory(job_.out);
   }
 
   const Job& job_;
-  const nn::DitConfig& model_;
+  const Output& output_;
   const std::vector<int64_t>& labels_;
   dist::Communicator& comm_;
   const bool raw_;
@@ -247,15 +295,15 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
   return {all.begin + mine.begin, mine.size()};
 }
 
-std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const nn::DitConfig& m, const Round& round,
+std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o, const Round& round,
                                         const std::vector<float>& values) {
   std::vector<io::ImageU8> pictures(size_t(round.n));
   ctx.for_range(round.n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* chw = values.data() + i * m.in_channels * m.pixels();
-      pictures[size_t(i)] = io::to_image(chw, m.in_channels, m.input_height, m.input_width);
+      const float* chw = values.data() + i * o.channels * o.pixels();
+      pictures[size_t(i)] = io::to_image(chw, o.channels, o.height, o.width);
       const std::string path = image_name(job, round.first + i);
-      job.tiff ? io::write_tiff_f32(path, chw, m.in_channels, m.input_height, m.input_width)
+      job.tiff ? io::write_tiff_f32(path, chw, o.channels, o.height, o.width)
                : io::write_png(path, pictures[size_t(i)]);
     }
   });
@@ -263,9 +311,10 @@ std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const config::Config& config,
+double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
                 const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
-  Collector collector(job, model.config(), labels, comm);
+  const Output& output = decode.output();
+  Collector collector(job, output, labels, comm);
   ProgressLine progress(job.num);
   const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
@@ -273,11 +322,12 @@ double draw_all(ops::Context& ctx, nn::Dit& model, const Job& job, const config:
     const Round round = round_of_rank(job, r, num_rounds, comm);
     const std::vector<int64_t> mine(labels.begin() + round.first, labels.begin() + round.first + round.n);
     const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
-    const auto values = eval::generate(ctx, model, config.diffusion, request,
-                                       [&](double share) { progress((double(r) + share) / double(num_rounds)); });
+    auto values = eval::generate(ctx, model, config.diffusion, request,
+                                 [&](double share) { progress((double(r) + share) / double(num_rounds)); });
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
-    collector.add(values, write_pictures(ctx, job, model.config(), round, values));
+    values = decode(ctx, model.config(), std::move(values), round.n);
+    collector.add(values, write_pictures(ctx, job, output, round, values));
   }
   collector.finish();
   return hits;
@@ -316,10 +366,11 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
-  if (comm.rank() == 0) check_outputs(job, config.model);
+  Decoder decoder(job, config);
+  if (comm.rank() == 0) check_outputs(job, decoder.output());
   comm.barrier();
   const auto data = open_training_data(job, config);
-  log_job(job, source, *process, comm);
+  log_job(job, source, *process, decoder.output(), comm);
 
   const auto model = checkpoint::load_model(source);
   config::Config machine;  // the run's own settings are for the machine that trained
@@ -328,7 +379,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   for (const std::string& note : placement.notes) log::info("{}", note);
   parallel::Team team(placement.team());
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, job, config, labels, data.get(), comm);
+  double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
   comm.allreduce_sum(&hits, 1);
   log::info("{} images in {}", job.num, job.out);
   if (data != nullptr)

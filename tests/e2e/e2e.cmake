@@ -11,7 +11,7 @@ target_compile_definitions(test_e2e PRIVATE
   DITRAIN_MPI_OF_FEWER_THREADS="$<TARGET_FILE:mpi_of_fewer_threads>"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
-foreach(program ditrain ditsample ditexport ditfid ditimport ditverify ditbench mpi_of_fewer_threads)
+foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads)
   if(TARGET ${program})
     add_dependencies(test_e2e ${program})
   endif()

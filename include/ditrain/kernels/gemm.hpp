@@ -33,11 +33,11 @@ struct Patches {
 /// x out_w per image, row by row; column (i, j, c) is channel c of input pixel (y stride_h - pad_top + i, x stride_w -
 /// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w.
 struct Window {
-  int64_t channels = 0;                ///< C; 0: the operand is an array as it is
-  int64_t height = 0, width = 0;       ///< H, W: of an image as it is stored
-  int64_t pixel_stride = 0;            ///< elements from pixel to pixel, at least C
-  bool doubled = false;                ///< the convolution sees every pixel as 2 x 2 equal ones
-  int64_t kernel_h = 1, kernel_w = 1;  ///< at most kMostKernel each
+  int64_t channels = 0;           ///< C; 0: the operand is an array as it is
+  int64_t height = 0, width = 0;  ///< H, W: of an image as it is stored
+  int64_t pixel_stride = 0;       ///< elements from pixel to pixel, at least C
+  bool doubled = false;           ///< the convolution sees every pixel as 2 x 2 equal ones
+  int64_t kernel_h = 1, kernel_w = 1;
   int64_t stride_h = 1, stride_w = 1;
   int64_t pad_top = 0, pad_left = 0;
   int64_t out_h = 0, out_w = 0;

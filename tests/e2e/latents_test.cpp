@@ -1,0 +1,123 @@
+// From a folder of images to a model that trains on their latents: ditdata encode, alone, on ranks and killed on the
+// way, then ditrain on what it wrote.
+#include <catch2/catch.hpp>
+
+#include "ditrain/io/image.hpp"
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+const std::string kNames = std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/";
+
+// An autoencoder of two levels and eight groups, which halves the sides of images.
+Args ditdata(const std::string& images, const std::string& out, const Args& more = {}) {
+  return program("ditdata", Args{"encode", "--from", images, "--vae", kNames + "vae_names_sd.safetensors", "--groups",
+                                 "8", "--scale-factor", "0.5", "--size", "16", "--shard", "3", "--out", out} +
+                                more);
+}
+
+std::vector<std::pair<std::string, std::string>> shards(const std::string& folder) {
+  auto files = folder_content(folder);
+  std::erase_if(files, [](const auto& file) { return file.first.ends_with(".lock"); });
+  for (auto& [name, content] : files) name = fs::path(name).filename().string();
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
+  const TemporaryFolder scratch;
+  const std::string images = scratch / "images";
+  write_image_folder(images, 2, 5);
+  const Result made = run(ditdata(images, scratch / "latents", {"--flip"}));
+  REQUIRE_EXIT(made, 0);
+  CHECK_THAT(made.out, Contains("10 of 10 images") && Contains("images/s") && Contains("data.latent_scale=0.5"));
+  CHECK(shards(scratch / "latents").size() == 5);  // four shards, stats.json
+
+  Args settings = latents_settings(scratch / "latents");
+  settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=5"});
+  const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings)));
+  REQUIRE_EXIT(trained, 0);
+  CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
+
+  // The same autoencoder decodes what the model draws.
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const auto draw = [&](const std::string& out, const Args& more) {
+    return program("ditsample", Args{"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--num", "3", "--steps",
+                                     "3", "--grid", scratch / out + ".png", "--out", scratch / out} +
+                                    more);
+  };
+  REQUIRE_EXIT(run(draw("one", {})), 0);
+  REQUIRE_EXIT(run(mpirun(2, draw("two", {"--threads", "1"}))), 0);
+  const auto picture = ditrain::io::read_image(scratch / "one/000002.png");
+  CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
+  CHECK_FALSE(fs::exists(scratch / "one/samples.safetensors"));
+  CHECK(shards(scratch / "two") == shards(scratch / "one"));
+  CHECK(same_file(scratch / "two.png", scratch / "one.png"));
+}
+
+TEST_CASE("ditsample: a VAE of other channels than the model's is refused") {
+  const TemporaryFolder scratch;
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);
+  const Result r = run(program("ditsample", {"--checkpoint", scratch / "run", "--vae",
+                                             kNames + "vae_names_new.safetensors", "--out", scratch / "out"}));
+  CHECK(r.exit_code == 2);
+  CHECK_THAT(r.err, Contains("ditsample: error: "));
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const Result other =
+      run(program("ditsample", {"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--out", scratch / "out"}));
+  CHECK(other.exit_code == 2);
+  CHECK_THAT(other.err, Contains("other channels than the model; got 4, expected 3"));
+}
+
+TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") {
+  const TemporaryFolder scratch;
+  const std::string images = scratch / "images";
+  write_image_folder(images, 2, 5);
+  REQUIRE_EXIT(run(ditdata(images, scratch / "one")), 0);
+  const auto want = shards(scratch / "one");
+  REQUIRE_EXIT(run(mpirun(2, ditdata(images, scratch / "two", {"--threads", "1"}))), 0);
+  CHECK(shards(scratch / "two") == want);
+  {
+    Process killed(ditdata(images, scratch / "killed"));
+    wait_until([&] { return fs::exists(scratch / "killed/latents_00000.safetensors") || !killed.running(); });
+    killed.send(9);
+    killed.wait();
+  }
+  REQUIRE_EXIT(run(ditdata(images, scratch / "killed")), 0);
+  auto again = shards(scratch / "killed");
+  std::erase_if(again, [](const auto& file) { return file.first.ends_with(".partial"); });
+  CHECK(again == want);
+}
+
+TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
+  const TemporaryFolder scratch;
+  const std::string images = scratch / "images";
+  write_image_folder(images, 1, 1);
+  const auto refused = [&](const Args& arguments, const std::string& text) {
+    const Result r = run(program("ditdata", arguments));
+    INFO(r.text());
+    CHECK(r.exit_code == 2);
+    CHECK_THAT(r.err, Contains("ditdata: error: ") && Contains(text));
+  };
+  const std::string vae = kNames + "vae_names_new.safetensors",
+                    dit = std::string(DITRAIN_GOLDEN_DIR) + "/dit_tiny.safetensors";
+  const Args out = {"--out", scratch / "out"}, from = {"--from", images}, groups = {"--groups", "8"};
+  refused({}, "expected encode");
+  refused(Args{"encode"} + out + from, "--vae is needed");
+  refused(Args{"encode", "--vae", dit} + out + from, "weights of a DiT");
+  refused(Args{"encode", "--vae", vae} + out + from, "multiple of 32");
+  refused(Args{"encode", "--vae", vae} + groups + out + from, "scale factor");
+  const Args known = Args{"encode", "--vae", vae, "--scale-factor", "1"} + groups;
+  refused(known + out + from + Args{"--size", "15"}, "multiples of 2");
+  refused(known + out + Args{"--from", scratch / "none"}, "none");
+  refused(known + out + from + Args{"--posterior", "mode"}, "sample or mean");
+}
