@@ -16,9 +16,9 @@ struct ImageU8 {
 inline constexpr int64_t kMaxImagePixels = int64_t{64} << 20;
 inline constexpr size_t kMaxImageFileBytes = size_t{256} << 20;
 
-/// Reads a JPEG, PNG or BMP as RGB, whatever its name says: grey is expanded, alpha dropped, 16 bits become the upper 8.
-/// No EXIF rotation. A JPEG has the pixels that Pillow gives it (libjpeg-turbo), CMYK included.
-/// Errors:   InputError, where = path: unreadable, over kMaxImageFileBytes or kMaxImagePixels (checked before
+/// Reads a JPEG, PNG or BMP as RGB, whatever its name says: grey is expanded, alpha dropped, 16 bits become the
+/// upper 8. No EXIF rotation. A JPEG has the pixels that Pillow gives it (libjpeg-turbo), CMYK included. Errors:
+/// InputError, where = path: unreadable, over kMaxImageFileBytes or kMaxImagePixels (checked before
 ///           decoding), unknown format, corrupt or truncated (PNG checksums included).
 ImageU8 read_image(const std::string& path);
 /// The same, of a file in memory; `path` names it in errors.
