@@ -33,36 +33,15 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
   Residency::Setup residency = plan_.setup(bulk_.get(), disk_.get());
   residency.pool = pool_.data();
   residency_ = std::make_unique<Residency>(plan_.uses, std::move(residency), *engine_);
-  point_s_.assign(plan_.uses.points.size(), 0);
 }
 
 AutoMem::~AutoMem() { engine_.reset(); }  // it calls the residency
-
-void AutoMem::begin(Phase phase, const std::string& name) {
-  residency_->enter(phase, name);
-  began_s_ = now_s(), stalled_before_s_ = residency_->totals().stall_s;
-}
-
-void AutoMem::end(Phase phase, const std::string& name) {
-  // Points come in one order; what clusters do at the same time counts for the one that is left last.
-  const double taken = now_s() - began_s_ - (residency_->totals().stall_s - stalled_before_s_);
-  const auto& points = plan_.uses.points;
-  for (size_t i = 0; i < points.size(); ++i) {
-    const size_t at = (next_point_ + i) % points.size();
-    if (points[at].phase != phase || points[at].name != name) continue;
-    double& s = point_s_[at];
-    s = s == 0 ? taken : std::min(s, taken);
-    next_point_ = at + 1;
-    break;
-  }
-  residency_->leave(phase, name);
-}
 
 void AutoMem::watch(autograd::Tape& tape) {
   using autograd::HookPoint;
   const auto add = [&](HookPoint point, Phase phase, bool begins) {
     tape.add_hook(point, [this, phase, begins](const autograd::Node& node) {
-      begins ? begin(phase, node.name()) : end(phase, node.name());
+      begins ? residency_->enter(phase, node.name()) : residency_->leave(phase, node.name());
     });
   };
   add(HookPoint::kEnterForward, Phase::kForward, true);
@@ -72,10 +51,9 @@ void AutoMem::watch(autograd::Tape& tape) {
 }
 
 void AutoMem::end_step() {
-  next_point_ = 0;
   if (++steps_ != kWarmUpSteps) return;
   Machine machine = plan_.machine;
-  machine.point_s = point_s_;
+  machine.point_s = residency_->point_seconds();
   const auto totals = engine_->totals();
   for (const memory::Direction d : {memory::Direction::kIn, memory::Direction::kOut}) {
     const memory::StreamTotals& t = totals[size_t(d)];

@@ -16,7 +16,11 @@ size_t whole_blocks(size_t bytes) { return (bytes + memory::kBlock - 1) / memory
 }  // namespace
 
 Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
-    : uses_(std::move(uses)), setup_(std::move(setup)), queue_(queue), slots_(setup_.pool_bytes) {
+    : uses_(std::move(uses)),
+      setup_(std::move(setup)),
+      queue_(queue),
+      slots_(setup_.pool_bytes),
+      measured_s_(uses_.points.size(), 0.0) {
   DITRAIN_CHECK(!uses_.points.empty() && setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
   for (size_t i = 0; i < uses_.tensors.size(); ++i) {
     const MovableTensor& tensor = uses_.tensors[i];
@@ -84,13 +88,14 @@ bool Residency::is_written_by(const Item& item, int64_t time) const {
 }
 
 bool Residency::is_used_now(const Item& item) const {
-  return std::any_of(active_.begin(), active_.end(), [&](int64_t time) {
-    return std::binary_search(item.points.begin(), item.points.end(), position(time));
+  return std::any_of(active_.begin(), active_.end(), [&](const auto& active) {
+    return std::binary_search(item.points.begin(), item.points.end(), position(active.first));
   });
 }
 
 bool Residency::is_being_written(const Item& item) const {
-  return std::any_of(active_.begin(), active_.end(), [&](int64_t time) { return is_written_by(item, time); });
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const auto& active) { return is_written_by(item, active.first); });
 }
 
 void Residency::settle(Item& item) {
@@ -280,7 +285,7 @@ int64_t Residency::begin_point(Phase phase, const std::string& name) {
     const Point& p = uses_.points[size_t(position(time))];
     return p.phase == phase && p.name == name;
   };
-  for (const int64_t time : active_)
+  for (const auto& [time, since_s] : active_)
     if (fits(time)) return time;
   const auto all = int64_t(uses_.points.size());
   int64_t t = std::max<int64_t>(last_entered_, 0);  // a slice of an update may come in pieces
@@ -288,8 +293,8 @@ int64_t Residency::begin_point(Phase phase, const std::string& name) {
   if (!fits(t)) return -1;
   if (other_) other_ = false, set_watches(false);
   last_entered_ = t;
-  active_.insert(t);
-  now_ = *active_.begin();
+  active_.emplace(t, now_s());
+  now_ = active_.begin()->first;
   for (const int id : uses_.points[size_t(position(t))].uses)
     if (Item& item = items_[size_t(id)]; is_written_by(item, t))
       ++item.version;  // a copy out that is under way does not make it clean
@@ -375,10 +380,11 @@ void Residency::enter(Phase phase, const std::string& name) {
   size_t in_place = 0;
   {
     Lock lock(mutex_);
-    const bool was_here = !active_.empty();
-    const int64_t t = begin_point(phase, name);
-    if (t < 0) return;  // not of the step: tensors are brought as they are needed
     const double start_s = now_s();
+    const size_t others = active_.size();
+    const int64_t t = begin_point(phase, name);
+    if (t < 0) return;                               // not of the step: tensors are brought as they are needed
+    const bool was_here = active_.size() == others;  // another cluster came first
     for (bool first = true; !gather(t, std::exchange(first, false));) {
       const bool under_way = std::any_of(items_.begin(), items_.end(),
                                          [](const Item& item) { return item.leaving || item.state == State::kComing; });
@@ -387,7 +393,8 @@ void Residency::enter(Phase phase, const std::string& name) {
       else if (!clear_for(t) && !compact())  // something is held, or another cluster's point takes the room
         changed_.wait_for(lock, std::chrono::microseconds(100));
     }
-    if (!was_here) totals_.stall_s += now_s() - start_s;
+    const double end_s = now_s();
+    if (!was_here) totals_.stall_s += end_s - start_s, active_[t] = end_s;
     for (const int id : uses_.points[size_t(position(t))].uses)
       if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
   }
@@ -396,14 +403,17 @@ void Residency::enter(Phase phase, const std::string& name) {
 
 void Residency::leave(Phase phase, const std::string& name) {
   const std::lock_guard lock(mutex_);
-  const auto t = std::find_if(active_.begin(), active_.end(), [&](int64_t time) {
-    const Point& p = uses_.points[size_t(position(time))];
+  const auto t = std::find_if(active_.begin(), active_.end(), [&](const auto& active) {
+    const Point& p = uses_.points[size_t(position(active.first))];
     return p.phase == phase && p.name == name;
   });
   if (t == active_.end()) return;
-  const int point = position(*t);
+  const int point = position(t->first);
+  const double taken_s = now_s() - t->second;
+  double& measured_s = measured_s_[size_t(point)];
+  measured_s = measured_s == 0 ? taken_s : std::min(measured_s, taken_s);
   active_.erase(t);
-  now_ = active_.empty() ? last_entered_ + 1 : *active_.begin();
+  now_ = active_.empty() ? last_entered_ + 1 : active_.begin()->first;
   for (const int id : uses_.points[size_t(point)].uses)
     if (Item& item = items_[size_t(id)]; is_written_by(item, point))
       item.dirty = item.has_contents = true, ++item.version;
@@ -462,6 +472,11 @@ void Residency::set_times(std::vector<double> point_s, double in_bytes_s, double
   const std::lock_guard lock(mutex_);
   setup_.point_s = std::move(point_s);
   setup_.in_bytes_s = in_bytes_s, setup_.out_bytes_s = out_bytes_s, setup_.margin = margin;
+}
+
+std::vector<double> Residency::point_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return measured_s_;
 }
 
 ResidencyTotals Residency::totals() const {

@@ -118,7 +118,7 @@ TEST_CASE("statistics of other dimensions are no pair, and constant features are
   CHECK(negative.trace_of_root == Approx(2));
 }
 
-TEST_CASE("statistics are written and read; bad ones are refused by name") {
+TEST_CASE("statistics are written and read, and bad ones are refused by name") {
   TemporaryFolder folder;
   const FeatureStatistics s{{1, 2}, {2, 0.5, 0.5, 1}};
   write_statistics(folder / "s.npz", s);

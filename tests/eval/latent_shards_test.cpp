@@ -69,7 +69,7 @@ std::map<std::string, std::string> content(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics; the data set reads them") {
+TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics, as the data set reads them") {
   Bench bench;
   LatentShards request = bench.request("out");
   request.flip = true, request.draws = false;

@@ -193,7 +193,7 @@ TEST_CASE("conv: a result in bf16 is the f32 one, rounded once") {
     }
 }
 
-TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang; so are the moments") {
+TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang, and so are the moments") {
   const Problem p{2, 19, 16, 130, 70};  // 608 rows, 1,170 steps
   constexpr int64_t kUnit = 32;
   const GemmBlocking before = gemm_blocking();

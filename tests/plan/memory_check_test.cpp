@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "plan/recompute_config.hpp"
 
@@ -79,7 +80,7 @@ TEST_CASE("a run that does not fit is told of a fast tier and a disk with which 
   tiered.memory.disk_gib /= 2;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("do not fit the slow tiers") &&
                                                    Catch::Contains("--set memory.disk_gib="));
-  tiered.memory.disk_gib *= 2, tiered.memory.fast_gib = 0.2;
+  tiered.memory.disk_gib *= 2, tiered.memory.fast_gib = 0.1;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("the fast tier is too small for") &&
                                                    Catch::Contains("memory.fast_gib"));
   tiered.memory.fast_gib = 0;

@@ -35,9 +35,9 @@ class AutoMem {
   /// f updates a segment of the arenas, named by its first parameter.
   template <class F>
   void update(const std::string& segment, const F& f) {
-    begin(Phase::kUpdate, segment);
+    residency_->enter(Phase::kUpdate, segment);
     f();
-    end(Phase::kUpdate, segment);
+    residency_->leave(Phase::kUpdate, segment);
   }
   void begin_other(bool writes) { residency_->begin_other(writes); }
   /// A step is over. After some of them the plan's times are those of this machine.
@@ -54,20 +54,13 @@ class AutoMem {
   std::vector<std::string> notes() const;  ///< fallbacks, each one line
 
  private:
-  void begin(Phase phase, const std::string& name);
-  void end(Phase phase, const std::string& name);
-
   Plan plan_;
   platform::PageBlock pool_;
   std::vector<std::string> notes_;
   std::unique_ptr<memory::Backing> bulk_, disk_;
   std::unique_ptr<memory::CopyEngine> engine_;
   std::unique_ptr<Residency> residency_;
-  // Measured times of the points.
   int steps_ = 0;
-  size_t next_point_ = 0;
-  double began_s_ = 0, stalled_before_s_ = 0;
-  std::vector<double> point_s_;
 };
 
 }  // namespace ditrain::automem

@@ -19,9 +19,9 @@
 // checkpoints) is brought when it is wanted: plans change times, never results.
 #pragma once
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -81,6 +81,8 @@ class Residency final : public Mover, public StorageSource {
 
   /// Other times than those of the setup.
   void set_times(std::vector<double> point_s, double in_bytes_s, double out_bytes_s, double margin);
+  /// Seconds of each point, without waiting for its tensors: the shortest so far.
+  std::vector<double> point_seconds() const;
   ResidencyTotals totals() const;
   size_t used_bytes() const;  ///< of the pool, now
 
@@ -149,9 +151,10 @@ class Residency final : public Mover, public StorageSource {
   std::vector<Item> items_;
   size_t made_ = 0;
   memory::SlotMap slots_;
-  int64_t now_ = 0;            // the earliest point that is not over, counted over all steps
-  int64_t last_entered_ = -1;  // the same count
-  std::set<int64_t> active_;   // entered and not left
+  int64_t now_ = 0;                   // the earliest point that is not over, counted over all steps
+  int64_t last_entered_ = -1;         // the same count
+  std::map<int64_t, double> active_;  // entered and not left, and since when [s] all was there
+  std::vector<double> measured_s_;    // of each point: the shortest so far; 0: none
   bool other_ = true;
   int making_room_ = 0;  // copies out that a tensor waits for
   std::string problem_;
