@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <limits>
 #include <memory>
 
 #include "ditrain/automem/automem.hpp"
@@ -62,6 +63,7 @@ class Contender {
   Row row(const Contender& off, size_t fixed_bytes, double share) const {
     const config::MemoryConfig& m = plan_.config.memory;
     Row row{.name = name_, .dtype = std::string(dtype_name(plan_.config.train.precision))};
+    row.share = std::numeric_limits<double>::quiet_NaN();
     row.time = {quantile(seconds_, 0.5), quantile(seconds_, 0), quantile(seconds_, 0.9), int64_t(seconds_.size())};
     row.details = {{"automem", std::string(word_of(m.automem))},
                    {"fast_gib", m.fast_gib},
@@ -122,6 +124,7 @@ void bench_tier(Harness& harness, memory::Backing& tier, const std::optional<mem
       if (i > 0) large.push_back(large_s), small.push_back(small_s);
     }
     Row row{.name = name + tier.name(), .dtype = "-"};
+    row.share = std::numeric_limits<double>::quiet_NaN();
     row.time = {quantile(large, 0.5), quantile(large, 0), quantile(large, 0.9), int64_t(large.size())};
     row.gb_s = double(bytes) / row.time.median_s * 1e-9;
     row.details = {{"latency_s", quantile(small, 0.5)}};

@@ -37,7 +37,7 @@ std::string text_of(const Field& field) {
   if (const auto* word = std::get_if<std::string>(&field.value)) return *word;
   const auto* whole = std::get_if<int64_t>(&field.value);
   const double x = whole ? double(*whole) : std::get<double>(field.value);
-  if (field.name.ends_with("_s")) return seconds_text(x);
+  if (field.name.ends_with("_s") && !field.name.ends_with("_gb_s")) return seconds_text(x);
   if (!std::isfinite(x)) return "-";
   if (field.name.find("_bytes") != std::string::npos) return format_bytes(size_t(x));
   return whole ? std::to_string(*whole) : number_text(x);

@@ -30,6 +30,7 @@ struct CopyEngine::State {
   struct Job {
     Copy copy;
     int64_t ticket = 0;
+    double submitted_s = 0;
     size_t moved = 0;
     double begin_s = 0;
   };
@@ -41,11 +42,11 @@ struct CopyEngine::State {
     std::thread thread;
   };
 
-  // The simulated link is busy with these bytes from its last ones on.
-  double occupy_link(Stream& stream, double start_s, size_t bytes, bool first) {
-    stream.link_free_s = std::max(stream.link_free_s, start_s) + double(bytes) / (setup.simulate->gb_s * 1e9) +
-                         (first ? setup.simulate->latency_us * 1e-6 : 0);
-    return stream.link_free_s;
+  // The simulated link is busy with these bytes from its last ones on, or from when they were asked for: a thread that
+  // wakes up late is not its fault. Returns when they have passed; `busy_s` gets how long they take.
+  double occupy_link(Stream& stream, double asked_s, size_t bytes, bool first, double& busy_s) const {
+    busy_s = double(bytes) / (setup.simulate->gb_s * 1e9) + (first ? setup.simulate->latency_us * 1e-6 : 0);
+    return stream.link_free_s = std::max(stream.link_free_s, asked_s) + busy_s;
   }
 
   // The next chunk; returns whether there is one. The job stays in the queue, at its place.
@@ -60,19 +61,22 @@ struct CopyEngine::State {
       const Copy copy = job->copy;
       const int64_t ticket = job->ticket;
       const size_t at = job->moved, bytes = std::min(kChunk, copy.bytes - at);
-      const double start = now_s();
+      const double start = now_s(), asked = job->submitted_s;
       if (at == 0) job->begin_s = start;
       lock.unlock();
       const std::string problem = move(copy, at, bytes);
       lock.lock();
+      double busy_s = now_s() - start;
       if (setup.simulate) {
-        const double end = occupy_link(stream, start, bytes, at == 0);
+        double link_s = 0;
+        const double end = occupy_link(stream, asked, bytes, at == 0, link_s);
+        busy_s = std::max(busy_s, link_s);
         lock.unlock();
         sleep_until(end);
         lock.lock();
       }
       const double end = now_s();
-      stream.totals.bytes += double(bytes), stream.totals.busy_s += end - start;
+      stream.totals.bytes += double(bytes), stream.totals.busy_s += busy_s;
       // Others may have come in between: the queue is searched again.
       job = std::find_if(stream.queue.begin(), stream.queue.end(), [&](const Job& j) { return j.ticket == ticket; });
       job->moved += bytes;
@@ -131,7 +135,7 @@ int64_t CopyEngine::submit(Copy copy) {
   DITRAIN_CHECK(copy.bytes > 0 && copy.bytes % kBlock == 0 && copy.offset % kBlock == 0, "a copy of whole blocks");
   const std::lock_guard lock(state_->mutex);
   State::Stream& stream = state_->streams[size_t(copy.direction)];
-  stream.queue.push_back({std::move(copy), state_->next_ticket});
+  stream.queue.push_back({std::move(copy), state_->next_ticket, now_s()});
   stream.changed.notify_one();
   return state_->next_ticket++;
 }
@@ -148,7 +152,8 @@ void CopyEngine::charge_in_place(size_t bytes) {
   double end = 0;
   {
     const std::lock_guard lock(state_->mutex);
-    end = state_->occupy_link(state_->streams[size_t(Direction::kIn)], now_s(), bytes, true);
+    double busy_s = 0;
+    end = state_->occupy_link(state_->streams[size_t(Direction::kIn)], now_s(), bytes, true, busy_s);
   }
   sleep_until(end);
 }

@@ -78,11 +78,11 @@ TEST_CASE("a run that does not fit is told of a fast tier and a disk with which 
   CHECK(tiered.memory.disk_gib > 0);
   CHECK(refusal(tiered, limit) == "no error");
   tiered.memory.disk_gib /= 2;
-  CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("do not fit the slow tiers") &&
-                                                   Catch::Contains("--set memory.disk_gib="));
+  CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
+                    Catch::Contains("do not fit the slow tiers") && Catch::Contains("--set memory.disk_gib="));
   tiered.memory.disk_gib *= 2, tiered.memory.fast_gib = 0.1;
-  CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("the fast tier is too small for") &&
-                                                   Catch::Contains("memory.fast_gib"));
+  CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
+                    Catch::Contains("the fast tier is too small for") && Catch::Contains("memory.fast_gib"));
   tiered.memory.fast_gib = 0;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("needs to know how large the fast tier is"));
 }
