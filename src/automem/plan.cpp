@@ -11,7 +11,7 @@
 namespace ditrain::automem {
 namespace {
 
-size_t whole_blocks(size_t bytes) { return (bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock; }
+using memory::whole_blocks;
 
 // How often a step uses each tensor.
 std::vector<int> counts_of(const Uses& uses) {

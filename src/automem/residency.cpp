@@ -9,11 +9,8 @@
 #include "ditrain/base/error.hpp"
 
 namespace ditrain::automem {
-namespace {
 
-size_t whole_blocks(size_t bytes) { return (bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock; }
-
-}  // namespace
+using memory::whole_blocks;
 
 Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
     : uses_(std::move(uses)),
@@ -124,7 +121,7 @@ bool Residency::drop(Item& item) {
   slots_.free(item.slot);
   item.state = State::kAway;
   item.drop_when_clean = false;
-  if (item.dirty) item.dirty = false;  // its contents are worth nothing
+  item.dirty = false;  // it is clean, or its contents are worth nothing
   return true;
 }
 
@@ -301,23 +298,34 @@ int64_t Residency::begin_point(Phase phase, const std::string& name) {
   return t;
 }
 
+bool Residency::copies_are_under_way() const {
+  return std::any_of(items_.begin(), items_.end(),
+                     [](const Item& item) { return item.leaving || item.state == State::kComing; });
+}
+
 // Whether all that the point uses is here; if not, what is missing has begun to come, unless something that is held or
 // is being copied stands in its way.
-bool Residency::gather(int64_t time, bool first) {
+bool Residency::gather(int64_t time) {
   expect_no_problem();
   pump();
-  bool all = true;
-  for (const int id : uses_.points[size_t(position(time))].uses) {
+  const std::vector<int>& uses = uses_.points[size_t(position(time))].uses;
+  for (const int id : uses) {
     Item& item = items_[size_t(id)];
-    if (item.state == State::kHere) continue;
-    all = false;
-    if (first && item.state == State::kAway) ++totals_.late;
     if (item.state == State::kAway && making_room_ == 0) start(item, time - now_, Victims::kLater);
     if (item.state == State::kComing) queue_.make_urgent(item.ticket);
   }
-  return all ||
-         std::all_of(uses_.points[size_t(position(time))].uses.begin(), uses_.points[size_t(position(time))].uses.end(),
-                     [&](int id) { return items_[size_t(id)].state == State::kHere; });
+  return std::all_of(uses.begin(), uses.end(), [&](int id) { return items_[size_t(id)].state == State::kHere; });
+}
+
+// The same; where nothing is under way that would change it, room is made in the hard way. `stuck`: not even that helps
+// until something is let go of.
+bool Residency::gather_or_clear(int64_t time, bool& stuck) {
+  for (stuck = false; !gather(time);) {
+    if (copies_are_under_way()) return false;
+    stuck = !clear_for(time) && !compact();
+    if (stuck) return false;
+  }
+  return true;
 }
 
 // Takes the cheapest items out of the pool, wherever they lie, until what a point still misses has room, if not in one
@@ -367,13 +375,8 @@ bool Residency::compact() {
 bool Residency::try_enter(Phase phase, const std::string& name) {
   const std::lock_guard lock(mutex_);
   const int64_t t = begin_point(phase, name);
-  if (t < 0 || gather(t, false)) return true;
-  const auto under_way = [](const Item& item) { return item.leaving || item.state == State::kComing; };
-  while (std::none_of(items_.begin(), items_.end(), under_way)) {
-    if (!clear_for(t) && !compact()) return false;
-    if (gather(t, false)) return true;
-  }
-  return false;
+  bool stuck = false;
+  return t < 0 || gather_or_clear(t, stuck);
 }
 
 void Residency::enter(Phase phase, const std::string& name) {
@@ -381,21 +384,21 @@ void Residency::enter(Phase phase, const std::string& name) {
   {
     Lock lock(mutex_);
     const double start_s = now_s();
-    const size_t others = active_.size();
+    const size_t before = active_.size();
     const int64_t t = begin_point(phase, name);
-    if (t < 0) return;                               // not of the step: tensors are brought as they are needed
-    const bool was_here = active_.size() == others;  // another cluster came first
-    for (bool first = true; !gather(t, std::exchange(first, false));) {
-      const bool under_way = std::any_of(items_.begin(), items_.end(),
-                                         [](const Item& item) { return item.leaving || item.state == State::kComing; });
-      if (under_way)
-        changed_.wait(lock);
-      else if (!clear_for(t) && !compact())  // something is held, or another cluster's point takes the room
-        changed_.wait_for(lock, std::chrono::microseconds(100));
+    if (t < 0) return;                              // not of the step: tensors are brought as they are needed
+    const bool is_first = active_.size() > before;  // of the clusters
+    const std::vector<int>& uses = uses_.points[size_t(position(t))].uses;
+    if (is_first)
+      totals_.late +=
+          std::count_if(uses.begin(), uses.end(), [&](int id) { return items_[size_t(id)].state == State::kAway; });
+    for (bool stuck = false; !gather_or_clear(t, stuck);) {
+      // A worker that lets go of a tensor does not notify.
+      stuck ? void(changed_.wait_for(lock, std::chrono::microseconds(100))) : changed_.wait(lock);
     }
     const double end_s = now_s();
-    if (!was_here) totals_.stall_s += end_s - start_s, active_[t] = end_s;
-    for (const int id : uses_.points[size_t(position(t))].uses)
+    if (is_first) totals_.stall_s += end_s - start_s, active_[t] = end_s;
+    for (const int id : uses)
       if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
   }
   if (in_place > 0) queue_.charge_in_place(in_place);
@@ -451,7 +454,7 @@ void Residency::bring(Storage& storage) {
   ++item.wanted;
   while (!storage.try_hold() && problem_.empty()) {
     ask(item);
-    // Who lets go of what stands in the way does not tell.
+    // A worker that lets go of a tensor does not notify.
     if (!storage.is_placed()) changed_.wait_for(lock, std::chrono::microseconds(200));
   }
   --item.wanted;

@@ -60,7 +60,7 @@ class Contender {
     moved_ = {after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out, 0, 0, after.peak_bytes};
   }
 
-  Row row(const Contender& off, size_t fixed_bytes, double share) const {
+  Row row(const Contender& off, size_t bytes_of_off, double share) const {
     const config::MemoryConfig& m = plan_.config.memory;
     Row row{.name = name_, .dtype = std::string(dtype_name(plan_.config.train.precision))};
     row.share = std::numeric_limits<double>::quiet_NaN();
@@ -70,7 +70,8 @@ class Contender {
                    {"fast_share", share},
                    {"step_ratio", median_ratio(seconds_, off.seconds_)},
                    {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
-                   {"fast_peak_bytes", int64_t(fixed_bytes + moved_.peak_bytes)}};
+                   {"fast_peak_bytes",
+                    int64_t(automem_ ? automem_->plan().capacity.fixed_bytes + moved_.peak_bytes : bytes_of_off)}};
     if (!automem_) return row;
     const auto copies = automem_->copies();
     const auto rate = [&](Direction d) {
@@ -169,7 +170,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
       for (const auto& contender : contenders) contender->step(warm >= 0);
     for (const auto& contender : contenders) {
       const bool is_off = contender == contenders.front();
-      harness.add(contender->row(*contenders.front(), is_off ? all : fixed, is_off ? 1 : share));
+      harness.add(contender->row(*contenders.front(), all, is_off ? 1 : share));
     }
   }
   harness.note(fmt::format("off uses {} of tensors, {} of them gradients and temporaries, which never move",

@@ -263,7 +263,8 @@ Rows machine_rows() {
              "disk of a rank for tensors that have no place in memory [GiB]; 0: none"),
       text(DITRAIN_KEY(memory.disk_path), "folder of the disk tier, on a local disk; empty: the run folder", "a path"),
       word(DITRAIN_KEY(memory.pages),
-           "pages of large blocks of memory: explicit: reserved huge pages (vm.nr_hugepages); transparent: huge where "
+           "pages of the fast and the bulk tier of memory.automem: explicit: reserved huge pages (vm.nr_hugepages); "
+           "transparent: huge where "
            "the kernel grants them; plain; auto: the first of these that can be had"),
       simulate_bulk(),
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,

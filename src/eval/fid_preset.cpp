@@ -114,48 +114,17 @@ BlendTorch* const fastest_blend_torch = __builtin_cpu_supports("fma") ? blend_to
 BlendTorch* const fastest_blend_torch = blend_torch;
 #endif
 
-double bicubic(double x) {
-  constexpr double a = -0.5;
-  x = std::abs(x);
-  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-  if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * a;
-  return 0.0;
-}
-
-// The input pixels of one output pixel, and their weights.
-struct Taps {
-  int64_t first;
-  std::vector<double> weights;
-};
-
-std::vector<Taps> bicubic_taps(int64_t in_size) {
-  const double scale = static_cast<double>(in_size) / static_cast<double>(kSize);
-  const double stretch = std::max(scale, 1.0), support = 2.0 * stretch, step = 1.0 / stretch;
-  std::vector<Taps> all;
-  for (int64_t i = 0; i < kSize; ++i) {
-    const double center = (static_cast<double>(i) + 0.5) * scale;
-    const int64_t first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
-    const int64_t last = std::min(static_cast<int64_t>(center + support + 0.5), in_size);
-    Taps taps{first, {}};
-    double sum = 0.0;
-    for (int64_t j = first; j < last; ++j) {
-      taps.weights.push_back(bicubic((static_cast<double>(j) - center + 0.5) * step));
-      sum += taps.weights.back();
-    }
-    if (sum != 0.0)
-      for (double& w : taps.weights) w /= sum;
-    all.push_back(std::move(taps));
-  }
-  return all;
+std::vector<io::ResizeTaps> bicubic_taps(int64_t in_size) {
+  return io::resize_taps(in_size, kSize, io::ResizeFilter::kBicubic);
 }
 
 // Planes [3, height, width] to [3, height, 299].
 std::vector<float> resize_width(const std::vector<float>& in, int64_t width, int64_t height) {
-  const std::vector<Taps> taps = bicubic_taps(width);
+  const std::vector<io::ResizeTaps> taps = bicubic_taps(width);
   std::vector<float> out(static_cast<size_t>(3 * height * kSize));
   for (int64_t row = 0; row < 3 * height; ++row) {
     for (int64_t x = 0; x < kSize; ++x) {
-      const Taps& t = taps[static_cast<size_t>(x)];
+      const io::ResizeTaps& t = taps[static_cast<size_t>(x)];
       const float* from = in.data() + row * width + t.first;
       double sum = 0.0;
       for (const double w : t.weights) sum += static_cast<double>(*from++) * w;
@@ -167,12 +136,12 @@ std::vector<float> resize_width(const std::vector<float>& in, int64_t width, int
 
 // Planes [3, height, 299] to [3, 299, 299].
 std::vector<float> resize_height(const std::vector<float>& in, int64_t height) {
-  const std::vector<Taps> taps = bicubic_taps(height);
+  const std::vector<io::ResizeTaps> taps = bicubic_taps(height);
   std::vector<float> out(static_cast<size_t>(3 * kPlane));
   std::vector<double> sums(kSize);
   for (int64_t c = 0; c < 3; ++c) {
     for (int64_t y = 0; y < kSize; ++y) {
-      const Taps& t = taps[static_cast<size_t>(y)];
+      const io::ResizeTaps& t = taps[static_cast<size_t>(y)];
       std::fill(sums.begin(), sums.end(), 0.0);
       const float* from = in.data() + (c * height + t.first) * kSize;
       for (const double w : t.weights)

@@ -24,39 +24,39 @@ double bicubic(double x) {
   return 0.0;
 }
 
-// The input pixels of one output pixel: [first, first + weights.size()).
-struct Taps {
-  int64_t first;
-  std::vector<int32_t> weights;
-};
-
-Taps taps_of(int64_t out_index, int64_t in_size, double scale, ResizeFilter filter) {
+ResizeTaps taps_of(int64_t out_index, int64_t in_size, double scale, ResizeFilter filter) {
   const double stretch = std::max(scale, 1.0);
   const double support = (filter == ResizeFilter::kBox ? 0.5 : 2.0) * stretch;
   const double center = (static_cast<double>(out_index) + 0.5) * scale;
   const double step = 1.0 / stretch;
   const int64_t first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
   const int64_t last = std::min(static_cast<int64_t>(center + support + 0.5), in_size);
-  std::vector<double> weights(static_cast<size_t>(std::max<int64_t>(last - first, 0)));
+  ResizeTaps taps{first, std::vector<double>(static_cast<size_t>(std::max<int64_t>(last - first, 0)))};
   double sum = 0.0;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (size_t i = 0; i < taps.weights.size(); ++i) {
     const double x = (static_cast<double>(static_cast<int64_t>(i) + first) - center + 0.5) * step;
-    weights[i] = filter == ResizeFilter::kBox ? box(x) : bicubic(x);
-    sum += weights[i];
+    taps.weights[i] = filter == ResizeFilter::kBox ? box(x) : bicubic(x);
+    sum += taps.weights[i];
   }
-  Taps taps{first, {}};
-  for (double w : weights) {
-    if (sum != 0.0) w /= sum;
-    taps.weights.push_back(static_cast<int32_t>((w < 0 ? -0.5 : 0.5) + w * (1 << kPrecisionBits)));
-  }
+  if (sum != 0.0)
+    for (double& w : taps.weights) w /= sum;
   return taps;
 }
 
-std::vector<Taps> all_taps(int64_t in_size, int64_t out_size, ResizeFilter filter) {
-  const double scale = static_cast<double>(in_size) / static_cast<double>(out_size);
-  std::vector<Taps> taps;
-  for (int64_t i = 0; i < out_size; ++i) taps.push_back(taps_of(i, in_size, scale, filter));
-  return taps;
+// The same with weights in fixed point.
+struct FixedTaps {
+  int64_t first;
+  std::vector<int32_t> weights;
+};
+
+std::vector<FixedTaps> fixed_taps(int64_t in_size, int64_t out_size, ResizeFilter filter) {
+  std::vector<FixedTaps> all;
+  for (const ResizeTaps& taps : resize_taps(in_size, out_size, filter)) {
+    FixedTaps& fixed = all.emplace_back(FixedTaps{taps.first, {}});
+    for (const double w : taps.weights)
+      fixed.weights.push_back(static_cast<int32_t>((w < 0 ? -0.5 : 0.5) + w * (1 << kPrecisionBits)));
+  }
+  return all;
 }
 
 constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
@@ -64,8 +64,8 @@ constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
 uint8_t round_and_clip(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kPrecisionBits, 0, 255)); }
 
 template <int kChannels>
-void resize_row(const uint8_t* in, const std::vector<Taps>& taps, uint8_t* out) {
-  for (const Taps& t : taps) {
+void resize_row(const uint8_t* in, const std::vector<FixedTaps>& taps, uint8_t* out) {
+  for (const FixedTaps& t : taps) {
     int32_t sums[kChannels];
     std::fill_n(sums, kChannels, kHalf);
     const uint8_t* pixel = in + t.first * kChannels;
@@ -76,7 +76,7 @@ void resize_row(const uint8_t* in, const std::vector<Taps>& taps, uint8_t* out) 
 }
 
 ImageU8 resize_width(const ImageU8& in, int64_t width, ResizeFilter filter) {
-  const std::vector<Taps> taps = all_taps(in.width, width, filter);
+  const std::vector<FixedTaps> taps = fixed_taps(in.width, width, filter);
   ImageU8 out{width, in.height, in.channels, {}};
   out.pixels.resize(static_cast<size_t>(width * in.height * in.channels));
   const auto row = in.channels == 1 ? resize_row<1> : resize_row<3>;
@@ -86,13 +86,13 @@ ImageU8 resize_width(const ImageU8& in, int64_t width, ResizeFilter filter) {
 }
 
 ImageU8 resize_height(const ImageU8& in, int64_t height, ResizeFilter filter) {
-  const std::vector<Taps> taps = all_taps(in.height, height, filter);
+  const std::vector<FixedTaps> taps = fixed_taps(in.height, height, filter);
   const int64_t row_size = in.width * in.channels;
   ImageU8 out{in.width, height, in.channels, {}};
   out.pixels.resize(static_cast<size_t>(row_size * height));
   std::vector<int32_t> sums(static_cast<size_t>(row_size));
   for (int64_t y = 0; y < height; ++y) {
-    const Taps& t = taps[static_cast<size_t>(y)];
+    const FixedTaps& t = taps[static_cast<size_t>(y)];
     std::fill(sums.begin(), sums.end(), kHalf);
     const uint8_t* row = in.pixels.data() + t.first * row_size;
     for (const int32_t w : t.weights)
@@ -115,6 +115,13 @@ void check_image(const ImageU8& image) {
 }
 
 }  // namespace
+
+std::vector<ResizeTaps> resize_taps(int64_t in_size, int64_t out_size, ResizeFilter filter) {
+  const double scale = static_cast<double>(in_size) / static_cast<double>(out_size);
+  std::vector<ResizeTaps> taps;
+  for (int64_t i = 0; i < out_size; ++i) taps.push_back(taps_of(i, in_size, scale, filter));
+  return taps;
+}
 
 ImageU8 resize(const ImageU8& image, int64_t width, int64_t height, ResizeFilter filter) {
   check_image(image);

@@ -64,7 +64,7 @@ void BulkPool::copy(std::byte* to, const std::byte* from, size_t bytes) {
 
 class DiskFile final : public Backing {
  public:
-  DiskFile(const std::string& folder, size_t bytes) : folder_(folder), bytes_((bytes + kBlock - 1) / kBlock * kBlock) {
+  DiskFile(const std::string& folder, size_t bytes) : folder_(folder), bytes_(whole_blocks(bytes)) {
     open_file();
     // With fallocate a full disk shows now; file systems without it are asked for their room.
     if (const int error = posix_fallocate(fd_, 0, off_t(bytes_)); error != 0) refuse(std::strerror(error));

@@ -30,7 +30,8 @@ class NoMemory final : public memory::Allocator {
 
 // Until a run has measured its own: a disk of today, and half of what a core copies in memory.
 constexpr double kDiskBytesPerS = 1.5e9, kCopyBytesPerS = 6e9;
-constexpr double kShareOfPeak = 0.85;  // that products reach
+constexpr double kUpdateBytesPerS = 8e9;  // of AdamW, which reads and writes what it holds
+constexpr double kShareOfPeak = 0.85;     // that products reach
 
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
                                   bool disk) {
@@ -46,7 +47,7 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / (f32_peak * workers * kShareOfPeak);
   double bytes[3] = {};
   for (const automem::Point& point : uses.points) bytes[size_t(point.phase)] += double(uses.bytes_of(point));
-  const double seconds[3] = {step_s / 3, step_s * 2 / 3, bytes[size_t(Phase::kUpdate)] / 8e9};
+  const double seconds[3] = {step_s / 3, step_s * 2 / 3, bytes[size_t(Phase::kUpdate)] / kUpdateBytesPerS};
   for (const automem::Point& point : uses.points) {
     const auto phase = size_t(point.phase);
     machine.point_s.push_back(seconds[phase] * double(uses.bytes_of(point)) / std::max(1.0, bytes[phase]));
@@ -121,6 +122,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
                       .expected = "at least " + format_bytes(fixed + largest),
                       .hint = "a larger memory.fast_gib, or a smaller train.micro_batch"});
   const automem::Capacity capacity{
+      .fixed_bytes = fixed,
       .pool_bytes = std::min(fast - fixed, uses.total_bytes() + uses.tensors.size() * memory::kBlock),
       .bulk_bytes = m.bulk_gib       ? size_t(*m.bulk_gib * 0x1p30)
                     : m.disk_gib > 0 ? 0

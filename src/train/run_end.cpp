@@ -1,4 +1,4 @@
-// Of a run: what it tells when it is over.
+// What a run tells when it is over.
 #include <fmt/format.h>
 
 #include "ditrain/base/bytes.hpp"

@@ -1,4 +1,4 @@
-// Of a run: everything before the first step.
+// Everything that a run does before its first step.
 #include <fmt/format.h>
 
 #include <algorithm>

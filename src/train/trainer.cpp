@@ -180,8 +180,8 @@ void Run::report(StepMetrics& m, bool last) {
 
 void Run::report_automem(StepMetrics& m) {
   const automem::ResidencyTotals now = automem_->totals();
-  m.fast_peak_bytes = now.peak_bytes, m.bulk_peak_bytes += automem_->bulk_bytes(),
-  m.disk_bytes = automem_->disk_bytes();
+  m.fast_peak_bytes = automem_->plan().capacity.fixed_bytes + now.peak_bytes;
+  m.bulk_peak_bytes += automem_->bulk_bytes(), m.disk_bytes = automem_->disk_bytes();
   m.automem = {{"bytes_in", now.bytes_in - moved_.bytes_in},
                {"bytes_out", now.bytes_out - moved_.bytes_out},
                {"stall_s", now.stall_s - moved_.stall_s},

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "ditrain/base/error.hpp"
@@ -91,11 +93,28 @@ TEST_CASE("neighbours whose samples need nothing of each other are one job for c
   const auto& e = tape.record<Sampled>("e", 4);
   tape.add_hook(HookPoint::kPreForward, [&](const Node& node) { rig.calls.push_back("pre " + node.name()); });
   tape.add_hook(HookPoint::kPostForward, [&](const Node& node) { rig.calls.push_back("post " + node.name()); });
+  std::mutex counting;
+  std::map<std::string, std::pair<int, int>> entered_and_left;
+  tape.add_hook(HookPoint::kEnterForward, [&](const Node& node) {
+    const std::lock_guard lock(counting);
+    CHECK(entered_and_left[node.name()].second == 0);  // no cluster comes when all have left
+    ++entered_and_left[node.name()].first;
+  });
+  tape.add_hook(HookPoint::kLeaveForward, [&](const Node& node) {
+    const std::lock_guard lock(counting);
+    CHECK(entered_and_left[node.name()].first == (node.samples() > 0 ? 2 : 1));  // the last cluster leaves
+    ++entered_and_left[node.name()].second;
+  });
   const int64_t before = ctx.meetings().of_team;
   tape.forward(ctx);
   CHECK(ctx.meetings().of_team - before == 3);  // a and b; d; e
   CHECK(rig.calls == Calls{"pre a", "post a", "pre b", "post b", "pre c", "forward c", "post c", "pre d", "post d",
                            "pre e", "post e"});
+  for (const auto& [name, counts] : entered_and_left) {
+    CAPTURE(name);
+    CHECK(counts == std::pair(name == "c" ? 1 : 2, 1));
+  }
+  CHECK(entered_and_left.size() == 5);
   for (const Sampled* node : {&a, &b, &d, &e}) {
     const auto half = node->met.begin() + node->batch_ / 2;
     CHECK(std::count(node->met.begin(), half, node->met.front()) == node->batch_ / 2);

@@ -38,6 +38,9 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "two", 4, kModel))), 0);
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(ranks, 4, kModel + on_disk(scratch / ".")))), 0);
   REQUIRE(different_files(checkpoint_of(ranks, 4), checkpoint_of(scratch / "two", 4)).empty());
+  const Args sharded = sets({"dist.shard_optimizer=true"});  // its states do not move
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "shards", 4, kModel + sharded + on_disk(scratch / ".")))), 0);
+  REQUIRE(different_files(checkpoint_of(scratch / "shards", 4), checkpoint_of(scratch / "two", 4)).empty());
 }
 
 TEST_CASE("tiers: nothing of the disk tier is left behind by a run that is killed") {

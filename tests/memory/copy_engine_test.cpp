@@ -94,7 +94,7 @@ TEST_CASE("a disk tier that cannot be had says what would help") {
                     Catch::Contains("GiB free") && Catch::Contains("memory.disk_gib"));
 }
 
-TEST_CASE("an urgent copy goes before those that wait, and an error is told to who asked") {
+TEST_CASE("an urgent copy goes before those that wait, and an error reaches its own copy") {
   Gate gate;
   CopyEngine engine({});
   std::promise<void> all;

@@ -65,3 +65,23 @@ TEST_CASE("too many bytes are refused by name") {
     CHECK_THROWS_WITH(map_pages(bytes), Catch::Contains(std::to_string(bytes) + " bytes"));
   CHECK_THROWS_AS(map_pages(size_t{1} << 60), RunError);
 }
+
+TEST_CASE("a block of pages has the pages that were wished, or says what would provide them") {
+  constexpr size_t kBytes = 3 * kHugePageBytes + 1;
+  for (const auto& [word, wish] : kPageWishes) {
+    CAPTURE(std::string(word));
+    PageBlock block(kBytes, wish);
+    CHECK(block.bytes() >= kBytes);
+    CHECK(block.got() != PageWish::kAuto);
+    CHECK(std::all_of(block.data(), block.data() + kBytes, [](std::byte b) { return b == std::byte{0}; }));
+    std::fill_n(block.data(), kBytes, std::byte{7});
+    CHECK_FALSE(block.describe().empty());
+    if (wish == PageWish::kPlain) CHECK((block.got() == PageWish::kPlain && block.note().empty()));
+    if (wish == PageWish::kExplicit && block.got() != PageWish::kExplicit)
+      CHECK(block.note().find("sysctl vm.nr_hugepages=4") != std::string::npos);
+    const std::byte* before = block.data();
+    PageBlock moved = std::move(block);
+    CHECK(moved.data() == before);
+    CHECK(block.data() == nullptr);
+  }
+}

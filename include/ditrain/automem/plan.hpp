@@ -10,7 +10,8 @@ namespace ditrain::automem {
 
 /// What a rank may take of each tier for tensors that move.
 struct Capacity {
-  size_t pool_bytes = 0;  ///< fast tier, less what never moves
+  size_t fixed_bytes = 0;  ///< of the fast tier: what never moves (gradients, temporaries)
+  size_t pool_bytes = 0;   ///< the rest of it
   size_t bulk_bytes = 0;
   size_t disk_bytes = 0;
 };

@@ -2,9 +2,8 @@
 //
 // Problem:      a pool that is smaller than what a step uses; copies have to be over before a worker needs them, and
 //               a place has to be free before a copy can begin.
-// Difficulties: sizes differ, so that the pool may have room but not in one piece; a tensor may be held by any worker
-// at
-//               any time; what was written has to be copied out before its place is given away.
+// Difficulties: sizes differ, so that the pool may have room but not in one piece; any worker may hold a tensor at any
+//               time; what was written has to be copied out before its place is given away.
 // Abstractions: Uses (the points of a step and their tensors, known before), a clock that stands at the earliest point
 //               that is not over, tensors that are away, coming or here.
 //
@@ -47,7 +46,7 @@ struct Home {
 struct ResidencyTotals {
   double bytes_in = 0, bytes_out = 0;
   double stall_s = 0;     ///< that points waited for their tensors
-  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began
+  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began, written ones included
   size_t peak_bytes = 0;  ///< of the pool
 };
 
@@ -125,7 +124,9 @@ class Residency final : public Mover, public StorageSource {
   bool start(Item& item, int64_t distance, Victims victims);
   void ask(Item& item);
   int64_t begin_point(Phase phase, const std::string& name);
-  bool gather(int64_t time, bool first);
+  bool copies_are_under_way() const;
+  bool gather(int64_t time);
+  bool gather_or_clear(int64_t time, bool& stuck);
   bool compact();
   bool clear_for(int64_t time);
   std::optional<double> cost_of(const Item& item, int64_t distance, Victims victims) const;

@@ -26,6 +26,14 @@ ImageU8 decode_image(const std::string& path, std::string_view file);
 
 enum class ResizeFilter { kBox, kBicubic };
 
+/// The input pixels [first, first + weights.size()) of one output pixel; the weights add up to 1.
+struct ResizeTaps {
+  int64_t first = 0;
+  std::vector<double> weights = {};
+};
+/// Of every output pixel along a side, with antialiasing as Pillow has it: the filter is as wide as the image shrinks.
+std::vector<ResizeTaps> resize_taps(int64_t in_size, int64_t out_size, ResizeFilter filter);
+
 /// Resizes with antialiasing: horizontal, then vertical pass, each rounded to 8 bits; weights in fixed point (22 bits).
 /// Equals Pillow's Image.resize (up to version 12; 13 runs the vertical pass first on tall images) bit for bit; bicubic
 /// has a = -0.5. InputError if the result is over kMaxImagePixels.

@@ -13,6 +13,7 @@
 namespace ditrain::memory {
 
 inline constexpr size_t kBlock = 4096;  ///< bytes: offsets, sizes and addresses of what is copied are multiples of it
+constexpr size_t whole_blocks(size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
 class Backing {
  public:

@@ -17,7 +17,7 @@ class StateUpdate : public SyncPolicy {
   virtual std::vector<dist::Shards::Part> parts() const = 0;
   /// Who may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
-  /// What moves the arenas segment by segment, or null.
+  /// Moves the arenas segment by segment; null: they stay.
   void set_automem(automem::AutoMem* automem) { automem_ = automem; }
 
  protected:
