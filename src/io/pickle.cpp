@@ -1,6 +1,5 @@
-// Source:   the opcodes' descriptions in CPython's Lib/pickletools.py; what torch.save writes: torch/serialization.py
-// and
-//           torch/_utils.py.
+// Source:   the opcodes' descriptions in CPython's Lib/pickletools.py; what torch.save writes, from
+//           torch/serialization.py and torch/_utils.py.
 #include "pickle.hpp"
 
 #include <bit>
