@@ -57,7 +57,7 @@ std::vector<const Parameter*> ParameterStore::in_arena() const {
   return order;
 }
 
-std::vector<ArenaSlice> ParameterStore::segments() const {
+std::vector<ArenaSlice> ParameterStore::segments(const ArenaSlice& slice) const {
   std::vector<ArenaSlice> segments;
   bool open = false;  // the last one takes more vectors
   for (const Parameter* p : in_arena()) {
@@ -68,7 +68,11 @@ std::vector<ArenaSlice> ParameterStore::segments() const {
       segments.push_back(p->slice);
     open = vector;
   }
-  return segments;
+  std::vector<ArenaSlice> cut;
+  for (const ArenaSlice& s : segments)
+    if (const ArenaSlice both{std::max(s.begin, slice.begin), std::min(s.end, slice.end)}; both.begin < both.end)
+      cut.push_back(both);
+  return cut;
 }
 
 Tensor ParameterStore::make_arena(const std::string& name, DType dtype, const Homes& homes) const {
@@ -88,7 +92,10 @@ Tensor ParameterStore::make_state(const std::string& name, const Homes& homes) c
 void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
   values = make_arena("weights", DType::kF32, homes);
   if (purpose == For::kTraining) {
-    grads = Tensor({arena_size_}, DType::kF32, homes.gradients != nullptr ? *homes.gradients : *homes.home);
+    gradient_slices_ = homes.gradient_slices;
+    int64_t elements = gradient_slices_.empty() ? arena_size_ : 0;
+    for (const ArenaSlice& slice : gradient_slices_) elements = std::max(elements, slice.end - slice.begin);
+    grads = Tensor({elements}, DType::kF32, homes.gradients != nullptr ? *homes.gradients : *homes.home);
     exp_avg = make_state("first moments", homes);
     exp_avg_sq = make_state("second moments", homes);
     ema = make_state("ema", homes);
@@ -97,7 +104,24 @@ void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
   for (Parameter& p : parameters_) {
     if (p.trainable && products == DType::kBF16) p.value_bf16 = view(values_bf16, p);
     p.value = p.trainable ? view(values, p) : Tensor(p.shape, DType::kF32, *homes.home);
-    if (p.trainable && purpose == For::kTraining) p.grad = view(grads, p);
+    if (p.trainable && purpose == For::kTraining) p.grad = gradients_of(p.slice).slice(0, p.shape);
+  }
+}
+
+Tensor ParameterStore::gradients_of(const ArenaSlice& slice) const {
+  const int64_t n = slice.end - slice.begin;
+  if (gradient_slices_.empty()) return grads.slice(slice.begin, {n});
+  for (const ArenaSlice& all : gradient_slices_)
+    if (all.begin <= slice.begin && slice.end <= all.end) return grads.slice(slice.begin - all.begin, {n});
+  throw LogicFault({.where = "parameters", .what = "gradients that do not lie in one slice"});
+}
+
+void ParameterStore::clear_between_gradients(const ArenaSlice& slice) const {
+  if (gradient_slices_.empty()) return;
+  for (const Parameter& p : parameters_) {
+    const int64_t padding = p.slice.end - p.slice.begin - p.size();
+    if (!p.trainable || p.slice.begin < slice.begin || p.slice.end > slice.end || padding == 0) continue;
+    std::fill_n(Pin<float>(gradients_of(p.slice)) + p.size(), padding, 0.0f);
   }
 }
 

@@ -296,22 +296,27 @@ void load_training_state(const std::string& folder, ParameterStore& parameters, 
   if (read_checkpoint_state(folder).files.empty())
     log::info("{} has no checksums, an earlier version wrote it: its files are not checked", folder);
   load_weights(folder + "/model.safetensors", parameters, parameters.values, pus);
-  const Tensor& whole = parameters.grads;  // nobody needs them now
-  const auto take = [&](const Tensor& state) { keep ? keep(whole, state) : copy(whole, state); };
-  load_weights(folder + "/ema.safetensors", parameters, whole, pus);
-  take(parameters.ema);
-  const auto moments = [&](const char* name, ExactReader& reader) {
-    for (const Parameter* p : parameters.state_dict())
-      if (p->trainable) reader.want(p->name + name, *p, parameters.view(whole, *p));
+  // What this rank keeps all of is read into its place, whose pages `keep` has dealt out before with other numbers;
+  // else the gradients, which nobody needs now, take the whole.
+  const auto is_whole = [&](const Tensor& state) { return state.size() == parameters.arena_size(); };
+  const auto take = [&](const Tensor& state, const std::function<void(const Tensor& to)>& read) {
+    const Tensor& whole = is_whole(state) ? parameters.values : parameters.grads;
+    if (!is_whole(state)) read(whole);
+    if (keep) keep(whole, state);
+    if (is_whole(state)) read(state);
   };
+  take(parameters.ema, [&](const Tensor& to) { load_weights(folder + "/ema.safetensors", parameters, to, pus); });
   ExactReader reader(folder + "/optimizer.safetensors");
-  moments(kExpAvg, reader);
-  reader.read(pus);
-  take(parameters.exp_avg);
-  moments(kExpAvgSq, reader);
-  reader.expect_nothing_else();
-  reader.read(pus);
-  take(parameters.exp_avg_sq);
+  const auto moment = [&](const char* name) {
+    return [&, name](const Tensor& to) {
+      for (const Parameter* p : parameters.state_dict())
+        if (p->trainable) reader.want(p->name + name, *p, parameters.view(to, *p));
+      if (name == kExpAvgSq) reader.expect_nothing_else();
+      reader.read(pus);
+    };
+  };
+  take(parameters.exp_avg, moment(kExpAvg));
+  take(parameters.exp_avg_sq, moment(kExpAvgSq));
 }
 
 }  // namespace ditrain::checkpoint

@@ -23,9 +23,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
                                 .ema_decay = settings.ema_decay,
                                 .grad_scale = settings.grad_scale};
   const int64_t n = slice.arena.end - slice.arena.begin;
-  std::vector<Tensor> tensors;
-  for (const Tensor* arena : {&parameters.values, &parameters.grads})
-    tensors.push_back(arena->slice(slice.arena.begin, {n}));
+  std::vector<Tensor> tensors{parameters.values.slice(slice.arena.begin, {n}), parameters.gradients_of(slice.arena)};
   for (const Tensor* state : {&parameters.exp_avg, &parameters.exp_avg_sq, &parameters.ema})
     tensors.push_back(state->slice(slice.state, {n}));
   if (parameters.values_bf16.defined()) tensors.push_back(parameters.values_bf16.slice(slice.arena.begin, {n}));

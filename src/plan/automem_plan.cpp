@@ -63,9 +63,11 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
   automem::Recorder recorder(automem::Written::kInUpdates);
   nn::Dit model(config.model);
   autograd::ParameterStore& store = model.parameters();
-  store.allocate(
-      autograd::ParameterStore::For::kTraining, config.train.precision,
-      {.home = &nowhere, .state_elements = gradients.sharded ? gradients.state_elements() : -1, .segments = &recorder});
+  store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
+                 {.home = &nowhere,
+                  .state_elements = gradients.sharded ? gradients.state_elements() : -1,
+                  .gradient_slices = gradients.gradient_slices,
+                  .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
   nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   autograd::Tape& tape = pass.tape();
@@ -77,16 +79,25 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
   ctx.set_dry(true);
+  const auto update = [&](const autograd::ArenaSlice& slice) {
+    const std::vector<autograd::ArenaSlice> segments = store.segments(slice);
+    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+      recorder.begin(Phase::kUpdate, store.at(segment->begin).name);
+      optim::adamw_ema_step(ctx, config.optimizer, {}, store, {*segment, segment->begin});
+    }
+  };
+  bool last = false;
+  if (gradients.updates_in_backward)
+    tape.add_hook(autograd::HookPoint::kPostBackward, [&](const autograd::Node& node) {
+      if (last) update(node.parameter_slice());
+    });
   for (int64_t first = 0; first < samples; first += micro_batch) {
+    last = first + micro_batch == samples;
     pass.forward(ctx);
     pass.backward(ctx);
   }
-  if (gradients.sharded) return recorder.uses();  // its updates go by buckets, not by segments
-  const std::vector<autograd::ArenaSlice> segments = store.segments();
-  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-    recorder.begin(Phase::kUpdate, store.at(segment->begin).name);
-    optim::adamw_ema_step(ctx, config.optimizer, {}, store, {*segment, segment->begin});
-  }
+  // Updates of shards go by buckets, not by segments.
+  if (!gradients.updates_in_backward && !gradients.sharded) update({0, store.arena_size()});
   return recorder.uses();
 }
 
@@ -94,7 +105,7 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
   nn::Dit model(config.model);
   nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   const size_t image = size_t(config.model.in_channels * config.model.pixels()) * sizeof(float);
-  return size_t(gradients.buckets.n()) * sizeof(float) + pass.tape().temporary_bytes() +
+  return size_t(gradients.gradient_elements()) * sizeof(float) + pass.tape().temporary_bytes() +
          3 * image * size_t(micro_batch);
 }
 

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/memory_plan.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -27,10 +28,25 @@ std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::P
   return layers;
 }
 
+std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) {
+  nn::Dit model(config.model);
+  nn::DitPass pass(model, config.train.global_batch, autograd::Mode::kTraining, pass_options(config));
+  std::vector<autograd::ArenaSlice> slices;
+  for (const auto& node : pass.tape().nodes())
+    if (const autograd::ArenaSlice slice = node->parameter_slice(); slice.begin < slice.end) slices.push_back(slice);
+  return slices;
+}
+
 }  // namespace
 
 int64_t GradientPlan::state_elements(int rank) const {
   return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
+}
+
+int64_t GradientPlan::gradient_elements() const {
+  int64_t elements = gradient_slices.empty() ? buckets.n() : 0;
+  for (const autograd::ArenaSlice& slice : gradient_slices) elements = std::max(elements, slice.end - slice.begin);
+  return elements;
 }
 
 size_t GradientPlan::factor_scratch_bytes() const {
@@ -44,13 +60,18 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   std::vector<parallel::Range> slices;
   for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
   const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
+  const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;
+  const bool whole = config::tensor_ranks(config) == 1;
+  const bool in_backward = stops && whole && replicas == 1 && !config.dist.reproducible;
+  const bool one_pass = config::micro_batch_of(config, replicas) == config.train.global_batch;
   return {.replicas = replicas,
           .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
           .factors = factors,
           .factor_rows = factors.empty() ? 0 : config.train.global_batch,
           .sharded = config.dist.shard_optimizer && replicas > 1,
-          .updates_early = replicas > 1 && config::tensor_ranks(config) == 1 && config.optimizer.clip_norm == 0 &&
-                           config.train.on_non_finite == config::OnNonFinite::kStop};
+          .updates_early = stops && whole && replicas > 1,
+          .updates_in_backward = in_backward,
+          .gradient_slices = in_backward && one_pass ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>()};
 }
 
 std::string describe_factors(const GradientPlan& plan, const config::Config& config) {

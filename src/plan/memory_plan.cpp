@@ -88,7 +88,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   plan.items = {
       {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), moved ? 0 : arena},
       {"bf16 weights", "read by products", config.train.precision == DType::kBF16 && !moved ? arena / 2 : 0},
-      {"gradients", "", arena},
+      {"gradients", gradients.gradient_slices.empty() ? "" : "of one layer: weights change in backward",
+       size_t(gradients.gradient_elements()) * sizeof(float)},
       {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), states_moved ? 0 : 2 * state},
       {"EMA", share, states_moved ? 0 : state},
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},

@@ -82,19 +82,39 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
     state_ = std::make_unique<ShardedUpdate>(dist::Shards(gradients.buckets, comm_.rank(), comm_.world_size()),
                                              *engine_, optimizer, parameters_, ctx_);
   else
-    state_ = std::make_unique<ReplicatedUpdate>(gradients.buckets, updates_early(), optimizer, parameters_, ctx_);
+    state_ = std::make_unique<ReplicatedUpdate>(gradients, optimizer, parameters_, ctx_);
   policies_.push_back(state_.get());
 }
 
-void GradientSync::begin(const MicroBatchPlace& micro) {
-  micro_ = micro;
+void GradientSync::begin(const MicroBatchPlace& micro, const optim::StepSettings* update) {
+  micro_ = micro, update_ = plan_.gradients.updates_in_backward ? update : nullptr;
+  squares_ = 0, bad_gradient_.clear(), has_updated_ = false;
   factors_.start_at(micro.first_sample);
 }
 
 // After the last micro-batch the buckets of the slice may leave.
-void GradientSync::ready(const parallel::Range& slice) {
+void GradientSync::ready(const parallel::Range& slice, PhaseLog& log) {
   for (SyncPolicy* policy : policies_) policy->ready(micro_, slice);
-  if (micro_.last && overlap_) buckets_->mark_ready(slice.begin, slice.end);
+  if (!micro_.last) return;
+  if (plan_.gradients.updates_in_backward)
+    update_in_backward(slice, log);
+  else if (overlap_)
+    buckets_->mark_ready(slice.begin, slice.end);
+}
+
+// Nothing changes any more once a gradient is not finite: the run is going to stop.
+void GradientSync::update_in_backward(const parallel::Range& slice, PhaseLog& log) {
+  if (slice.size() == 0) return;
+  const PhaseTimer timer(log, Phase::kOptimizer);
+  parameters_.clear_between_gradients({slice.begin, slice.end});
+  squares_ += ops::sum_squares(ctx_, parameters_.gradients_of({slice.begin, slice.end}));
+  if (bad_gradient_.empty() && !std::isfinite(squares_)) {
+    const int64_t begin = last_bad_gradient(slice);
+    bad_gradient_ = begin < 0 ? "norm (overflow)" : parameters_.at(begin).name;
+  }
+  if (update_ == nullptr || !bad_gradient_.empty()) return;
+  state_->update_slice(slice, *update_);
+  has_updated_ = true;
 }
 
 void GradientSync::add_losses(StepFacts& facts) {
@@ -105,6 +125,7 @@ void GradientSync::add_losses(StepFacts& facts) {
 }
 
 void GradientSync::collect(const optim::StepSettings& update, PhaseLog& log) {
+  if (plan_.gradients.updates_in_backward) return;
   if (!overlap_) buckets_->start_all();
   const auto next_arrived = [&] {
     const PhaseTimer waiting(log, Phase::kAllreduceExposed);
@@ -112,13 +133,14 @@ void GradientSync::collect(const optim::StepSettings& update, PhaseLog& log) {
   };
   for (int64_t k = 0; next_arrived(); ++k) {
     for (SyncPolicy* policy : policies_) policy->arrived(k, log);
-    if (!updates_early()) continue;
+    if (!plan_.gradients.updates_early) continue;
+    has_updated_ = true;
     const PhaseTimer timer(log, Phase::kOptimizer);
     for (SyncPolicy* policy : policies_) policy->update(k, k + 1, update);
   }
   buckets_->finish();
   communication_ = buckets_->last_step();
-  if (updates_early()) finish(log);
+  if (plan_.gradients.updates_early) finish(log);
 }
 
 void GradientSync::finish(PhaseLog& log) {
@@ -152,6 +174,7 @@ void GradientSync::exchange(StepFacts& facts) {
 
 double GradientSync::norm() {
   if (group_) return group_->gradient_norm(ctx_, parameters_);
+  if (plan_.gradients.updates_in_backward) return std::sqrt(squares_);
   std::optional<double> squares = communication_.sum_squares;  // a by-product of the sums
   if (!squares && leaf_sums_) {                                // one rank: what the engine computes on several
     squares = 0.0;
@@ -162,7 +185,7 @@ double GradientSync::norm() {
 }
 
 void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {
-  if (updates_early()) return;
+  if (has_updated_) return;
   {
     const PhaseTimer timer(log, Phase::kOptimizer);
     for (SyncPolicy* policy : policies_) policy->update(0, buckets_->num_buckets(), settings);
@@ -170,13 +193,21 @@ void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {
   finish(log);
 }
 
+// Where in the slice the last parameter begins whose gradient is not finite; -1: none.
+int64_t GradientSync::last_bad_gradient(const parallel::Range& slice) {
+  int64_t last = -1;
+  for (const autograd::Parameter* p : parameters_.state_dict())
+    if (p->trainable && slice.begin <= p->slice.begin && p->slice.end <= slice.end && p->slice.begin > last &&
+        ops::find_non_finite(ctx_, p->grad) >= 0)
+      last = p->slice.begin;
+  return last;
+}
+
 // In the order of the backward pass, which is that of the arena from its end: what goes bad spoils all that comes after
 // it. A rank may have the sums of its shards only, or the weights that came of them: those of a bad gradient are bad.
 std::string GradientSync::first_bad_gradient() {
-  double begin = -1;
-  for (const autograd::Parameter* p : parameters_.state_dict())
-    if (p->trainable && double(p->slice.begin) > begin && ops::find_non_finite(ctx_, p->grad) >= 0)
-      begin = double(p->slice.begin);
+  if (plan_.gradients.updates_in_backward) return bad_gradient_;
+  double begin = double(last_bad_gradient({0, parameters_.arena_size()}));
   comm_.allreduce_max(&begin, 1);
   if (group_) group_->communicator().allreduce_max(&begin, 1);  // its stores have one layout
   return begin < 0 ? "" : parameters_.at(int64_t(begin)).name;

@@ -204,6 +204,7 @@ void Run::allocate() {
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
                       {.gradients = gradient_memory_.get(),
                        .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+                       .gradient_slices = plan_.gradients.gradient_slices,
                        .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;
   std::vector<Tensor> shared{p.grads};

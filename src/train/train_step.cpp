@@ -31,10 +31,6 @@ TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicat
       time_(size_t(plan.micro_batch)),
       terms_(size_t(plan.micro_batch)) {
   ctx.set_cut(plan.cut.cut);
-  pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
-    const autograd::ArenaSlice slice = node.parameter_slice();
-    sync_.ready({slice.begin, slice.end});
-  });
 }
 
 void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus,
@@ -42,6 +38,11 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
   automem_ = automem;
   pass_.allocate(automem != nullptr ? &automem->source() : nullptr);
   if (automem != nullptr) automem->watch(pass_.tape());
+  // Behind automem's: a node's tensors may leave when its weights change.
+  pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
+    const autograd::ArenaSlice slice = node.parameter_slice();
+    sync_.ready({slice.begin, slice.end}, *log_);
+  });
   noise_ = Tensor(pass_.image().shape());
   sync_.allocate(gradient_memory, comm_pus);
   sync_.state().set_automem(automem);
@@ -99,11 +100,14 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
     facts.loss += weight * term.loss, facts.mse += weight * term.mse, facts.vb += weight * term.vb;
 }
 
-// Leaves of a tree have gradients of their own; others add up.
-void TrainStep::backward(const MicroBatch& micro) {
-  sync_.begin(micro.place);
+// Leaves of a tree have gradients of their own; others add up. Weights that change in it are the optimiser's time.
+void TrainStep::backward(const MicroBatch& micro, const optim::StepSettings* update, PhaseLog& log) {
+  sync_.begin(micro.place, update);
+  log_ = &log;
+  const double updating = log.seconds[Phase::kOptimizer];
   const bool overwrite = micro.place.number == 0 || plan_.config.dist.reproducible;
   pass_.backward(ctx_, overwrite ? autograd::Gradients::kOverwrite : autograd::Gradients::kAdd);
+  log.seconds[Phase::kBackward] -= log.seconds[Phase::kOptimizer] - updating;
 }
 
 // Time of f, less that of sums over the ranks that share the model: those are communication that nothing hides.
@@ -158,15 +162,15 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   PhaseLog& log = result.log;
   bad_activation_.clear();
   refresh_bf16_copy();
+  optim::StepSettings update = next_update(progress);
   for (const MicroBatch& micro : micro_batches_of(batch)) {
     timed(Phase::kPrepare, log, [&] { prepare(micro, progress.step); });
     timed(Phase::kForward, log, [&] { pass_.forward(ctx_); });
     timed(Phase::kLoss, log, [&] { compute_loss(micro, result.facts); });
     if (!std::isfinite(result.facts.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
-    timed(Phase::kBackward, log, [&] { backward(micro); });
+    timed(Phase::kBackward, log, [&] { backward(micro, std::isfinite(result.facts.loss) ? &update : nullptr, log); });
     sync_.add_losses(result.facts);
   }
-  optim::StepSettings update = next_update(progress);
   result.lr = update.lr;
   sync_.collect(update, log);
   if (mine) {
@@ -181,7 +185,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
   if (!std::isfinite(result.facts.loss) || !std::isfinite(result.grad_norm)) {
     result.non_finite = name_of_non_finite();
-    weights_are_spoilt_ = sync_.updates_early();
+    weights_are_spoilt_ = sync_.has_updated();
     ++progress.skipped_steps;
   } else {
     update.grad_scale = optim::clip_factor(result.grad_norm, plan_.config.optimizer.clip_norm);

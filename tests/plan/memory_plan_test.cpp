@@ -62,6 +62,19 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
   CHECK(item(after, "temporaries").bytes < item(before, "temporaries").bytes);
 }
 
+TEST_CASE("one rank that updates in backward plans gradients of its largest layer only") {
+  config::Config config = config_of("selective", 0);
+  const size_t all = item(memory_of(config, 1), "gradients").bytes;
+  config.optimizer.clip_norm = 0;
+  const auto gradients = [&](int ranks) { return item(memory_of(config, ranks), "gradients").bytes; };
+  CHECK(gradients(1) < all / 10);
+  CHECK(gradients(2) == all);
+  config.train.micro_batch = 1;  // they add up
+  CHECK(gradients(1) == all);
+  config.train.micro_batch = 0, config.train.on_non_finite = config::OnNonFinite::kSkip;
+  CHECK(gradients(1) == all);
+}
+
 TEST_CASE("ranks that share a replica have their parts of it in the plan, and all samples of the group") {
   config::Config config = config_of("selective", 0);
   const plan::RunPlan whole = plan::plan_run(config, 1);

@@ -32,7 +32,9 @@ TEST_CASE("weights that are updated bucket by bucket have the bits of those upda
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, late, 3);
     const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, early, 3);
     for (size_t rank = 0; rank < got.size(); ++rank) {
-      CHECK(got[rank].difference(want[rank]) == "");
+      // One rank updates in backward, and adds up the norm in that order.
+      CHECK(got[rank].difference(want[rank]) == (ranks == 1 ? "norms " : ""));
+      for (size_t i = 0; i < 3; ++i) CHECK(got[rank].norms[i] == Approx(want[rank].norms[i]).epsilon(1e-12));
       CHECK(got[rank].values == got[0].values);
       CHECK(got[rank].copy_is_right);
     }
@@ -109,7 +111,7 @@ TEST_CASE("a bad step spoils weights only where they are updated early, on all r
       CHECK(rank.values == start);
     }
   }
-  SECTION("one rank never updates early") {
+  SECTION("one rank changes nothing after a loss that is not finite") {
     const auto own = [](int, dataset::Batch& batch) { batch.images[5] = std::numeric_limits<float>::infinity(); };
     for (const RankOutcome& rank : train_on({.ranks = 1, .ranks_per_node = 1}, config, 1, own)) {
       CHECK_FALSE(rank.spoilt);

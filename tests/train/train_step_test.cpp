@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "small_run.hpp"
 
@@ -15,14 +16,18 @@ using namespace ditrain::train;
 namespace {
 
 struct Rig {
-  explicit Rig(const config::Config& c, int workers = 1)
+  enum class Gradients { kAll, kAsPlanned };
+  explicit Rig(const config::Config& c, int workers = 1, Gradients gradients = Gradients::kAll)
       : config(c),
         model(c.model),
         team({.num_workers = workers}),
         ctx(team),
-        step(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()}), model, *comm, ctx) {
-    model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision);
-    copy(random_tensor({model.parameters().arena_size()}, 5, 0.1f), model.parameters().values);
+        plan(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()})),
+        step(plan, model, *comm, ctx) {
+    autograd::ParameterStore::Homes homes;
+    if (gradients == Gradients::kAsPlanned) homes.gradient_slices = plan.gradients.gradient_slices;
+    model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision, homes);
+    copy(random_weights(model), model.parameters().values);
     step.allocate();
   }
   StepResult run() { return step.run(random_batch(config), progress); }
@@ -32,6 +37,7 @@ struct Rig {
   nn::Dit model;
   parallel::Team team;
   ops::Context ctx;
+  plan::RunPlan plan;
   TrainStep step;
   Progress progress;
 };
@@ -125,6 +131,61 @@ TEST_CASE("a step in bf16 has the losses of one in f32 but for roundings, and th
   CHECK(two_steps(three) == got);
   for (int i : {0, 1}) CHECK(got.losses[size_t(i)] == Approx(want.losses[size_t(i)]).epsilon(1e-2));
   CHECK(got.losses != want.losses);
+}
+
+TEST_CASE("weights that change in backward have the bits of those that change at the end") {
+  config::Config config = small_config();
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  config.train.micro_batch = GENERATE(0, 2);
+  config.model.num_classes = 7;  // no multiple of a vector: there is padding
+  const int workers = GENERATE(1, 2);
+  const auto run = [&](config::OnNonFinite on_non_finite, int64_t& gradients) {
+    config.train.on_non_finite = on_non_finite;
+    Rig rig(config, workers, Rig::Gradients::kAsPlanned);
+    std::vector<std::vector<float>> states;
+    for (int i = 0; i < 3; ++i) {
+      const StepResult result = rig.run();
+      CHECK(result.non_finite.empty());
+      states.push_back({float(result.facts.loss), float(result.grad_norm)});
+    }
+    const autograd::ParameterStore& p = rig.model.parameters();
+    gradients = p.grads.size();
+    for (const Tensor* arena : {&p.values, &p.exp_avg, &p.exp_avg_sq, &p.ema}) states.push_back(to_vector(*arena));
+    if (p.values_bf16.defined()) CHECK(is_rounded(p.values, p.values_bf16));
+    return states;
+  };
+  int64_t all = 0, some = 0;
+  const auto want = run(config::OnNonFinite::kSkip, all), got = run(config::OnNonFinite::kStop, some);
+  CHECK(got == want);
+  CHECK(all == int64_t(want[3].size()));
+  CHECK((config.train.micro_batch == 0 ? some < all / 2 : some == all));
+}
+
+TEST_CASE("a gradient that is not finite stops the update in backward, by its name") {
+  config::Config config = small_config();
+  config.train.micro_batch = GENERATE(0, 2);
+  Rig rig(config, 1, Rig::Gradients::kAsPlanned);
+  autograd::ParameterStore& p = rig.model.parameters();
+  SECTION("with the loss: nothing has changed") {
+    dataset::Batch batch = random_batch(config);
+    batch.images[0] = INFINITY;
+    const std::vector<float> before = to_vector(p.values);
+    CHECK(rig.step.run(batch, rig.progress).non_finite == "input image");
+    CHECK(to_vector(p.values) == before);
+    CHECK_FALSE(rig.step.weights_are_spoilt());
+    CHECK(rig.run().non_finite.empty());
+    CHECK(to_vector(p.values) != before);
+  }
+  SECTION("a later one: weights behind it have changed") {
+    int64_t left = rig.plan.samples / rig.plan.micro_batch;  // micro-batches
+    rig.step.tape().add_hook(autograd::HookPoint::kPreBackward, [&](const autograd::Node& node) {
+      if (node.name() == "blocks.0.attn" && --left == 0) Pin<float>(p.find("blocks.0.attn.qkv.weight").value)[0] = NAN;
+    });
+    const StepResult result = rig.run();
+    CHECK(result.non_finite.substr(0, 9) == "gradient ");
+    CHECK(rig.step.weights_are_spoilt());
+    CHECK_THROWS_AS(rig.run(), LogicFault);
+  }
 }
 
 TEST_CASE("gradients left from before have no part in a step") {

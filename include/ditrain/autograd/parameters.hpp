@@ -72,6 +72,9 @@ class ParameterStore {
     memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
     /// 0 or more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
     int64_t state_elements = -1;
+    /// Slices that cover the arena and whose gradients take the same memory, one slice after the other; none: every
+    /// gradient has its own.
+    std::vector<ArenaSlice> gradient_slices = {};
     /// Makes the storages of all arenas but the gradients, segment by segment; it outlives the store. Null: each
     /// arena is one block at home.
     StorageSource* segments = nullptr;
@@ -90,11 +93,19 @@ class ParameterStore {
   int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
   int64_t arena_size() const { return arena_size_; }
   /// The arenas cut into what moves as one, in order: each matrix by itself, vectors with their neighbours.
-  std::vector<ArenaSlice> segments() const;
+  std::vector<ArenaSlice> segments() const { return segments({0, arena_size_}); }
+  std::vector<ArenaSlice> segments(const ArenaSlice& slice) const;  ///< those of a slice, cut at its ends
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
-  Tensor values, grads;             ///< the arenas, [arena_size]
+  /// Where the gradients of these elements are, which lie in one slice of Homes::gradient_slices if there are any.
+  Tensor gradients_of(const ArenaSlice& slice) const;
+  /// Writes zeros between the gradients of a slice's parameters, where other slices that take the same memory may have
+  /// left something.
+  void clear_between_gradients(const ArenaSlice& slice) const;
+
+  Tensor values;                    ///< the arena, [arena_size]
+  Tensor grads;                     ///< the same, or [the largest of Homes::gradient_slices]
   Tensor exp_avg, exp_avg_sq, ema;  ///< the same, or [state_elements]
   Tensor values_bf16;               ///< values rounded to bf16; undefined unless asked for
 
@@ -105,6 +116,7 @@ class ParameterStore {
   std::vector<const Parameter*> in_arena() const;
 
   std::deque<Parameter> parameters_;
+  std::vector<ArenaSlice> gradient_slices_;
   int64_t arena_size_ = 0;
 };
 

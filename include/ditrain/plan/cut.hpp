@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/ops/context.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/ops/context.hpp"
 
 namespace ditrain::plan {
 

@@ -28,13 +28,19 @@ struct GradientPlan {
   dist::BucketGrid buckets{0, 1};         ///< of dist.bucket_mib, at least 1024 elements; one for each factor layer
   std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine, with dist.reproducible, or
                                           ///< where the products of ranks may differ in bits
-  int64_t factor_rows = 0;  ///< of each factor layer: samples of the global batch
-  bool sharded = false;     ///< moments and EMA are divided over the replicas (dist.shard_optimizer)
-  /// The weights of a bucket change when it has arrived; else all of them when the last one has, with its norm.
+  int64_t factor_rows = 0;                ///< of each factor layer: samples of the global batch
+  bool sharded = false;                   ///< moments and EMA are divided over the replicas (dist.shard_optimizer)
+  /// Several replicas: the weights of a bucket change when it has arrived; else all of them when the last one has, with
+  /// its norm.
   bool updates_early = false;
+  /// One replica on one rank: the weights of a node change as soon as its last micro-batch has gone backward.
+  bool updates_in_backward = false;
+  /// With one micro-batch, too: the slices of the nodes, of whose gradients there is memory for one at a time.
+  std::vector<autograd::ArenaSlice> gradient_slices = {};
 
   /// Elements of each moment and of the EMA that a rank keeps; no rank has more than rank 0.
   int64_t state_elements(int rank = 0) const;
+  int64_t gradient_elements() const;    ///< that there is memory for
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
 };
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/dataset/dataset.hpp"
 
 namespace ditrain::plan {
 

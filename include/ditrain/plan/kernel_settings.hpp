@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "ditrain/config/config.hpp"
 #include "ditrain/kernels/gemm.hpp"
 #include "ditrain/ops/context.hpp"
 #include "ditrain/platform/topology.hpp"
-#include "ditrain/config/config.hpp"
 
 namespace ditrain::plan {
 
@@ -34,7 +34,7 @@ kernels::GemmBlocking derived_blocking(const platform::Topology& topology);
 /// the caches, else it is a file that must be there and fit.
 /// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".
 /// Errors:   InputError for a library that is not installed or does not do train.precision, or a wrong tuning file
-std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, const std::vector<int>& pus,
-                                  ops::Context& ctx);
+std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
+                                  const std::vector<int>& pus, ops::Context& ctx);
 
 }  // namespace ditrain::plan

@@ -4,9 +4,9 @@
 #pragma once
 #include <memory>
 
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/nn/dit.hpp"
-#include "ditrain/config/replicas.hpp"
 
 namespace ditrain::plan {
 

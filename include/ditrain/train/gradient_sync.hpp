@@ -35,21 +35,25 @@ class GradientSync {
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
   const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< for passes over the model
-  void begin(const MicroBatchPlace& micro);
+  /// Before backward. update: how the last micro-batch changes the weights of each slice at once, where the plan
+  /// updates in backward; null: they are not to change (the loss is not finite). It must outlive backward.
+  void begin(const MicroBatchPlace& micro, const optim::StepSettings* update);
   /// The gradients of this slice are final for the micro-batch.
-  void ready(const parallel::Range& slice);
+  void ready(const parallel::Range& slice, PhaseLog& log);
   /// With dist.reproducible: the losses of the micro-batch, of which the tree is made; the facts hold none of them
   /// then.
   void add_losses(StepFacts& facts);
 
-  /// Returns when all gradients are those of the global batch; where updates are early, the weights too are new then.
+  /// Returns when all gradients are those of the global batch; where updates are early or in backward, the weights too
+  /// are new then.
   void collect(const optim::StepSettings& update, PhaseLog& log);
   /// The one small collective of a step: on all ranks the facts of all.
   void exchange(StepFacts& facts);
   double norm();  ///< of the collected gradients
   /// Changes the weights, unless they have changed.
   void update(const optim::StepSettings& settings, PhaseLog& log);
-  bool updates_early() const { return plan_.gradients.updates_early; }
+  /// Weights have changed before the norm was known.
+  bool has_updated() const { return has_updated_; }
   /// The name of the first parameter, in the order of backward, whose gradient is not finite on any rank; "": none.
   /// Collective.
   std::string first_bad_gradient();
@@ -62,6 +66,8 @@ class GradientSync {
 
  private:
   void finish(PhaseLog& log);
+  void update_in_backward(const parallel::Range& slice, PhaseLog& log);
+  int64_t last_bad_gradient(const parallel::Range& slice);
 
   const plan::RunPlan& plan_;
   autograd::ParameterStore& parameters_;
@@ -78,6 +84,10 @@ class GradientSync {
   std::unique_ptr<StateUpdate> state_;
   std::vector<SyncPolicy*> policies_;  // in the order in which they are called
   MicroBatchPlace micro_;
+  const optim::StepSettings* update_ = nullptr;  // of this backward; null: weights do not change in it
+  double squares_ = 0;                           // of the gradients that backward has used
+  std::string bad_gradient_;                     // the first one in backward that was not finite
+  bool has_updated_ = false;
   dist::StepOutcome communication_;
 };
 

@@ -3,6 +3,7 @@
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
 #include "ditrain/train/sync_policy.hpp"
 
 namespace ditrain::train {
@@ -15,6 +16,8 @@ class StateUpdate : public SyncPolicy {
   virtual void keep(const Tensor& whole, const Tensor& state) = 0;
   /// The elements of the arenas that this rank updates, and where they lie in moments and EMA.
   virtual std::vector<dist::Shards::Part> parts() const = 0;
+  /// Changes the weights of this slice of the arenas, whose gradients are final; not for shards.
+  virtual void update_slice(const parallel::Range& slice, const optim::StepSettings& settings);
   /// Who may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
   /// Moves the arenas segment by segment; null: they stay.
@@ -28,21 +31,21 @@ class StateUpdate : public SyncPolicy {
 /// Every rank updates all weights from the same gradients, to the same bits.
 class ReplicatedUpdate final : public StateUpdate {
  public:
-  /// grid: the buckets; updates_early: they are updated one by one.
-  ReplicatedUpdate(const dist::BucketGrid& grid, bool updates_early, const optim::Config& config,
-                   autograd::ParameterStore& parameters, ops::Context& ctx)
-      : grid_(grid), updates_early_(updates_early), config_(config), parameters_(parameters), ctx_(ctx) {}
+  /// The plan outlives the object.
+  ReplicatedUpdate(const plan::GradientPlan& plan, const optim::Config& config, autograd::ParameterStore& parameters,
+                   ops::Context& ctx)
+      : plan_(plan), config_(config), parameters_(parameters), ctx_(ctx) {}
 
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
+  void update_slice(const parallel::Range& slice, const optim::StepSettings& settings) override;
   const Tensor& whole(const Tensor& state) override { return state; }  // it may be in parts
   void keep(const Tensor& whole, const Tensor& state) override;
-  std::vector<dist::Shards::Part> parts() const override { return {{{0, grid_.n()}, 0}}; }
+  std::vector<dist::Shards::Part> parts() const override { return {{{0, plan_.buckets.n()}, 0}}; }
 
  private:
-  void update_slice(const parallel::Range& slice, const optim::StepSettings& settings);
+  void change(const parallel::Range& slice, const optim::StepSettings& settings);
 
-  const dist::BucketGrid grid_;
-  const bool updates_early_;
+  const plan::GradientPlan& plan_;
   const optim::Config config_;
   autograd::ParameterStore& parameters_;
   ops::Context& ctx_;

@@ -52,9 +52,10 @@ class TrainStep {
   ///           that of the mean loss over the global batch, summed over micro-batches and ranks; with
   ///           dist.reproducible along one binary tree over all micro-batches of all ranks, loss and norm too
   /// With several ranks, optimizer.clip_norm 0 and train.on_non_finite stop, the weights of a bucket of gradients are
-  /// updated when it has arrived, to the same bits; else all of them when the last one has, with its norm.
+  /// updated when it has arrived, to the same bits; one rank updates those of a node in backward then, after the last
+  /// micro-batch; else all of them when the last one has, with its norm.
   /// A step with a loss or gradient that is not finite is named in the result. It changes no weights on any rank,
-  /// except where buckets are updated one by one: see weights_are_spoilt().
+  /// except where parts are updated one by one: see weights_are_spoilt().
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
   /// The last step found something that is not finite when a part of the weights was updated already: nothing of them
@@ -77,7 +78,7 @@ class TrainStep {
   void timed(Phase phase, PhaseLog& log, F f);
   void prepare(const MicroBatch& micro, int64_t step);
   void compute_loss(const MicroBatch& micro, StepFacts& facts);
-  void backward(const MicroBatch& micro);
+  void backward(const MicroBatch& micro, const optim::StepSettings* update, PhaseLog& log);
   optim::StepSettings next_update(const Progress& progress) const;
   std::string name_of_non_finite();
   std::string first_non_finite();
@@ -95,6 +96,7 @@ class TrainStep {
   std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;
   std::string bad_activation_;
+  PhaseLog* log_ = nullptr;  // of the step that is under way
   automem::AutoMem* automem_ = nullptr;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one
   bool weights_are_spoilt_ = false;
