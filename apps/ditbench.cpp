@@ -48,7 +48,7 @@ config::CommandLine make_command_line() {
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
        {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae: also both, in one report", "f32"},
-       {"recompute", "MODE", "none, selective or block, as train.recompute", "selective"},
+       {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},

@@ -142,7 +142,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                              .flop = 6 * nn::forward_macs(config.model) * double(batch),
                              .once = bench.once});
   row.details = {{"batch", batch},
-                 {"recompute", std::string(word_of(config.train.recompute))},
+                 {"recompute", plan::recompute_text(plan.config)},
                  {"images_per_second", double(batch) / row.time.median_s},
                  {"mfu", row.share, false}};
   for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));

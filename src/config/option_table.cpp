@@ -206,10 +206,11 @@ Rows train_rows() {
       integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
       word(DITRAIN_KEY(train.precision),
            "arithmetic of products (GEMM) and type of kept activations; weights, moments, EMA and sums are f32 always"),
-      word(DITRAIN_KEY(train.recompute),
-           "activation checkpointing: what backward computes again, to the same bits; none: nothing (keeps 18 values "
-           "per token, channel and block); selective: what is cheap (keeps 11); block: all but the input of each block "
-           "(keeps 1; a third more work)"),
+      word_or_auto(
+          DITRAIN_KEY(train.recompute),
+          "activation checkpointing: what backward computes again, to the same bits; none: nothing (keeps 18 values "
+          "per token, channel and block); selective: what is cheap (keeps 11); block: all but the input of each block "
+          "(keeps 1; a third more work); auto: the least that fits, block by block"),
       word(DITRAIN_KEY(train.on_non_finite),
            "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
            "while other gradients still travel"),

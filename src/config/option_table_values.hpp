@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -135,18 +136,33 @@ Option word(const std::string& name, F field, std::string help) {
   return o;
 }
 
-/// The same for a row that may be left open: the word "auto" stands for null.
+template <class V>
+struct WordsOf {
+  using type = V;
+};
+template <class V>
+struct WordsOf<std::optional<V>> {
+  using type = V;
+};
+
+/// The same for a row, or for an optional value, that may be left open: the word "auto" stands for none.
 template <class F>
 Option word_or_auto(const std::string& name, F field, std::string help) {
-  using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
+  using V = typename WordsOf<std::remove_cvref_t<decltype(field(std::declval<Config&>()))>>::type;
   std::vector<std::string> words = all_words<V>();
   words.emplace_back("auto");
   Option o = named_option(name, std::move(help), alternatives(words));
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    if (!find_word(read_choice(v, words, origin, name), field(c))) field(c) = nullptr;
+    V value{};
+    field(c) = {};
+    if (find_word(read_choice(v, words, origin, name), value)) field(c) = value;
   };
-  o.get = [=](const Config& c) {
-    return field(c) == nullptr ? std::string("auto") : yaml_text(std::string(word_of(field(c))));
+  o.get = [=](const Config& c) -> std::string {
+    if (!field(c)) return "auto";
+    if constexpr (std::is_pointer_v<V>)
+      return yaml_text(std::string(word_of(field(c))));
+    else
+      return yaml_text(std::string(word_of(*field(c))));
   };
   return o;
 }

@@ -80,8 +80,13 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
   stream_.batch = batch;
   stream_.activations = options.precision;
-  stream_.keep_cheap = options.recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
-  stream_.keep_costly = options.recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
+  DITRAIN_CHECK(options.recompute_of_blocks.empty() || int64_t(options.recompute_of_blocks.size()) == c.depth,
+                "recomputation of another number of blocks");
+  const auto set_recompute = [&](Recompute recompute) {
+    stream_.keep_cheap = recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
+    stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
+  };
+  set_recompute(options.recompute);
   stream_.cond_BC = tape_.temporary("cond", BC);
   if (mode == autograd::Mode::kTraining) {
     stream_.dcond_BC = tape_.temporary("dcond", BC);
@@ -104,6 +109,7 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   const auto& of_final_layer = tape_.record<AdalnModulation>("final_layer", model.final_layer_.adaLN, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
+    if (!options.recompute_of_blocks.empty()) set_recompute(options.recompute_of_blocks[size_t(i)]);
     auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, *of_blocks[size_t(i)]);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
     connect(attention.x_BTC);

@@ -33,6 +33,14 @@ constexpr double kDiskBytesPerS = 1.5e9, kCopyBytesPerS = 6e9;
 constexpr double kUpdateBytesPerS = 8e9;  // of AdamW, which reads and writes what it holds
 constexpr double kShareOfPeak = 0.85;     // that products reach
 
+// Of a block's forward pass, what `none`, `selective` and `block` compute again: measured, DiT-B/2.
+constexpr double kShareAgain[] = {0, 0.15, 0.95};
+
+nn::Recompute recompute_of_block(const config::Config& config, int64_t block) {
+  const std::vector<nn::Recompute>& of_blocks = config.train.recompute_of_blocks;
+  return of_blocks.empty() ? *config.train.recompute : of_blocks[size_t(block)];
+}
+
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
                                   bool disk) {
   automem::Machine machine;
@@ -45,9 +53,12 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   const double peak = kernels::measure_fma_peak(config.train.precision, 1e-3);
   const double f32_peak = peak > 0 ? peak : kernels::measure_fma_peak(DType::kF32, 1e-3);
   const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / (f32_peak * workers * kShareOfPeak);
+  double again_s = 0;  // what backward computes again
+  for (int64_t i = 0; i < config.model.depth; ++i)
+    again_s += step_s / 3 / double(config.model.depth) * kShareAgain[size_t(recompute_of_block(config, i))];
   double bytes[3] = {};
   for (const automem::Point& point : uses.points) bytes[size_t(point.phase)] += double(uses.bytes_of(point));
-  const double seconds[3] = {step_s / 3, step_s * 2 / 3, bytes[size_t(Phase::kUpdate)] / kUpdateBytesPerS};
+  const double seconds[3] = {step_s / 3, step_s * 2 / 3 + again_s, bytes[size_t(Phase::kUpdate)] / kUpdateBytesPerS};
   for (const automem::Point& point : uses.points) {
     const auto phase = size_t(point.phase);
     machine.point_s.push_back(seconds[phase] * double(uses.bytes_of(point)) / std::max(1.0, bytes[phase]));

@@ -30,7 +30,8 @@ int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, in
 std::string what_fits_recomputing(config::Config config, int world_size, int local_size, int64_t without) {
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
-  const nn::Recompute now = config.train.recompute;
+  if (!config.train.recompute) return "";  // it has tried all of them
+  const nn::Recompute now = *config.train.recompute;
   for (const auto& [word, mode] : nn::words_of(now)) {
     if (mode <= now) continue;
     config.train.recompute = mode;

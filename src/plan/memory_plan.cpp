@@ -65,8 +65,21 @@ size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t s
   return std::min(4 * sizeof(float) * size_t(state_elements), size_t(config.buffer_gib * 0x1p30));
 }
 
+std::string recompute_text(const config::Config& config) {
+  if (config.train.recompute) return std::string(word_of(*config.train.recompute));
+  std::string text = "auto";
+  for (const auto& [word, mode] : nn::words_of(nn::Recompute{})) {
+    const std::vector<nn::Recompute>& of_blocks = config.train.recompute_of_blocks;
+    const auto n = std::count(of_blocks.begin(), of_blocks.end(), mode);
+    if (n > 0) text += fmt::format("{} {} in {} block(s)", text == "auto" ? ":" : ",", word, n);
+  }
+  return text;
+}
+
 nn::PassOptions pass_options(const config::Config& config) {
-  return {.recompute = config.train.recompute, .precision = config.train.precision};
+  return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
+          .precision = config.train.precision,
+          .recompute_of_blocks = config.train.recompute_of_blocks};
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
@@ -95,7 +108,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
       {"bulk tier", "tensors that are away from the fast pool", moved ? automem->bulk_bytes : 0},
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
-      {"kept activations", fmt::format("{}, train.recompute: {}", batch, word_of(config.train.recompute)),
+      {"kept activations", fmt::format("{}, train.recompute: {}", batch, recompute_text(config)),
        moved ? 0 : pass.tape().kept_bytes()},
       {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),

@@ -73,6 +73,7 @@ TEST_CASE("words of the model and of training become values, and are written as 
   CHECK((c.model.qk_norm == nn::QkNorm::kLayer && c.train.recompute == nn::Recompute::kBlock));
   const config::Config again = config::parse_config(config::to_yaml(c), "again.yaml");
   CHECK((again.model.qk_norm == nn::QkNorm::kLayer && again.train.recompute == nn::Recompute::kBlock));
+  CHECK_FALSE(config::parse_config("train: {recompute: auto}\n", "a.yaml").train.recompute);
   CHECK_THROWS_WITH(
       config::parse_config("model: {qk_norm: layr}\n", "a.yaml"),
       Catch::Contains("model.qk_norm") && Catch::Contains("none, rms or layer") && Catch::Contains("try layer"));

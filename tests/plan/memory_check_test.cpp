@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <sstream>
 
@@ -64,6 +65,44 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
   CHECK(advice("block", bytes_of("block", 4)) == "\n  --set train.micro_batch=4");
   CHECK(advice("selective", size_t{250} << 20) == "\n  a smaller model, or a node with more memory");
   CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
+}
+
+TEST_CASE("train.recompute: auto recomputes no more blocks than it has to") {
+  const auto total_of = [](const std::vector<nn::Recompute>& of_blocks) {
+    config::Config config = config_of("selective");
+    config.train.recompute_of_blocks = of_blocks;
+    return plan::plan_run(config, 1).memory.total();
+  };
+  config::Config config = config_of("selective");
+  config.train.recompute.reset();
+  using nn::Recompute;
+  const auto settled = [&](size_t limit) {
+    const DataLimit lowered(limit);
+    const plan::RunPlan plan = plan::plan_run(config, 1);
+    CHECK(plan.memory.total() == total_of(plan.config.train.recompute_of_blocks));
+    return plan.config.train.recompute_of_blocks;
+  };
+  const size_t none = bytes_of("none", 8), selective = bytes_of("selective", 8), block = bytes_of("block", 8);
+  CHECK(settled(none) == std::vector<Recompute>(12, Recompute::kNone));
+  CHECK(settled(block) == std::vector<Recompute>(12, Recompute::kBlock));
+  CHECK(settled(block / 2) == std::vector<Recompute>(12, Recompute::kBlock));  // and is refused
+  for (const auto& [above, below, more, less] :
+       {std::tuple(none, selective, Recompute::kSelective, Recompute::kNone),
+        std::tuple(selective, block, Recompute::kBlock, Recompute::kSelective)})
+    for (const double share : {0.1, 0.5, 0.9}) {
+      CAPTURE(above, below, share);
+      const auto limit = below + size_t(share * double(above - below));
+      std::vector<Recompute> of_blocks = settled(limit);
+      CHECK(total_of(of_blocks) <= limit);
+      CHECK(of_blocks.front() == more);
+      CHECK(of_blocks.back() == less);
+      *std::find(of_blocks.rbegin(), of_blocks.rend(), more) = less;
+      CHECK(total_of(of_blocks) > limit);
+    }
+  const DataLimit lowered((selective + block) / 2);
+  const std::string text = describe(plan::plan_run(config, 1).memory);
+  CHECK_THAT(text, Catch::Matches(
+                       "(.|\\n)*train.recompute: auto: selective in [1-9] block.s., block in [1-9] block.s.(.|\\n)*"));
 }
 
 TEST_CASE("a run that does not fit is told of a fast tier and a disk with which it does") {

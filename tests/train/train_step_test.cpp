@@ -93,6 +93,11 @@ TEST_CASE("train.recompute changes no bit of losses, gradients and weights") {
       INFO(word << ", " << workers << " workers");
       CHECK(outcomes.back() == outcomes.front());
     }
+  config.train.recompute_of_blocks.assign(size_t(config.model.depth), nn::Recompute::kNone);  // and mixed
+  config.train.recompute_of_blocks.front() = nn::Recompute::kBlock;
+  config.train.recompute_of_blocks.back() = GENERATE(nn::Recompute::kNone, nn::Recompute::kSelective);
+  Rig mixed(config, 2);
+  CHECK(two_steps(mixed) == outcomes.front());
   CHECK(outcomes.front().losses[0] != outcomes.front().losses[1]);
 }
 

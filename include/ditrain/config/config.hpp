@@ -26,7 +26,8 @@ struct TrainConfig {
   int64_t global_batch = 32;  ///< samples per step, over all ranks
   int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
   DType precision = DType::kF32;
-  nn::Recompute recompute = nn::Recompute::kSelective;
+  std::optional<nn::Recompute> recompute = nn::Recompute::kSelective;  ///< none: auto, see recompute_of_blocks
+  std::vector<nn::Recompute> recompute_of_blocks = {};                 ///< no key: what a plan settles for auto
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
   std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none

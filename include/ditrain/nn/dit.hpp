@@ -65,6 +65,7 @@ struct PassOptions {
   DType precision = DType::kF32;
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
+  std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: all do the same
 };
 
 /// A tape of the model for one batch size: what a training step or a sampler replays.

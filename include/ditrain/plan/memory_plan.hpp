@@ -25,6 +25,7 @@ struct MemoryPlan {
 /// What checkpoint.async takes of a rank that keeps so many elements of each moment: no more than it writes.
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements);
 
+std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
 nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing

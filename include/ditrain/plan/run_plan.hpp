@@ -20,7 +20,7 @@
 namespace ditrain::plan {
 
 struct RunPlan {
-  config::Config config;  ///< a copy, with parallel.tensor_ranks settled; among others train.precision
+  config::Config config;  ///< a copy, with parallel.tensor_ranks and train.recompute_of_blocks settled
   int world_size = 1;
   RankPlace place = {};
   int replicas = 1;         ///< ranks with samples of their own
