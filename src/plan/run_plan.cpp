@@ -26,12 +26,12 @@ RunPlan plan_settled(const config::Config& config, int world_size, const RankPla
   return plan;
 }
 
-// Degree 0: no block recomputes anything; each degree takes the next block from `none` to `selective`, then from that
-// to `block`.
+// Degree 0: no block recomputes anything; each degree takes one block more from `none` to `selective`, then from that
+// to `block`. The last block is the first: what forward wrote there is still there when backward comes.
 std::vector<nn::Recompute> recompute_of_degree(int64_t degree, int64_t depth) {
   std::vector<nn::Recompute> of_blocks(size_t(depth), nn::Recompute::kNone);
-  for (int64_t i = 0; i < std::min(degree, depth); ++i) of_blocks[size_t(i)] = nn::Recompute::kSelective;
-  for (int64_t i = depth; i < degree; ++i) of_blocks[size_t(i - depth)] = nn::Recompute::kBlock;
+  for (int64_t i = 0; i < std::min(degree, depth); ++i) of_blocks[size_t(depth - 1 - i)] = nn::Recompute::kSelective;
+  for (int64_t i = depth; i < degree; ++i) of_blocks[size_t(2 * depth - 1 - i)] = nn::Recompute::kBlock;
   return of_blocks;
 }
 

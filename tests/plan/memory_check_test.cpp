@@ -94,9 +94,9 @@ TEST_CASE("train.recompute: auto recomputes no more blocks than it has to") {
       const auto limit = below + size_t(share * double(above - below));
       std::vector<Recompute> of_blocks = settled(limit);
       CHECK(total_of(of_blocks) <= limit);
-      CHECK(of_blocks.front() == more);
-      CHECK(of_blocks.back() == less);
-      *std::find(of_blocks.rbegin(), of_blocks.rend(), more) = less;
+      CHECK(of_blocks.back() == more);
+      CHECK(of_blocks.front() == less);
+      *std::find(of_blocks.begin(), of_blocks.end(), more) = less;
       CHECK(total_of(of_blocks) > limit);
     }
   const DataLimit lowered((selective + block) / 2);
