@@ -45,12 +45,14 @@ std::string default_out(const std::string& config_path) {
 }
 
 void explain_memory(const config::Config& config, int world_size, const std::string& picture) {
-  const plan::MemoryPlan plan = plan::plan_run(config, world_size).memory;
+  const plan::RunPlan run = plan::plan_run(config, world_size);
+  const plan::MemoryPlan& plan = run.memory;
   std::fputs(describe(plan).c_str(), stdout);
+  if (run.automem) std::fputs(automem::describe(*run.automem).c_str(), stdout);
   std::printf("kept for backward, node by node:\n");
   for (const plan::MemoryItem& node : plan.kept)
     std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
-  if (!picture.empty()) plan::write_memory_svg(plan, picture);
+  if (!picture.empty()) plan::write_memory_svg(plan, picture, run.automem ? &*run.automem : nullptr);
 }
 
 /// A timeline that could not be written would be lost after the whole run. The folder --out is made later.

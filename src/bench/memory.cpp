@@ -41,8 +41,9 @@ class Contender {
         model_(plan.config.model),
         step_(plan_, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
-                                 {.segments = automem_ ? &automem_->source() : nullptr});
+    model_.parameters().allocate(
+        autograd::ParameterStore::For::kTraining, plan.config.train.precision,
+        {.gradient_slices = plan_.gradients.gradient_slices, .segments = automem_ ? &automem_->source() : nullptr});
     step_.allocate(nullptr, {}, automem_.get());
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
@@ -141,6 +142,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const config::Config config =
       step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);
   const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
+  bench_pages(harness, config.model, bench.batch);
   const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
   bench_tier(harness, *memory::make_bulk_memory({.bytes = tier_bytes, .pages = config.memory.pages}),
              config.memory.simulate_bulk);

@@ -26,7 +26,8 @@ class Trainee {
         step_(plan, model_, *comm_, ctx),
         ctx_(ctx),
         batch_(random_batch(plan.config.model, plan.samples)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision);
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
+                                 {.gradient_slices = plan.gradients.gradient_slices});
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
     step_.allocate();

@@ -131,7 +131,44 @@ std::string describe(const MemoryPlan& plan) {
   return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
 }
 
-void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
+namespace {
+
+// The fast tier over one step: a rectangle per point, as wide as it lasts, in the colour of its phase.
+std::string occupancy_svg(const automem::Plan& plan, int top) {
+  constexpr const char* kColours[] = {"#4269d0", "#ff725c", "#3ca951"};  // of automem::Phase
+  constexpr double kWidth = 760, kHeight = 120;
+  const double capacity = double(plan.capacity.fixed_bytes + plan.capacity.pool_bytes);
+  const double step_s = std::accumulate(plan.machine.point_s.begin(), plan.machine.point_s.end(), 0.0);
+  const auto height = [&](size_t bytes) { return kHeight * std::min(1.0, double(bytes) / capacity); };
+  std::string svg = fmt::format(
+      "<text x=\"20\" y=\"{}\" font-size=\"16\">Fast tier over one step: {}, expected {:.2f} s "
+      "(<tspan fill=\"{}\">forward</tspan>, <tspan fill=\"{}\">backward</tspan>, <tspan fill=\"{}\">update</tspan>, "
+      "<tspan fill=\"#9c6b4e\">never moves</tspan>)</text>\n",
+      top, format_bytes(size_t(capacity)), plan.forecast.step_s, kColours[0], kColours[1], kColours[2]);
+  const double bottom = top + 16 + kHeight, fixed = height(plan.capacity.fixed_bytes);
+  double x = 20;
+  for (size_t p = 0; p < plan.uses.points.size() && p < plan.forecast.occupancy.size(); ++p) {
+    const double w = step_s > 0 ? kWidth * plan.machine.point_s[p] / step_s : kWidth / double(plan.uses.points.size());
+    const double h = height(plan.forecast.occupancy[p]);
+    svg += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x,
+                       bottom - fixed - h, w, h, kColours[size_t(plan.uses.points[p].phase)]);
+    x += w;
+  }
+  svg += fmt::format(
+      "<rect x=\"20\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#9c6b4e\"/>\n<rect x=\"20\" y=\"{:.1f}\" "
+      "width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n",
+      bottom - fixed, kWidth, fixed, bottom - kHeight, kWidth, kHeight);
+  return svg + fmt::format(
+                   "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} in bulk memory ({} of it used in place), "
+                   "{} on disk. Per step {} come in, {} go out.</text>\n",
+                   bottom + 20, format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()),
+                   format_bytes(plan.disk_bytes), format_bytes(size_t(plan.forecast.bytes_in)),
+                   format_bytes(size_t(plan.forecast.bytes_out)));
+}
+
+}  // namespace
+
+void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem) {
   constexpr const char* kColours[] = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951",
                                       "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e"};
   const double width = 760, total = double(plan.total());
@@ -150,12 +187,14 @@ void write_memory_svg(const MemoryPlan& plan, const std::string& path) {
         item.note);
     x += w, ++row;
   }
+  const int height = 120 + 20 * row, tiers = automem != nullptr ? 180 : 0;
   io::write_file_atomically(
       path,
       fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
                   "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan per rank: {}</text>\n{}{}</svg>\n",
-                  120 + 20 * row, format_bytes(plan.total()), bar, legend));
+                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan per rank: {}</text>\n{}{}{}</svg>\n",
+                  height + tiers, format_bytes(plan.total()), bar, legend,
+                  automem != nullptr ? occupancy_svg(*automem, height + 16) : ""));
 }
 
 }  // namespace ditrain::plan

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
+#include "ditrain/nn/dit_config.hpp"
 
 namespace ditrain::bench {
 
@@ -16,9 +17,14 @@ struct MemoryBench {
   bool once = false;                              ///< one step of each
 };
 
-/// Copies into and out of each tier (GB/s of large ones, seconds of one block), then steps with memory.automem off,
-/// paper and planned in turn, in tiers of each capacity.
-/// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
+/// The first layer of the model's MLP, and AdamW over the weights of two of its blocks, on plain, transparent and
+/// explicit huge pages in turns.
+/// Details   pages (what was had), speed_to_plain (median of the ratios in the same round)
+void bench_pages(Harness& harness, const nn::DitConfig& model, int64_t batch);
+
+/// bench_pages; copies into and out of each tier (GB/s of large ones, seconds of one block), then steps with
+/// memory.automem off, paper and planned in turn, in tiers of each capacity. Details   automem, fast_gib, fast_share,
+/// step_ratio (median of seconds / those of off in the same round),
 ///           stall_share (waiting for tensors / step), fast_peak_bytes (what never moves and the pool's peak),
 ///           predicted_s, bytes_in and bytes_out per step, in_gb_s and out_gb_s of the link while it was busy
 /// Errors:   InputError for a config that cannot run, and for a capacity that a node does not fit
