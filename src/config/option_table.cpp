@@ -213,7 +213,7 @@ Rows train_rows() {
           "(keeps 1; a third more work); auto: the least that fits, block by block"),
       word(DITRAIN_KEY(train.on_non_finite),
            "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
-           "while other gradients still travel"),
+           "while other gradients still travel, one rank those of a layer in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
   };

@@ -158,12 +158,13 @@ std::string occupancy_svg(const automem::Plan& plan, int top) {
       "<rect x=\"20\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#9c6b4e\"/>\n<rect x=\"20\" y=\"{:.1f}\" "
       "width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n",
       bottom - fixed, kWidth, fixed, bottom - kHeight, kWidth, kHeight);
-  return svg + fmt::format(
-                   "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} in bulk memory ({} of it used in place), "
-                   "{} on disk. Per step {} come in, {} go out.</text>\n",
-                   bottom + 20, format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()),
-                   format_bytes(plan.disk_bytes), format_bytes(size_t(plan.forecast.bytes_in)),
-                   format_bytes(size_t(plan.forecast.bytes_out)));
+  return svg +
+         fmt::format(
+             "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} in bulk memory ({} of it used in place), {} "
+             "on disk</text>\n<text x=\"20\" y=\"{:.0f}\">Per step {} come in, {} go out</text>\n",
+             bottom + 20, format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()),
+             format_bytes(plan.disk_bytes), bottom + 40, format_bytes(size_t(plan.forecast.bytes_in)),
+             format_bytes(size_t(plan.forecast.bytes_out)));
 }
 
 }  // namespace
@@ -187,7 +188,7 @@ void write_memory_svg(const MemoryPlan& plan, const std::string& path, const aut
         item.note);
     x += w, ++row;
   }
-  const int height = 120 + 20 * row, tiers = automem != nullptr ? 180 : 0;
+  const int height = 120 + 20 * row, tiers = automem != nullptr ? 200 : 0;
   io::write_file_atomically(
       path,
       fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "

@@ -68,6 +68,12 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   CHECK(no_folder.out == "");
   const std::string svg = read_file(scratch / "plan.svg");
   CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && Contains("AdamW moments"));
+  const Result tiers = run(tiny_ditrain(
+      out, 100,
+      {"--explain-memory", scratch / "tiers.svg", "--set", "memory.automem=planned", "--set", "memory.fast_gib=0.01"}));
+  REQUIRE_EXIT(tiers, 0);
+  CHECK_THAT(tiers.out, Contains("expected per step"));
+  CHECK_THAT(read_file(scratch / "tiers.svg"), Contains("Fast tier over one step") && Contains("in bulk memory"));
   REQUIRE_FALSE(fs::exists(out));
 }
 
