@@ -119,6 +119,9 @@ void Residency::copy_out(Item& item) {
 bool Residency::drop(Item& item) {
   if (item.wanted > 0 || !item.storage->try_leave()) return false;
   slots_.free(item.slot);
+#ifdef DITRAIN_POISON
+  if (!setup_.simulated) std::memset(address(item), 0xff, item.bytes);  // NaN: who still reads it shows
+#endif
   item.state = State::kAway;
   item.drop_when_clean = false;
   item.dirty = false;  // it is clean, or its contents are worth nothing
@@ -203,7 +206,7 @@ void Residency::went_out(int64_t id, int64_t version, const std::string& problem
     if (problem_.empty()) problem_ = problem;
   } else if (version == item.version && !is_being_written(item)) {
     item.dirty = false;
-    if (item.drop_when_clean) drop(item);
+    if (item.drop_when_clean && !is_used_now(item)) drop(item);  // a point may have begun meanwhile
   }
   item.drop_when_clean = false;
   pump();
