@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "platform/synthetic.hpp"
 
@@ -254,6 +255,37 @@ TEST_CASE("impossible placements are errors that name the way out") {
   CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
   config.memory.copy_cores = 0, config.parallel.clusters = 4000;
   CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));
+}
+
+TEST_CASE("memory on the package is the fast tier of the ranks beside it, and the plan keeps to it") {
+  plan::Placement p;
+  p.topology = platform::xeon_max(/*named=*/true);
+  const auto rank_on = [&](const std::vector<size_t>& domains) {
+    p.plan.domain_of.clear(), p.plan.cluster_sizes.clear();
+    for (const size_t d : domains)
+      p.plan.domain_of.push_back(p.topology.domains[d]), p.plan.cluster_sizes.push_back(14);
+    return plan::place_of(p, int(8 / domains.size()));
+  };
+  const plan::RankPlace socket = rank_on({4, 5, 6, 7}), domain = rank_on({3});
+  CHECK((socket.fast_nodes == std::vector<int>{9, 11, 13, 15} && socket.nodes == std::vector<int>{8, 10, 12, 14}));
+  CHECK(socket.fast_bytes == size_t{64} << 30);
+  CHECK((domain.fast_nodes == std::vector<int>{7} && domain.bulk_node == 6 && domain.fast_bytes == size_t{16} << 30));
+  config::Config c;
+  c.model.name = "DiT-XL/2";
+  nn::apply_name(c.model);
+  c.memory.automem = kTiers;
+  c.train.global_batch = 64;
+  const auto large = plan::plan_run(c, 1, socket), small = plan::plan_run(c, 1, domain);
+  const auto capacity = [](const plan::RunPlan& plan) {
+    return plan.automem->capacity.fixed_bytes + plan.automem->capacity.pool_bytes;
+  };
+  CHECK(capacity(large) <= socket.fast_bytes);
+  CHECK(large.automem->forecast.bytes_in == 0);  // all of it has room
+  CHECK(capacity(small) <= domain.fast_bytes);
+  CHECK(small.automem->uses.total_bytes() > domain.fast_bytes);
+  CHECK(small.automem->forecast.peak_bytes <= small.automem->capacity.pool_bytes);
+  CHECK((small.automem->forecast.bytes_in > 0 || small.automem->in_place_bytes() > 0));
+  CHECK(small.automem->disk_bytes == 0);
 }
 
 TEST_CASE("tensors spread over nodes only if clusters have several") {
