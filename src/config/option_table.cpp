@@ -214,7 +214,11 @@ Rows train_rows() {
            "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
            "while other gradients still travel"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
-      text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
+      text(
+          DITRAIN_KEY(train.init_from),
+          "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a folder of diffusers; other "
+          "classes, channels and sizes are adapted, which the log tells",
+          "a path"),
   };
 }
 

@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/adapt.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
@@ -251,9 +252,11 @@ void Run::initialise_weights() {
   autograd::ParameterStore& parameters = model_.parameters();
   nn::initialise(model_, uint64_t(config_.train.seed));
   if (const std::string& from = config_.train.init_from; !from.empty()) {
-    checkpoint::load_weights(fs::is_regular_file(from) ? from : checkpoint::find_checkpoint(from) + "/ema.safetensors",
-                             parameters, parameters.values, placement_.helper_pus);
-    log::info("weights: {}", from);
+    const checkpoint::DitFile file(from, checkpoint::Weights::kEma, checkpoint::hints_of(config_.model));
+    for (const std::string& note : file.notes()) log::info("weights: {}", note);
+    for (const std::string& change : checkpoint::load_adapted(file, config_, model_, placement_.helper_pus))
+      log::info("weights: {}", change);
+    log::info("weights: {}", file.path());
   }
   step_.keep(parameters.values, parameters.ema);
 }

@@ -29,7 +29,7 @@ struct TrainConfig {
   nn::Recompute recompute = nn::Recompute::kSelective;
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
-  std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
+  std::string init_from;  ///< checkpoint or published weights that a new run starts from; empty: none
 };
 
 struct ParallelConfig {
