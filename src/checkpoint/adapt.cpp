@@ -62,7 +62,7 @@ class Adapter {
       rules_[kTable] = &Adapter::keep;
     }
     compare_labels();
-    if (!file.config().data.kind->pixels && target.data.kind->pixels)
+    if (!config::learns_pixels(file.config()) && config::learns_pixels(target))
       changes_.emplace_back("the weights were trained on latents and learn pixels here: expect a long way");
   }
 
@@ -155,7 +155,8 @@ class Adapter {
 }  // namespace
 
 std::vector<std::string> band_names(const config::Config& config) {
-  if (config.data.kind->name == "folder" && config.model.in_channels == 3) return {"red", "green", "blue"};
+  if (config.data.kind->name == "folder" && config.data.vae.empty() && config.model.in_channels == 3)
+    return {"red", "green", "blue"};
   return {};
 }
 

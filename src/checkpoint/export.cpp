@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
@@ -139,7 +140,8 @@ void check_position_table(nn::Dit& model) {
 
 // The user's paths stay at home.
 std::string public_yaml(config::Config config) {
-  config.data.path.clear();
+  if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
+  config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
   config.train.init_from.clear();
   return config::to_yaml(config);
 }

@@ -201,7 +201,7 @@ double AutoencoderFile::scale_factor() const {
   throw InputError({.where = state_->file.path(),
                     .what = "the scale factor of this autoencoder's latents is not known",
                     .expected = "scaling_factor in a config.json beside the weights",
-                    .hint = "giving it on the command line"});
+                    .hint = "writing that file, or --scale-factor of ditdata encode"});
 }
 
 nn::Autoencoder AutoencoderFile::load(DType type) const {

@@ -200,6 +200,7 @@ void Run::choose_kernels() {
 
 void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
+  load_autoencoders();
   start_automem();
   const bool moves = automem_ != nullptr;
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
@@ -230,6 +231,18 @@ void Run::allocate() {
   log::info("{}", engine->description());
   log::info_lines(describe_factors(plan_.gradients, config_));
   if (!engine->binding_failure().empty()) placement_.notes.push_back(engine->binding_failure());
+}
+
+void Run::load_autoencoders() {
+  const auto load = [&](const std::string& path) {
+    const eval::LatentCodecPlan plan(path, plan::model_shape(config_.model));
+    log::info("{}", plan.describe());
+    return std::make_unique<eval::LatentCodec>(plan);
+  };
+  if (config_.sample.every_steps > 0 && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
+  if (config_.data.vae.empty()) return;
+  encoder_ = load(config_.data.vae);
+  encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
 }
 
 // Before the store and the tape, whose memory comes from it.
