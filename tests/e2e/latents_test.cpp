@@ -119,7 +119,7 @@ TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
   const Args known = Args{"encode", "--vae", vae, "--scale-factor", "1"} + groups;
   refused(known + out + from + Args{"--size", "15"}, "multiples of 2");
   refused(known + out + Args{"--from", scratch / "none"}, "none");
-  refused(known + out + from + Args{"--posterior", "mode"}, "sample or mean");
+  refused(known + out + from + Args{"--posterior", "mode"}, "sample, mean or moments");
 }
 
 TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures decoded by sample.vae") {
