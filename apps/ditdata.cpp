@@ -31,7 +31,10 @@ config::CommandLine make_command_line() {
         "autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
        {"out", "DIR", "folder of the shards"},
        {"size", "N", "side of the images, cropped and scaled as for training", "256"},
-       {"posterior", "sample|mean", "latents are drawn from the posterior, or are its mean", "sample"},
+       {"posterior", "sample|mean|moments",
+        "what is stored: one draw from the posterior, its mean, or mean and log-variance, from which training draws "
+        "anew each time",
+        "sample"},
        {"flip", "", "also the latents of the mirrored images"},
        {"shard", "N", "images in a shard", "1024"},
        {"seed", "K", "of what is drawn, from 0 to 2^63 - 1", "0"},
@@ -45,10 +48,6 @@ config::CommandLine make_command_line() {
       "alone\nor under mpirun. Killed and started again it goes on with the shards that are missing. Latents do not "
       "depend on the\nnumber of ranks or threads.");
 }
-
-enum class PosteriorUse { kSample, kMean };
-constexpr Word<PosteriorUse> kPosteriorUses[] = {{"sample", PosteriorUse::kSample}, {"mean", PosteriorUse::kMean}};
-constexpr std::span<const Word<PosteriorUse>> words_of(PosteriorUse) { return kPosteriorUses; }
 
 template <class E>
 E word(const config::CommandLine& line, const std::string& flag) {
@@ -113,7 +112,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   eval::LatentShards shards{.out = line.get_path("out"),
                             .samples = line.get_int("shard", 1, 1 << 20),
                             .flip = line.has("flip"),
-                            .draws = word<PosteriorUse>(line, "posterior") == PosteriorUse::kSample,
+                            .posterior = word<eval::PosteriorUse>(line, "posterior"),
                             .seed = uint64_t(line.get_int("seed", 0, INT64_MAX)),
                             .scale_factor = file.scale_factor(),
                             .vae = hash_of(file.weights_path())};

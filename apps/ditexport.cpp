@@ -1,7 +1,7 @@
 // ditexport: a checkpoint as safetensors files for other programs.
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/checkpoint/export.hpp"
+#include "ditrain/checkpoint/dit_file.hpp"
 #include "ditrain/config/command_line.hpp"
 
 namespace {
@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");
+  if (diffusers) log::info("{}", checkpoint::kDiffusersDiffers);
   return kExitDone;
 }
 

@@ -15,8 +15,8 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/label_check.hpp"
+#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
@@ -138,39 +138,25 @@ class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config) : output_{model_output(config.model)} {
     if (job.vae.empty()) return;
-    const eval::AutoencoderFile file(job.vae);
-    const nn::AutoencoderConfig& c = file.config();
-    if (c.latent_channels != config.model.in_channels)
-      throw InputError({.where = file.weights_path(),
-                        .what = "this VAE has other channels than the model",
-                        .got = std::to_string(c.latent_channels),
-                        .expected = std::to_string(config.model.in_channels)});
-    // Samples are what training saw: latents times data.latent_scale, or latents that had been scaled before.
-    scale_ = float(file.scale_factor());
-    output_ = {c.image_channels, config.model.input_height * c.shrink(), config.model.input_width * c.shrink(), true};
-    log::info("VAE {}: samples become images of {} x {} (scale factor {})", file.weights_path(), output_.height,
-              output_.width, scale_);
-    vae_.emplace(file.load(DType::kF32));
+    // Samples are what training saw: scaled latents.
+    const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model));
+    const dataset::SampleShape& images = plan.images();
+    output_ = {images.channels, images.height, images.width, true};
+    log::info("{}", plan.describe());
+    codec_.emplace(plan);
   }
 
   const Output& output() const { return output_; }
 
-  /// n samples of the model's shape.
-  std::vector<float> operator()(ops::Context& ctx, const nn::DitConfig& m, std::vector<float> samples, int64_t n) {
-    if (!vae_ || n == 0) return samples;
-    for (float& x : samples) x /= scale_;
-    const Tensor latents = from_values({n, m.in_channels, m.input_height, m.input_width}, samples);
-    const Tensor images({n, output_.channels, output_.height, output_.width});
-    vae_->decode(ctx, latents, images);
-    return to_vector(images);
+  std::vector<float> operator()(ops::Context& ctx, std::vector<float> samples) {
+    return codec_ ? codec_->decode(ctx, std::move(samples)) : samples;
   }
 
  private:
   static Output model_output(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
 
   Output output_;
-  float scale_ = 1;
-  std::optional<nn::Autoencoder> vae_;
+  std::optional<eval::LatentCodec> codec_;
 };
 
 /// Nothing that exists is overwritten; found out before anything is computed.
@@ -326,7 +312,7 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
                                  [&](double share) { progress((double(r) + share) / double(num_rounds)); });
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
-    values = decode(ctx, model.config(), std::move(values), round.n);
+    values = decode(ctx, std::move(values));
     collector.add(values, write_pictures(ctx, job, output, round, values));
   }
   collector.finish();
@@ -335,6 +321,7 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
 
 std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const config::Config& c) {
   if (job.nearest == 0) return nullptr;
+  if (!c.data.vae.empty()) refuse("--nearest compares with data as the model learns it", "data.vae", "no data.vae");
   if (c.model.num_classes == 0) refuse("--nearest compares classes", "a model without classes", "a model with classes");
   return plan::open_data(c);
 }
@@ -362,7 +349,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
   check_sources(source, comm);
   const config::Config& config = source.config;
-  job.sampler.clip_denoised = job.clip == Clip::kOn || (job.clip == Clip::kAuto && config.data.kind->pixels);
+  job.sampler.clip_denoised = job.clip == Clip::kOn || (job.clip == Clip::kAuto && config::learns_pixels(config));
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);

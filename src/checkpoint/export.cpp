@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/version.hpp"
 #include "export_names.hpp"
+#include "new_path.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -28,37 +30,6 @@ using json = nlohmann::ordered_json;
                     .expected = expected,
                     .hint = "--format dit"});
 }
-
-// A file or folder that gets its name only when it is complete; a failed export leaves nothing behind.
-class NewPath {
- public:
-  explicit NewPath(const std::string& path) : path_(fs::path(path).lexically_normal()) {
-    if (!path_.has_filename()) path_ = path_.parent_path();  // "out/"
-    if (fs::exists(fs::symlink_status(path_)))
-      throw InputError({.where = "export", .what = path_.string() + " exists already", .expected = "a new path"});
-    parent_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
-    io::make_output_folder(parent_.string());
-    temporary_ = parent_ / ("." + path_.filename().string() + ".partial");
-    fs::remove_all(temporary_);
-  }
-  ~NewPath() {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
-  }
-  NewPath(const NewPath&) = delete;
-  NewPath& operator=(const NewPath&) = delete;
-
-  std::string temporary() const { return temporary_.string(); }
-  void commit() {
-    std::error_code error;
-    fs::rename(temporary_, path_, error);
-    if (error) throw RunError({.where = "export", .what = "cannot create " + path_.string() + ": " + error.message()});
-    io::fsync_directory(parent_.string());
-  }
-
- private:
-  fs::path path_, parent_, temporary_;
-};
 
 // The tensors of a file, taken from parameters whose memory is held in place meanwhile.
 class TensorList {
@@ -169,7 +140,8 @@ void check_position_table(nn::Dit& model) {
 
 // The user's paths stay at home.
 std::string public_yaml(config::Config config) {
-  config.data.path.clear();
+  if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
+  config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
   config.train.init_from.clear();
   return config::to_yaml(config);
 }
@@ -177,7 +149,7 @@ std::string public_yaml(config::Config config) {
 }  // namespace
 
 void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype) {
-  NewPath target(path);
+  NewPath target(path, "export");
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) list.add(p->name, *p);
   list.write(target.temporary(), {{kConfigMetadata, public_yaml(config)}, {kVersionMetadata, kVersion}});
@@ -209,7 +181,7 @@ void export_diffusers(const std::string& folder, nn::Dit& model, const config::C
   check_diffusers(model.config());
   check_diffusers(config.diffusion);
   check_position_table(model);
-  NewPath target(folder);
+  NewPath target(folder, "export");
   const std::string transformer = target.temporary() + "/transformer", scheduler = target.temporary() + "/scheduler";
   io::make_output_folder(transformer);
   io::make_output_folder(scheduler);

@@ -190,6 +190,9 @@ Rows data_rows() {
       word(DITRAIN_KEY(data.kind), dataset::help_of_kinds()),
       text(DITRAIN_KEY(data.path), "folder of the data (folder, latents)", "a path"),
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
+      text(DITRAIN_KEY(data.vae),
+           "autoencoder that makes latents of the pictures while training, as ditdata encode --vae; empty: none",
+           "a path"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, latents with flipped copies)"),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
@@ -215,7 +218,11 @@ Rows train_rows() {
            "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
            "while other gradients still travel, one rank those of a layer in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
-      text(DITRAIN_KEY(train.init_from), "checkpoint folder whose weights a new run starts from", "a path"),
+      text(
+          DITRAIN_KEY(train.init_from),
+          "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a folder of diffusers; other "
+          "classes, channels and sizes are adapted, which the log tells",
+          "a path"),
   };
 }
 
@@ -332,6 +339,9 @@ Rows output_rows() {
               "steps between progress lines; metrics.jsonl has every step"),
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per picture"),
+      text(DITRAIN_KEY(sample.vae),
+           "autoencoder that decodes the samples of a model of latents for the pictures; empty: pictures of latents",
+           "a path"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
       word_or_auto(DITRAIN_KEY(sample.sampler),
                    "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),

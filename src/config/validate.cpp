@@ -55,6 +55,9 @@ void check_process_keys(const Config& c) {
 
 void check_sampling(const Config& c) {
   if (c.sample.every_steps == 0) return;
+  if (!c.sample.vae.empty() && learns_pixels(c))
+    fail("sample.vae decodes latents, and the model learns pictures", c.sample.vae, "a model of latents",
+         "--set sample.vae=");
   try {
     sampler_of(c).validate(*diffusion::make_process(c.diffusion, c.model.learn_sigma));
   } catch (const InputError& error) {  // it does not know the section
@@ -164,6 +167,9 @@ void check_data(const Config& c) {
     fail(fmt::format("data.kind: {} has {} classes", kind.name, kind.num_classes),
          fmt::format("model.num_classes {}", c.model.num_classes),
          fmt::format("model.num_classes: {}, or 0 for none", kind.num_classes));
+  if (!c.data.vae.empty() && !kind.pixels)
+    fail(fmt::format("data.vae encodes pictures, and data.kind: {} are latents already", kind.name), c.data.vae,
+         "data.kind: folder, or no data.vae", "--set data.vae=");
   if (kind.path.empty() || !c.data.path.empty()) return;
   fail(fmt::format("data.path is not set, and data.kind: {} reads from it", kind.name), "", std::string(kind.path),
        "--set data.path=DIR, or in section data of the config the line `path: DIR`");
@@ -171,9 +177,11 @@ void check_data(const Config& c) {
 
 }  // namespace
 
+bool learns_pixels(const Config& c) { return c.data.kind->pixels && c.data.vae.empty(); }
+
 diffusion::SamplerConfig sampler_of(const Config& c) {
   // Pixel models are limited to the range of their data; what latents are limited to is not known.
-  const bool pixels = c.data.kind->pixels;
+  const bool pixels = learns_pixels(c);
   const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
   return {.sampler = c.sample.sampler,
           .spacing = c.sample.steps,

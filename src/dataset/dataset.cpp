@@ -71,20 +71,32 @@ Dataset::Dataset(const Config& config, const SampleShape& shape)
     : shape_(shape), skip_bad_(config.on_bad_file == OnBadFile::kSkip) {}
 
 void Dataset::load(int64_t index, bool flip, float* chw, int64_t* label) const {
+  load_with(index, [&](int64_t i) { read(i, flip, chw, label); });
+}
+
+void Dataset::load(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const {
+  load_with(index, [&](int64_t i) { read_drawn(i, flip, draw, chw, label); });
+}
+
+void Dataset::read_drawn(int64_t index, bool flip, const RandomKey&, float* chw, int64_t* label) const {
+  read(index, flip, chw, label);
+}
+
+void Dataset::load_with(int64_t index, const Read& read) const {
   DITRAIN_CHECK(index >= 0 && index < size_, "sample " + std::to_string(index));
-  if (!skip_bad_) return read_or_explain(index, flip, chw, label);
+  if (!skip_bad_) return read_or_explain(index, read);
   const int64_t tries = std::min(size_, kMaxBadInARow);
   for (int64_t k = 0; k < tries; ++k)
-    if (try_read((index + k) % size_, flip, chw, label)) return;
+    if (try_read((index + k) % size_, read)) return;
   throw InputError({.where = "data",
                     .what = std::to_string(tries) + " unreadable samples in a row, from sample " +
                             std::to_string(index) + " on: " + describe(),
                     .hint = "data.on_bad_file: error, which tells what is wrong with the first"});
 }
 
-void Dataset::read_or_explain(int64_t index, bool flip, float* chw, int64_t* label) const {
+void Dataset::read_or_explain(int64_t index, const Read& read) const {
   try {
-    read(index, flip, chw, label);
+    read(index);
   } catch (const InputError& error) {
     throw InputError({.where = "data",
                       .what = std::string("unreadable sample: ") + error.what(),
@@ -92,10 +104,10 @@ void Dataset::read_or_explain(int64_t index, bool flip, float* chw, int64_t* lab
   }
 }
 
-bool Dataset::try_read(int64_t index, bool flip, float* chw, int64_t* label) const {
+bool Dataset::try_read(int64_t index, const Read& read) const {
   if (known_bad(index)) return false;
   try {
-    read(index, flip, chw, label);
+    read(index);
     return true;
   } catch (const InputError& error) {
     note_bad(index, error.what());

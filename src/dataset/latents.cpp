@@ -1,6 +1,7 @@
 // Latents made beforehand: safetensors shards (a folder of them, or one file), each with
-//   latents [N, C, H, W] (F32, BF16, F16), labels [N] (integers; all shards or none),
-//   latents_flip [N, C, H, W] (the latents of the mirrored images; all shards or none).
+//   latents [N, C, H, W] (F32, BF16, F16), or mean and logvar of the same shape, from which every visit draws;
+//   labels [N] (integers; all shards or none);
+//   latents_flip, or mean_flip and logvar_flip: those of the mirrored images (all shards or none).
 // Samples are numbered through the shards in the order of their names. Shards stay mapped; a sample is converted to f32
 // when it is wanted.
 #include <algorithm>
@@ -15,6 +16,7 @@
 namespace ditrain::dataset {
 namespace {
 
+constexpr float kLeastLogvar = -30, kMostLogvar = 20;  // as the autoencoder's posterior has it
 constexpr int64_t kMaxClasses = int64_t{1} << 24;  // a label beyond it is garbage, and would size a table of the model
 
 std::string text_of(const std::vector<int64_t>& shape) {
@@ -28,8 +30,11 @@ struct Shard {
   int64_t first;  // number of its first sample
   int64_t count;
   std::vector<int64_t> labels;  // empty: none
-  const io::TensorView& latents() const { return file.tensor("latents"); }
+  bool draws() const { return file.contains("mean"); }
+  const io::TensorView& latents() const { return file.tensor(draws() ? "mean" : "latents"); }
 };
+
+constexpr const char* kOptional[] = {"labels", "latents_flip", "mean", "mean_flip"};
 
 // A tensor of latents must have the model's sample shape behind N, and a type that can be read.
 void check_latents(const io::SafetensorsFile& file, const io::TensorView& view, const SampleShape& want) {
@@ -64,20 +69,30 @@ std::vector<int64_t> read_labels(const io::SafetensorsFile& file, int64_t count)
   return labels;
 }
 
+void check_beside(const Shard& shard, const std::string& name, const SampleShape& shape) {
+  const io::TensorView& view = shard.file.tensor(name);
+  check_latents(shard.file, view, shape);
+  if (view.shape[0] != shard.count)
+    throw ShapeError({.where = shard.file.path(),
+                      .what = "`" + name + "` does not go with `" + shard.latents().name + "`",
+                      .got = text_of(view.shape),
+                      .expected = text_of(shard.latents().shape)});
+}
+
 Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
   Shard shard{io::SafetensorsFile(path), first, 0, {}};
+  if (shard.draws() && shard.file.contains("latents"))
+    throw InputError({.where = path,
+                      .what = "both `latents` and `mean`",
+                      .expected = "latents, or mean and logvar from which training draws them"});
   check_latents(shard.file, shard.latents(), shape);
   shard.count = shard.latents().shape[0];
+  if (shard.draws()) check_beside(shard, "logvar", shape);
   if (shard.file.contains("labels")) shard.labels = read_labels(shard.file, shard.count);
-  if (shard.file.contains("latents_flip")) {
-    const io::TensorView& flipped = shard.file.tensor("latents_flip");
-    check_latents(shard.file, flipped, shape);
-    if (flipped.shape[0] != shard.count)
-      throw ShapeError({.where = path,
-                        .what = "`latents_flip` does not go with `latents`",
-                        .got = text_of(flipped.shape),
-                        .expected = text_of(shard.latents().shape)});
-  }
+  for (const char* name : {"latents_flip", "mean_flip", "logvar_flip"})
+    if (shard.file.contains(name)) check_beside(shard, name, shape);
+  if (shard.file.contains("mean_flip") != shard.file.contains("logvar_flip"))
+    throw InputError({.where = path, .what = "`mean_flip` and `logvar_flip` go together"});
   return shard;
 }
 
@@ -97,7 +112,10 @@ class Latents final : public Dataset {
 
   std::string describe() const override {
     const std::string labels = num_classes_ == 0 ? "no labels" : "labels below " + std::to_string(num_classes_);
-    const char* flips = shards_.front().file.contains("latents_flip") ? "flipped copies" : "no flipped copies";
+    const Shard& shard = shards_.front();
+    const bool flipped = shard.file.contains(shard.draws() ? "mean_flip" : "latents_flip");
+    const std::string flips = std::string(flipped ? "flipped copies" : "no flipped copies") +
+                              (shard.draws() ? ", drawn from mean and logvar" : "");
     return "latents '" + path_ + "': " + std::to_string(size_) + " samples in " + std::to_string(shards_.size()) +
            " shards, " + labels + ", " + flips;
   }
@@ -119,7 +137,7 @@ class Latents final : public Dataset {
   }
 
   void check_same_tensors(const Shard& shard) const {
-    for (const char* name : {"labels", "latents_flip"})
+    for (const char* name : kOptional)
       if (shard.file.contains(name) != shards_.front().file.contains(name))
         throw InputError({.where = shard.file.path(),
                           .what = std::string("`") + name + "` must be in all shards or in none",
@@ -134,19 +152,33 @@ class Latents final : public Dataset {
   }
 
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+    read_drawn(index, flip, RandomKey(0, Stream::kPosterior, uint64_t(index)), chw, label);
+  }
+
+  void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const override {
     const Shard& shard = shard_of(index);
     const int64_t row = index - shard.first;
-    const bool mirrored = flip && shard.file.contains("latents_flip");
-    const io::TensorView& all = mirrored ? shard.file.tensor("latents_flip") : shard.latents();
-    io::read_f32(io::row_range(all, row, 1), chw);
-    for (int64_t i = 0; i < shape_.elements(); ++i) {
-      chw[i] *= scale_;
-      if (!std::isfinite(chw[i]))
-        throw InputError({.where = shard.file.path(),
-                          .what = "non-finite value in `" + all.name + "`",
-                          .got = std::to_string(chw[i]) + " in row " + std::to_string(row)});
+    const std::string name = shard.latents().name;
+    const std::string flipped = flip && shard.file.contains(name + "_flip") ? "_flip" : "";
+    read_row(shard, name + flipped, row, chw);
+    if (shard.draws()) {
+      std::vector<float> logvar(static_cast<size_t>(shape_.elements())), noise(logvar.size());
+      read_row(shard, "logvar" + flipped, row, logvar.data());
+      draw.fill_normal(noise.data(), shape_.elements());
+      for (size_t i = 0; i < noise.size(); ++i)
+        chw[i] += std::exp(0.5f * std::clamp(logvar[i], kLeastLogvar, kMostLogvar)) * noise[i];
     }
+    for (int64_t i = 0; i < shape_.elements(); ++i) chw[i] *= scale_;
     *label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];
+  }
+
+  void read_row(const Shard& shard, const std::string& name, int64_t row, float* chw) const {
+    io::read_f32(io::row_range(shard.file.tensor(name), row, 1), chw);
+    for (int64_t i = 0; i < shape_.elements(); ++i)
+      if (!std::isfinite(chw[i] * scale_))
+        throw InputError({.where = shard.file.path(),
+                          .what = "non-finite value in `" + name + "`",
+                          .got = std::to_string(chw[i] * scale_) + " in row " + std::to_string(row)});
   }
 
   std::string path_;

@@ -107,7 +107,8 @@ void Loader::load_sample(int64_t step, int64_t i) {
       config_.random_flip && (RandomKey(config_.seed, Stream::kFlip, uint64_t(step), uint64_t(g)).bits(0) & 1u) != 0;
   const int64_t index = sampler_.index_at(step * config_.global_batch + g);
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
-  data_.load(index, flip, batch.images.data() + i * data_.shape().elements(), &batch.labels[size_t(i)]);
+  const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
+  data_.load(index, flip, draw, batch.images.data() + i * data_.shape().elements(), &batch.labels[size_t(i)]);
 }
 
 void Loader::finish(int64_t step, int64_t i, std::exception_ptr error) {

@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/json_problem.hpp"
+#include "ditrain/io/json_file.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/io/weight_file.hpp"
 
 namespace ditrain::eval {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kWeightsFile = "diffusion_pytorch_model.safetensors";
-constexpr uintmax_t kMostConfigBytes = 1 << 20;
 constexpr const char* kPrefixOfWhole = "first_stage_model.";
 
 std::string find_weights(const std::string& path) {
@@ -30,17 +28,7 @@ std::string find_weights(const std::string& path) {
 nlohmann::json read_config(const std::string& weights) {
   const fs::path path = fs::path(weights).parent_path() / "config.json";
   std::error_code unreadable;
-  if (!fs::is_regular_file(path, unreadable)) return nullptr;
-  if (fs::file_size(path, unreadable) > kMostConfigBytes)
-    throw InputError({.where = path.string(), .what = "too large for the config of a model"});
-  try {
-    std::ifstream in(path);
-    nlohmann::json config = nlohmann::json::parse(in);
-    if (!config.is_object()) throw InputError({.where = path.string(), .what = "not an object of JSON"});
-    return config;
-  } catch (const nlohmann::json::exception& e) {
-    throw InputError({.where = path.string(), .what = io::json_problem(e)});
-  }
+  return fs::is_regular_file(path, unreadable) ? io::read_json_object(path.string()) : nlohmann::json();
 }
 
 // A positive number of config.json; nothing if it is not there.
@@ -64,12 +52,14 @@ struct Found {
 };
 
 [[noreturn]] void refuse(const io::SafetensorsFile& file) {
-  const bool dit = file.contains("x_embedder.proj.weight") || file.contains("blocks.0.attn.qkv.weight") ||
-                   file.contains("transformer_blocks.0.attn1.to_q.weight");
+  std::vector<std::string> names;
+  for (const io::TensorView& t : file.tensors()) names.push_back(t.name);
+  const std::string network = io::network_of(names);
+  const bool dit = network.starts_with("a DiT");
   throw InputError({.where = file.path(),
-                    .what = dit ? "these are the weights of a DiT, not of an autoencoder (VAE)"
-                                : "not the weights of an autoencoder (VAE)",
-                    .got = file.tensors().empty() ? "no tensors" : "tensors such as " + file.tensors().front().name,
+                    .what = network.empty() ? "not the weights of an autoencoder (VAE)"
+                                            : "these are the weights of " + network + ", not of an autoencoder (VAE)",
+                    .got = names.empty() ? "no tensors" : "tensors such as " + names.front(),
                     .expected = "encoder.conv_in.weight and others",
                     .hint = dit ? "the file of the VAE that made the latents (sd-vae-ft-ema, say)"
                                 : "a file of AutoencoderKL as diffusers or latent-diffusion write it"});
@@ -211,7 +201,7 @@ double AutoencoderFile::scale_factor() const {
   throw InputError({.where = state_->file.path(),
                     .what = "the scale factor of this autoencoder's latents is not known",
                     .expected = "scaling_factor in a config.json beside the weights",
-                    .hint = "giving it on the command line"});
+                    .hint = "writing that file, or --scale-factor of ditdata encode"});
 }
 
 nn::Autoencoder AutoencoderFile::load(DType type) const {

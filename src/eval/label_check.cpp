@@ -132,6 +132,15 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
   return {mean(right, num_images), two_classes ? mean(wrong, num_images) : std::numeric_limits<double>::quiet_NaN()};
 }
 
+std::vector<int64_t> validation_samples(const dist::Communicator& comm, const dataset::Dataset& data,
+                                        int64_t num_images, uint64_t seed) {
+  const dataset::EpochSampler order(data.size(), seed);
+  const parallel::Range mine = parallel::partition(num_images, comm.rank(), comm.world_size());
+  std::vector<int64_t> samples;
+  for (int64_t i = mine.begin; i < mine.end; ++i) samples.push_back(order.index_at(i));
+  return samples;
+}
+
 std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
                                     int64_t reference_images) {
   const int64_t elements = data.shape().elements(), n = int64_t(images.size()) / elements;

@@ -30,11 +30,19 @@ std::string text_of(const std::vector<double>& values) {
   return text;
 }
 
-// The latents of one shard as they are collected.
+// What is collected of the images of a shard, and of their mirrored copies.
+struct Encoded {
+  std::vector<float> latents, logvar;  // logvar: of kMoments, whose latents are means
+};
 struct Content {
-  std::vector<float> latents, flipped;
+  Encoded plain, flipped;
   std::vector<int64_t> labels;
 };
+
+void append(std::vector<float>& all, const Tensor& more) {
+  const std::vector<float> values = to_vector(more);
+  all.insert(all.end(), values.begin(), values.end());
+}
 
 class Writer {
  public:
@@ -63,7 +71,8 @@ class Writer {
             {"precision", dtype_name(vae_.type())},
             {"source", data_.describe()},
             {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
-            {"posterior", request_.draws ? fmt::format("drawn with seed {}", request_.seed) : "mean"},
+            {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
+                                                                      : std::string(word_of(request_.posterior))},
             {"flip", request_.flip ? "yes" : "no"},
             {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}};
   }
@@ -112,9 +121,9 @@ class Writer {
     }
     vae_.encode(ctx_, images, moments);
     const nn::Posterior posterior(moments);
-    const std::vector<float> latents = to_vector(request_.draws ? drawn(posterior, first) : posterior.mean);
-    std::vector<float>& all = mirrored ? content.flipped : content.latents;
-    all.insert(all.end(), latents.begin(), latents.end());
+    Encoded& all = mirrored ? content.flipped : content.plain;
+    append(all.latents, request_.posterior == PosteriorUse::kSample ? drawn(posterior, first) : posterior.mean);
+    if (request_.posterior == PosteriorUse::kMoments) append(all.logvar, posterior.logvar);
     if (!mirrored) content.labels.insert(content.labels.end(), labels.begin(), labels.end());
   }
 
@@ -129,24 +138,33 @@ class Writer {
 
   void save(int64_t shard, const Content& content) const {
     const int64_t n = size(shard), each = latent_[1] * latent_[2];
+    const std::vector<float>&latents = content.plain.latents, &logvar = content.plain.logvar;
     std::vector<double> sums(static_cast<size_t>(latent_[0])), squares(sums.size());
-    for (size_t i = 0; i < content.latents.size(); ++i) {
+    for (size_t i = 0; i < latents.size(); ++i) {
       const auto c = size_t(int64_t(i) / each % latent_[0]);
-      const auto x = double(content.latents[i]);
-      if (!std::isfinite(x))
+      const double x = latents[i], variance = logvar.empty() ? 0 : std::exp(double(logvar[i]));
+      if (!std::isfinite(x) || !std::isfinite(variance))
         throw RunError({.where = path(shard), .what = "a latent is not finite", .got = std::to_string(x)});
-      sums[c] += x, squares[c] += x * x;
+      sums[c] += x, squares[c] += x * x + variance;
     }
     Metadata metadata = facts(shard);
     metadata[kSums] = text_of(sums), metadata[kSquares] = text_of(squares);
-    const Shape shape{n, latent_[0], latent_[1], latent_[2]};
-    std::vector<io::TensorToWrite> tensors = {{"latents", "F32", shape, content.latents.data()}};
-    if (request_.flip) tensors.push_back({"latents_flip", "F32", shape, content.flipped.data()});
+    std::vector<io::TensorToWrite> tensors;
+    add(tensors, "", content.plain, n);
+    if (request_.flip) add(tensors, "_flip", content.flipped, n);
     if (data_.num_classes() > 0) tensors.push_back({"labels", "I64", {n}, content.labels.data()});
     const std::string partial = fmt::format("{}/.{}.partial", request_.out, fs::path(path(shard)).filename().string());
     io::write_safetensors(partial, tensors, metadata);
     fs::rename(partial, path(shard));
     io::fsync_directory(request_.out);
+  }
+
+  void add(std::vector<io::TensorToWrite>& tensors, const std::string& suffix, const Encoded& encoded,
+           int64_t n) const {
+    const Shape shape{n, latent_[0], latent_[1], latent_[2]};
+    const bool moments = request_.posterior == PosteriorUse::kMoments;
+    tensors.push_back({(moments ? "mean" : "latents") + suffix, "F32", shape, encoded.latents.data()});
+    if (moments) tensors.push_back({"logvar" + suffix, "F32", shape, encoded.logvar.data()});
   }
 
   ops::Context& ctx_;
@@ -176,7 +194,7 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
   for (int64_t shard = 0; shard < writer.count(); ++shard) {
     const io::SafetensorsFile file(writer.path(shard));
     const std::vector<double> sums = numbers_of(file, kSums), squares = numbers_of(file, kSquares);
-    const Shape& shape = file.tensor("latents").shape;
+    const Shape& shape = file.tensor(request.posterior == PosteriorUse::kMoments ? "mean" : "latents").shape;
     if (mean.empty()) mean.resize(sums.size()), deviation.resize(sums.size());
     if (shape.size() != 4 || sums.size() != size_t(shape[1]) || sums.size() != mean.size() ||
         squares.size() != sums.size())

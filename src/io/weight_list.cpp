@@ -1,41 +1,21 @@
 #include "ditrain/io/weight_list.hpp"
 
-#include <map>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/io/pytorch_file.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/io/sha256.hpp"
-#include "mapped_file.hpp"
+#include "ditrain/io/weight_file.hpp"
 
 namespace ditrain::io {
 namespace {
-
-std::string torch_word(const std::string& dtype) {
-  static const std::map<std::string, std::string> kWords = {{"BOOL", "bool"},
-                                                            {"U8", "uint8"},
-                                                            {"I8", "int8"},
-                                                            {"F8_E5M2", "float8_e5m2"},
-                                                            {"I16", "int16"},
-                                                            {"U16", "uint16"},
-                                                            {"F8_E4M3", "float8_e4m3fn"},
-                                                            {"F16", "float16"},
-                                                            {"I32", "int32"},
-                                                            {"U32", "uint32"},
-                                                            {"BF16", "bfloat16"},
-                                                            {"F32", "float32"},
-                                                            {"F64", "float64"},
-                                                            {"I64", "int64"},
-                                                            {"U64", "uint64"}};
-  return kWords.at(dtype);
-}
 
 std::vector<ListedWeight> list_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
   std::vector<ListedWeight> list;
   for (const TensorView& t : file.tensors())
-    list.push_back({t.name, torch_word(t.dtype), t.shape, sha256_of({reinterpret_cast<const char*>(t.data), t.bytes})});
+    list.push_back(
+        {t.name, torch_dtype(t.dtype), t.shape, sha256_of({reinterpret_cast<const char*>(t.data), t.bytes})});
   return list;
 }
 
@@ -50,24 +30,10 @@ std::vector<ListedWeight> list_pytorch(const std::string& path) {
   return list;
 }
 
-enum class Format { kSafetensors, kPytorch };
-
-Format format_of(const std::string& path) {
-  const MappedFile file(path);
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.bytes());
-  // The length of a safetensors header may begin with any bytes: first the brace that follows it.
-  if (bytes.size() > 8 && bytes[8] == '{') return Format::kSafetensors;
-  if (bytes.starts_with("PK\x03\x04") || bytes.starts_with("\x80")) return Format::kPytorch;
-  throw InputError({.where = path,
-                    .what = "not a weight file that can be read",
-                    .got = bytes.empty() ? "an empty file" : std::to_string(bytes.size()) + " bytes of something else",
-                    .expected = "safetensors, or a file of torch.save (.pt, .pth)"});
-}
-
 }  // namespace
 
 std::vector<ListedWeight> list_weights(const std::string& path) {
-  return format_of(path) == Format::kSafetensors ? list_safetensors(path) : list_pytorch(path);
+  return weight_format(path) == WeightFormat::kSafetensors ? list_safetensors(path) : list_pytorch(path);
 }
 
 std::string to_json(const std::vector<ListedWeight>& weights) {

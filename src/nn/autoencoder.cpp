@@ -114,6 +114,18 @@ size_t bytes_of(const AutoencoderPlan& plan, DType type) {
 }
 }  // namespace
 
+size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type) {
+  size_t bytes = 0;
+  for (const AutoencoderWeight& w : autoencoder_weights(config))
+    bytes += size_t(num_elements(w.shape)) * dtype_bytes(type);
+  return bytes;
+}
+size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
+                                    int64_t width) {
+  const int64_t f = encodes ? 1 : config.shrink();
+  return bytes_of((encodes ? plan_encoder : plan_decoder)(config, height / f, width / f), type);
+}
+
 size_t Autoencoder::encode_bytes(int64_t height, int64_t width) const {
   return bytes_of(plan(true, height, width), type_);
 }

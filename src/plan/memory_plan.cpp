@@ -8,8 +8,10 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/dist/sums.hpp"
+#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -30,6 +32,21 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
   if (batch == 0) return 0;
   nn::DitPass pass(model, batch, Mode::kInference);
   return pass.tape().temporary_bytes();
+}
+
+// Autoencoders that encode data and decode samples, and what they get.
+size_t codec_bytes(const config::Config& c) {
+  const bool decodes = c.sample.every_steps > 0 && !c.sample.vae.empty();
+  size_t bytes = 0;
+  if (!c.data.vae.empty()) bytes += eval::LatentCodecPlan(c.data.vae, model_shape(c.model)).bytes(/*encodes=*/true);
+  if (decodes) bytes += eval::LatentCodecPlan(c.sample.vae, model_shape(c.model)).bytes(/*encodes=*/false);
+  return bytes;
+}
+
+size_t loaded_sample_bytes(const config::Config& c) {
+  const dataset::SampleShape latents = model_shape(c.model);
+  const dataset::SampleShape read = c.data.vae.empty() ? latents : eval::LatentCodecPlan(c.data.vae, latents).images();
+  return size_t(read.elements()) * sizeof(float);
 }
 
 MemoryItem tree_of_sums(const config::Config& config, int replicas, int64_t arena_elements) {
@@ -112,7 +129,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
        moved ? 0 : pass.tape().kept_bytes()},
       {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),
-       size_t(config.data.queue_batches + 1) * samples * image},
+       size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config)},
+      {"autoencoders", "data.vae, sample.vae", codec_bytes(config)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
       {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
       {"checkpoint buffer",

@@ -8,6 +8,7 @@
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/image.hpp"
+#include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -24,11 +25,12 @@ std::vector<float> gather_images(dist::Communicator& comm, const std::vector<flo
   return images;
 }
 
-void write_grid(const std::string& path, const std::vector<float>& images, const nn::DitConfig& m) {
-  const int64_t elements = m.in_channels * m.pixels(), n = int64_t(images.size()) / elements;
+void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
+                const nn::DitConfig& m) {
+  const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<io::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i)
-    pictures.push_back(io::to_image(images.data() + i * elements, m.in_channels, m.input_height, m.input_width));
+    pictures.push_back(io::to_image(images.data() + i * elements, shape.channels, shape.height, shape.width));
   // Labels go in turn: with few classes each gets a column of its own.
   const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
   const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
@@ -47,8 +49,8 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
                                       .seed = seed,
                                       .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
                                       .first_index = mine.begin};
-  const std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
-  if (compare && data.num_classes() > 1) {
+  std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
+  if (compare && data.num_classes() > 1 && encoded == nullptr) {
     double own = 0;
     const double share = eval::nearest_neighbour_accuracy(ctx, images, request.labels, data, kReferenceImages);
     own = share * double(mine.size());
@@ -58,11 +60,15 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
         "samples: {} of {} have their own class as nearest neighbour among {} images of the data (chance {:.1f} %)",
         int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
   }
+  const dataset::SampleShape shape = decoder != nullptr ? decoder->images() : plan::model_shape(config.model);
+  if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
   const std::vector<float> all = gather_images(comm, images);
   if (comm.rank() != 0) return;
   try {
-    write_grid(path, all, config.model);
-    log::info("samples: {}", path);
+    write_grid(path, all, shape, config.model);
+    const bool latents = !config::learns_pixels(config) && decoder == nullptr;
+    log::info("samples: {}{}", path,
+              latents ? " (latents, of which the first channels are shown: sample.vae decodes them)" : "");
   } catch (const RunError& e) {
     log::warn("the sample grid is not written: {}", e.what());
   }
@@ -70,8 +76,10 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
 
 void Evaluation::validation(std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
-  const eval::ValidationLoss loss = eval::validation_loss(ctx, comm, model, config.diffusion, data,
-                                                          config.eval.num_images, uint64_t(config.train.seed));
+  const auto seed = uint64_t(config.train.seed);
+  if (encoded != nullptr) encoded->prepare(ctx, eval::validation_samples(comm, data, config.eval.num_images, seed));
+  const eval::ValidationLoss loss = eval::validation_loss(
+      ctx, comm, model, config.diffusion, encoded != nullptr ? *encoded : data, config.eval.num_images, seed);
   extra["val_mse"] = loss.right_label;
   if (std::isfinite(loss.wrong_label)) extra["val_mse_wrong_label"] = loss.wrong_label;
   log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed images)", loss.right_label,

@@ -9,6 +9,7 @@
 
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/run_folder.hpp"
@@ -60,6 +61,7 @@ class Run {
   void choose_kernels();
   void measure_peak();
   void allocate();
+  void load_autoencoders();
   void start_automem();
   void initialise_weights();
   void next_candidate();
@@ -69,6 +71,7 @@ class Run {
   void begin_folder();
   double patience_s() const;
   int train_loop();
+  void encode(dataset::Batch& batch);
   StepMetrics one_step();
   bool after_step(StepMetrics& metrics, bool last);
   void agree_again();
@@ -100,10 +103,12 @@ class Run {
   TrainStep step_;
   Trace trace_;
   std::unique_ptr<dataset::Dataset> data_;
-  std::optional<RunLock> lock_;          // on rank 0
-  std::unique_ptr<RunFolder> folder_;    // on rank 0
-  std::string resumed_;                  // checkpoint folder; "": a new run
-  std::vector<std::string> candidates_;  // on rank 0: it, and those to fall back to
+  std::optional<RunLock> lock_;                           // on rank 0
+  std::unique_ptr<RunFolder> folder_;                     // on rank 0
+  std::string resumed_;                                   // checkpoint folder; "": a new run
+  std::vector<std::string> candidates_;                   // on rank 0: it, and those to fall back to
+  std::unique_ptr<eval::LatentCodec> encoder_, decoder_;  // data.vae, sample.vae
+  std::unique_ptr<eval::EncodedImages> encoded_;          // of the validation; with encoder_
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
   PhaseLog beside_;      // beside the steps, since the last line of metrics: samples, checkpoints, comparisons

@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/adapt.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
@@ -199,6 +200,7 @@ void Run::choose_kernels() {
 
 void Run::allocate() {
   autograd::ParameterStore& parameters = model_.parameters();
+  load_autoencoders();
   start_automem();
   const bool moves = automem_ != nullptr;
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
@@ -232,6 +234,18 @@ void Run::allocate() {
   if (!engine->binding_failure().empty()) placement_.notes.push_back(engine->binding_failure());
 }
 
+void Run::load_autoencoders() {
+  const auto load = [&](const std::string& path) {
+    const eval::LatentCodecPlan plan(path, plan::model_shape(config_.model));
+    log::info("{}", plan.describe());
+    return std::make_unique<eval::LatentCodec>(plan);
+  };
+  if (config_.sample.every_steps > 0 && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
+  if (config_.data.vae.empty()) return;
+  encoder_ = load(config_.data.vae);
+  encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
+}
+
 // Before the store and the tape, whose memory comes from it.
 void Run::start_automem() {
   if (!plan_.automem) return;
@@ -252,9 +266,11 @@ void Run::initialise_weights() {
   autograd::ParameterStore& parameters = model_.parameters();
   nn::initialise(model_, uint64_t(config_.train.seed));
   if (const std::string& from = config_.train.init_from; !from.empty()) {
-    checkpoint::load_weights(fs::is_regular_file(from) ? from : checkpoint::find_checkpoint(from) + "/ema.safetensors",
-                             parameters, parameters.values, placement_.helper_pus);
-    log::info("weights: {}", from);
+    const checkpoint::DitFile file(from, checkpoint::Weights::kEma, checkpoint::hints_of(config_.model));
+    for (const std::string& note : file.notes()) log::info("weights: {}", note);
+    for (const std::string& change : checkpoint::load_adapted(file, config_, model_, placement_.helper_pus))
+      log::info("weights: {}", change);
+    log::info("weights: {}", file.path());
   }
   step_.keep(parameters.values, parameters.ema);
 }

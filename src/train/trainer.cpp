@@ -40,6 +40,15 @@ std::vector<config::Fact> start_facts(const config::Config& config, const TrainO
 
 }  // namespace
 
+// Pictures become latents, drawn by seed, step and sample, which are the same on any number of ranks.
+void Run::encode(dataset::Batch& batch) {
+  std::vector<RandomKey> keys;
+  const int64_t first = groups_.data().rank() * plan_.samples;
+  for (size_t i = 0; i < batch.labels.size(); ++i)
+    keys.emplace_back(uint64_t(config_.train.seed), Stream::kPosterior, uint64_t(batch.step), uint64_t(first) + i);
+  batch.images = encoder_->encode(ctx_, batch.images, keys);
+}
+
 StepMetrics Run::one_step() {
   const double start = now_s();
   PhaseLog waited;
@@ -47,6 +56,10 @@ StepMetrics Run::one_step() {
   {
     const PhaseTimer timer(waited, Phase::kData);
     batch = loader_->next();
+  }
+  if (encoder_) {
+    const PhaseTimer timer(waited, Phase::kPrepare);
+    encode(batch);
   }
   const double waited_before = saver_->update_waited_s();
   StepResult result = step_.run(batch, progress_, [this] { return facts(); });
@@ -141,7 +154,8 @@ bool Run::after_step(StepMetrics& m, bool last) {
   if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return false;
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   if (automem_) automem_->begin_other(/*writes=*/false);
-  Evaluation evaluation{config_, model_, *data_, comm_, ctx_, step_.whole(model_.parameters().ema)};
+  Evaluation evaluation{config_,        model_,        *data_, comm_, ctx_, step_.whole(model_.parameters().ema),
+                        decoder_.get(), encoded_.get()};
   if (due(config_.sample.every_steps)) {
     const PhaseTimer timer(beside_, Phase::kSample);
     evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",

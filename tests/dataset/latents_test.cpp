@@ -125,3 +125,43 @@ TEST_CASE("non-finite latents follow on_bad_file") {
   CHECK(load(*data, 3) == constant(5, 0));
   CHECK(data->bad_files() == 2);
 }
+
+TEST_CASE("mean and logvar are drawn anew by step and sample, and once by the number of the sample") {
+  const ScratchFolder dir;
+  const auto write = [&](const char* name, std::vector<float> logvar, const std::vector<std::string>& names) {
+    std::vector<float> mean(2 * kElements);
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] = i < size_t(kElements) ? 1.f : 2.f;
+    logvar.resize(mean.size(), logvar.back());
+    std::vector<io::TensorToWrite> tensors;
+    for (const std::string& n : names)
+      tensors.push_back({n, "F32", {2, 2, 2, 3}, n.starts_with("logvar") ? logvar.data() : mean.data()});
+    io::write_safetensors(dir.at(name), tensors);
+    return open_shards(dir.at(name), 0, OnBadFile::kError, 2);
+  };
+  const auto drawn = [](const Dataset& data, int64_t index, const RandomKey& key) {
+    Sample s;
+    s.chw.resize(kElements);
+    data.load(index, false, key, s.chw.data(), &s.label);
+    return s.chw;
+  };
+  const auto data = write("a.safetensors", {std::log(9.f)}, {"mean", "logvar", "mean_flip", "logvar_flip"});
+  CHECK_THAT(data->describe(), Contains(", flipped copies, drawn from mean and logvar"));
+  const RandomKey key(7, Stream::kPosterior, 3, 5), other(7, Stream::kPosterior, 4, 5);
+  const std::vector<float> x = drawn(*data, 1, key);
+  for (int64_t i = 0; i < kElements; ++i) CHECK(x[size_t(i)] == Approx(2 * (2 + 3 * key.normal(uint64_t(i)))));
+  CHECK(drawn(*data, 1, key) == x);
+  CHECK(drawn(*data, 1, other) != x);
+  CHECK(load(*data, 1) == load(*data, 1));
+  CHECK(load(*data, 1).chw != x);
+  // The clamp of the posterior: no deviation is left, or the largest one.
+  CHECK(drawn(*write("b.safetensors", {-1e30f}, {"mean", "logvar"}), 0, key)[0] == Approx(2).epsilon(1e-5));
+  CHECK(std::isfinite(drawn(*write("c.safetensors", {1e30f}, {"mean", "logvar"}), 0, key)[0]));
+
+  CHECK_THROWS_WITH(write("d.safetensors", {0}, {"mean", "logvar", "latents"}), Contains("both `latents` and `mean`"));
+  CHECK_THROWS_WITH(write("e.safetensors", {0}, {"mean"}), Contains("logvar"));
+  CHECK_THROWS_WITH(write("f.safetensors", {0}, {"mean", "logvar", "mean_flip"}), Contains("go together"));
+  CHECK_THROWS_WITH(drawn(*write("g.safetensors", {NAN}, {"mean", "logvar"}), 0, key),
+                    Contains("non-finite value in `logvar`"));
+  write_shard(dir.at("h.safetensors"), {.rows = 1});
+  CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("must be in all shards or in none"));
+}

@@ -42,7 +42,7 @@ TEST_CASE("ditimport: lists the tensors of files of PyTorch and of safetensors, 
   CHECK(!fs::exists(scratch / "no.json"));
   const Result usage = run(program("ditimport", {"--from", golden("pos_embed.safetensors")}));
   REQUIRE_EXIT(usage, 2);
-  CHECK_THAT(usage.err, Contains("--list and one weight file are needed"));
+  CHECK_THAT(usage.err, Contains("--out is needed"));
 }
 
 TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what would be no honest number") {

@@ -119,5 +119,67 @@ TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
   const Args known = Args{"encode", "--vae", vae, "--scale-factor", "1"} + groups;
   refused(known + out + from + Args{"--size", "15"}, "multiples of 2");
   refused(known + out + Args{"--from", scratch / "none"}, "none");
-  refused(known + out + from + Args{"--posterior", "mode"}, "sample or mean");
+  refused(known + out + from + Args{"--posterior", "mode"}, "sample, mean or moments");
+}
+
+TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures decoded by sample.vae") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 2, 5);
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const auto train = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> settings = latents_settings(scratch / "images");
+    settings.insert(settings.end(), {"data.kind=folder", "data.vae=" + (scratch / "vae"), "model.num_classes=2",
+                                     "train.global_batch=4"});
+    settings.insert(settings.end(), more.begin(), more.end());
+    return tiny_ditrain(scratch / out, 3, sets(settings));
+  };
+  const std::vector<std::string> watched = {"sample.every_steps=3", "sample.num_images=4", "sample.steps=2",
+                                            "eval.every_steps=3",   "eval.num_images=4",   "sample.cfg_scale=1"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = watched;
+    all.push_back(more);
+    return all;
+  };
+  const Result one = run(train("one", with("sample.vae=" + (scratch / "vae"))));
+  REQUIRE_EXIT(one, 0);
+  CHECK_THAT(one.out, Contains("latents of 4 x 8 x 8 for images of 16 x 16 (scale factor 0.5)") &&
+                          Contains("autoencoders") && Contains("validation: mse"));
+  CHECK_FALSE(one.out.find("of which the first channels are shown") != std::string::npos);
+  const auto grid = ditrain::io::read_image(scratch / "one/samples/step_00000003.png");
+  const Result raw = run(train("raw", watched));
+  REQUIRE_EXIT(raw, 0);
+  CHECK_THAT(raw.out, Contains("latents, of which the first channels are shown: sample.vae decodes them"));
+  CHECK(grid.width > ditrain::io::read_image(scratch / "raw/samples/step_00000003.png").width);
+  CHECK(read_metrics(scratch / "one").back().at("val_mse") == read_metrics(scratch / "raw").back().at("val_mse"));
+
+  // Ranks draw what one process draws; the sums of gradients alone are in another order.
+  REQUIRE_EXIT(run(mpirun(2, train("two", {"dist.reproducible=true", "train.micro_batch=2"}))), 0);
+  REQUIRE_EXIT(run(train("alone", {"dist.reproducible=true", "train.micro_batch=2"})), 0);
+  CHECK(different_files(checkpoint_of(scratch / "two", 3), checkpoint_of(scratch / "alone", 3)).empty());
+
+  const Result twice = run(train("x", {"data.kind=latents"}));
+  REQUIRE_EXIT(twice, 2);
+  CHECK_THAT(twice.err, Contains("data.vae encodes pictures"));
+  const Result channels = run(train("y", {"model.in_channels=3"}));
+  REQUIRE_EXIT(channels, 2);
+  CHECK_THAT(channels.err, Contains("this VAE has other channels than the model; got 4, expected 3"));
+  const Result unscaled = run(train("z", {"data.vae=" + kNames + "vae_names_new.safetensors"}));
+  REQUIRE_EXIT(unscaled, 2);
+}
+
+TEST_CASE("ditdata: mean and log-variance, from which training draws") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 2, 5);
+  const Result made = run(ditdata(scratch / "images", scratch / "latents", {"--flip", "--posterior", "moments"}));
+  REQUIRE_EXIT(made, 0);
+  std::vector<std::string> settings = latents_settings(scratch / "latents");
+  settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=4",
+                                   "dist.reproducible=true", "train.micro_batch=2"});
+  const Result one = run(tiny_ditrain(scratch / "one", 4, sets(settings)));
+  REQUIRE_EXIT(one, 0);
+  CHECK_THAT(one.out, Contains("flipped copies, drawn from mean and logvar"));
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "two", 4, sets(settings)))), 0);
+  CHECK(different_files(checkpoint_of(scratch / "one", 4), checkpoint_of(scratch / "two", 4)).empty());
 }

@@ -117,6 +117,8 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
     classifier.tensors.resize(2);
     classifier.tensors[0].name = "layer1.0.conv1.weight", classifier.tensors[1].name = "fc.bias";
     CHECK_THAT(problem(folder.save(classifier)), Catch::Contains("not the weights of an autoencoder"));
+    classifier.tensors[1].name = "layer4.0.conv1.weight";
+    CHECK_THAT(problem(folder.save(classifier)), Catch::Contains("the weights of a ResNet, not of an autoencoder"));
   }
   {
     Copy missing(good);

@@ -2,6 +2,7 @@
 #include "ditrain/eval/latent_shards.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -72,7 +73,7 @@ std::map<std::string, std::string> content(const std::string& folder) {
 TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics, as the data set reads them") {
   Bench bench;
   LatentShards request = bench.request("out");
-  request.flip = true, request.draws = false;
+  request.flip = true, request.posterior = PosteriorUse::kMean;
   CHECK(bench.encode(request) == kImages);
   CHECK(content(request.out).size() == 4);  // three shards, stats.json
   const nlohmann::json stats = nlohmann::json::parse(content(request.out).at("stats.json"));
@@ -101,6 +102,36 @@ TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics,
   CHECK(shard.metadata().at("scale_factor") == "0.25");
   CHECK(shard.metadata().at("vae") == "cafe");
   CHECK(shard.tensor("latents").shape == std::vector<int64_t>{1, 4, kSide / 2, kSide / 2});
+}
+
+TEST_CASE("latent shards: mean and log-variance of the posterior, and statistics of what is drawn from them") {
+  Bench bench;
+  LatentShards request = bench.request("out");
+  request.flip = true, request.posterior = PosteriorUse::kMoments;
+  bench.encode(request);
+  const Tensor image({1, 3, kSide, kSide}), moments({1, 8, kSide / 2, kSide / 2});
+  const auto same = [](const io::TensorView& rows, int64_t row, const Tensor& want) {
+    return io::to_f32(io::row_range(rows, row, 1)) == to_vector(want);
+  };
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < kImages; ++i)
+    for (const bool flip : {false, true}) {
+      int64_t label = 0;
+      bench.data->load(i, flip, Pin<float>(image), &label);
+      bench.vae.encode(bench.ctx, image, moments);
+      const nn::Posterior want(moments);
+      const io::SafetensorsFile shard(request.out + "/latents_0000" + std::to_string(i / 3) + ".safetensors");
+      CHECK_FALSE(shard.contains("latents"));
+      CHECK(same(shard.tensor(flip ? "mean_flip" : "mean"), i % 3, want.mean));
+      CHECK(same(shard.tensor(flip ? "logvar_flip" : "logvar"), i % 3, want.logvar));
+      const std::vector<float> mean = to_vector(want.mean), logvar = to_vector(want.logvar);
+      for (size_t j = 0; j < mean.size() / 4 && !flip; ++j)  // the first channel
+        sum += double(mean[j]), squares += double(mean[j]) * double(mean[j]) + std::exp(double(logvar[j]));
+    }
+  const double n = double(kImages * kSide * kSide / 4);
+  const nlohmann::json stats = nlohmann::json::parse(content(request.out).at("stats.json"));
+  CHECK(stats.at("mean").at(0).get<double>() == Approx(sum / n));
+  CHECK(stats.at("std").at(0).get<double>() == Approx(std::sqrt(squares / n - sum / n * sum / n)));
 }
 
 TEST_CASE("latent shards: what is drawn depends on seed and sample alone") {

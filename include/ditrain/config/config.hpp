@@ -30,7 +30,7 @@ struct TrainConfig {
   std::vector<nn::Recompute> recompute_of_blocks = {};                 ///< no key: what a plan settles for auto
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
-  std::string init_from;  ///< checkpoint folder whose weights a new run starts from; empty: none
+  std::string init_from;  ///< checkpoint or published weights that a new run starts from; empty: none
 };
 
 struct ParallelConfig {
@@ -92,6 +92,7 @@ struct LogConfig {
 struct SampleConfig {
   int64_t every_steps = 0;  ///< steps between pictures; 0: no samples while training
   int64_t num_images = 64;
+  std::string vae;                              ///< decodes samples of latents; empty: none
   std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
@@ -131,6 +132,9 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 /// The effective config: every key with its comment; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
+
+/// Whether the model learns pictures, values in [-1, 1], and no latents.
+bool learns_pixels(const Config& config);
 
 /// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
 /// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps

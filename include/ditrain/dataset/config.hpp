@@ -21,6 +21,7 @@ constexpr std::span<const Word<OnBadFile>> words_of(OnBadFile) { return kOnBadFi
 struct Config {
   const Kind* kind = default_kind();
   std::string path;  ///< folder (folder, latents) or one .safetensors file (latents)
+  std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
   OnBadFile on_bad_file = OnBadFile::kError;
   bool random_flip = true;     ///< mirror half of the samples (folder; latents that hold flipped copies)
   double latent_scale = 1.0;   ///< latents are multiplied by it (1: the files already hold scaled latents)

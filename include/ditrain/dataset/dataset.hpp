@@ -8,6 +8,7 @@
 // A new kind: one file in src/dataset, one row in kinds.cpp.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/random.hpp"
 #include "ditrain/dataset/config.hpp"
 
 namespace ditrain::dataset {
@@ -51,6 +53,9 @@ class Dataset {
   ///          once and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only
   ///          after 1,000 unreadable ones in a row (or all of the set)
   void load(int64_t index, bool flip, float* chw, int64_t* label) const;
+  /// The same, where every visit of a sample may see another draw of it (latents with mean and logvar). The other load
+  /// draws each sample once and for all.
+  void load(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
 
   /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
@@ -65,6 +70,8 @@ class Dataset {
   Dataset(const Config& config, const SampleShape& shape);
   /// Reads one sample, without replacement. Throws InputError if it is unreadable. Thread-safe.
   virtual void read(int64_t index, bool flip, float* chw, int64_t* label) const = 0;
+  /// The same for kinds that draw. By default read().
+  virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
   /// Counts a file that is no sample.
   void ignore_file(const std::string& name);
 
@@ -73,8 +80,10 @@ class Dataset {
   std::vector<std::string> class_names_;
 
  private:
-  void read_or_explain(int64_t index, bool flip, float* chw, int64_t* label) const;
-  bool try_read(int64_t index, bool flip, float* chw, int64_t* label) const;
+  using Read = std::function<void(int64_t index)>;
+  void load_with(int64_t index, const Read& read) const;
+  void read_or_explain(int64_t index, const Read& read) const;
+  bool try_read(int64_t index, const Read& read) const;
   bool known_bad(int64_t index) const;
   void note_bad(int64_t index, const std::string& why) const;
 

@@ -25,7 +25,7 @@ struct LoaderConfig {
   int64_t first_step = 0;      ///< step of the first batch: the step to resume at
   int64_t threads = 1;         ///< 1 to 1024
   int64_t queue_batches = 4;   ///< batches read ahead, 1 to 1024
-  uint64_t seed = 0;           ///< of the flips
+  uint64_t seed = 0;           ///< of the flips and of what a data set draws
   bool random_flip = true;
   /// Called by each loader thread (0, 1, ...) before its first sample, e.g. to pin it. A thread otherwise inherits the
   /// affinity of the thread that makes the Loader.

@@ -28,6 +28,10 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 
+/// The samples of `data` that this rank looks at for it.
+std::vector<int64_t> validation_samples(const dist::Communicator& comm, const dataset::Dataset& data,
+                                        int64_t num_images, uint64_t seed);
+
 /// The seed that selects the reference images.
 inline constexpr uint64_t kReferenceSeed = 1;
 

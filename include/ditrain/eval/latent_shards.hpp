@@ -8,17 +8,25 @@
 #include <functional>
 #include <string>
 
+#include "ditrain/base/words.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 
 namespace ditrain::eval {
 
+/// What a shard holds of the posterior of each image: one draw, its mean, or mean and log-variance, from which training
+/// draws at every visit.
+enum class PosteriorUse { kSample, kMean, kMoments };
+inline constexpr Word<PosteriorUse> kPosteriorUses[] = {
+    {"sample", PosteriorUse::kSample}, {"mean", PosteriorUse::kMean}, {"moments", PosteriorUse::kMoments}};
+constexpr std::span<const Word<PosteriorUse>> words_of(PosteriorUse) { return kPosteriorUses; }
+
 struct LatentShards {
-  std::string out;          ///< folder; created if it is missing
-  int64_t samples = 1024;   ///< of a shard
-  bool flip = false;        ///< also the latents of the mirrored images (latents_flip)
-  bool draws = true;        ///< latents are drawn from the posterior, once; else they are its mean
+  std::string out;         ///< folder; created if it is missing
+  int64_t samples = 1024;  ///< of a shard
+  bool flip = false;       ///< also those of the mirrored images (latents_flip; mean_flip and logvar_flip)
+  PosteriorUse posterior = PosteriorUse::kSample;
   uint64_t seed = 0;        ///< of that: sample i draws the same whatever the rank
   double scale_factor = 1;  ///< written beside the latents, which are not multiplied by it
   std::string vae = {};     ///< what tells the weights from others, a hash
@@ -30,9 +38,10 @@ struct EncodingProgress {
   int64_t to_do = 0;    ///< images of this call in all, those of shards that were there already left out
 };
 
-/// Files:    OUT/latents_00000.safetensors, ...: latents [n, z, h, w] F32, labels [n] I64 if the data has any,
-///           latents_flip if asked for; metadata scale_factor, vae and others. OUT/stats.json: samples, and for each
-///           channel mean and standard deviation of all latents
+/// Files:    OUT/latents_00000.safetensors, ...: latents [n, z, h, w] F32, or mean and logvar, labels [n] I64 if the
+///           data has any, the same of mirrored images if asked for; metadata scale_factor, vae and others.
+///           OUT/stats.json: samples, and for each channel mean and standard deviation of all latents (of those that
+///           training will draw)
 /// Numerics: the mirrored images draw the same noise as the images
 /// Errors:   InputError [out] if the folder holds other shards or another process writes to it; those of the data set;
 ///           RunError if the disk is full: whole shards stay, the unfinished one is removed

@@ -52,6 +52,12 @@ std::string original_autoencoder_name(const std::string& name, int64_t levels);
 /// Errors: InputError [where] naming the weight that is missing or of an odd shape
 AutoencoderConfig autoencoder_config_of(const std::string& where, const std::map<std::string, Shape>& shapes);
 
+/// What an Autoencoder of these sizes will take: bytes of its weights, and of the activations of one image of H x W
+/// pixels.
+size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type);
+size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
+                                    int64_t width);
+
 struct AutoencoderPlan;  // src/nn/autoencoder_plan.hpp
 
 /// Weights of an autoencoder in memory, ready to run.

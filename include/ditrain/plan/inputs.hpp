@@ -8,7 +8,11 @@
 
 namespace ditrain::plan {
 
-/// The training data. Errors: as dataset::open_dataset
+/// A sample as the model takes it.
+dataset::SampleShape model_shape(const nn::DitConfig& model);
+
+/// The training data; with data.vae the pictures of which it makes latents. Errors: as dataset::open_dataset and
+/// eval::LatentCodecPlan
 std::unique_ptr<dataset::Dataset> open_data(const config::Config& config);
 
 /// One line: sizes, parameters, work of an image.

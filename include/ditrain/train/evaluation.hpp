@@ -6,6 +6,7 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/nn/dit.hpp"
 
 namespace ditrain::train {
@@ -17,10 +18,13 @@ struct Evaluation {
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
-  const Tensor& ema;  ///< the weights that are used, a whole arena
+  const Tensor& ema;                       ///< the weights that are used, a whole arena
+  eval::LatentCodec* decoder = nullptr;    ///< of the samples, for the picture; null: they are shown as they are
+  eval::EncodedImages* encoded = nullptr;  ///< of `data`, if the model learns latents of it
 
   /// Draws sample.num_images images, classes in turn, and writes a grid PNG (rank 0; `path` is ignored elsewhere).
-  /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class.
+  /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class (not
+  /// where the data has to be encoded first).
   void sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra);
   /// Loss on eval.num_images fixed (image, t, noise): with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);

@@ -1,0 +1,31 @@
+// Weights of one DiT as the start of another: for fine-tuning on other classes, bands or sizes.
+//
+// What is the same is copied. What may differ, and what becomes of it:
+//   classes             a new label table as the model starts it; the row of dropped labels is kept
+//   channels (bands)    a band whose name both models know gets the weights of that band, any other the mean over the
+//                       bands of the file: in the patch embedding, which is then multiplied by (bands of the file) /
+//                       (bands here) so that its outputs keep their size, and in the final layer, predictions and
+//                       variances each for themselves
+//   size of the input   a new position table
+//   variance channels   dropped; or they start at 0, as in a new model
+// Everything else (width, depth, heads, patch, MLP, qk_norm) makes another network, and is refused with the key's name.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/checkpoint/channel_map.hpp"
+#include "ditrain/checkpoint/dit_file.hpp"
+
+namespace ditrain::checkpoint {
+
+/// Names of the channels of a config's data; empty: not known.
+std::vector<std::string> band_names(const config::Config& config);
+
+/// Loads the weights of `file` into the values of a model that has been initialised (or its parts, where ranks share
+/// it), whose config is `target`. Returns what was adapted, one line each; none: all weights are those of the file.
+/// `pus`: cores that read, where the file is as we write it.
+/// Errors:   InputError, where = the file: a model that cannot be adapted, with the key; as DitFile::read
+std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Dit& model,
+                                      const std::vector<int>& pus = {});
+
+}  // namespace ditrain::checkpoint

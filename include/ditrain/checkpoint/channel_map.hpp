@@ -1,0 +1,33 @@
+// Which channels of one model's data stand for those of another's: by their names, or all for each.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ditrain::checkpoint {
+
+/// A channel here gets what the file has of the channel of the same name (B04 and b4 are one), or the mean over the
+/// file's channels. Where names are not known, the same number of channels means the same channels.
+class ChannelMap {
+ public:
+  /// Names are empty, or one for each channel.
+  ChannelMap(int64_t from, const std::vector<std::string>& names_from, int64_t to,
+             const std::vector<std::string>& names_to);
+
+  int64_t from() const { return from_; }
+  int64_t to() const { return int64_t(of_.size()); }
+  /// Whether every channel is the one at the same place.
+  bool same() const;
+  /// What channel `i` here gets, of something that the file has for each of its channels.
+  float value(int64_t i, const std::function<float(int64_t channel)>& of_file) const;
+  /// In words, for the log.
+  std::string describe() const;
+
+ private:
+  int64_t from_;
+  std::vector<int64_t> of_;          // by channel here: a channel of the file, or -1 for the mean
+  std::vector<std::string> copied_;  // names
+};
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,30 @@
+// Weights that other programs published, as a checkpoint of ours: to sample from, or to fine-tune.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/checkpoint/adapt.hpp"
+
+namespace ditrain::checkpoint {
+
+struct ImportRequest {
+  std::string from;  ///< as DitFile takes it
+  std::string out;   ///< a folder that does not exist yet: it becomes a checkpoint
+  Weights weights = Weights::kEma;
+  std::vector<std::string> sets = {};  ///< config keys, "model.num_heads=6"
+};
+
+struct Imported {
+  config::Config config;
+  std::string file;  ///< the weights were read from
+  int64_t num_parameters = 0;
+  std::vector<std::string> notes;  ///< what was found out, assumed and adapted, one line each
+};
+
+/// Writes a checkpoint of step 0, whose weights and moving average are those of the file, with moments of 0.
+/// Memory:   4 bytes per parameter, and the largest tensor twice
+/// Errors:   InputError as DitFile and load_adapted, for bad keys, and if `out` exists; RunError (disk full, ...), then
+///           nothing is left behind
+Imported import_weights(const ImportRequest& request);
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,185 @@
+#include "ditrain/checkpoint/adapt.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/dataset/kinds.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+using autograd::Parameter;
+
+constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed",
+                     *kLabels = "y_embedder.embedding_table.weight", *kLast = "final_layer.linear.weight",
+                     *kLastBias = "final_layer.linear.bias";
+
+void refuse_other_networks(const DitFile& file, const nn::DitConfig& from, const nn::DitConfig& to) {
+  const auto require = [&](const char* key, const std::string& theirs, const std::string& ours) {
+    if (theirs != ours)
+      throw InputError({.where = file.path(),
+                        .what = fmt::format("the weights are of another network: {}", key),
+                        .got = theirs,
+                        .expected = ours + ", as the config says",
+                        .hint = fmt::format("--set {}={}", key, theirs)});
+  };
+  const auto number = [](int64_t v) { return std::to_string(v); };
+  require("model.patch_size", number(from.patch_size), number(to.patch_size));
+  require("model.hidden_size", number(from.hidden_size), number(to.hidden_size));
+  require("model.depth", number(from.depth), number(to.depth));
+  require("model.num_heads", number(from.num_heads), number(to.num_heads));
+  if (from.mlp_size() != to.mlp_size())
+    require("model.mlp_ratio", fmt::format("{}", from.mlp_ratio), fmt::format("{}", to.mlp_ratio));
+  require("model.qk_norm", std::string(word_of(from.qk_norm)), std::string(word_of(to.qk_norm)));
+}
+
+/// Makes full tensors of the model here from those of the file.
+class Adapter {
+ public:
+  Adapter(const DitFile& file, const config::Config& target)
+      : file_(file),
+        from_(file.config().model),
+        to_(target.model),
+        channels_(from_.in_channels, band_names(file.config()), to_.in_channels, band_names(target)) {
+    refuse_other_networks(file, from_, to_);
+    if (!channels_.same()) {
+      changes_.push_back(channels_.describe());
+      rules_[kPatches] = &Adapter::patches;
+    }
+    if (!channels_.same() || from_.learn_sigma != to_.learn_sigma)
+      rules_[kLast] = rules_[kLastBias] = &Adapter::last_layer;
+    if (from_.learn_sigma != to_.learn_sigma)
+      changes_.emplace_back(to_.learn_sigma
+                                ? "no variance channels in the file: they start at 0"
+                                : "the variance channels of the file are dropped (model.learn_sigma: false)");
+    if (from_.grid_height() != to_.grid_height() || from_.grid_width() != to_.grid_width()) {
+      changes_.push_back(fmt::format("input of {} x {} in the file, {} x {} here: a new position table",
+                                     from_.input_height, from_.input_width, to_.input_height, to_.input_width));
+      rules_[kTable] = &Adapter::keep;
+    }
+    compare_labels();
+    if (!config::learns_pixels(file.config()) && config::learns_pixels(target))
+      changes_.emplace_back("the weights were trained on latents and learn pixels here: expect a long way");
+  }
+
+  const std::vector<std::string>& changes() const { return changes_; }
+
+  /// `values` is what the model starts with.
+  std::vector<float> make(const Parameter& p, const std::vector<float>& values) const {
+    const auto rule = rules_.find(p.name);
+    return rule == rules_.end() ? file_.read(p.name) : (this->*rule->second)(p, values);
+  }
+  bool keeps_start(const Parameter& p) const {
+    const auto rule = rules_.find(p.name);
+    return rule != rules_.end() && rule->second == &Adapter::keep;
+  }
+  bool adapts(const Parameter& p) const { return rules_.contains(p.name); }
+
+ private:
+  using Rule = std::vector<float> (Adapter::*)(const Parameter& p, const std::vector<float>& values) const;
+
+  bool drops(const nn::DitConfig& m) const { return m.label_rows() == m.num_classes + 1; }
+  void compare_labels() {
+    if (from_.num_classes == to_.num_classes && from_.label_rows() == to_.label_rows()) return;
+    rules_[kLabels] = from_.num_classes == 0 ? &Adapter::keep : &Adapter::labels;
+    if (from_.num_classes == to_.num_classes)
+      changes_.emplace_back(drops(to_) ? "no row of dropped labels in the file: a new one"
+                                       : "the file's row of dropped labels is left out");
+    else if (to_.num_classes == 0)
+      changes_.push_back(
+          fmt::format("{} classes in the file, none here: its label table is left out", from_.num_classes));
+    else
+      changes_.push_back(fmt::format("{} classes in the file, {} here: a new label table{}", from_.num_classes,
+                                     to_.num_classes,
+                                     drops(from_) && drops(to_) ? ", with the file's row of dropped labels" : ""));
+  }
+
+  std::vector<float> keep(const Parameter&, const std::vector<float>& values) const { return values; }
+
+  std::vector<float> labels(const Parameter&, const std::vector<float>& values) const {
+    const std::vector<float> theirs = file_.read(kLabels);
+    std::vector<float> ours = values;
+    const int64_t C = to_.hidden_size;
+    const auto copy = [&](int64_t from_row, int64_t to_row, int64_t rows) {
+      std::copy_n(theirs.begin() + from_row * C, rows * C, ours.begin() + to_row * C);
+    };
+    if (from_.num_classes == to_.num_classes) copy(0, 0, to_.num_classes);
+    if (drops(from_) && drops(to_)) copy(from_.num_classes, to_.num_classes, 1);
+    return ours;
+  }
+
+  // [C, channels, P, P]
+  std::vector<float> patches(const Parameter& p, const std::vector<float>&) const {
+    const std::vector<float> theirs = file_.read(kPatches);
+    const int64_t C = to_.hidden_size, PP = to_.patch_size * to_.patch_size, from = channels_.from(),
+                  to = channels_.to();
+    const float scale = float(double(from) / double(to));
+    std::vector<float> ours(size_t(num_elements(p.full_shape)));
+    for (int64_t c = 0; c < C; ++c)
+      for (int64_t i = 0; i < to; ++i)
+        for (int64_t k = 0; k < PP; ++k)
+          ours[size_t((c * to + i) * PP + k)] =
+              scale * channels_.value(i, [&](int64_t j) { return theirs[size_t((c * from + j) * PP + k)]; });
+    return ours;
+  }
+
+  // Rows [P, P, predictions and variances of the channels], of C values or, for the bias, one.
+  std::vector<float> last_layer(const Parameter& p, const std::vector<float>&) const {
+    const std::vector<float> theirs = file_.read(p.name);
+    const int64_t PP = to_.patch_size * to_.patch_size, from_rows = from_.out_channels(), rows = to_.out_channels();
+    const int64_t n = num_elements(p.full_shape) / p.full_shape[0];
+    std::vector<float> ours(size_t(num_elements(p.full_shape)), 0.f);
+    for (int64_t k = 0; k < PP; ++k)
+      for (int64_t row = 0; row < rows; ++row) {
+        const bool variance = row >= channels_.to();
+        if (variance && !from_.learn_sigma) continue;
+        const int64_t first = k * from_rows + (variance ? channels_.from() : 0);
+        for (int64_t i = 0; i < n; ++i)
+          ours[size_t((k * rows + row) * n + i)] =
+              channels_.value(row % channels_.to(), [&](int64_t j) { return theirs[size_t((first + j) * n + i)]; });
+      }
+    return ours;
+  }
+
+  const DitFile& file_;
+  const nn::DitConfig &from_, &to_;
+  ChannelMap channels_;
+  std::map<std::string, Rule> rules_;
+  std::vector<std::string> changes_;
+};
+
+}  // namespace
+
+std::vector<std::string> band_names(const config::Config& config) {
+  if (config.data.kind->name == "folder" && config.data.vae.empty() && config.model.in_channels == 3)
+    return {"red", "green", "blue"};
+  return {};
+}
+
+std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Dit& model,
+                                      const std::vector<int>& pus) {
+  const Adapter adapter(file, target);
+  autograd::ParameterStore& parameters = model.parameters();
+  if (adapter.changes().empty() && file.is_plain()) {  // the quick way, by many threads
+    load_weights(file.path(), parameters, parameters.values, pus);
+    return {};
+  }
+  if (const auto checks = checks_of(file.path())) check_file(file.path(), *checks, pus);
+  for (Parameter* p : parameters.state_dict()) {
+    const Pin<float> value(p->value);
+    // What is adapted, no ranks share.
+    DITRAIN_CHECK(p->part.whole() || !adapter.adapts(*p), p->name + " is whole");
+    if (adapter.keeps_start(*p)) continue;
+    const std::vector<float> start =
+        adapter.adapts(*p) ? std::vector<float>(value.get(), value.get() + p->size()) : std::vector<float>();
+    const std::vector<float> full = adapter.make(*p, start);
+    p->part.whole() ? void(std::copy(full.begin(), full.end(), value.get())) : p->part.take(full.data(), value.get());
+  }
+  return adapter.changes();
+}
+
+}  // namespace ditrain::checkpoint

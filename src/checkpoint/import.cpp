@@ -1,0 +1,76 @@
+#include "ditrain/checkpoint/import.hpp"
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/version.hpp"
+#include "new_path.hpp"
+
+namespace ditrain::checkpoint {
+namespace {
+
+bool is_set(const std::vector<std::string>& sets, const std::string& key) {
+  return std::any_of(sets.begin(), sets.end(), [&](const std::string& s) { return s.starts_with(key + "="); });
+}
+
+void apply(const std::vector<std::string>& sets, config::Config& config) {
+  for (const std::string& assignment : sets) config::apply_set(config, assignment);
+  if (is_set(sets, "model.name")) nn::apply_name(config.model);
+}
+
+// What the keys say about the file, besides what they say about the checkpoint.
+DitHints hints_of(const std::vector<std::string>& sets) {
+  config::Config asked;
+  apply(sets, asked);
+  const nn::DitConfig& m = asked.model;
+  DitHints hints;
+  if (is_set(sets, "model.num_heads") || (is_set(sets, "model.name") && m.name != "custom"))
+    hints.num_heads = m.num_heads;
+  if (is_set(sets, "model.input_size")) hints.input_height = m.input_height, hints.input_width = m.input_width;
+  if (is_set(sets, "model.num_classes")) hints.num_classes = m.num_classes;
+  if (is_set(sets, "model.class_dropout")) hints.class_dropout = m.class_dropout;
+  return hints;
+}
+
+// By one rank. The moments are pages that nothing touches, and the average is the weights themselves.
+void write_checkpoint(const std::string& out, nn::Dit& model, const config::Config& config) {
+  NewPath target(out, "import");
+  parallel::Team team({.num_workers = 1});
+  ops::Context ctx(team);
+  const auto comm = dist::make_null_communicator();
+  autograd::ParameterStore& parameters = model.parameters();
+  CheckpointSaver saver(
+      {.checkpoints_dir = target.temporary(), .config = {}, .mine = {.parts = {{{0, parameters.arena_size()}, 0}}}},
+      parameters, *comm, ctx);
+  CheckpointState state;
+  state.isa = kernels::chosen_isa(), state.kernels = kernels::dispatch_report(), state.version = kVersion;
+  state.config_yaml = config::to_yaml(config);
+  std::optional<SaveOutcome> outcome = saver.start(state);
+  if (!outcome) outcome = saver.finish();
+  DITRAIN_CHECK(outcome, "a checkpoint that was begun ends");
+  if (!outcome->problem.empty()) throw RunError({.where = "import", .what = outcome->problem});
+  target.commit(outcome->folder);
+}
+
+}  // namespace
+
+Imported import_weights(const ImportRequest& request) {
+  const DitFile file(request.from, request.weights, hints_of(request.sets));
+  Imported imported{.config = file.config(), .file = file.path(), .notes = file.notes()};
+  apply(request.sets, imported.config);
+  config::validate_without_data(imported.config);
+  nn::Dit model(imported.config.model);
+  autograd::ParameterStore& parameters = model.parameters();
+  parameters.allocate(autograd::ParameterStore::For::kTraining);
+  parameters.ema = parameters.values;
+  nn::initialise(model, uint64_t(imported.config.train.seed));
+  for (const std::string& change : load_adapted(file, imported.config, model)) imported.notes.push_back(change);
+  imported.num_parameters = parameters.num_parameters();
+  write_checkpoint(request.out, model, imported.config);
+  return imported;
+}
+
+}  // namespace ditrain::checkpoint
