@@ -16,6 +16,7 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/inspect.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_maker.hpp"

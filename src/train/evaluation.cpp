@@ -5,6 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/image.hpp"
@@ -24,11 +25,12 @@ std::vector<float> gather_images(dist::Communicator& comm, const std::vector<flo
   return images;
 }
 
-void write_grid(const std::string& path, const std::vector<float>& images, const nn::DitConfig& m) {
+void write_grid(const std::string& path, const std::vector<float>& images, const nn::DitConfig& m,
+                const eval::BandPictures& picture) {
   const int64_t elements = m.in_channels * m.pixels(), n = int64_t(images.size()) / elements;
   std::vector<io::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i)
-    pictures.push_back(io::to_image(images.data() + i * elements, m.in_channels, m.input_height, m.input_width));
+    pictures.push_back(picture(images.data() + i * elements, m.input_height, m.input_width));
   // Labels go in turn: with few classes each gets a column of its own.
   const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
   const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
@@ -61,8 +63,9 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
   const std::vector<float> all = gather_images(comm, images);
   if (comm.rank() != 0) return;
   try {
-    write_grid(path, all, config.model);
-    log::info("samples: {}", path);
+    const eval::BandPictures picture(config.data, config.model.in_channels);
+    write_grid(path, all, config.model, picture);
+    log::info("samples: {}{}", path, picture.description().empty() ? "" : " (" + picture.description() + ")");
   } catch (const RunError& e) {
     log::warn("the sample grid is not written: {}", e.what());
   }
