@@ -1,11 +1,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/augment.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/loader.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/io/files.hpp"
 #include "tile_fixture.hpp"
@@ -224,4 +226,26 @@ TEST_CASE("augmentation: turns and flips move every pixel to its place, and back
   refused([&] { open_dataset(config, {3, 8, 16}, 0, 0); }, "square");
   config.kind = find_kind("latents"), config.path = "none";
   refused([&] { open_dataset(config, {3, 8, 8}, 0, 0); }, "latents of turned");
+}
+
+TEST_CASE("augmentation: the loader draws all positions of a tile, the same for the same seed") {
+  const ScratchFolder scratch;
+  TestTiles{.n = 1, .side = 4, .bands = {"x"}}.write(scratch.at("a.safetensors"));
+  const auto data = open_dataset(tiles_config(scratch / "a.safetensors"), {1, 4, 4}, 0, 0);
+  const auto positions = [&](Augment augment, bool mirror) {
+    Loader loader(*data, EpochSampler(1, 3),
+                  {.global_batch = 16, .count = 16, .seed = 3, .random_flip = mirror, .augment = augment});
+    std::set<std::vector<float>> seen;
+    for (int step = 0; step < 8; ++step) {
+      const Batch batch = loader.next();
+      for (int64_t i = 0; i < 16; ++i)
+        seen.insert(std::vector<float>(batch.images.begin() + 16 * i, batch.images.begin() + 16 * (i + 1)));
+    }
+    return seen;
+  };
+  CHECK(positions(Augment::kNone, false).size() == 1);
+  CHECK(positions(Augment::kNone, true).size() == 2);
+  CHECK(positions(Augment::kFlips, true).size() == 4);
+  CHECK(positions(Augment::kTurns, false).size() == 4);
+  CHECK(positions(Augment::kTurns, true).size() == 8);
 }
