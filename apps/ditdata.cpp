@@ -187,6 +187,8 @@ void log_scenes(const dataset::SceneList& list) {
   if (!list.classes.empty())
     log::info("{} classes from sub-folders: {}", list.classes.size(), fmt::join(list.classes, ", "));
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
+  if (!list.left_out.empty())
+    log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
   if (list.other_files > 0) log::info("ignored {} files that are no rasters", list.other_files);
 }
 

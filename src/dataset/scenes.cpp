@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExtensions[] = {"tif", "tiff", "jp2", "vrt"};
-constexpr int kMaxDepth = 8;  // folders below folders, as in products of Sentinel-2
+constexpr int kMaxDepth = 8;                       // folders below folders, as in products of Sentinel-2,
+constexpr const char* kQualityFolder = "QI_DATA";  // which keep masks under the names of bands there
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
                          const std::string& expected = "", const std::string& hint = "") {
@@ -44,7 +45,7 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
     is_raster(name) ? files.push_back({folder + "/" + name, folder, top}) : void(++others);
   if (depth == kMaxDepth) return;
   for (const std::string& name : listing.folders)
-    list_rasters(folder + "/" + name, depth == 0 ? name : top, depth + 1, files, others);
+    if (name != kQualityFolder) list_rasters(folder + "/" + name, depth == 0 ? name : top, depth + 1, files, others);
 }
 
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
@@ -80,7 +81,7 @@ struct Part {
 };
 struct Group {
   std::string name, top;
-  bool only_bands = false;  // the names hold nothing but the band
+  bool single_bands = false;  // its files hold one band each
   std::vector<Part> parts;
 };
 
@@ -97,7 +98,7 @@ std::vector<Group> group_files(const std::vector<FoundFile>& files) {
     const bool single = count_data_bands(file.info) == 1 && !parts.band.empty();
     const std::string name = single ? file.folder + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
     Group& group = groups[name];
-    group.name = name, group.top = file.top, group.only_bands = single && parts.rest.empty();
+    group.name = name, group.top = file.top, group.single_bands = single;
     group.parts.push_back({&file, single ? parts.band : ""});
   }
   std::vector<Group> all;
@@ -192,6 +193,15 @@ void choose_bands(Scene& scene, const std::vector<std::string>& want, bool other
   scene.bands = std::move(chosen);
 }
 
+// Previews and masks of a product, where bands are asked for by name.
+bool has_none(const Scene& scene, const std::vector<std::string>& want) {
+  return std::none_of(scene.bands.begin(), scene.bands.end(), [&](const SceneBand& band) {
+    return std::any_of(want.begin(), want.end(), [&](const std::string& name) {
+      return canonical_band(name) == canonical_band(band.facts.name);
+    });
+  });
+}
+
 const io::RasterInfo& info_of(const Group& group, const std::string& file) {
   for (const Part& part : group.parts)
     if (part.file->path == file) return part.file->info;
@@ -253,7 +263,7 @@ std::vector<std::string> classes_of(const std::vector<Group>& groups) {
   for (const Group& group : groups) {
     loose = loose || group.top.empty();
     if (!group.top.empty()) tops.insert(group.top), ++scenes[group.top];
-    all_single = all_single && group.only_bands && scenes[group.top] == 1;
+    all_single = all_single && group.single_bands && scenes[group.top] == 1;
   }
   if (tops.empty() || all_single || loose) return {};
   return {tops.begin(), tops.end()};
@@ -296,6 +306,10 @@ SceneList find_scenes(const SceneRequest& request) {
     Scene scene = make_scene(group, request);
     if (want.empty())
       for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);
+    if (!request.bands.empty() && has_none(scene, want)) {
+      list.left_out.push_back(scene.name);
+      continue;
+    }
     choose_bands(scene, want, !request.bands.empty(), list);
     check_type(scene);
     if (!list.scenes.empty() && scene.type != list.scenes.front().type)
@@ -307,6 +321,9 @@ SceneList find_scenes(const SceneRequest& request) {
     if (label != list.classes.end()) scene.label = label - list.classes.begin();
     list.scenes.push_back(std::move(scene));
   }
+  if (list.scenes.empty())
+    refuse(request.from, "no raster has any of the bands", fmt::format("{} rasters", list.left_out.size()),
+           fmt::format("{}", fmt::join(want, ", ")), "ditdata inspect " + request.from);
   std::stable_sort(list.scenes.begin(), list.scenes.end(),
                    [](const Scene& a, const Scene& b) { return facts_of(a) < facts_of(b); });
   return list;

@@ -234,6 +234,25 @@ TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts,
   refused([&] { find_scenes({.from = scratch / "in", .names = {"Red"}}); }, "more bands than --names");
 }
 
+TEST_CASE("scenes: products with previews and masks, a folder each, are no classes") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (const std::string product : {"in/A.SAFE/", "in/B.SAFE/"}) {
+    for (const char* band : {"B02", "B8A"}) io::write_u16(scratch.at(product + "IMG/T33_" + band + ".tif"), {""}, 4, 4);
+    io::write_test_raster(scratch.at(product + "QI_DATA/MSK_B02.tif"), io::PixelType::kU8, {""}, 4, 4,
+                          std::vector<uint8_t>(16));
+  }
+  const SceneList plain = find_scenes({.from = scratch / "in"});
+  CHECK((plain.scenes.size() == 2 && plain.classes.empty()));
+  io::write_test_raster(scratch.at("in/A.SAFE/IMG/T33_TCI.tif"), io::PixelType::kU8, {"", "", ""}, 4, 4,
+                        std::vector<uint8_t>(48));
+  const SceneList list = find_scenes({.from = scratch / "in", .bands = {"B8A", "B2"}});
+  REQUIRE(list.scenes.size() == 2);
+  CHECK(list.left_out.size() == 1);
+  CHECK(list.scenes[1].bands[0].facts.name == "B8A");
+  refused([&] { find_scenes({.from = scratch / "in", .bands = {"B11"}}); }, "no raster has any of the bands");
+}
+
 TEST_CASE("inspect: rasters, tiles and images") {
   const ScratchFolder scratch;
   scratch.write_grey("images/a/x.png", 100);

@@ -46,6 +46,7 @@ struct SceneList {
   std::vector<std::string> classes;
   int64_t reordered = 0;  ///< scenes whose files have the bands in another order
   int64_t other_files = 0;
+  std::vector<std::string> left_out = {};  ///< rasters that have none of the wanted bands, such as previews
 };
 
 /// Opens every raster once.
