@@ -217,7 +217,7 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
           std::string("[config] a.yaml:1: parallel.threads: bad value; got '") + text +
               "', expected auto or an integer from 1 to 4096");
   CHECK(parse_error("data: {kind: folders}") ==
-        "[config] a.yaml:1: data.kind: bad value; got 'folders', expected shapes, folder or latents; try folder");
+        "[config] a.yaml:1: data.kind: bad value; got 'folders', expected shapes, folder, latents or tiles; try folder");
   CHECK(parse_error("data: {path: \"a\\x07b\"}").find("control characters") != std::string::npos);
   CHECK(parse_error("data: {path: " + std::string(5000, 'x') + "}").find("expected at most 4096 bytes") !=
         std::string::npos);

@@ -37,7 +37,10 @@ std::vector<std::pair<std::string, std::string>> shards(const std::string& folde
 }  // namespace
 
 TEST_CASE("satellite: scenes become tiles, a model, and samples with digital numbers, names and a place") {
-  if (!io::has_gdal()) return WARN("skipped: no GDAL");
+  if (!io::has_gdal()) {
+    WARN("skipped: no GDAL");
+    return;
+  }
   const TemporaryFolder scratch;
   write_scenes(scratch / "scenes");
   const Result made = run(make(scratch / "scenes", scratch / "tiles"));
