@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dataset_fixture.hpp"
+#include "ditrain/base/error.hpp"
 #include "ditrain/io/safetensors.hpp"
 
 namespace ditrain::dataset {

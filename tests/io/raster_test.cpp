@@ -44,14 +44,14 @@ std::vector<double> all_numbers(Raster& raster) {
   return numbers_of(raster, request);
 }
 
-// The directory of a deflated TIFF of one strip, whose few bytes say that they hold side x side pixels.
-std::string tiff_of_one_strip(uint32_t side) {
-  std::string file("II\x2a\0\x08\0\0\0\x09\0", 10);
+// The directory of a deflated TIFF of one tile, whose few bytes say that they hold side x side pixels.
+std::string tiff_of_one_tile(uint32_t side) {
+  std::string file("II\x2a\0\x08\0\0\0\x0a\0", 10);
   const auto put = [&](uint32_t v, int bytes) {
     for (int i = 0; i < bytes; ++i) file.push_back(char(v >> (8 * i) & 0xff));
   };
-  const std::pair<uint32_t, uint32_t> tags[] = {{256, side}, {257, side}, {258, 8},    {259, 8},  {262, 1},
-                                                {273, 8},    {277, 1},    {278, side}, {279, 100}};
+  const std::pair<uint32_t, uint32_t> tags[] = {{256, side}, {257, side}, {258, 8},    {259, 8}, {262, 1},
+                                                {277, 1},    {322, side}, {323, side}, {324, 8}, {325, 100}};
   for (const auto& [tag, value] : tags) put(tag, 2), put(4, 2), put(1, 4), put(value, 4);
   put(0, 4);
   return file;
@@ -163,7 +163,7 @@ TEST_CASE("rasters: what cannot be read is refused by name") {
   refused([&] { Raster(scratch / "wide.vrt"); }, "no scene has this size");
   put_file(scratch / "complex.vrt", io::vrt_of("none.tif", 1, 4, 4, "", "", "CFloat32"));
   refused([&] { Raster(scratch / "complex.vrt"); }, "CFloat32");
-  put_file(scratch / "bomb.tif", tiff_of_one_strip(40000));
+  put_file(scratch / "bomb.tif", tiff_of_one_tile(32768));
   refused([&] { Raster(scratch / "bomb.tif"); }, "too large to be decoded");
   std::string network = io::vrt_of("/vsicurl/http://localhost:9/a.tif", 1, 4, 4);
   network.replace(network.find("relativeToVRT=\"1\""), 17, "relativeToVRT=\"0\"");
