@@ -19,10 +19,10 @@ flags=(-std=c++20 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=unde
 objects=() raster_objects=()
 for source in src/io/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file,image_read,image_jpeg}.cpp \
               src/io/{safetensors,safetensors_header,mapped_file,crc32,files}.cpp src/base/{error,log}.cpp \
-              src/io/{raster,pixel_type}.cpp src/base/temporary_folder.cpp; do
+              src/io/{raster,pixel_type,jp2_check}.cpp src/base/temporary_folder.cpp; do
   object=$out/objects/$(basename "$source" .cpp).o
   case $source in
-    */raster.cpp | */pixel_type.cpp | */temporary_folder.cpp) raster_objects+=("$object") ;;
+    */raster.cpp | */pixel_type.cpp | */jp2_check.cpp | */temporary_folder.cpp) raster_objects+=("$object") ;;
     *) objects+=("$object") ;;
   esac
   extra=()

@@ -16,6 +16,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/files.hpp"
+#include "jp2_check.hpp"
 
 namespace ditrain::io {
 namespace {
@@ -168,6 +169,7 @@ GDALDatasetH open_dataset(const std::string& path) {
   std::error_code error;
   if (!path.starts_with("/vsi") && !std::filesystem::is_regular_file(path, error))
     refuse(path, "there is no such file", error ? error.message() : "no file");
+  check_jp2(path);
   CPLErrorReset();
   const GDALDatasetH dataset = GDALOpenEx(path.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr);
   if (dataset == nullptr)
