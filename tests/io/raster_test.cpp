@@ -191,6 +191,29 @@ TEST_CASE("rasters: a truncated file is an error, never zeros") {
   CHECK(refusals > 10);
 }
 
+TEST_CASE("rasters: a JPEG 2000 file that breaks off anywhere is an error or has the same numbers") {
+  if (!io::has_gdal()) return;
+  const TemporaryFolder scratch;
+  const std::string whole = get_file(std::string(DITRAIN_GOLDEN_DIR) + "/../fuzz/corpus/raster/lossless.jp2");
+  put_file(scratch / "a.jp2", whole);
+  Raster raster(scratch / "a.jp2");
+  const auto want = all_numbers(raster);
+  CHECK((raster.info().width == 9 && want.size() == 63));
+  CHECK(want[10] == 3 + 7);
+  int refusals = 0;
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 7) {
+    put_file(scratch / "cut.jp2", whole.substr(0, bytes));
+    CAPTURE(bytes);
+    try {
+      Raster cut(scratch / "cut.jp2");
+      CHECK(all_numbers(cut) == want);
+    } catch (const InputError&) {
+      ++refusals;
+    }
+  }
+  CHECK(refusals > 80);
+}
+
 // Files of other programs, which are not part of the project: DITRAIN_RASTERS names a folder with gtiff_variants and
 // rasters, and what readers have to find in expected.json.
 TEST_CASE("rasters: numbers, masks, names and places of a folder of files", "[.][rasters]") {
