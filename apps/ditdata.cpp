@@ -1,8 +1,12 @@
-// ditdata: makes training data. `encode`: the latents of images, by the autoencoder that a model is to be trained on.
+// ditdata: makes training data and looks at it. `make`: tiles of scenes. `encode`: the latents of images, by the
+// autoencoder that a model is to be trained on. `stats`: statistics of tiles. `inspect`: what a path holds.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -12,12 +16,19 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/inspect.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/tile_maker.hpp"
+#include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/latent_shards.hpp"
 #include "ditrain/io/checksum.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/plan/placement.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/topology.hpp"
 
 namespace {
 
@@ -25,8 +36,8 @@ using namespace ditrain;
 
 config::CommandLine make_command_line() {
   return config::CommandLine(
-      "ditdata", "make training data",
-      {{"from", "PATH", "a folder of images, or one with a sub-folder of images per class"},
+      "ditdata", "make training data and look at it",
+      {{"from", "PATH", "a folder of images (encode) or scenes (make), or one with a sub-folder of them per class"},
        {"vae", "FILE|DIR",
         "autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
        {"out", "DIR", "folder of the shards"},
@@ -42,8 +53,20 @@ config::CommandLine make_command_line() {
        {"scale-factor", "X", "what latents are to be multiplied by, where the VAE's config.json does not tell"},
        {"groups", "G", "of group normalisation, where the VAE's config.json does not tell (default: 32)"},
        {"on-bad-file", "error|skip", "stop at an unreadable image, or take the next one in its place", "error"},
+       {"tile", "N", "make: side of the tiles in pixels", "256"},
+       {"bands", "A,B,...", "make: bands by name, in this order (default: all of the first scene)"},
+       {"names", "A,B,...", "make: names of the bands of files that name none"},
+       {"resolution", "M", "make: side of a pixel in units of the CRS (default: that of the finest band)"},
+       {"max-nodata", "F", "make: greatest share of missing pixels of a tile that is kept", "0.1"},
+       {"no-labels", "", "make: sub-folders are no classes"},
+       {"json", "FILE", "inspect: write what was found there"},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
-      "encode",
+      "make | encode | stats PATH | inspect PATH",
+      "make cuts scenes (GeoTIFF, COG, JPEG 2000, VRT; one file per scene or one per band) into tiles: safetensors "
+      "shards\n"
+      "(data.kind: tiles) and stats.json beside them. It needs GDAL. stats writes stats.json anew; inspect says what "
+      "rasters,\n"
+      "images, tiles or latents a path holds. Killed and started again make goes on where it was.\n\n"
       "encode writes the latents of images as safetensors shards (data.kind: latents) and stats.json beside them, "
       "alone\nor under mpirun. Killed and started again it goes on with the shards that are missing. Latents do not "
       "depend on the\nnumber of ranks or threads.");
@@ -140,16 +163,147 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   return kExitDone;
 }
 
+std::vector<std::string> names_of(const config::CommandLine& line, const std::string& flag) {
+  std::vector<std::string> names;
+  if (!line.has(flag)) return names;
+  const std::string text = line.get(flag);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    if (names.back().empty())
+      throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = text});
+    begin = end + 1;
+  }
+  return names;
+}
+
+void log_scenes(const dataset::SceneList& list) {
+  const dataset::Scene& first = list.scenes.front();
+  std::string bands;
+  for (const dataset::SceneBand& band : first.bands) bands += (bands.empty() ? "" : ", ") + band.facts.name;
+  log::info("{} scene(s) of {} band(s) ({}): {}; the first: {}, {} x {} pixels", list.scenes.size(), first.bands.size(),
+            word_of(first.type), bands, first.name, first.width, first.height);
+  if (!list.classes.empty())
+    log::info("{} classes from sub-folders: {}", list.classes.size(), fmt::join(list.classes, ", "));
+  if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
+  if (!list.left_out.empty())
+    log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
+  if (list.other_files > 0) log::info("ignored {} files that are no rasters", list.other_files);
+}
+
+/// As Progress, of scenes.
+class TileLine {
+ public:
+  void operator()(const dataset::TileProgress& p) {
+    const double now = now_s() - start_s_;
+    if (p.pieces < p.of && now - last_s_ < interval_s_) return;
+    last_s_ = now;
+    log::progress_line(fmt::format("{} of {} pieces, {} tiles, {} dropped, {:.0f} MB/s", p.pieces, p.of, p.tiles,
+                                   p.dropped, p.source_bytes * 1e-6 / now));
+  }
+
+ private:
+  double interval_s_ = isatty(STDOUT_FILENO) != 0 ? 0.5 : 10, last_s_ = 0;
+  double start_s_ = now_s();
+};
+
+void write_tile_statistics(const std::string& path) {
+  const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path));
+  dataset::write_statistics(dataset::statistics_path(path), statistics);
+  for (const dataset::BandStatistics& band : statistics.bands)
+    log::info("  {:<12} mean {:<10.5g} deviation {:<10.5g} {:.6g} to {:.6g}, 0.5 % {:.6g}, 99.5 % {:.6g}, missing {}",
+              band.name, band.mean, band.deviation, band.min, band.max, band.percentile(dataset::kLowPercentile),
+              band.percentile(dataset::kHighPercentile), band.missing);
+  log::info("statistics of {} tiles in {}", statistics.tiles, dataset::statistics_path(path));
+}
+
+int make(const config::CommandLine& line) {
+  for (const char* flag : {"from", "out"})
+    if (!line.has(flag))
+      throw InputError(
+          {.where = "command line", .what = std::string("--") + flag + " is needed", .hint = "ditdata --help"});
+  const std::string from = line.get_path("from");
+  io::need_gdal(from);
+  dataset::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
+  if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
+  request.labels = !line.has("no-labels");
+  const auto threads = line.get_int("threads", 0, 1024);
+  dataset::TileJob job{
+      .scenes = dataset::find_scenes(request),
+      .out = line.get_path("out"),
+      .tile = line.get_int("tile", 1, 4096),
+      .max_nodata = line.get_double("max-nodata", 0, 1),
+      .threads = threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads};
+  log_scenes(job.scenes);
+  const dataset::TileResult result = dataset::make_tiles(job, TileLine());
+  if (result.found > 0) log::info("{} tiles were there already", result.found);
+  log::info("{} tiles of {} x {} in {}; {} dropped for missing pixels (--max-nodata {}), {} pixels at edges in no tile",
+            result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
+  write_tile_statistics(job.out);
+  log::info(
+      "to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={} model.num_classes={}",
+      job.out, job.scenes.scenes.front().bands.size(), job.tile, job.scenes.classes.size());
+  return kExitDone;
+}
+
+int stats(const std::string& path) {
+  if (!dataset::holds_tiles(path))
+    throw InputError({.where = path,
+                      .what = "there are no tiles whose statistics could be written",
+                      .hint = "ditdata make; ditdata encode writes those of latents itself"});
+  write_tile_statistics(path);
+  return kExitDone;
+}
+
+int inspect(const config::CommandLine& line, const std::string& path) {
+  if (line.has("json")) io::check_output_file(line.get_path("json"));
+  const dataset::Inspection found = dataset::inspect_path(path);
+  log::info_lines(found.table);
+  if (line.has("json")) io::write_file_atomically(line.get_path("json"), found.json);
+  return kExitDone;
+}
+
+/// Flags of one command would be ignored in silence by another.
+void check_flags(const config::CommandLine& line, const std::string& command) {
+  const std::map<std::string, std::vector<const char*>> flags = {
+      {"make", {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "no-labels", "threads"}},
+      {"encode",
+       {"from", "vae", "out", "size", "posterior", "flip", "shard", "seed", "precision", "scale-factor", "groups",
+        "on-bad-file", "threads"}},
+      {"stats", {}},
+      {"inspect", {"json"}}};
+  for (const auto& [other, names] : flags)
+    for (const char* name : names) {
+      const auto& own = flags.at(command);
+      if (line.has(name) &&
+          std::find_if(own.begin(), own.end(), [&](const char* o) { return std::string_view(o) == name; }) == own.end())
+        throw InputError({.where = "command line",
+                          .what = fmt::format("--{} is a flag of ditdata {}", name, other),
+                          .got = "ditdata " + command});
+    }
+}
+
 int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
-  if (line.positional() != std::vector<std::string>{"encode"})
+  const std::vector<std::string>& words = line.positional();
+  const std::string command = words.empty() ? "" : words.front();
+  const bool looks = command == "stats" || command == "inspect";
+  if (command != "make" && command != "encode" && !looks)
     throw InputError({.where = "command line",
                       .what = "what to do",
-                      .got = line.positional().empty() ? "nothing" : line.positional().front(),
-                      .expected = "encode",
+                      .got = words.empty() ? "nothing" : command,
+                      .expected = "make, encode, stats or inspect",
                       .hint = "ditdata --help"});
-  return encode(line, comm);
+  if (words.size() != (looks ? 2u : 1u))
+    throw InputError({.where = "command line",
+                      .what = looks ? "ditdata " + command + " takes one path" : "what is not a flag",
+                      .got = words.size() > 1 ? words.back() : "nothing"});
+  check_flags(line, command);
+  if (command == "encode") return encode(line, comm);
+  if (comm.rank() != 0) return kExitDone;  // the others are there so that a job script need not treat it differently
+  if (command == "make") return make(line);
+  return command == "stats" ? stats(words[1]) : inspect(line, words[1]);
 }
 
 }  // namespace

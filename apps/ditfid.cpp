@@ -25,7 +25,10 @@ config::CommandLine make_command_line() {
         "inception"},
        {"weights", "FILE", "weights of the Inception network (pt_inception-2015-12-05-6726825d.pth)"},
        {"preset", "pytorch-fid|adm|clean", "resize and range of inception features as in that tool", "pytorch-fid"},
-       {"metrics", "fid,sfid,is,kid,pr", "what to compute; pr: improved precision and recall", "fid"},
+       {"metrics", "fid,sfid,is,kid,pr,bands",
+        "what to compute; pr: improved precision and recall; bands: pixels of tiles, band by "
+        "band",
+        "fid"},
        {"allow-small", "", "compute an FID of fewer images than dimensions, which shows no more than a trend"},
        {"save-statistics", "FILE.npz", "write mean and covariance of the real side there, to be given as --real again"},
        {"threads", "N", "threads that compute (default: one for each core this process may use)"},
@@ -86,6 +89,7 @@ void print(const eval::FidReport& report, bool pixels) {
   value(pixels ? "kid/pixels" : "kid", report.kid, report.kid_deviation);
   value("precision", report.precision);
   value("recall", report.recall);
+  if (report.bands) log::info_lines(eval::table_of(*report.bands));
   log::info("protocol: {}", report.protocol);
 }
 

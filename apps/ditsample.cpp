@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "ditrain/base/clock.hpp"
@@ -14,15 +15,17 @@
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/npz.hpp"
+#include "ditrain/io/raster.hpp"
 #include "ditrain/io/safetensors.hpp"
-#include "ditrain/io/tiff.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/placement.hpp"
 
@@ -58,7 +61,10 @@ config::CommandLine make_command_line() {
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
        {"out", "DIR", "folder of the images: 000000.png, ..."},
        {"vae", "FILE|DIR", "autoencoder that decodes the samples of a model of latents, as for ditdata"},
-       {"format", "png|geotiff", "8-bit pictures, or TIFF files with the values of all bands as f32", "png"},
+       {"format", "png|geotiff",
+        "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles, else values as f32", "png"},
+       {"like", "FILE",
+        "a raster that lends GeoTIFFs its CRS, origin and pixel size, and scales of bands of the same name"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
        {"npz", "FILE.npz", "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels)"},
        {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
@@ -83,12 +89,12 @@ E word(const config::CommandLine& line, const std::string& flag) {
 
 /// What the command line asks for.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae;
+  std::string checkpoint, label_spec, out, grid, npz, vae, like;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
   uint64_t seed = 0;
-  bool tiff = false;  ///< TIFF files instead of PNGs
+  bool tiff = false;  ///< GeoTIFFs instead of PNGs
   diffusion::SamplerConfig sampler;
 };
 
@@ -110,7 +116,9 @@ Job read_job(const config::CommandLine& line) {
   job.checkpoint = line.get_path("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
-  job.vae = line.get_path("vae");
+  job.vae = line.get_path("vae"), job.like = line.get_path("like");
+  if (!job.like.empty() && !job.tiff) refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
+  if (job.tiff) io::need_gdal("--format geotiff");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
@@ -129,19 +137,37 @@ std::string image_name(const Job& job, int64_t index) {
 struct Output {
   int64_t channels, height, width;
   bool decoded = false;
+  std::optional<dataset::BandScaling> scaling = {};  ///< of a model of tiles: its values are digital numbers
+  std::optional<io::RasterInfo> like = {};
   bool is_picture() const { return channels == 1 || channels == 3; }
   int64_t pixels() const { return height * width; }
+  io::PixelType type() const { return scaling ? scaling->type : io::PixelType::kF32; }
+  /// Values [n, channels, height, width] of this type.
+  std::vector<std::byte> numbers(const float* values, int64_t n) const {
+    std::vector<std::byte> all;
+    for (int64_t i = 0; i < n; ++i) {
+      const float* chw = values + i * channels * pixels();
+      const auto* raw = reinterpret_cast<const std::byte*>(chw);
+      const std::vector<std::byte> one =
+          scaling ? scaling->numbers(chw, pixels()) : std::vector<std::byte>(raw, raw + channels * pixels() * 4);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
 };
 
 /// Decodes samples of latents. Without a VAE it hands them on as they are.
 class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config) : output_{model_output(config.model)} {
+    if (!job.like.empty()) output_.like = io::Raster(job.like).info();
+    if (job.vae.empty() && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
     // Samples are what training saw: scaled latents.
     const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model));
     const dataset::SampleShape& images = plan.images();
-    output_ = {images.channels, images.height, images.width, true};
+    output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
+    output_.decoded = true;
     log::info("{}", plan.describe());
     codec_.emplace(plan);
   }
@@ -153,7 +179,9 @@ class Decoder {
   }
 
  private:
-  static Output model_output(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
+  static Output model_output(const nn::DitConfig& m) {
+    return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
+  }
 
   Output output_;
   std::optional<eval::LatentCodec> codec_;
@@ -185,18 +213,72 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
   log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels, seed {}", job.num, comm.world_size(),
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
-  if (!output.is_picture())
+  if (output.scaling)
+    log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
+              job.out, kRawFile, output.scaling->describe());
+  else if (!output.is_picture())
     log::info("the data has {} channels and there is no --vae: PNGs show the first {}; all values are in {}/{}",
               output.channels, output.channels < 3 ? "channel" : "three channels", job.out, kRawFile);
 }
+
+/// The file of all samples, written as they come: `images` in the type of the data with the metadata of tiles, or
+/// `samples` as f32 of other data; and `labels`.
+class SampleFile {
+ public:
+  SampleFile(const Job& job, const Output& output, const std::vector<int64_t>& labels)
+      : folder_(job.out),
+        temporary_(job.out + "/." + kRawFile + ".partial"),
+        layout_(io::lay_out_safetensors({{name(output),
+                                          io::safetensors_name(output.type()),
+                                          {job.num, output.channels, output.height, output.width},
+                                          nullptr},
+                                         {"labels", "I64", {job.num}, nullptr}},
+                                        metadata(output))),
+        file_(temporary_),
+        next_(layout_.places.at(name(output)).offset) {
+    file_.write(layout_.begin.data(), layout_.begin.size());
+    file_.extend(layout_.bytes - layout_.begin.size());
+    file_.overwrite(layout_.places.at("labels").offset, labels.data(), labels.size() * sizeof(int64_t));
+  }
+  void append(const std::string& bytes) {
+    file_.overwrite(next_, bytes.data(), bytes.size());
+    next_ += bytes.size();
+  }
+  void finish() {
+    file_.finish();
+    fs::rename(temporary_, folder_ + "/" + kRawFile);
+    io::fsync_directory(folder_);
+  }
+
+ private:
+  static const char* name(const Output& output) { return output.scaling ? "images" : "samples"; }
+  static std::map<std::string, std::string> metadata(const Output& output) {
+    if (!output.scaling) return {};
+    return {
+        {"bands", nlohmann::json(output.scaling->names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)},
+        {"crs", output.like ? output.like->crs : ""}};
+  }
+
+  std::string folder_, temporary_;
+  io::SafetensorsLayout layout_;
+  io::FileWriter file_;
+  uint64_t next_;
+};
 
 /// What rank 0 collects from all ranks, in the order of the images: pictures for grid and npz, values of data that is
 /// no picture.
 class Collector {
  public:
-  Collector(const Job& job, const Output& output, const std::vector<int64_t>& labels, dist::Communicator& comm)
-      : job_(job), output_(output), labels_(labels), comm_(comm), raw_(!output.is_picture()) {
-    if (job.npz.empty() || comm.rank() != 0) return;
+  Collector(const Job& job, const Output& output, const eval::BandPictures& picture, const std::vector<int64_t>& labels,
+            dist::Communicator& comm)
+      : job_(job),
+        output_(output),
+        picture_width_(picture.width_of(output.width)),
+        comm_(comm),
+        raw_(!output.is_picture() || output.scaling) {
+    if (comm.rank() != 0) return;
+    if (raw_) file_.emplace(job, output, labels);
+    if (job.npz.empty()) return;
     npz_.emplace(job.npz, "arr_0", std::vector<int64_t>{job.num, output.height, output.width, output.channels});
   }
 
@@ -208,8 +290,10 @@ class Collector {
       for (const std::string& of_rank : comm_.gather_strings(pixels)) add_pixels(of_rank);
     }
     if (!raw_) return;
-    const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    for (const std::string& of_rank : comm_.gather_strings(bytes)) values_ += of_rank;
+    const std::vector<std::byte> numbers = output_.numbers(values.data(), int64_t(pictures.size()));
+    const std::string bytes(reinterpret_cast<const char*>(numbers.data()), numbers.size());
+    for (const std::string& of_rank : comm_.gather_strings(bytes))
+      if (file_) file_->append(of_rank);
   }
 
   void finish() {
@@ -219,38 +303,29 @@ class Collector {
       const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
       io::write_png(job_.grid, io::make_grid(grid_, columns, kGridPad));
     }
-    if (raw_) write_values();
+    if (file_) file_->finish();
   }
 
  private:
   void add_pixels(const std::string& pixels) {
     if (npz_) npz_->append(reinterpret_cast<const uint8_t*>(pixels.data()), pixels.size());
     const int64_t channels = output_.channels < 3 ? 1 : 3;
-    const auto bytes = size_t(output_.pixels() * channels);
+    const auto bytes = size_t(picture_width_ * output_.height * channels);
     for (size_t at = 0; at < pixels.size() && int64_t(grid_.size()) < kMaxGridImages; at += bytes)
-      grid_.push_back({output_.width,
+      grid_.push_back({picture_width_,
                        output_.height,
                        channels,
                        {pixels.begin() + int64_t(at), pixels.begin() + int64_t(at + bytes)}});
   }
 
-  void write_values() const {
-    const std::string path = job_.out + "/" + kRawFile, temporary = job_.out + "/." + kRawFile + ".partial";
-    io::write_safetensors(
-        temporary, {{"samples", "F32", {job_.num, output_.channels, output_.height, output_.width}, values_.data()},
-                    {"labels", "I64", {job_.num}, labels_.data()}});
-    fs::rename(temporary, path);
-    io::fsync_directory(job_.out);
-  }
-
   const Job& job_;
   const Output& output_;
-  const std::vector<int64_t>& labels_;
+  const int64_t picture_width_;
   dist::Communicator& comm_;
   const bool raw_;
+  std::optional<SampleFile> file_;
   std::optional<io::NpzU8Writer> npz_;
   std::vector<io::ImageU8> grid_;
-  std::string values_;
 };
 
 /// One line that says how far rank 0 is: often on a terminal, now and then in a file.
@@ -281,16 +356,32 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
   return {all.begin + mine.begin, mine.size()};
 }
 
-std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o, const Round& round,
+/// One sample of all bands. `like` lends where it lies and, to bands of the same name, how their numbers are meant.
+void write_sample(const std::string& path, const Output& o, const float* chw) {
+  const std::vector<std::byte> numbers = o.numbers(chw, 1);
+  io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
+  for (int64_t c = 0; c < o.channels; ++c) {
+    io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
+    if (o.like && o.scaling)
+      for (const io::RasterBand& lent : o.like->bands)
+        if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))
+          band.scale = lent.scale, band.offset = lent.offset;
+    raster.bands.push_back(band);
+  }
+  if (o.like) raster.crs = o.like->crs, raster.transform = o.like->transform;
+  io::write_geotiff(path, raster);
+}
+
+std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o,
+                                        const eval::BandPictures& picture, const Round& round,
                                         const std::vector<float>& values) {
   std::vector<io::ImageU8> pictures(size_t(round.n));
   ctx.for_range(round.n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t i = begin; i < end; ++i) {
       const float* chw = values.data() + i * o.channels * o.pixels();
-      pictures[size_t(i)] = io::to_image(chw, o.channels, o.height, o.width);
+      pictures[size_t(i)] = picture(chw, o.height, o.width);
       const std::string path = image_name(job, round.first + i);
-      job.tiff ? io::write_tiff_f32(path, chw, o.channels, o.height, o.width)
-               : io::write_png(path, pictures[size_t(i)]);
+      job.tiff ? write_sample(path, o, chw) : io::write_png(path, pictures[size_t(i)]);
     }
   });
   return pictures;
@@ -300,7 +391,9 @@ std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const
 double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
                 const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
   const Output& output = decode.output();
-  Collector collector(job, output, labels, comm);
+  const eval::BandPictures picture(output.decoded ? dataset::Config() : config.data, output.channels);
+  if (!picture.description().empty()) log::info("pictures: {}", picture.description());
+  Collector collector(job, output, picture, labels, comm);
   ProgressLine progress(job.num);
   const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
@@ -313,7 +406,7 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
     values = decode(ctx, std::move(values));
-    collector.add(values, write_pictures(ctx, job, output, round, values));
+    collector.add(values, write_pictures(ctx, job, output, picture, round, values));
   }
   collector.finish();
   return hits;

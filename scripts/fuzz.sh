@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of files from strangers with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer.
-#   scripts/fuzz.sh [SECONDS_EACH] [pytorch|pickle|npz|image ...]        (default: 600 seconds each, all)
+#   scripts/fuzz.sh [SECONDS_EACH] [pytorch|pickle|npz|image|raster ...]        (default: 600 seconds each, all)
 # Builds into build/fuzz, keeps what it learns in build/fuzz/corpus_TARGET, and fails if a reader does anything but give
 # values or refuse; the input is then in build/fuzz/findings_TARGET. Needs clang-19 and libclang-rt-19-dev.
 # STEP=build builds only.
@@ -9,18 +9,22 @@ cd "$(dirname "$0")/.."
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(pytorch pickle npz image)
-./scripts/install_packages.sh clang-19 libclang-rt-19-dev
+[[ ${#targets[@]} -gt 0 ]] || targets=(pytorch pickle npz image raster)
+./scripts/install_packages.sh clang-19 libclang-rt-19-dev libgdal-dev
 
 out=build/fuzz
 mkdir -p $out/objects
 flags=(-std=c++20 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -DFMT_SHARED -DSPDLOG_COMPILED_LIB
-       -DSPDLOG_FMT_EXTERNAL -DSPDLOG_SHARED_LIB -Iinclude -isystem /usr/include/stb)
-objects=()
+       -DSPDLOG_FMT_EXTERNAL -DSPDLOG_SHARED_LIB -Iinclude -isystem /usr/include/stb -isystem /usr/include/gdal)
+objects=() raster_objects=()
 for source in src/io/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file,image_read,image_jpeg}.cpp \
-              src/io/{safetensors,safetensors_header,mapped_file,crc32,files}.cpp src/base/{error,log}.cpp; do
+              src/io/{safetensors,safetensors_header,mapped_file,crc32,files}.cpp src/base/{error,log}.cpp \
+              src/io/{raster,pixel_type}.cpp src/base/temporary_folder.cpp; do
   object=$out/objects/$(basename "$source" .cpp).o
-  objects+=("$object")
+  case $source in
+    */raster.cpp | */pixel_type.cpp | */temporary_folder.cpp) raster_objects+=("$object") ;;
+    *) objects+=("$object") ;;
+  esac
   extra=()
   [[ $source == *image_read* ]] && extra=(-fwrapv)
   if [[ ! $object -nt $source ]]; then
@@ -28,12 +32,15 @@ for source in src/io/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,np
   fi
 done
 for target in "${targets[@]}"; do
-  clang++-19 "${flags[@]}" -fsanitize=fuzzer -Itests "tests/fuzz/${target}_fuzz.cpp" "${objects[@]}" \
+  more=()
+  [[ $target == raster ]] && more=("${raster_objects[@]}" -lgdal)
+  clang++-19 "${flags[@]}" -fsanitize=fuzzer -Itests "tests/fuzz/${target}_fuzz.cpp" "${objects[@]}" "${more[@]}" \
     -lfmt -lspdlog -lz -ljpeg -o "$out/fuzz_$target"
 done
 [[ ${STEP:-} == build ]] && exit 0
 
-declare -A seeds=([pytorch]=tests/golden/pt_files [pickle]=tests/fuzz/corpus/pickle [npz]=tests/golden/npz_files [image]=tests/fuzz/corpus/image)
+declare -A seeds=([pytorch]=tests/golden/pt_files [pickle]=tests/fuzz/corpus/pickle [npz]=tests/golden/npz_files [image]=tests/fuzz/corpus/image
+                [raster]=tests/fuzz/corpus/raster)
 for target in "${targets[@]}"; do
   echo "== $target: $seconds seconds"
   mkdir -p "$out/corpus_$target" "$out/findings_$target"

@@ -44,6 +44,32 @@ Option input_size() {
   return o;
 }
 
+Option scaling() {
+  using dataset::Scaling;
+  const std::string name = "data.scaling",
+                    expected = alternatives(all_words<dataset::ScalingFrom>()) + ", or [LOW, HIGH]";
+  Option o = named_option(name,
+                          "tiles: range of digital numbers that becomes [-1, 1]: the same for all bands, percentiles "
+                          "(0.5 and 99.5) or deviation (mean -+ 2) of stats.json, type (all that the type holds), auto "
+                          "(type for u8, else percentiles)",
+                          expected);
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    Scaling scaling;
+    if (!v.is_list) {
+      if (!find_word(v.items.front(), scaling.from)) refuse(origin, name, shown(v), expected);
+    } else {
+      if (v.items.size() != 2) refuse(origin, name, shown(v), expected);
+      scaling.from = dataset::ScalingFrom::kRange;
+      scaling.low = read_number({{v.items[0]}}, {-1e30, 1e30}, origin, name);
+      scaling.high = read_number({{v.items[1]}}, {-1e30, 1e30}, origin, name);
+      if (!(scaling.high > scaling.low)) refuse(origin, name, shown(v), "LOW below HIGH: scaling would divide by zero");
+    }
+    c.data.scaling = scaling;
+  };
+  o.get = [](const Config& c) { return c.data.scaling.text(); };
+  return o;
+}
+
 Option betas() {
   const std::string name = "optimizer.betas", expected = "[beta1, beta2], each from 0 to below 1";
   Option o = named_option(name, "decay of the first and second moment", expected);
@@ -188,12 +214,26 @@ Rows diffusion_rows() {
 Rows data_rows() {
   return {
       word(DITRAIN_KEY(data.kind), dataset::help_of_kinds()),
-      text(DITRAIN_KEY(data.path), "folder of the data (folder, latents)", "a path"),
+      text(DITRAIN_KEY(data.path), "folder of the data (folder, latents, tiles)", "a path"),
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
            "autoencoder that makes latents of the pictures while training, as ditdata encode --vae; empty: none",
            "a path"),
-      boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, latents with flipped copies)"),
+      boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
+      word(
+          DITRAIN_KEY(data.augment),
+          "for imagery from above (tiles, folder), drawn for every sample: flips also turns it upside down, turns also "
+          "makes quarter turns"),
+      boolean(DITRAIN_KEY(data.exif_orientation),
+              "folder: turn photographs as their cameras say; the reference does not"),
+      names_or(DITRAIN_KEY(data.bands), "all", "tiles: bands by name, in the order of the channels"),
+      scaling(),
+      numbers_or_auto(
+          DITRAIN_KEY(data.scale_low),
+          "tiles: the digital number of each band that becomes -1; auto: by data.scaling when a run starts"),
+      numbers_or_auto(DITRAIN_KEY(data.scale_high), "tiles: that which becomes 1; numbers beyond are limited"),
+      choice(DITRAIN_KEY(data.number_type), {"auto", "u8", "u16", "i16", "f32"},
+             "tiles: type of the digital numbers, also of samples; auto: that of the tiles"),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
       integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),

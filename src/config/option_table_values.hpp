@@ -123,6 +123,41 @@ Option choice(const std::string& name, F field, const std::vector<std::string>& 
   return o;
 }
 
+/// A list of names; the word `none_word` stands for the empty list.
+template <class F>
+Option names_or(const std::string& name, F field, const std::string& none_word, std::string help) {
+  Option o = named_option(name, std::move(help), none_word + ", or a list of names");
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c).clear();
+    if (!v.is_list && v.items.front() == none_word) return;
+    for (const std::string& item : v.items) field(c).push_back(read_text({{item}}, origin, name));
+  };
+  o.get = [=](const Config& c) {
+    std::string text;
+    for (const std::string& item : field(c)) text += (text.empty() ? "[" : ", ") + yaml_text(item);
+    return text.empty() ? none_word : text + "]";
+  };
+  return o;
+}
+
+/// A list of numbers; the empty list stands for the word "auto".
+template <class F>
+Option numbers_or_auto(const std::string& name, F field, std::string help) {
+  Option o = named_option(name, std::move(help), "auto or a list of numbers");
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    field(c).clear();
+    if (!v.is_list && v.items.front() == "auto") return;
+    for (const std::string& item : v.items)
+      field(c).push_back(read_number({{item}}, {-HUGE_VAL, HUGE_VAL}, origin, name));
+  };
+  o.get = [=](const Config& c) {
+    std::string text;
+    for (const double item : field(c)) text += (text.empty() ? "[" : ", ") + number_text(item);
+    return text.empty() ? "auto" : text + "]";
+  };
+  return o;
+}
+
 /// The words of the field's type, an enum or a pointer to a row of a table.
 template <class F>
 Option word(const std::string& name, F field, std::string help) {

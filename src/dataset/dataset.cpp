@@ -5,6 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/augment.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "file_list.hpp"
 
@@ -61,6 +62,7 @@ std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& s
                                       uint64_t seed) {
   check_config(config);
   check_shape(shape);
+  check_augment(config, shape);
   auto data = config.kind->open({config, shape, num_classes, seed});
   DITRAIN_CHECK(data->size() > 0, "an empty data set was opened");
   check_classes(*data, num_classes);

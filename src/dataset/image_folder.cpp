@@ -6,6 +6,8 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/io/exif.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
 #include "file_list.hpp"
 
@@ -36,7 +38,7 @@ bool is_image(const std::string& name) {
 class ImageFolder final : public Dataset {
  public:
   explicit ImageFolder(const OpenRequest& request)
-      : Dataset(request.config, request.shape), root_(request.config.path) {
+      : Dataset(request.config, request.shape), root_(request.config.path), exif_(request.config.exif_orientation) {
     const Listing top = list_folder(root_);
     for (const auto& name : top.folders) add_class(name);
     const std::vector<std::string> loose = image_names(top);
@@ -77,9 +79,15 @@ class ImageFolder final : public Dataset {
     if (images.empty()) log::warn("data: the class folder '{}/{}' has no images", root_, name);
   }
 
+  io::ImageU8 read_upright(const std::string& path) const {
+    if (!exif_) return io::read_image(path);
+    const std::string bytes = io::read_text_file(path, io::kMaxImageFileBytes);
+    return io::turn_upright(io::decode_image(path, bytes), io::exif_orientation(bytes));
+  }
+
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
     const File& file = files_[size_t(index)];
-    const io::ImageU8 image = io::center_crop_adm(io::read_image(root_ + "/" + file.name), shape_.height, shape_.width);
+    const io::ImageU8 image = io::center_crop_adm(read_upright(root_ + "/" + file.name), shape_.height, shape_.width);
     DITRAIN_CHECK(image.channels == 3 && image.height == shape_.height && image.width == shape_.width,
                   "crop of another size than asked for");
     const int64_t height = shape_.height, width = shape_.width;
@@ -93,6 +101,7 @@ class ImageFolder final : public Dataset {
   }
 
   std::string root_;
+  bool exif_;  // turn photographs as their cameras say
   std::vector<File> files_;
 };
 

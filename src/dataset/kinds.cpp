@@ -7,6 +7,7 @@ namespace ditrain::dataset {
 std::unique_ptr<Dataset> open_shapes(const OpenRequest& request);
 std::unique_ptr<Dataset> open_image_folder(const OpenRequest& request);
 std::unique_ptr<Dataset> open_latents(const OpenRequest& request);
+std::unique_ptr<Dataset> open_tiles(const OpenRequest& request);
 
 namespace {
 constexpr Kind kKinds[] = {
@@ -21,6 +22,10 @@ constexpr Kind kKinds[] = {
      .open = open_latents,
      .path = "a folder of .safetensors shards with latents",
      .pixels = false},
+    {.name = "tiles",
+     .help = "scenes of any number of bands, cut by ditdata make",
+     .open = open_tiles,
+     .path = "a folder of .safetensors shards with tiles (ditdata make)"},
 };
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/dataset/augment.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -103,12 +104,15 @@ void Loader::begin_batch(int64_t step) {
 
 void Loader::load_sample(int64_t step, int64_t i) {
   const int64_t g = config_.first_in_batch + i;
-  const bool flip =
-      config_.random_flip && (RandomKey(config_.seed, Stream::kFlip, uint64_t(step), uint64_t(g)).bits(0) & 1u) != 0;
+  const auto bits = RandomKey(config_.seed, Stream::kFlip, uint64_t(step), uint64_t(g)).bits(0);
+  const bool flip = config_.random_flip && (bits & 1u) != 0;
   const int64_t index = sampler_.index_at(step * config_.global_batch + g);
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
+  float* chw = batch.images.data() + i * data_.shape().elements();
   const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
-  data_.load(index, flip, draw, batch.images.data() + i * data_.shape().elements(), &batch.labels[size_t(i)]);
+  data_.load(index, flip, draw, chw, &batch.labels[size_t(i)]);
+  if (config_.augment == Augment::kFlips && (bits >> 1 & 1u) != 0) turn_upside_down(data_.shape(), chw);
+  if (config_.augment == Augment::kTurns) quarter_turns(data_.shape(), int(bits >> 2 & 3u), chw);
 }
 
 void Loader::finish(int64_t step, int64_t i, std::exception_ptr error) {

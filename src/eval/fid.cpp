@@ -159,8 +159,16 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
 }  // namespace
 
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
-  check_request(request);
   FidReport report;
+  if (wants(request, FidMetric::kBands)) {
+    report.bands = compare_bands(request.real, request.generated);
+    if (request.metrics.size() == 1) {
+      report.protocol = fmt::format("pixels of bands in digital numbers, without missing ones; real {}; generated {}",
+                                    request.real, request.generated);
+      return report;
+    }
+  }
+  check_request(request);
   Side real = read_side(team, "real", request.real, request.features);
   if (real.features) check_counts(real, request, report.warnings);
   Side generated = read_side(team, "generated", request.generated, request.features);
@@ -187,6 +195,20 @@ std::string to_json(const FidReport& report) {
   set("is_deviation", report.inception_score_deviation), set("kid_deviation", report.kid_deviation);
   json["protocol"] = report.protocol;
   json["warnings"] = report.warnings;
+  if (report.bands) {
+    const auto put = [](const PixelComparison& p) {
+      return nlohmann::ordered_json{{"name", p.name},
+                                    {"real_mean", p.real_mean},
+                                    {"real_std", p.real_deviation},
+                                    {"generated_mean", p.generated_mean},
+                                    {"generated_std", p.generated_deviation},
+                                    {"frechet", p.frechet}};
+    };
+    for (const PixelComparison& band : report.bands->bands) json["bands"].push_back(put(band));
+    if (report.bands->ndvi) json["ndvi"] = put(*report.bands->ndvi);
+    if (report.bands->angle) json["spectral_angle"] = put(*report.bands->angle);
+    if (report.bands->angle) json["angle_of_means"] = report.bands->angle_of_means;
+  }
   if (report.distance) {
     const FrechetDistance& d = *report.distance;
     json["frechet"] = {{"mean_term", d.mean_term},

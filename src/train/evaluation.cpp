@@ -5,6 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/image.hpp"
@@ -26,11 +27,10 @@ std::vector<float> gather_images(dist::Communicator& comm, const std::vector<flo
 }
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
-                const nn::DitConfig& m) {
+                const nn::DitConfig& m, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<io::ImageU8> pictures;
-  for (int64_t i = 0; i < n; ++i)
-    pictures.push_back(io::to_image(images.data() + i * elements, shape.channels, shape.height, shape.width));
+  for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));
   // Labels go in turn: with few classes each gets a column of its own.
   const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
   const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
@@ -65,10 +65,12 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
   const std::vector<float> all = gather_images(comm, images);
   if (comm.rank() != 0) return;
   try {
-    write_grid(path, all, shape, config.model);
+    const eval::BandPictures picture(decoder != nullptr ? dataset::Config() : config.data, shape.channels);
+    write_grid(path, all, shape, config.model, picture);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
-    log::info("samples: {}{}", path,
-              latents ? " (latents, of which the first channels are shown: sample.vae decodes them)" : "");
+    const std::string note =
+        latents ? "latents, of which the first channels are shown: sample.vae decodes them" : picture.description();
+    log::info("samples: {}{}", path, note.empty() ? "" : " (" + note + ")");
   } catch (const RunError& e) {
     log::warn("the sample grid is not written: {}", e.what());
   }

@@ -278,6 +278,7 @@ int Run::run() {
                                                               .queue_batches = config_.data.queue_batches,
                                                               .seed = uint64_t(config_.train.seed),
                                                               .random_flip = config_.data.random_flip,
+                                                              .augment = config_.data.augment,
                                                               .on_thread_start = go_to_own_cores});
   if (progress_.step >= config_.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);

@@ -63,6 +63,24 @@ eval:
   CHECK(c.data.path == "with: colon # and hash");
 }
 
+TEST_CASE("bands and their ranges are read, and written as they are read") {
+  const config::Config c = config::parse_config(
+      "data: {kind: tiles, bands: [B4, \"near infrared\"], scaling: [-1, 1e4], scale_low: [0.125, -3], augment: "
+      "turns}\n",
+      "a.yaml");
+  CHECK(c.data.bands == std::vector<std::string>{"B4", "near infrared"});
+  CHECK(c.data.scaling.from == dataset::ScalingFrom::kRange);
+  CHECK((c.data.scaling.low == -1 && c.data.scaling.high == 1e4));
+  CHECK(c.data.scale_low == std::vector<double>{0.125, -3});
+  CHECK(c.data.scale_high.empty());
+  const config::Config again = config::parse_config(config::to_yaml(c), "again.yaml");
+  CHECK(config::to_yaml(again) == config::to_yaml(c));
+  CHECK(again.data.bands == c.data.bands);
+  for (const char* bad : {"scaling: [3, 3]", "scaling: [1]", "scaling: percent", "scale_low: [1, x]",
+                          "scale_low: 1e999", "number_type: u64", "bands: {a: b}"})
+    CHECK_THROWS_AS(config::parse_config(std::string("data: {") + bad + "}\n", "a.yaml"), InputError);
+}
+
 TEST_CASE("anchors and aliases are read") {
   const config::Config c = config::parse_config("train: {steps: &n 30}\nlog: {every_steps: *n}\n", "a.yaml");
   CHECK((c.train.steps == 30 && c.log.every_steps == 30));
@@ -199,7 +217,7 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
           std::string("[config] a.yaml:1: parallel.threads: bad value; got '") + text +
               "', expected auto or an integer from 1 to 4096");
   CHECK(parse_error("data: {kind: folders}") ==
-        "[config] a.yaml:1: data.kind: bad value; got 'folders', expected shapes, folder or latents; try folder");
+        "[config] a.yaml:1: data.kind: bad value; got 'folders', expected shapes, folder, latents or tiles; try folder");
   CHECK(parse_error("data: {path: \"a\\x07b\"}").find("control characters") != std::string::npos);
   CHECK(parse_error("data: {path: " + std::string(5000, 'x') + "}").find("expected at most 4096 bytes") !=
         std::string::npos);

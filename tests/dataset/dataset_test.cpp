@@ -17,8 +17,9 @@ Config config_of(const std::string& kind, const std::string& path = "") {
 }  // namespace
 
 TEST_CASE("the registry lists its kinds and opens the default one") {
-  CHECK(all_words<const Kind*>() == std::vector<std::string>{"shapes", "folder", "latents"});
-  CHECK(help_of_kinds() == "shapes: drawn, needs no files; folder: images; latents: safetensors shards");
+  CHECK(all_words<const Kind*>() == std::vector<std::string>{"shapes", "folder", "latents", "tiles"});
+  CHECK(help_of_kinds() == "shapes: drawn, needs no files; folder: images; latents: safetensors shards; "
+        "tiles: scenes of any number of bands, cut by ditdata make");
   const auto data = open_dataset({}, {3, 32, 32}, 8, 1);
   CHECK(data->size() == 50000);
   CHECK(data->num_classes() == 8);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "../io/raster_fixture.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/safetensors.hpp"
@@ -19,6 +20,27 @@ void write_image_folder(const std::string& path, int64_t num_classes, int64_t im
         image.pixels.push_back(uint8_t((at * (7 + 3 * c) + i * i * 31 + 101 * c) % 256));
       io::write_png(folder + "/" + std::to_string(i) + ".png", image);
     }
+  }
+}
+
+void write_scenes(const std::string& path, int64_t height, int64_t width) {
+  if (!io::has_gdal()) return;
+  const char* names[] = {"B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12"};
+  for (const std::string name : {"field/a.tif", "lake/b.tif"}) {
+    std::filesystem::create_directories(std::filesystem::path(path + "/" + name).parent_path());
+    io::RasterToWrite raster{.width = width,
+                             .height = height,
+                             .type = io::PixelType::kU16,
+                             .crs = io::utm33(),
+                             .transform = io::GeoTransform{500000, 10, 0, 5400000, 0, -10}};
+    std::vector<uint16_t> numbers;
+    for (int64_t b = 0; b < 13; ++b) {
+      raster.bands.push_back({.name = names[b]});
+      for (int64_t p = 0; p < height * width; ++p)
+        numbers.push_back(uint16_t((name[0] == 'f' ? 1000 : 300) + 100 * b + p * 7 % 211 + p / width));
+    }
+    raster.pixels = numbers.data();
+    io::write_geotiff(path + "/" + name, raster);
   }
 }
 

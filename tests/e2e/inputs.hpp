@@ -12,6 +12,10 @@ namespace ditrain::e2e {
 /// PATH/class_K/I.png, `num_classes` x `images_per_class` pictures of 40 x 32 pixels that all differ.
 void write_image_folder(const std::string& path, int64_t num_classes, int64_t images_per_class);
 
+/// PATH/field/a.tif and PATH/lake/b.tif: scenes of 13 bands of Sentinel-2 (u16, height x width pixels of 10 m) that
+/// differ by class; does nothing in a build without GDAL.
+void write_scenes(const std::string& path, int64_t height = 64, int64_t width = 128);
+
 /// A shard of latents [labels.size(), 4, 8, 8], standard normal; in samples of `huge` every value is
 /// 3e38 with the sign of the normal one: finite, but the model overflows on it.
 void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge = {});

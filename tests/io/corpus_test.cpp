@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "fuzz/raster_target.hpp"
 #include "fuzz/targets.hpp"
 #include "support/files.hpp"
 
@@ -30,4 +31,5 @@ TEST_CASE("the corpus of the fuzzed readers gives values or an InputError, nothi
   CHECK(run_files(corpus + "pickle", fuzz::read_pickle) > 0);
   CHECK(run_files(corpus + "npz", fuzz::read_npz) > 0);
   CHECK(run_files(corpus + "image", fuzz::read_image) > 0);
+  CHECK(run_files(corpus + "raster", fuzz::read_raster) > 0);
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ditrain/base/words.hpp"
 
@@ -18,12 +19,38 @@ enum class OnBadFile { kError, kSkip };
 inline constexpr Word<OnBadFile> kOnBadFile[] = {{"error", OnBadFile::kError}, {"skip", OnBadFile::kSkip}};
 constexpr std::span<const Word<OnBadFile>> words_of(OnBadFile) { return kOnBadFile; }
 
+/// Where the ranges of the bands of tiles come from (band_scaling.hpp).
+enum class ScalingFrom { kAuto, kPercentiles, kDeviation, kType, kRange };
+inline constexpr Word<ScalingFrom> kScalings[] = {{"auto", ScalingFrom::kAuto},
+                                                  {"percentiles", ScalingFrom::kPercentiles},
+                                                  {"deviation", ScalingFrom::kDeviation},
+                                                  {"type", ScalingFrom::kType}};
+constexpr std::span<const Word<ScalingFrom>> words_of(ScalingFrom) { return kScalings; }
+
+struct Scaling {
+  ScalingFrom from = ScalingFrom::kAuto;
+  double low = 0, high = 0;  ///< of kRange
+  std::string text() const;  ///< as in a config
+};
+
+/// What is drawn for each sample besides the mirroring of random_flip.
+enum class Augment { kNone, kFlips, kTurns };
+inline constexpr Word<Augment> kAugments[] = {
+    {"none", Augment::kNone}, {"flips", Augment::kFlips}, {"turns", Augment::kTurns}};
+constexpr std::span<const Word<Augment>> words_of(Augment) { return kAugments; }
+
 struct Config {
   const Kind* kind = default_kind();
-  std::string path;  ///< folder (folder, latents) or one .safetensors file (latents)
+  std::string path;  ///< folder (folder, latents, tiles) or one .safetensors file (latents, tiles)
   std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
   OnBadFile on_bad_file = OnBadFile::kError;
-  bool random_flip = true;     ///< mirror half of the samples (folder; latents that hold flipped copies)
+  bool random_flip = true;  ///< mirror half of the samples (folder, tiles; latents that hold flipped copies)
+  Augment augment = Augment::kNone;
+  bool exif_orientation = false;        ///< folder: photographs are turned as their cameras say; the reference does not
+  std::vector<std::string> bands = {};  ///< tiles: names, in the order of the channels; empty: all
+  Scaling scaling = {};                 ///< tiles
+  std::vector<double> scale_low = {}, scale_high = {};  ///< tiles: per band; empty: by `scaling` (settle_tiles)
+  std::string number_type = "auto";                     ///< tiles: io::PixelType of the digital numbers
   double latent_scale = 1.0;   ///< latents are multiplied by it (1: the files already hold scaled latents)
   int64_t num_images = 50000;  ///< shapes: images per epoch
   int64_t loader_threads = 1;  ///< threads that read and decode, 1 to 1024

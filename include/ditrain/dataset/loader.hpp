@@ -27,6 +27,7 @@ struct LoaderConfig {
   int64_t queue_batches = 4;   ///< batches read ahead, 1 to 1024
   uint64_t seed = 0;           ///< of the flips and of what a data set draws
   bool random_flip = true;
+  Augment augment = Augment::kNone;
   /// Called by each loader thread (0, 1, ...) before its first sample, e.g. to pin it. A thread otherwise inherits the
   /// affinity of the thread that makes the Loader.
   std::function<void(int64_t thread)> on_thread_start = {};
@@ -52,6 +53,8 @@ class Loader {
 
   /// The batch of the next step, in order; blocks until it is complete. One caller at a time.
   /// Numerics: sample g is mirrored if bit 0 of RandomKey(seed, Stream::kFlip, step, g).bits(0) is set and random_flip
+  ///           augment: flips turns it upside down if bit 1 is set, turns by bits 2 and 3 quarter turns (after that
+  ///           mirroring and, with turns, no flip upside down: mirror and turns make all eight positions)
   /// Errors:   rethrows what loading the first bad sample of that batch threw, and again on every later call
   Batch next();
 

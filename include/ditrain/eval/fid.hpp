@@ -11,18 +11,17 @@
 #include <vector>
 
 #include "ditrain/base/words.hpp"
+#include "ditrain/eval/band_metrics.hpp"
 #include "ditrain/eval/features.hpp"
 #include "ditrain/eval/frechet.hpp"
 #include "ditrain/eval/set_metrics.hpp"
 
 namespace ditrain::eval {
 
-enum class FidMetric { kFid, kSfid, kInceptionScore, kKid, kPrecisionRecall };
-inline constexpr Word<FidMetric> kFidMetrics[] = {{"fid", FidMetric::kFid},
-                                                  {"sfid", FidMetric::kSfid},
-                                                  {"is", FidMetric::kInceptionScore},
-                                                  {"kid", FidMetric::kKid},
-                                                  {"pr", FidMetric::kPrecisionRecall}};
+enum class FidMetric { kFid, kSfid, kInceptionScore, kKid, kPrecisionRecall, kBands };
+inline constexpr Word<FidMetric> kFidMetrics[] = {
+    {"fid", FidMetric::kFid}, {"sfid", FidMetric::kSfid},          {"is", FidMetric::kInceptionScore},
+    {"kid", FidMetric::kKid}, {"pr", FidMetric::kPrecisionRecall}, {"bands", FidMetric::kBands}};
 constexpr std::span<const Word<FidMetric>> words_of(FidMetric) { return kFidMetrics; }
 
 struct FidRequest {
@@ -38,6 +37,7 @@ struct FidReport {
   std::optional<double> fid, sfid, inception_score, kid, precision, recall;
   std::optional<double> inception_score_deviation, kid_deviation;
   std::optional<FrechetDistance> distance;  ///< the parts of `fid`
+  std::optional<BandComparison> bands;      ///< of two sets of tiles
   std::string protocol;                     ///< one line
   std::vector<std::string> warnings;
 };

@@ -1,0 +1,44 @@
+// From digital numbers to what a model sees, and back. Every band has a range [low, high] that becomes [-1, 1]; numbers
+// beyond it are limited. Ranges come from the config or from stats.json, are settled before a run starts and lie in its
+// config from then on, so that samples can be turned back into digital numbers years later.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ditrain/dataset/config.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
+
+namespace ditrain::dataset {
+
+/// The bands of a model and their ranges.
+/// Math:     x = 2 (number - low) / (high - low) - 1, limited to [-1, 1]
+struct BandScaling {
+  std::vector<std::string> names;
+  std::vector<double> low, high;
+  io::PixelType type = io::PixelType::kF32;  ///< of the digital numbers
+
+  int64_t channels() const { return int64_t(names.size()); }
+  /// The number of that value; of an integer type rounded to nearest and limited to its range.
+  double number(int64_t channel, double x) const;
+  /// Values [channels, pixels] as numbers of `type`, row-major bytes.
+  std::vector<std::byte> numbers(const float* values, int64_t pixels) const;
+  std::string describe() const;  ///< "B4 134..2877, B3 ..."
+};
+
+/// Whether the config is one of tiles whose scaling is settled.
+bool has_scaling(const Config& config);
+/// Errors:   InputError if the lists of the config do not go together
+BandScaling scaling_of(const Config& config);
+
+/// Fills data.bands, data.scale_low, data.scale_high and data.number_type of a config of tiles from its shards and,
+/// where data.scaling wants it, from stats.json beside them. Values that are given stay. Other kinds are left as they
+/// are. Errors:   InputError: no shards, unknown bands, no stats.json or one of other bands, a range of no width
+/// (scaling would
+///           divide by zero)
+void settle_tiles(Config& config);
+
+/// Pixel share of percentiles that data.scaling: percentiles takes, and deviations from the mean of data.scaling:
+/// deviation.
+inline constexpr double kLowPercentile = 0.5, kHighPercentile = 99.5, kDeviations = 2;
+
+}  // namespace ditrain::dataset

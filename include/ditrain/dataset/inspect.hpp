@@ -1,0 +1,17 @@
+// What a data path holds, for people (a table) and programs (JSON), and what ditrain would make of it. Knows rasters,
+// image files, shards of tiles and shards of latents, one file or a folder of them.
+#pragma once
+#include <string>
+
+namespace ditrain::dataset {
+
+struct Inspection {
+  std::string table;  ///< lines of text
+  std::string json;  ///< {"path", "kind", "classes", "files": [{"file", "dtype", "shape": [C, H, W], "nodata", "bands",
+                     ///< "crs", "valid": pixels per band, "mean", "min", "max", ...}], ...}
+};
+
+/// Reads every pixel once. Errors: InputError: nothing that is data, damaged files
+Inspection inspect_path(const std::string& path);
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,93 @@
+// Tiles of scenes as they lie on disk: safetensors shards that `ditdata make` writes and that training, statistics and
+// evaluation read.
+//   images [N, C, H, W] in the type of the source (U8, U16, I16, F32), labels [N] I64 (all shards or none),
+//   geotransform [N, 6] F64 (GDAL's, of the tile's corner), valid [N, H, W] U8 (0 where a mask of the source says that
+//   there is no data; only where the source has a mask);
+//   metadata bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and source
+//   (JSON lists).
+// A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/io/raster.hpp"
+#include "ditrain/io/safetensors.hpp"
+
+namespace ditrain::dataset {
+
+/// One band of a shard. quantity = number * scale + offset.
+struct TileBand {
+  std::string name;
+  double scale = 1, offset = 0;
+  std::optional<double> nodata = {};
+  bool operator==(const TileBand&) const = default;
+};
+
+struct TileShard {
+  io::SafetensorsFile file;
+  io::PixelType type = io::PixelType::kU8;
+  int64_t first = 0;  ///< number of its first tile
+  int64_t count = 0, channels = 0, height = 0, width = 0;
+  std::vector<TileBand> bands;
+  std::vector<int64_t> labels;  ///< empty: none
+  std::vector<std::string> classes = {}, source = {};
+  std::string crs = {};
+  bool has_valid = false;
+
+  /// The numbers of one band of one tile of this shard, [height, width]; may be unaligned.
+  const std::byte* plane(int64_t tile, int64_t band) const;
+  /// [height, width]; null: the shard has no masks.
+  const uint8_t* valid(int64_t tile) const;
+};
+
+/// The shards of a folder, or one file, in the order of their names; opened and compared.
+/// Errors:   InputError: no shards; tensors or metadata that are missing or do not fit; shards of different types,
+/// bands
+///           (in another order too), sizes, classes, or with and without labels
+class TileShards {
+ public:
+  explicit TileShards(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::vector<TileShard>& shards() const { return shards_; }
+  int64_t size() const { return size_; }
+  io::PixelType type() const { return shards_.front().type; }
+  const std::vector<TileBand>& bands() const { return shards_.front().bands; }
+  std::vector<std::string> band_names() const;
+  int64_t num_classes() const { return num_classes_; }
+  const std::vector<std::string>& classes() const { return shards_.front().classes; }
+  const TileShard& shard_of(int64_t tile) const;
+  const std::vector<std::string>& other_files() const { return other_files_; }
+
+ private:
+  void check_like_first(const TileShard& shard) const;
+
+  std::string path_;
+  std::vector<TileShard> shards_;
+  std::vector<std::string> other_files_;
+  int64_t size_ = 0, num_classes_ = 0;
+};
+
+/// Whether the path holds tiles: a safetensors file with `images`, or a folder whose first shard has them.
+bool holds_tiles(const std::string& path);
+
+/// "B02" and "b2" are "B2"; other names in lower case: what names are compared by.
+std::string canonical_band(const std::string& name);
+/// The position of each wanted band.
+/// Errors:   InputError, where: an unknown name (the nearest is named), one that is wanted twice
+std::vector<int> find_bands(const std::vector<std::string>& have, const std::vector<std::string>& want,
+                            const std::string& where);
+/// Errors:   InputError, where: two bands of one name
+void check_distinct(const std::vector<std::string>& names, const std::string& where);
+
+/// Positions of the bands that make colours; -1: not there. By words (red, nir, ...) or the numbers of Sentinel-2 (B2
+/// blue, B3 green, B4 red, B8 near infrared); four bands B1 to B4 are blue, green, red and near infrared.
+struct ColourBands {
+  int red = -1, green = -1, blue = -1, nir = -1;
+  bool has_rgb() const { return red >= 0 && green >= 0 && blue >= 0; }
+  bool has_false_colour() const { return nir >= 0 && red >= 0 && green >= 0; }
+};
+ColourBands find_colours(const std::vector<std::string>& names);
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,148 @@
+#include "ditrain/dataset/band_scaling.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/tile_statistics.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, const std::string& got = "", const std::string& expected = "",
+                         const std::string& hint = "") {
+  throw InputError({.where = "data", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+template <class T>
+void put(std::vector<std::byte>& bytes, size_t i, double number) {
+  const T value = T(number);
+  std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+}
+
+// The statistics of the bands of the config, in their order.
+std::vector<BandStatistics> statistics_for(const Config& config, const std::vector<std::string>& names) {
+  const std::string path = statistics_path(config.path);
+  if (!std::filesystem::exists(path))
+    refuse(fmt::format("data.scaling: {} reads {}, which is not there", config.scaling.text(), path), "", "",
+           "ditdata stats " + config.path);
+  const TileStatistics all = read_statistics(path);
+  std::vector<std::string> have;
+  for (const BandStatistics& band : all.bands) have.push_back(band.name);
+  std::vector<BandStatistics> wanted;
+  for (const int b : find_bands(have, names, path)) wanted.push_back(all.bands[size_t(b)]);
+  return wanted;
+}
+
+void ranges_from(const Config& config, io::PixelType type, std::vector<double>& low, std::vector<double>& high) {
+  Scaling scaling = config.scaling;
+  if (scaling.from == ScalingFrom::kAuto)
+    scaling.from = type == io::PixelType::kU8 ? ScalingFrom::kType : ScalingFrom::kPercentiles;
+  const size_t n = config.bands.size();
+  if (scaling.from == ScalingFrom::kType && !io::is_integer(type))
+    refuse("data.scaling: type needs numbers of an integer type", std::string(word_of(type)), "u8, u16 or i16",
+           "data.scaling: percentiles, or [LOW, HIGH]");
+  if (scaling.from == ScalingFrom::kRange) low.assign(n, scaling.low), high.assign(n, scaling.high);
+  if (scaling.from == ScalingFrom::kType)
+    low.assign(n, io::number_range(type).first), high.assign(n, io::number_range(type).second);
+  if (!low.empty()) return;
+  for (const BandStatistics& band : statistics_for(config, config.bands)) {
+    const bool percentiles = scaling.from == ScalingFrom::kPercentiles;
+    low.push_back(percentiles ? band.percentile(kLowPercentile) : band.mean - kDeviations * band.deviation);
+    high.push_back(percentiles ? band.percentile(kHighPercentile) : band.mean + kDeviations * band.deviation);
+  }
+}
+
+void check_widths(const Config& config) {
+  const size_t n = config.bands.size();
+  if (config.scale_low.size() != n || config.scale_high.size() != n)
+    refuse("data.scale_low and data.scale_high do not go with data.bands",
+           fmt::format("{} and {} numbers", config.scale_low.size(), config.scale_high.size()),
+           fmt::format("{}, one per band, or auto", n));
+  for (size_t b = 0; b < n; ++b)
+    if (!(config.scale_high[b] > config.scale_low[b]))
+      refuse(fmt::format("the range of band {} has no width: scaling would divide by zero", config.bands[b]),
+             fmt::format("{} to {}", config.scale_low[b], config.scale_high[b]), "low below high",
+             "another data.scaling, such as [0, 10000], or data.bands without it");
+}
+
+}  // namespace
+
+std::string Scaling::text() const {
+  return from == ScalingFrom::kRange ? fmt::format("[{}, {}]", low, high) : std::string(word_of(from));
+}
+
+double BandScaling::number(int64_t channel, double x) const {
+  const auto c = size_t(channel);
+  const double value = low[c] + (x + 1) / 2 * (high[c] - low[c]);
+  if (!io::is_integer(type)) return value;
+  const auto [least, greatest] = io::number_range(type);
+  return std::isnan(value) ? least : std::clamp(std::nearbyint(value), least, greatest);
+}
+
+std::vector<std::byte> BandScaling::numbers(const float* values, int64_t pixels) const {
+  std::vector<std::byte> bytes(size_t(channels() * pixels * io::pixel_bytes(type)));
+  for (int64_t c = 0; c < channels(); ++c)
+    for (int64_t p = 0; p < pixels; ++p) {
+      const auto i = size_t(c * pixels + p);
+      const double x = number(c, values[i]);
+      switch (type) {
+        case io::PixelType::kU8:
+          put<uint8_t>(bytes, i, x);
+          break;
+        case io::PixelType::kU16:
+          put<uint16_t>(bytes, i, x);
+          break;
+        case io::PixelType::kI16:
+          put<int16_t>(bytes, i, x);
+          break;
+        default:
+          put<float>(bytes, i, x);
+      }
+    }
+  return bytes;
+}
+
+std::string BandScaling::describe() const {
+  std::string text;
+  for (size_t b = 0; b < names.size(); ++b)
+    text += fmt::format("{}{} {:.6g}..{:.6g}", b == 0 ? "" : ", ", names[b], low[b], high[b]);
+  return text;
+}
+
+bool has_scaling(const Config& config) {
+  return config.kind->name == "tiles" && !config.scale_low.empty() && !config.bands.empty();
+}
+
+BandScaling scaling_of(const Config& config) {
+  check_widths(config);
+  BandScaling scaling{config.bands, config.scale_low, config.scale_high};
+  if (!find_word(config.number_type, scaling.type)) refuse("data.number_type is not settled", config.number_type);
+  return scaling;
+}
+
+void settle_tiles(Config& config) {
+  if (config.kind->name != "tiles" || config.path.empty()) return;
+  const TileShards shards(config.path);
+  const std::vector<std::string> have = shards.band_names();
+  if (config.bands.empty()) config.bands = have;
+  std::vector<std::string> found;
+  for (const int b : find_bands(have, config.bands, "data.bands")) found.push_back(have[size_t(b)]);
+  config.bands = found;  // as the shards write them
+  const std::string type(word_of(shards.type()));
+  if (config.number_type != "auto" && config.number_type != type)
+    refuse("the tiles have another type than data.number_type", type, config.number_type, "data.number_type: auto");
+  config.number_type = type;
+  std::vector<double> low, high;
+  if (config.scale_low.empty() || config.scale_high.empty()) ranges_from(config, shards.type(), low, high);
+  if (config.scale_low.empty()) config.scale_low = low;
+  if (config.scale_high.empty()) config.scale_high = high;
+  check_widths(config);
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,332 @@
+#include "ditrain/dataset/scenes.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <tuple>
+
+#include "ditrain/base/error.hpp"
+#include "file_list.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kExtensions[] = {"tif", "tiff", "jp2", "vrt"};
+constexpr int kMaxDepth = 8;                       // folders below folders, as in products of Sentinel-2,
+constexpr const char* kQualityFolder = "QI_DATA";  // which keep masks under the names of bands there
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
+                         const std::string& expected = "", const std::string& hint = "") {
+  throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+bool is_raster(const std::string& name) {
+  const std::string ext = lower_extension(name);
+  return std::any_of(std::begin(kExtensions), std::end(kExtensions), [&](const char* e) { return ext == e; });
+}
+
+struct FoundFile {
+  std::string path, folder, top;  // top: the sub-folder of the top folder; "": in it
+  io::RasterInfo info = {};
+};
+
+void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
+                  int64_t& others) {
+  const Listing listing = list_folder(folder);
+  for (const std::string& name : listing.files)
+    is_raster(name) ? files.push_back({folder + "/" + name, folder, top}) : void(++others);
+  if (depth == kMaxDepth) return;
+  for (const std::string& name : listing.folders)
+    if (name != kQualityFolder) list_rasters(folder + "/" + name, depth == 0 ? name : top, depth + 1, files, others);
+}
+
+// "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
+struct NameParts {
+  std::string band, rest;
+};
+NameParts parts_of(const std::string& stem) {
+  static const std::regex band(
+      "(b[0-9]{1,2}a?|coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]?|swir[0-9]*|cirrus|pan)", std::regex::icase),
+      size("[0-9]+m", std::regex::icase);
+  NameParts parts;
+  size_t begin = 0;
+  while (begin <= stem.size()) {
+    const size_t end = std::min(stem.find_first_of("_-. ", begin), stem.size());
+    const std::string word = stem.substr(begin, end - begin);
+    begin = end + 1;
+    if (parts.band.empty() && std::regex_match(word, band))
+      parts.band = word;
+    else if (!std::regex_match(word, size))
+      parts.rest += (parts.rest.empty() ? "" : "_") + word;
+  }
+  return parts;
+}
+
+int64_t count_data_bands(const io::RasterInfo& info) {
+  return std::count_if(info.bands.begin(), info.bands.end(), [](const io::RasterBand& b) { return !b.is_alpha; });
+}
+
+// The files of each scene; `band` is the name that the file's name gives, or "".
+struct Part {
+  const FoundFile* file;
+  std::string band;
+};
+struct Group {
+  std::string name, top;
+  bool single_bands = false;  // its files hold one band each
+  std::vector<Part> parts;
+};
+
+std::vector<Group> group_files(const std::vector<FoundFile>& files) {
+  std::set<std::string> stacked;
+  for (const FoundFile& file : files)
+    if (file.info.format == "VRT")
+      for (const std::string& part : file.info.files)
+        if (part != file.path) stacked.insert(fs::weakly_canonical(part).string());
+  std::map<std::string, Group> groups;  // by name, so in order
+  for (const FoundFile& file : files) {
+    if (stacked.contains(fs::weakly_canonical(file.path).string())) continue;
+    const NameParts parts = parts_of(fs::path(file.path).stem().string());
+    const bool single = count_data_bands(file.info) == 1 && !parts.band.empty();
+    const std::string name = single ? file.folder + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
+    Group& group = groups[name];
+    group.name = name, group.top = file.top, group.single_bands = single;
+    group.parts.push_back({&file, single ? parts.band : ""});
+  }
+  std::vector<Group> all;
+  for (auto& [name, group] : groups) all.push_back(std::move(group));
+  return all;
+}
+
+std::string name_of_band(const io::RasterBand& band, size_t position, const Part& part, const SceneRequest& request) {
+  if (!part.band.empty()) return part.band;
+  if (!band.name.empty()) return band.name;
+  if (request.names.empty()) return fmt::format("band{}", position + 1);
+  if (position >= request.names.size())
+    refuse(part.file->path, "there are more bands than --names", fmt::format("band {}", position + 1),
+           fmt::format("{} names", request.names.size()));
+  return request.names[position];
+}
+
+Scene make_scene(const Group& group, const SceneRequest& request) {
+  Scene scene{.name = group.name, .bands = {}, .type = group.parts.front().file->info.type};
+  std::vector<std::string> names;
+  for (const Part& part : group.parts) {
+    const io::RasterInfo& info = part.file->info;
+    if (info.is_palette)
+      refuse(info.path, "the numbers are indices of a palette, not intensities", "", "",
+             "gdal_translate -expand rgb, or leave the file out");
+    if (info.type != scene.type)
+      refuse(info.path, fmt::format("another type than {} of the same scene", group.parts.front().file->path),
+             std::string(word_of(info.type)), std::string(word_of(scene.type)));
+    size_t position = 0;
+    for (size_t b = 0; b < info.bands.size(); ++b) {
+      const io::RasterBand& band = info.bands[b];
+      if (band.is_alpha) continue;
+      const std::string name = name_of_band(band, position++, part, request);
+      for (size_t k = 0; k < names.size(); ++k)
+        if (canonical_band(names[k]) == canonical_band(name))
+          refuse(group.name, fmt::format("band {} is there twice", name),
+                 fmt::format("in {} and in {}", scene.bands[k].file, info.path), "one file with it",
+                 "leave one of them out, or stack the files by a VRT (gdalbuildvrt -separate)");
+      names.push_back(name);
+      auto nodata = band.nodata;
+      if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
+      scene.bands.push_back({.facts = {name, band.scale, band.offset, nodata},
+                             .file = info.path,
+                             .index = int(b),
+                             .width = info.width,
+                             .height = info.height,
+                             .block_width = info.block_width,
+                             .block_height = info.block_height,
+                             .has_mask = info.has_mask});
+    }
+  }
+  return scene;
+}
+
+void check_type(const Scene& scene) {
+  using io::PixelType;
+  for (const PixelType type : {PixelType::kU8, PixelType::kU16, PixelType::kI16, PixelType::kF32})
+    if (scene.type == type) return;
+  refuse(scene.name, "tiles cannot have numbers of this type", std::string(word_of(scene.type)), "u8, u16, i16 or f32",
+         "gdal_translate -ot Float32");
+}
+
+// The bands that are wanted, in their order.
+void choose_bands(Scene& scene, const std::vector<std::string>& want, bool others_allowed, SceneList& list) {
+  std::vector<std::string> have, missing;
+  for (const SceneBand& band : scene.bands) have.push_back(band.facts.name);
+  std::vector<SceneBand> chosen;
+  std::vector<size_t> order;
+  for (const std::string& name : want) {
+    const auto found = std::find_if(have.begin(), have.end(),
+                                    [&](const std::string& h) { return canonical_band(h) == canonical_band(name); });
+    if (found == have.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    order.push_back(size_t(found - have.begin()));
+    chosen.push_back(scene.bands[order.back()]);
+    chosen.back().facts.name = name;
+  }
+  if (!missing.empty())
+    refuse(scene.name,
+           fmt::format("the scene lacks {} {}", missing.size() == 1 ? "band" : "bands", fmt::join(missing, ", ")),
+           fmt::format("{}", fmt::join(have, ", ")), "", nearest_word(missing.front(), have));
+  if (!others_allowed && chosen.size() != have.size()) {
+    std::vector<std::string> other;
+    for (size_t i = 0; i < have.size(); ++i)
+      if (std::find(order.begin(), order.end(), i) == order.end()) other.push_back(have[i]);
+    refuse(scene.name, "the scene has bands that the first one has not", fmt::format("{}", fmt::join(other, ", ")),
+           fmt::format("{}", fmt::join(want, ", ")), "--bands with those that all have");
+  }
+  if (!others_allowed && !std::is_sorted(order.begin(), order.end())) ++list.reordered;
+  scene.bands = std::move(chosen);
+}
+
+// Previews and masks of a product, where bands are asked for by name.
+bool has_none(const Scene& scene, const std::vector<std::string>& want) {
+  return std::none_of(scene.bands.begin(), scene.bands.end(), [&](const SceneBand& band) {
+    return std::any_of(want.begin(), want.end(), [&](const std::string& name) {
+      return canonical_band(name) == canonical_band(band.facts.name);
+    });
+  });
+}
+
+const io::RasterInfo& info_of(const Group& group, const std::string& file) {
+  for (const Part& part : group.parts)
+    if (part.file->path == file) return part.file->info;
+  DITRAIN_CHECK(false, "a file of the scene");
+}
+
+std::pair<double, double> corner(const io::GeoTransform& t, double x, double y) {
+  return {t[0] + x * t[1] + y * t[2], t[3] + x * t[4] + y * t[5]};
+}
+
+// All bands cover the same ground.
+void check_places(const Scene& scene, const Group& group, const io::RasterInfo& finest) {
+  for (const SceneBand& band : scene.bands) {
+    const io::RasterInfo& info = info_of(group, band.file);
+    const bool same_size = info.width == finest.width && info.height == finest.height;
+    if (info.transform.has_value() != finest.transform.has_value() || (!info.transform && !same_size))
+      refuse(info.path, fmt::format("no place in common with {}", finest.path),
+             fmt::format("{} x {} pixels{}", info.width, info.height, info.transform ? "" : " without a georeference"));
+    if (info.crs != finest.crs) refuse(info.path, fmt::format("another CRS than {}", finest.path));
+    if (!info.transform) continue;
+    const io::GeoTransform &a = *info.transform, &b = *finest.transform;
+    const double tolerance = 0.5 * (std::fabs(b[1]) + std::fabs(b[2]));
+    for (const auto& [x, y] : {std::pair{0.0, 0.0}, {1.0, 0.0}, {0.0, 1.0}, {1.0, 1.0}}) {
+      const auto p = corner(a, x * double(info.width), y * double(info.height));
+      const auto q = corner(b, x * double(finest.width), y * double(finest.height));
+      if (std::hypot(p.first - q.first, p.second - q.second) > tolerance)
+        refuse(info.path, fmt::format("covers other ground than {}", finest.path),
+               fmt::format("a corner at {:.3f} {:.3f}", p.first, p.second),
+               fmt::format("{:.3f} {:.3f}", q.first, q.second), "gdalwarp onto one grid");
+    }
+  }
+}
+
+void place(Scene& scene, const Group& group, double resolution) {
+  const SceneBand* finest = &scene.bands.front();
+  for (const SceneBand& band : scene.bands)
+    if (band.width * band.height > finest->width * finest->height) finest = &band;
+  const io::RasterInfo& info = info_of(group, finest->file);
+  check_places(scene, group, info);
+  scene.width = info.width, scene.height = info.height;
+  scene.crs = info.crs, scene.transform = info.transform;
+  if (resolution == 0) return;
+  if (!info.transform || info.crs.empty())
+    refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");
+  io::GeoTransform& t = *scene.transform;
+  const double across = std::hypot(t[1], t[4]) / resolution, down = std::hypot(t[2], t[5]) / resolution;
+  scene.width = std::max<int64_t>(1, int64_t(std::floor(double(info.width) * across + 1e-6)));
+  scene.height = std::max<int64_t>(1, int64_t(std::floor(double(info.height) * down + 1e-6)));
+  if (scene.width > (int64_t{1} << 20) || scene.height > (int64_t{1} << 20))
+    refuse(scene.name, "--resolution makes a grid of too many pixels",
+           fmt::format("{} x {}", scene.width, scene.height));
+  t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
+}
+
+std::vector<std::string> classes_of(const std::vector<Group>& groups) {
+  std::set<std::string> tops;
+  std::map<std::string, int> scenes;
+  bool all_single = true, loose = false;
+  for (const Group& group : groups) {
+    loose = loose || group.top.empty();
+    if (!group.top.empty()) tops.insert(group.top), ++scenes[group.top];
+    all_single = all_single && group.single_bands && scenes[group.top] == 1;
+  }
+  if (tops.empty() || all_single || loose) return {};
+  return {tops.begin(), tops.end()};
+}
+
+auto facts_of(const Scene& scene) {
+  std::string text = scene.crs;
+  for (const SceneBand& band : scene.bands)
+    text += fmt::format("|{} {} {}", band.facts.scale, band.facts.offset,
+                        band.facts.nodata ? fmt::format("{}", *band.facts.nodata) : "none");
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> Scene::files() const {
+  std::vector<std::string> all;
+  for (const SceneBand& band : bands)
+    if (std::find(all.begin(), all.end(), band.file) == all.end()) all.push_back(band.file);
+  return all;
+}
+
+SceneList find_scenes(const SceneRequest& request) {
+  std::error_code ec;
+  SceneList list;
+  std::vector<FoundFile> files;
+  if (fs::is_regular_file(request.from, ec))
+    files.push_back({request.from, fs::path(request.from).parent_path().string(), ""});
+  else
+    list_rasters(request.from, "", 0, files, list.other_files);
+  if (files.empty())
+    refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
+           ".tif, .tiff, .jp2 or .vrt files");
+  for (FoundFile& file : files) file.info = io::Raster(file.path).info();
+  const std::vector<Group> groups = group_files(files);
+  if (request.labels) list.classes = classes_of(groups);
+  std::vector<std::string> want = request.bands;
+  check_distinct(want, "--bands");
+  for (const Group& group : groups) {
+    Scene scene = make_scene(group, request);
+    if (want.empty())
+      for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);
+    if (!request.bands.empty() && has_none(scene, want)) {
+      list.left_out.push_back(scene.name);
+      continue;
+    }
+    choose_bands(scene, want, !request.bands.empty(), list);
+    check_type(scene);
+    if (!list.scenes.empty() && scene.type != list.scenes.front().type)
+      refuse(scene.name, fmt::format("another type than {}", list.scenes.front().name),
+             std::string(word_of(scene.type)), std::string(word_of(list.scenes.front().type)),
+             "one folder per type, or gdal_translate -ot");
+    place(scene, group, request.resolution);
+    const auto label = std::find(list.classes.begin(), list.classes.end(), group.top);
+    if (label != list.classes.end()) scene.label = label - list.classes.begin();
+    list.scenes.push_back(std::move(scene));
+  }
+  if (list.scenes.empty())
+    refuse(request.from, "no raster has any of the bands", fmt::format("{} rasters", list.left_out.size()),
+           fmt::format("{}", fmt::join(want, ", ")), "ditdata inspect " + request.from);
+  std::stable_sort(list.scenes.begin(), list.scenes.end(),
+                   [](const Scene& a, const Scene& b) { return facts_of(a) < facts_of(b); });
+  return list;
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,259 @@
+#include "ditrain/dataset/tile_shards.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/json_problem.hpp"
+#include "file_list.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kMaxClasses = int64_t{1} << 24;
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
+                         const std::string& expected = "", const std::string& hint = "") {
+  throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+json list_of(const io::SafetensorsFile& file, const char* key, size_t entries) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return json();
+  try {
+    json list = json::parse(found->second);
+    if (!list.is_array() || (entries > 0 && list.size() != entries))
+      refuse(file.path(), fmt::format("metadata `{}` does not go with `images`", key),
+             fmt::format("{} entries", list.size()), entries == 0 ? "a list" : fmt::format("a list of {}", entries));
+    return list;
+  } catch (const json::exception& e) {
+    refuse(file.path(), fmt::format("metadata `{}`: {}", key, io::json_problem(e)));
+  }
+}
+
+std::vector<std::string> texts_of(const io::SafetensorsFile& file, const char* key) {
+  std::vector<std::string> texts;
+  for (const json& item : list_of(file, key, 0)) {
+    if (!item.is_string()) refuse(file.path(), fmt::format("metadata `{}` is no list of texts", key), item.dump());
+    texts.push_back(item);
+  }
+  return texts;
+}
+
+// The number of a band, or `missing`.
+double number_of(const io::SafetensorsFile& file, const char* key, const json& list, size_t band, double missing) {
+  if (!list.is_array() || list[band].is_null()) return missing;
+  if (!list[band].is_number())
+    refuse(file.path(), fmt::format("metadata `{}` is no list of numbers", key), list[band].dump());
+  return list[band];
+}
+
+std::vector<TileBand> bands_of(const io::SafetensorsFile& file, int64_t channels) {
+  const auto n = size_t(channels);
+  const json names = list_of(file, "bands", n), scale = list_of(file, "scale", n), offset = list_of(file, "offset", n),
+             nodata = list_of(file, "nodata", n);
+  std::vector<TileBand> bands(n);
+  std::vector<std::string> all;
+  for (size_t b = 0; b < n; ++b) {
+    if (names.is_array() && !names[b].is_string())
+      refuse(file.path(), "metadata `bands` is no list of names", names[b].dump());
+    bands[b].name = names.is_array() ? names[b].get<std::string>() : fmt::format("band{}", b + 1);
+    bands[b].scale = number_of(file, "scale", scale, b, 1);
+    bands[b].offset = number_of(file, "offset", offset, b, 0);
+    const double missing = number_of(file, "nodata", nodata, b, NAN);
+    if (!std::isnan(missing)) bands[b].nodata = missing;
+    all.push_back(bands[b].name);
+  }
+  check_distinct(all, file.path());
+  return bands;
+}
+
+io::PixelType type_of(const io::SafetensorsFile& file, const std::string& dtype) {
+  for (const auto type : {io::PixelType::kU8, io::PixelType::kU16, io::PixelType::kI16, io::PixelType::kF32})
+    if (io::safetensors_name(type) == dtype) return type;
+  refuse(file.path(), "`images` has a type that tiles cannot have", dtype, "U8, U16, I16 or F32");
+}
+
+void check_shape(const io::SafetensorsFile& file, const char* name, const std::vector<int64_t>& want) {
+  const std::vector<int64_t>& shape = file.tensor(name).shape;
+  if (shape != want)
+    refuse(file.path(), fmt::format("`{}` does not go with `images`", name),
+           fmt::format("[{}]", fmt::join(shape, ", ")), fmt::format("[{}]", fmt::join(want, ", ")));
+}
+
+TileShard open_shard(const std::string& path, int64_t first) {
+  TileShard s{.file = io::SafetensorsFile(path), .first = first, .bands = {}, .labels = {}};
+  const io::TensorView& images = s.file.tensor("images");
+  if (images.shape.size() != 4 ||
+      std::any_of(images.shape.begin() + 1, images.shape.end(), [](int64_t n) { return n < 1; }))
+    refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")), "[N, C, H, W]");
+  s.type = type_of(s.file, images.dtype);
+  s.count = images.shape[0], s.channels = images.shape[1], s.height = images.shape[2], s.width = images.shape[3];
+  s.bands = bands_of(s.file, s.channels);
+  s.classes = texts_of(s.file, "classes"), s.source = texts_of(s.file, "source");
+  if (const auto crs = s.file.metadata().find("crs"); crs != s.file.metadata().end()) s.crs = crs->second;
+  if (s.file.contains("geotransform")) check_shape(s.file, "geotransform", {s.count, 6});
+  s.has_valid = s.file.contains("valid");
+  if (s.has_valid) {
+    check_shape(s.file, "valid", {s.count, s.height, s.width});
+    if (s.file.tensor("valid").dtype != "U8") refuse(path, "type of `valid`", s.file.tensor("valid").dtype, "U8");
+  }
+  if (!s.file.contains("labels")) return s;
+  check_shape(s.file, "labels", {s.count});
+  s.labels = io::to_i64(s.file.tensor("labels"));
+  const int64_t most = s.classes.empty() ? kMaxClasses : int64_t(s.classes.size());
+  for (const int64_t label : s.labels)
+    if (label < 0 || label >= most)
+      refuse(path, "label out of range", std::to_string(label), fmt::format("0 to {}", most - 1));
+  return s;
+}
+
+std::vector<std::string> words_of_name(const std::string& name) {
+  std::vector<std::string> words(1);
+  for (char c : name) {
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
+      words.back() += c;
+    else if (!words.back().empty())
+      words.emplace_back();
+  }
+  return words;
+}
+
+}  // namespace
+
+const std::byte* TileShard::plane(int64_t tile, int64_t band) const {
+  const int64_t bytes = height * width * io::pixel_bytes(type);
+  return file.tensor("images").data + (tile * channels + band) * bytes;
+}
+
+const uint8_t* TileShard::valid(int64_t tile) const {
+  if (!has_valid) return nullptr;
+  return reinterpret_cast<const uint8_t*>(file.tensor("valid").data) + tile * height * width;
+}
+
+TileShards::TileShards(const std::string& path) : path_(path) {
+  std::error_code ec;
+  std::vector<std::string> paths;
+  if (fs::is_regular_file(path, ec)) {
+    paths = {path};
+  } else {
+    for (const std::string& name : list_folder(path).files)
+      lower_extension(name) == "safetensors" ? paths.push_back(path + "/" + name) : other_files_.push_back(name);
+  }
+  if (paths.empty())
+    refuse("data", "no tiles in '" + path + "'", fmt::format("{} other files", other_files_.size()),
+           ".safetensors files with `images`", "ditdata make --from SCENES --out " + path);
+  for (const std::string& file : paths) {
+    shards_.push_back(open_shard(file, size_));
+    check_like_first(shards_.back());
+    size_ += shards_.back().count;
+    for (const int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
+  }
+  num_classes_ = std::max(num_classes_, int64_t(classes().size()));
+  if (size_ == 0) refuse("data", "no tiles in '" + path + "'", "tensors of 0 tiles");
+}
+
+std::vector<std::string> TileShards::band_names() const {
+  std::vector<std::string> names;
+  for (const TileBand& band : bands()) names.push_back(band.name);
+  return names;
+}
+
+const TileShard& TileShards::shard_of(int64_t tile) const {
+  const auto after = std::upper_bound(shards_.begin(), shards_.end(), tile,
+                                      [](int64_t i, const TileShard& shard) { return i < shard.first; });
+  return *std::prev(after);
+}
+
+void TileShards::check_like_first(const TileShard& shard) const {
+  const TileShard& first = shards_.front();
+  const auto same = [&](const char* what, const std::string& got, const std::string& want) {
+    if (got != want)
+      refuse(shard.file.path(), fmt::format("this shard differs from {} in its {}", first.file.path(), what), got, want,
+             "one folder per kind of tiles");
+  };
+  const auto names = [](const TileShard& s) {
+    std::vector<std::string> all;
+    for (const TileBand& band : s.bands) all.push_back(band.name);
+    return fmt::format("[{}]", fmt::join(all, ", "));
+  };
+  const auto size = [](const TileShard& s) { return fmt::format("{} x {}", s.height, s.width); };
+  same("type", io::safetensors_name(shard.type), io::safetensors_name(first.type));
+  same("bands", names(shard), names(first));
+  same("size", size(shard), size(first));
+  same("classes", fmt::format("[{}]", fmt::join(shard.classes, ", ")),
+       fmt::format("[{}]", fmt::join(first.classes, ", ")));
+  same("labels", shard.file.contains("labels") ? "labels" : "none", first.file.contains("labels") ? "labels" : "none");
+}
+
+bool holds_tiles(const std::string& path) {
+  std::error_code ec;
+  std::string file = path;
+  if (fs::is_directory(path, ec)) {
+    file.clear();
+    for (const std::string& name : list_folder(path).files)
+      if (file.empty() && lower_extension(name) == "safetensors") file = path + "/" + name;
+  }
+  return lower_extension(file) == "safetensors" && io::SafetensorsFile(file).contains("images");
+}
+
+std::string canonical_band(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  const bool number = text.size() > 2 && text[0] == 'b' && text[1] == '0' && text[2] >= '0' && text[2] <= '9';
+  return number ? "b" + text.substr(2) : text;
+}
+
+std::vector<int> find_bands(const std::vector<std::string>& have, const std::vector<std::string>& want,
+                            const std::string& where) {
+  check_distinct(want, where);
+  std::vector<int> positions;
+  for (const std::string& name : want) {
+    const auto found = std::find_if(have.begin(), have.end(), [&](const std::string& other) {
+      return canonical_band(other) == canonical_band(name);
+    });
+    if (found == have.end())
+      refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
+             nearest_word(name, have));
+    positions.push_back(int(found - have.begin()));
+  }
+  return positions;
+}
+
+void check_distinct(const std::vector<std::string>& names, const std::string& where) {
+  std::set<std::string> seen;
+  for (const std::string& name : names)
+    if (!seen.insert(canonical_band(name)).second)
+      refuse(where, "two bands of one name", name, "a name of its own for every band");
+}
+
+ColourBands find_colours(const std::vector<std::string>& names) {
+  ColourBands colours;
+  std::vector<std::string> canonical;
+  for (const std::string& name : names) canonical.push_back(canonical_band(name));
+  if (canonical == std::vector<std::string>{"b1", "b2", "b3", "b4"}) return {2, 1, 0, 3};
+  const auto find = [&](std::initializer_list<const char*> wanted) {
+    for (const char* word : wanted)
+      for (size_t b = 0; b < names.size(); ++b) {
+        const std::vector<std::string> words = words_of_name(names[b]);
+        const auto is = [&](const std::string& w) { return canonical_band(w) == word; };
+        if (std::any_of(words.begin(), words.end(), is)) return int(b);
+      }
+    return -1;
+  };
+  colours.red = find({"red", "b4"}), colours.green = find({"green", "b3"}), colours.blue = find({"blue", "b2"});
+  colours.nir = find({"nir", "infrared", "b8"});
+  return colours;
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,193 @@
+#include "ditrain/dataset/tile_statistics.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/json_problem.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr double kPercents[] = {0.5, 1, 2, 5, 25, 50, 75, 95, 98, 99, 99.5};
+constexpr size_t kPercentiles = std::size(kPercents), kBins = 1 << 16;
+constexpr size_t kMaxJsonBytes = size_t{16} << 20;
+
+// Numbers as integers of the same order: their upper and lower 16 bits are the two levels of the histogram.
+uint32_t key_of(uint8_t x) { return uint32_t(x) << 16; }
+uint32_t key_of(uint16_t x) { return uint32_t(x) << 16; }
+uint32_t key_of(int16_t x) { return uint32_t(x + 32768) << 16; }
+uint32_t key_of(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+double number_of_key(io::PixelType type, uint32_t key) {
+  if (type == io::PixelType::kI16) return double(int(key >> 16) - 32768);
+  if (type != io::PixelType::kF32) return double(key >> 16);
+  return double(std::bit_cast<float>(key >> 31 != 0 ? key & 0x7fffffffu : ~key));
+}
+
+// Calls use(number) for every pixel of a band that is not missing.
+template <class T, class F>
+int64_t visit_typed(const TileShard& shard, int64_t tile, int64_t band, F use) {
+  const std::byte* plane = shard.plane(tile, band);
+  const uint8_t* valid = shard.valid(tile);
+  const auto& nodata = shard.bands[size_t(band)].nodata;
+  int64_t missing = 0;
+  for (int64_t p = 0, n = shard.height * shard.width; p < n; ++p) {
+    T x;
+    std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
+    const bool gone =
+        (valid != nullptr && valid[p] == 0) || (nodata && double(x) == *nodata) || !std::isfinite(double(x));
+    gone ? void(++missing) : use(x);
+  }
+  return missing;
+}
+
+template <class F>
+int64_t visit(const TileShards& shards, int64_t band, F use) {
+  int64_t missing = 0;
+  for (const TileShard& shard : shards.shards())
+    for (int64_t tile = 0; tile < shard.count; ++tile) {
+      switch (shard.type) {
+        case io::PixelType::kU8:
+          missing += visit_typed<uint8_t>(shard, tile, band, use);
+          break;
+        case io::PixelType::kU16:
+          missing += visit_typed<uint16_t>(shard, tile, band, use);
+          break;
+        case io::PixelType::kI16:
+          missing += visit_typed<int16_t>(shard, tile, band, use);
+          break;
+        default:
+          missing += visit_typed<float>(shard, tile, band, use);
+      }
+    }
+  return missing;
+}
+
+// The bin that holds the pixel of this rank (from 1), and how many pixels are in bins before it.
+std::pair<size_t, int64_t> bin_of_rank(const std::vector<int64_t>& bins, int64_t rank) {
+  int64_t before = 0;
+  for (size_t i = 0; i < bins.size(); ++i) {
+    if (before + bins[i] >= rank) return {i, before};
+    before += bins[i];
+  }
+  return {bins.size() - 1, before};
+}
+
+void find_percentiles(const TileShards& shards, int64_t band, const std::vector<int64_t>& upper, BandStatistics& s) {
+  std::map<size_t, std::vector<int64_t>> lower;  // by upper bin
+  std::array<std::pair<size_t, int64_t>, kPercentiles> place;
+  std::array<int64_t, kPercentiles> rank;
+  for (size_t i = 0; i < kPercentiles; ++i) {
+    rank[i] = std::max<int64_t>(1, int64_t(std::ceil(kPercents[i] / 100 * double(s.valid))));
+    place[i] = bin_of_rank(upper, rank[i]);
+    lower[place[i].first];
+  }
+  const bool one_level = shards.type() != io::PixelType::kF32;
+  if (!one_level) {
+    for (auto& [bin, counts] : lower) counts.resize(kBins);
+    visit(shards, band, [&](auto x) {
+      const uint32_t key = key_of(x);
+      if (const auto found = lower.find(key >> 16); found != lower.end()) ++found->second[key & 0xffff];
+    });
+  }
+  for (size_t i = 0; i < kPercentiles; ++i) {
+    const auto [bin, before] = place[i];
+    const uint32_t low = one_level ? 0 : uint32_t(bin_of_rank(lower[bin], rank[i] - before).first);
+    s.percentiles[kPercents[i]] = number_of_key(shards.type(), uint32_t(bin) << 16 | low);
+  }
+}
+
+BandStatistics of_band(const TileShards& shards, int64_t band) {
+  BandStatistics s{.name = shards.bands()[size_t(band)].name, .min = HUGE_VAL, .max = -HUGE_VAL};
+  std::vector<int64_t> upper(kBins);
+  double first = 0, sum = 0, squares = 0;  // around the first number: no digits cancel
+  s.missing = visit(shards, band, [&](auto x) {
+    const auto number = double(x);
+    if (s.valid++ == 0) first = number;
+    sum += number - first, squares += (number - first) * (number - first);
+    s.min = std::min(s.min, number), s.max = std::max(s.max, number);
+    ++upper[key_of(x) >> 16];
+  });
+  if (s.valid == 0)
+    throw InputError({.where = shards.path(), .what = fmt::format("band {} has no valid pixel at all", s.name)});
+  const double n = double(s.valid);
+  s.mean = first + sum / n;
+  s.deviation = std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n)));
+  find_percentiles(shards, band, upper, s);
+  return s;
+}
+
+}  // namespace
+
+double BandStatistics::percentile(double p) const {
+  const auto found = percentiles.find(p);
+  if (found != percentiles.end()) return found->second;
+  throw InputError({.where = "statistics", .what = fmt::format("band {} has no percentile {}", name, p)});
+}
+
+TileStatistics statistics_of(const TileShards& shards) {
+  TileStatistics all{.tiles = shards.size(), .type = shards.type(), .bands = {}};
+  for (size_t b = 0; b < shards.bands().size(); ++b) all.bands.push_back(of_band(shards, int64_t(b)));
+  return all;
+}
+
+std::string statistics_path(const std::string& shards) {
+  std::error_code ec;
+  const std::filesystem::path path(shards);
+  return ((std::filesystem::is_regular_file(path, ec) ? path.parent_path() : path) / "stats.json").string();
+}
+
+void write_statistics(const std::string& path, const TileStatistics& all) {
+  json out = {{"tiles", all.tiles}, {"type", word_of(all.type)}};
+  for (const BandStatistics& s : all.bands) {
+    out["bands"].push_back(s.name);
+    out["valid"].push_back(s.valid), out["missing"].push_back(s.missing);
+    out["mean"].push_back(s.mean), out["std"].push_back(s.deviation);
+    out["min"].push_back(s.min), out["max"].push_back(s.max);
+  }
+  for (const double p : kPercents) {
+    json& list = out["percentiles"][fmt::format("{}", p)];
+    for (const BandStatistics& s : all.bands) list.push_back(s.percentile(p));
+  }
+  io::write_file_atomically(path, out.dump(1) + "\n");
+}
+
+TileStatistics read_statistics(const std::string& path) {
+  const std::string text = io::read_text_file(path, kMaxJsonBytes);
+  try {
+    const auto in = nlohmann::json::parse(text);
+    TileStatistics all;
+    all.tiles = in.at("tiles");
+    if (!find_word(in.at("type").get<std::string>(), all.type))
+      throw InputError({.where = path, .what = "unknown type", .got = in.at("type").get<std::string>()});
+    const size_t n = in.at("bands").size();
+    for (size_t b = 0; b < n; ++b) {
+      BandStatistics s{.name = in.at("bands").at(b)};
+      s.valid = in.at("valid").at(b), s.missing = in.at("missing").at(b);
+      s.mean = in.at("mean").at(b), s.deviation = in.at("std").at(b);
+      s.min = in.at("min").at(b), s.max = in.at("max").at(b);
+      for (const auto& [percent, list] : in.at("percentiles").items())
+        s.percentiles[std::strtod(percent.c_str(), nullptr)] = list.at(b);
+      all.bands.push_back(s);
+    }
+    return all;
+  } catch (const nlohmann::json::exception& e) {
+    throw InputError({.where = path,
+                      .what = "these are no statistics of tiles: " + io::json_problem(e),
+                      .hint = "ditdata stats on the folder of the tiles"});
+  }
+}
+
+}  // namespace ditrain::dataset

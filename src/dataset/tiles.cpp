@@ -1,0 +1,127 @@
+// Tiles of scenes (tile_shards.hpp): chosen bands, scaled to [-1, 1]. Shards stay mapped; a tile is converted when it
+// is wanted. A missing pixel gets the mean of the valid pixels of its band in its tile, so that it neither adds an edge
+// nor shifts the colours; a tile in which a band has no valid pixel is unreadable (data.on_bad_file).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/kinds.hpp"
+
+namespace ditrain::dataset {
+namespace {
+
+class Tiles final : public Dataset {
+ public:
+  Tiles(const OpenRequest& request, const Config& settled)
+      : Dataset(settled, request.shape), shards_(settled.path), scaling_(scaling_of(settled)) {
+    bands_ = find_bands(shards_.band_names(), settled.bands, "data.bands");
+    size_ = shards_.size();
+    num_classes_ = shards_.num_classes();
+    class_names_ = shards_.classes();
+    for (const std::string& name : shards_.other_files())
+      if (name != "stats.json") ignore_file(name);
+    check_shape();
+  }
+
+  std::string describe() const override {
+    const TileShard& s = shards_.shards().front();
+    const std::string labels = num_classes_ == 0 ? "no labels" : std::to_string(num_classes_) + " classes";
+    return "tiles '" + shards_.path() + "': " + std::to_string(size_) + " of " + std::to_string(s.height) + " x " +
+           std::to_string(s.width) + " (" + std::string(word_of(s.type)) + ") in " +
+           std::to_string(shards_.shards().size()) + " shards, " + labels +
+           ", bands in [-1, 1]: " + scaling_.describe();
+  }
+
+ private:
+  void check_shape() const {
+    const TileShard& s = shards_.shards().front();
+    if (shape_.channels != int64_t(bands_.size()))
+      throw ShapeError({.where = "data",
+                        .what = "the model has another number of channels than data.bands",
+                        .got = "model.in_channels " + std::to_string(shape_.channels),
+                        .expected = std::to_string(bands_.size()),
+                        .hint = "model.in_channels: " + std::to_string(bands_.size())});
+    if (shape_.height != s.height || shape_.width != s.width)
+      throw ShapeError({.where = "data",
+                        .what = "the tiles have another size than the model's input",
+                        .got = std::to_string(s.height) + " x " + std::to_string(s.width),
+                        .expected = std::to_string(shape_.height) + " x " + std::to_string(shape_.width),
+                        .hint = "model.input_size of these tiles, or ditdata make --tile N"});
+  }
+
+  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+    const TileShard& shard = shards_.shard_of(index);
+    const int64_t tile = index - shard.first;
+    for (int64_t c = 0; c < shape_.channels; ++c) {
+      float* out = chw + c * shape_.height * shape_.width;
+      switch (shard.type) {
+        case io::PixelType::kU8:
+          read_band<uint8_t>(shard, tile, c, flip, out);
+          break;
+        case io::PixelType::kU16:
+          read_band<uint16_t>(shard, tile, c, flip, out);
+          break;
+        case io::PixelType::kI16:
+          read_band<int16_t>(shard, tile, c, flip, out);
+          break;
+        default:
+          read_band<float>(shard, tile, c, flip, out);
+      }
+    }
+    *label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
+  }
+
+  template <class T>
+  void read_band(const TileShard& shard, int64_t tile, int64_t channel, bool flip, float* out) const {
+    const auto c = size_t(channel);
+    const int64_t n = shape_.height * shape_.width;
+    const std::byte* plane = shard.plane(tile, bands_[c]);
+    const uint8_t* valid = shard.valid(tile);
+    const auto& nodata = shard.bands[size_t(bands_[c])].nodata;
+    const bool whole = valid == nullptr && !nodata && std::is_integral_v<T>;
+    const double low = scaling_.low[c];
+    const float factor = float(2 / (scaling_.high[c] - low)), offset = float(-1 - low * 2 / (scaling_.high[c] - low));
+    double sum = 0;
+    int64_t missing = 0;
+    for (int64_t p = 0; p < n; ++p) {
+      T x;
+      std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
+      const float scaled = std::clamp(float(x) * factor + offset, -1.0f, 1.0f);
+      out[p] = scaled;
+      if (whole) continue;
+      if ((valid != nullptr && valid[p] == 0) || (nodata && double(x) == *nodata) || !std::isfinite(float(x)))
+        out[p] = NAN, ++missing;
+      else
+        sum += double(scaled);
+    }
+    if (missing > 0) fill(shard, tile, c, n, missing, sum, out);
+    if (flip)
+      for (int64_t y = 0; y < shape_.height; ++y) std::reverse(out + y * shape_.width, out + (y + 1) * shape_.width);
+  }
+
+  void fill(const TileShard& shard, int64_t tile, size_t c, int64_t n, int64_t missing, double sum, float* out) const {
+    if (missing == n)
+      throw InputError({.where = shard.file.path(),
+                        .what = "tile " + std::to_string(tile) + " has no valid pixel in band " + scaling_.names[c],
+                        .hint = "ditdata make, which drops such tiles"});
+    const auto mean = float(sum / double(n - missing));
+    for (int64_t p = 0; p < n; ++p)
+      if (std::isnan(out[p])) out[p] = mean;
+  }
+
+  TileShards shards_;
+  BandScaling scaling_;
+  std::vector<int> bands_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_tiles(const OpenRequest& request) {
+  Config settled = request.config;
+  settle_tiles(settled);
+  return std::make_unique<Tiles>(request, settled);
+}
+
+}  // namespace ditrain::dataset

@@ -1,0 +1,283 @@
+#include "ditrain/dataset/tile_maker.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dataset/inspect.hpp"
+#include "io/raster_fixture.hpp"
+#include "support/files.hpp"
+#include "tile_fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::dataset;
+using io::GeoTransform;
+
+namespace {
+
+constexpr GeoTransform place(double pixel) { return {500000, pixel, 0, 5400000, 0, -pixel}; }
+
+TileJob job_of(const SceneRequest& request, const std::string& out, int64_t tile, double max_nodata = 0) {
+  return {.scenes = find_scenes(request), .out = out, .tile = tile, .max_nodata = max_nodata, .threads = 2};
+}
+
+std::vector<double> band_of(const TileShards& shards, int64_t tile, int64_t band) {
+  const TileShard& s = shards.shard_of(tile);
+  std::vector<double> numbers(size_t(s.height * s.width));
+  io::to_f64(s.type, s.plane(tile - s.first, band), int64_t(numbers.size()), numbers.data());
+  return numbers;
+}
+
+std::vector<std::pair<std::string, std::string>> shards_in(const std::string& folder) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") all.push_back({entry.path().filename(), get_file(entry.path())});
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("tile maker: every pixel of the whole tiles, with names, places and classes") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("in/field/a.tif"), {"B2", "B3"}, 10, 13, place(10), 60000);
+  io::write_u16(scratch.at("in/lake/b.tif"), {"B3", "B2"}, 8, 4, place(10), 60000);  // the other order
+  put_file(scratch.at("in/notes.txt"), "x");
+  const TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 4);
+  CHECK(job.scenes.classes == std::vector<std::string>{"field", "lake"});
+  CHECK(job.scenes.reordered == 1);
+  CHECK(job.scenes.other_files == 1);
+  const TileResult result = make_tiles(job);
+  CHECK((result.tiles == 8 && result.dropped == 0 && result.edge_pixels == 10 * 13 - 8 * 12));
+  const TileShards shards(scratch / "out");
+  CHECK(shards.band_names() == std::vector<std::string>{"B2", "B3"});
+  CHECK(shards.bands()[0].nodata == 60000.0);
+  CHECK(shards.shards()[0].labels == std::vector<int64_t>{0, 0, 0, 0, 0, 0, 1, 1});
+  CHECK(shards.shards()[0].crs.find("UTM zone 33N") != std::string::npos);
+  CHECK(shards.shards()[0].source.size() == 2);
+  for (int64_t t = 0; t < 8; ++t)
+    for (int64_t b = 0; b < 2; ++b) {
+      const auto numbers = band_of(shards, t, b);
+      const int64_t y0 = t < 6 ? t / 3 * 4 : (t - 6) * 4, x0 = t < 6 ? t % 3 * 4 : 0, in_file = t < 6 ? b : 1 - b;
+      for (int64_t p = 0; p < 16; ++p) REQUIRE(numbers[size_t(p)] == io::test_number(in_file, y0 + p / 4, x0 + p % 4));
+    }
+  const auto transforms = io::to_f64(shards.shards()[0].file.tensor("geotransform"));
+  CHECK(std::vector<double>(transforms.begin() + 24, transforms.begin() + 30) ==
+        std::vector<double>{500040, 10, 0, 5399960, 0, -10});
+}
+
+TEST_CASE("tile maker: one file per band, coarser bands by repetition, finer ones by averages") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("in/S_B02_10m.tif"), {""}, 12, 12, place(10));
+  io::write_u16(scratch.at("in/S_B05_20m.tif"), {""}, 6, 6, place(20));
+  io::write_u16(scratch.at("in/S_B09_60m.tif"), {""}, 2, 2, place(60));
+  make_tiles(job_of({.from = scratch / "in"}, scratch / "fine", 4));
+  const TileShards fine(scratch / "fine");
+  CHECK(fine.band_names() == std::vector<std::string>{"B02", "B05", "B09"});
+  REQUIRE(fine.size() == 9);
+  for (int64_t t = 0; t < 9; ++t)
+    for (int64_t b = 0; b < 3; ++b) {
+      const int64_t factor = b == 0 ? 1 : b == 1 ? 2 : 6;
+      const auto numbers = band_of(fine, t, b);
+      for (int64_t p = 0; p < 16; ++p)
+        REQUIRE(numbers[size_t(p)] == io::test_number(0, (t / 3 * 4 + p / 4) / factor, (t % 3 * 4 + p % 4) / factor));
+    }
+  make_tiles(job_of({.from = scratch / "in", .bands = {"B09", "B2"}, .resolution = 30}, scratch / "coarse", 4));
+  const TileShards coarse(scratch / "coarse");
+  CHECK(coarse.band_names() == std::vector<std::string>{"B09", "B2"});
+  REQUIRE(coarse.size() == 1);
+  const auto numbers = band_of(coarse, 0, 1);
+  for (int64_t p = 0; p < 16; ++p) {  // means of 3 x 3, which are those of the middle
+    CAPTURE(p);
+    CHECK(numbers[size_t(p)] == io::test_number(0, p / 4 * 3 + 1, p % 4 * 3 + 1));
+  }
+  CHECK(io::to_f64(coarse.shards()[0].file.tensor("geotransform")) ==
+        std::vector<double>{500000, 30, 0, 5400000, 0, -30});
+}
+
+TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counted") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  std::vector<float> numbers(8 * 8, 3);
+  numbers[0] = -9, numbers[1] = NAN;  // 2 of 16 in the first tile
+  for (int y = 4; y < 8; ++y)
+    for (int x = 4; x < 8; ++x) numbers[size_t(y * 8 + x)] = y % 2 ? NAN : -9;  // the last one has none
+  std::filesystem::create_directories(scratch / "in");
+  io::write_test_raster(scratch / "in/a.tif", io::PixelType::kF32, {"x"}, 8, 8, numbers, place(1), -9.0);
+  const auto make = [&](const std::string& out, double share) {
+    return make_tiles(job_of({.from = scratch / "in"}, scratch / out, 4, share));
+  };
+  const TileResult strict = make("strict", 0.1), loose = make("loose", 0.2), all = make("all", 1);
+  CHECK((strict.tiles == 2 && strict.dropped == 2));
+  CHECK((loose.tiles == 3 && loose.dropped == 1));
+  CHECK((all.tiles == 3 && all.dropped == 1));
+  CHECK(TileShards(scratch / "loose").bands()[0].nodata == -9.0);
+  std::fill(numbers.begin(), numbers.end(), NAN);
+  io::write_test_raster(scratch.at("nan/a.tif"), io::PixelType::kF32, {"x"}, 8, 8, numbers);
+  refused([&] { make_tiles(job_of({.from = scratch / "nan"}, scratch / "none", 4, 1)); }, "4 were dropped");
+  refused([&] { make_tiles(job_of({.from = scratch / "in"}, scratch / "large", 16)); }, "a smaller --tile");
+}
+
+TEST_CASE("tile maker: the mask of a source goes into the tensor `valid`") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("parts/a.tif"), {"x", "y"}, 8, 8);
+  std::vector<uint8_t> mask(64, 255);
+  mask[0] = mask[9] = 0;
+  io::write_test_raster(scratch / "parts/mask.tif", io::PixelType::kU8, {""}, 8, 8, mask);
+  put_file(
+      scratch.at("in/a.vrt"),
+      io::vrt_of(
+          "../parts/a.tif", 2, 8, 8, "",
+          "<MaskBand><VRTRasterBand dataType=\"Byte\"><SimpleSource><SourceFilename relativeToVRT=\"1\">"
+          "../parts/mask.tif</SourceFilename><SourceBand>1</SourceBand></SimpleSource></VRTRasterBand></MaskBand>"));
+  make_tiles(job_of({.from = scratch / "in"}, scratch / "out", 4, 0.5));
+  const TileShards shards(scratch / "out");
+  REQUIRE(shards.shards()[0].has_valid);
+  for (int p = 0; p < 16; ++p) CHECK(shards.shards()[0].valid(0)[p] == (p != 0 && p != 5));
+  CHECK(make_tiles(job_of({.from = scratch / "in"}, scratch / "none", 4, 0)).dropped == 1);
+}
+
+TEST_CASE("tile maker: the same bytes for any number of threads, and after an end in the middle") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (int i = 0; i < 7; ++i)
+    io::write_u16(scratch.at("in/s" + std::to_string(i) + ".tif"), {"x"}, 20, 24, {}, {}, 10 * i);
+  TileJob job = job_of({.from = scratch / "in"}, scratch / "one", 4);
+  job.threads = 1, job.shard_tiles = 32;
+  CHECK(make_tiles(job).tiles == 7 * 30);
+  const auto want = shards_in(job.out);
+  CHECK(want.size() == 7);
+  job.threads = 4, job.out = scratch / "four";
+  make_tiles(job);
+  CHECK(shards_in(job.out) == want);
+  struct Ended {};
+  for (const int64_t end : {1, 3, 5, 6}) {
+    job.out = scratch / ("cut" + std::to_string(end));
+    CHECK_THROWS_AS(make_tiles(job, [&](const TileProgress& p) { p.pieces == end ? throw Ended() : void(); }), Ended);
+    CHECK(shards_in(job.out).size() < want.size());
+    const TileResult result = make_tiles(job);
+    CHECK(result.tiles == 210);
+    CHECK(shards_in(job.out) == want);
+  }
+  const TileResult again = make_tiles(job);
+  CHECK((again.found == 210 && again.tiles == 210));
+  job.max_nodata = 0.3;
+  refused([&] { make_tiles(job); }, "made in another way: max_nodata");
+  job.max_nodata = 0;
+  job.scenes.scenes.pop_back();
+  refused([&] { make_tiles(job); }, "made in another way: scenes");
+}
+
+TEST_CASE("scenes: what does not go together is refused by name") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  const auto with = [&](const std::string& folder, const std::vector<std::string>& second, const SceneRequest& request,
+                        const std::string& text) {
+    io::write_u16(scratch.at(folder + "/a.tif"), {"B2", "B3"}, 4, 4);
+    io::write_u16(scratch.at(folder + "/b.tif"), second, 4, 4);
+    SceneRequest full = request;
+    full.from = scratch / folder;
+    refused([&] { find_scenes(full); }, text);
+  };
+  with("lacks", {"B2"}, {}, "b.tif] the scene lacks band B3");
+  with("more", {"B2", "B3", "B4"}, {}, "B4");
+  with("twice", {"B2", "b02"}, {}, "is there twice");
+  with("unknown", {"B2", "B3"}, {.from = "", .bands = {"B2", "B9"}}, "lacks band B9");
+  with("wanted", {"B2", "B3"}, {.from = "", .bands = {"B2", "B2"}}, "two bands of one name");
+  with("metres", {"B2", "B3"}, {.from = "", .resolution = 10}, "needs scenes with a CRS");
+  io::write_test_raster(scratch.at("types/a.tif"), io::PixelType::kU8, {"x"}, 4, 4, std::vector<uint8_t>(16));
+  io::write_u16(scratch.at("types/b.tif"), {"x"}, 4, 4);
+  refused([&] { find_scenes({.from = scratch / "types"}); }, "another type");
+  io::write_test_raster(scratch.at("f64/a.tif"), io::PixelType::kF64, {"x"}, 4, 4, std::vector<double>(16));
+  refused([&] { find_scenes({.from = scratch / "f64"}); }, "tiles cannot have");
+  io::write_u16(scratch.at("doubled/S_B02_10m.tif"), {""}, 4, 4, place(10));
+  io::write_u16(scratch.at("doubled/S_B02_20m.tif"), {""}, 2, 2, place(20));
+  refused([&] { find_scenes({.from = scratch / "doubled"}); }, "band B02 is there twice");
+  io::write_u16(scratch.at("ground/S_B02.tif"), {""}, 4, 4, place(10));
+  io::write_u16(scratch.at("ground/S_B03.tif"), {""}, 4, 4, place(20));
+  refused([&] { find_scenes({.from = scratch / "ground"}); }, "covers other ground");
+  put_file(scratch.at("cut/a.tif"), get_file(scratch / "types/b.tif").substr(0, 40));
+  refused([&] { find_scenes({.from = scratch / "cut"}); }, "a.tif]");
+  refused([&] { find_scenes({.from = scratch / "none"}); }, "none");
+  refused([&] { find_scenes({.from = scratch.path()}); }, "");
+}
+
+TEST_CASE("scenes: a truncated file ends the work, whole shards stay") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (const char* name : {"in/a.tif", "in/b.tif"}) io::write_u16(scratch.at(name), {"x"}, 64, 64);
+  TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 16);
+  job.shard_tiles = 16, job.threads = 1;
+  const std::string whole = get_file(scratch / "in/b.tif");
+  put_file(scratch / "in/b.tif", whole.substr(0, 3000));
+  refused([&] { make_tiles(job); }, "b.tif]");
+  put_file(scratch / "in/b.tif", whole);
+  CHECK(make_tiles(job).tiles == 32);
+}
+
+TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts, labels on request") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("in/one/a.tif"), {"", ""}, 4, 4);
+  put_file(scratch / "in/one/a.vrt", io::vrt_of("a.tif", 2, 4, 4));
+  const SceneList named = find_scenes({.from = scratch / "in", .names = {"Red", "NIR"}});
+  REQUIRE(named.scenes.size() == 1);
+  CHECK(named.scenes[0].name.ends_with("a.vrt"));
+  CHECK(named.scenes[0].bands[1].facts.name == "NIR");
+  CHECK(named.scenes[0].label == 0);
+  const SceneList plain = find_scenes({.from = scratch / "in", .labels = false});
+  CHECK(plain.scenes[0].bands[1].facts.name == "band2");
+  CHECK(plain.classes.empty());
+  refused([&] { find_scenes({.from = scratch / "in", .names = {"Red"}}); }, "more bands than --names");
+}
+
+TEST_CASE("scenes: products with previews and masks, a folder each, are no classes") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (const std::string product : {"in/A.SAFE/", "in/B.SAFE/"}) {
+    for (const char* band : {"B02", "B8A"}) io::write_u16(scratch.at(product + "IMG/T33_" + band + ".tif"), {""}, 4, 4);
+    io::write_test_raster(scratch.at(product + "QI_DATA/MSK_B02.tif"), io::PixelType::kU8, {""}, 4, 4,
+                          std::vector<uint8_t>(16));
+  }
+  const SceneList plain = find_scenes({.from = scratch / "in"});
+  CHECK((plain.scenes.size() == 2 && plain.classes.empty()));
+  io::write_test_raster(scratch.at("in/A.SAFE/IMG/T33_TCI.tif"), io::PixelType::kU8, {"", "", ""}, 4, 4,
+                        std::vector<uint8_t>(48));
+  const SceneList list = find_scenes({.from = scratch / "in", .bands = {"B8A", "B2"}});
+  REQUIRE(list.scenes.size() == 2);
+  CHECK(list.left_out.size() == 1);
+  CHECK(list.scenes[1].bands[0].facts.name == "B8A");
+  refused([&] { find_scenes({.from = scratch / "in", .bands = {"B11"}}); }, "no raster has any of the bands");
+}
+
+TEST_CASE("inspect: rasters, tiles and images") {
+  const ScratchFolder scratch;
+  scratch.write_grey("images/a/x.png", 100);
+  const auto images = nlohmann::json::parse(inspect_path(scratch / "images").json);
+  CHECK(images["kind"] == "images");
+  CHECK(images["classes"] == nlohmann::json{"a"});
+  CHECK(images["files"][0]["shape"] == nlohmann::json{3, 8, 8});
+  CHECK(images["files"][0]["mean"] == nlohmann::json{100, 100, 100});
+  TestTiles{.labels = {0, 1, 0, 1}}.write(scratch.at("tiles/a.safetensors"));
+  const Inspection tiles = inspect_path(scratch / "tiles");
+  CHECK(nlohmann::json::parse(tiles.json)["files"][0]["tiles"] == 4);
+  CHECK(tiles.table.find("data.kind=tiles") != std::string::npos);
+  refused([&] { inspect_path(scratch / "none"); }, "none");
+  if (!io::has_gdal()) return;
+  io::write_u16(scratch.at("in/a.tif"), {"x", "y"}, 4, 6, place(10), 9);
+  const auto found = nlohmann::json::parse(inspect_path(scratch / "in").json);
+  const auto& file = found["files"][0];
+  CHECK(file["dtype"] == "uint16");
+  CHECK(file["shape"] == nlohmann::json{2, 4, 6});
+  CHECK(file["nodata"] == 9);
+  CHECK(file["bands"] == nlohmann::json{"x", "y"});
+  CHECK(file["epsg"] == 32633);
+  int valid = 0;
+  for (int y = 0; y < 4; ++y)
+    for (int x = 0; x < 6; ++x) valid += io::test_number(0, y, x) != 9;
+  CHECK(file["valid"][0] == valid);
+  CHECK(file["max"][1] == io::test_number(1, 3, 5));
+}

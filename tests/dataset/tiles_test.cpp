@@ -1,0 +1,251 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/dataset/augment.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/loader.hpp"
+#include "ditrain/dataset/tile_statistics.hpp"
+#include "ditrain/io/files.hpp"
+#include "tile_fixture.hpp"
+
+using namespace ditrain;
+using namespace ditrain::dataset;
+
+namespace {
+
+Config tiles_config(const std::string& path, Scaling scaling = {ScalingFrom::kRange, 0, 1000}) {
+  Config config;
+  config.kind = find_kind("tiles");
+  config.path = path;
+  config.scaling = scaling;
+  return config;
+}
+
+float scaled(double number, double low = 0, double high = 1000) { return float(2 * (number - low) / (high - low) - 1); }
+
+}  // namespace
+
+TEST_CASE("tiles: numbers become [-1, 1], bands come by name and in the order that is wanted") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.labels = {0, 2, 1, 0}, .metadata = {{"classes", R"(["a","b","c"])"}}};
+  tiles.write(scratch.at("set/a.safetensors"));
+  Config config = tiles_config(scratch / "set");
+  config.bands = {"b04", "B2"};
+  const auto data = open_dataset(config, {2, 4, 4}, 3, 0);
+  CHECK(data->size() == 4);
+  CHECK(data->num_classes() == 3);
+  CHECK(data->class_names() == std::vector<std::string>{"a", "b", "c"});
+  const Sample sample = load(*data, 1), mirrored = load(*data, 1, true);
+  CHECK(sample.label == 2);
+  for (int64_t p = 0; p < 16; ++p) {
+    CHECK(sample.chw[size_t(p)] == Approx(scaled(301 + double(p))).margin(1e-6));
+    CHECK(sample.chw[size_t(16 + p)] == Approx(scaled(101 + double(p))).margin(1e-6));
+    CHECK(mirrored.chw[size_t(p)] == sample.chw[size_t(p / 4 * 4 + 3 - p % 4)]);
+  }
+  CHECK(data->describe().find("4 of 4 x 4 (u16)") != std::string::npos);
+}
+
+TEST_CASE("tiles: samples go back to the digital numbers they came from, and are limited to the range") {
+  const ScratchFolder scratch;
+  TestTiles().write(scratch.at("a.safetensors"));
+  Config config = tiles_config(scratch / "a.safetensors", {ScalingFrom::kRange, 100, 310});
+  settle_tiles(config);
+  CHECK(config.bands == std::vector<std::string>{"B2", "B3", "B4"});
+  CHECK(config.number_type == "u16");
+  const BandScaling scaling = scaling_of(config);
+  const auto data = open_dataset(config, {3, 4, 4}, 0, 0);
+  const std::vector<float> values = load(*data, 3).chw;
+  const std::vector<std::byte> bytes = scaling.numbers(values.data(), 16);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t number;
+    std::memcpy(&number, bytes.data() + 2 * i, 2);
+    CHECK(int(number) == std::min<int>(310, 100 * (int(i) / 16 + 1) + 3 + int(i) % 16));
+  }
+  CHECK(scaling.number(0, 1e9) == 65535);
+  CHECK(scaling.number(0, std::nan("")) == 0);
+}
+
+TEST_CASE("tiles: missing pixels get the mean of the others, a band without any is an unreadable sample") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.n = 3, .bands = {"x"}, .metadata = {{"nodata", "[7]"}}};
+  std::vector<float> numbers(48, 500);
+  numbers[1] = 7, numbers[2] = std::nanf(""), numbers[3] = std::numeric_limits<float>::infinity(), numbers[4] = 516;
+  for (size_t i = 16; i < 32; ++i) numbers[i] = 7;
+  std::vector<uint8_t> valid(48, 1);
+  valid[5] = 0, numbers[5] = 900;
+  tiles.write(scratch.at("a.safetensors"), numbers, "F32", valid);
+  const auto data = open_dataset(tiles_config(scratch / "a.safetensors"), {1, 4, 4}, 0, 0);
+  const Sample sample = load(*data, 0);
+  const double mean = 500 + 16.0 / 12;
+  for (const size_t i : {1u, 2u, 3u, 5u}) CHECK(sample.chw[i] == Approx(scaled(mean)).margin(1e-6));
+  CHECK(sample.chw[4] == Approx(scaled(516)).margin(1e-6));
+  refused([&] { load(*data, 1); }, "no valid pixel in band x");
+  Config skips = tiles_config(scratch / "a.safetensors");
+  skips.on_bad_file = OnBadFile::kSkip;
+  const auto skipping = open_dataset(skips, {1, 4, 4}, 0, 0);
+  CHECK(load(*skipping, 1) == load(*skipping, 2));
+  CHECK(skipping->bad_files() == 1);
+}
+
+TEST_CASE("tiles: statistics are exact for every type, without missing pixels") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.n = 1, .side = 20, .bands = {"x"}, .metadata = {{"nodata", "[0]"}}};
+  const auto check = [&](auto number, const std::string& type, double shift) {
+    std::vector<decltype(number)> numbers;
+    for (int i = 0; i < 400; ++i) numbers.push_back(decltype(number)((i * 37) % 200 + shift));  // twice 0..199
+    tiles.write(scratch.at("a.safetensors"), numbers, type);
+    const TileStatistics all = statistics_of(TileShards(scratch / "a.safetensors"));
+    const BandStatistics& s = all.bands.at(0);
+    CAPTURE(type);
+    const int64_t gone = shift == 0 ? 2 : 0;
+    CHECK((s.missing == gone && s.valid == 400 - gone));
+    if (gone == 0) {
+      CHECK(s.mean == Approx(99.5 + shift));
+      CHECK(s.deviation == Approx(std::sqrt((200.0 * 200 - 1) / 12)));
+      CHECK(s.percentile(0.5) == shift);
+      CHECK(s.percentile(50) == 99 + shift);
+      CHECK(s.percentile(99.5) == 198 + shift);
+      CHECK((s.min == shift && s.max == 199 + shift));
+    }
+    write_statistics(scratch / "stats.json", all);
+    const TileStatistics read = read_statistics(scratch / "stats.json");
+    CHECK(read.bands[0].mean == s.mean);
+    CHECK(read.bands[0].percentiles == s.percentiles);
+    CHECK(read.type == all.type);
+  };
+  check(uint8_t(), "U8", 0);
+  check(uint8_t(), "U8", 50);
+  check(uint16_t(), "U16", 1000);
+  check(int16_t(), "I16", -300);
+  check(float(), "F32", -300.25);
+  check(float(), "F32", 1e4);
+  io::write_file_atomically(scratch / "stats.json", "{\"tiles\": 3}");
+  refused([&] { read_statistics(scratch / "stats.json"); }, "no statistics of tiles");
+}
+
+TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") {
+  const ScratchFolder scratch;
+  TestTiles().write(scratch.at("set/a.safetensors"));
+  Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
+  refused([&] { settle_tiles(config); }, "ditdata stats");
+  const TileStatistics all = statistics_of(TileShards(scratch / "set"));
+  write_statistics(scratch / "set/stats.json", all);
+  settle_tiles(config);
+  CHECK(config.scale_low == std::vector<double>{100, 200, 300});
+  CHECK(config.scale_high == std::vector<double>{118, 218, 318});
+  Config deviation = tiles_config(scratch / "set", {ScalingFrom::kDeviation});
+  settle_tiles(deviation);
+  CHECK(deviation.scale_low[1] == Approx(all.bands[1].mean - 2 * all.bands[1].deviation));
+  Config type = tiles_config(scratch / "set", {ScalingFrom::kType});
+  settle_tiles(type);
+  CHECK(type.scale_high == std::vector<double>(3, 65535));
+  Config kept = tiles_config(scratch / "set", {ScalingFrom::kType});
+  kept.scale_low = {1, 2, 3};
+  settle_tiles(kept);
+  CHECK(kept.scale_low == std::vector<double>{1, 2, 3});
+}
+
+TEST_CASE("tiles: a range without width, unknown and doubled bands and other sizes are refused") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.n = 1, .bands = {"B2", "B10"}};
+  tiles.write(scratch.at("set/a.safetensors"), std::vector<uint16_t>(32, 64), "U16");
+  write_statistics(scratch / "set/stats.json", statistics_of(TileShards(scratch / "set")));
+  Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
+  refused([&] { settle_tiles(config); }, "divide by zero");
+  config = tiles_config(scratch / "set");
+  config.bands = {"B20"};
+  refused([&] { settle_tiles(config); }, "B2");
+  config.bands = {"B2", "b02"};
+  refused([&] { settle_tiles(config); }, "two bands of one name");
+  config.bands = {};
+  refused([&] { open_dataset(config, {3, 4, 4}, 0, 0); }, "model.in_channels: 2");
+  refused([&] { open_dataset(config, {2, 8, 8}, 0, 0); }, "another size");
+  config.number_type = "u8";
+  refused([&] { settle_tiles(config); }, "data.number_type: auto");
+  config = tiles_config(scratch / "set");
+  config.scale_low = {1}, config.scale_high = {2};
+  refused([&] { settle_tiles(config); }, "one per band");
+}
+
+TEST_CASE("tiles: shards that do not go together are refused by name") {
+  const ScratchFolder scratch;
+  const auto refuse = [&](const std::function<void(TestTiles&)>& change, const std::string& text) {
+    TestTiles().write(scratch.at("set/a.safetensors"));
+    TestTiles other;
+    change(other);
+    other.write(scratch.at("set/b.safetensors"));
+    refused([&] { TileShards(scratch / "set"); }, text);
+  };
+  refuse([](TestTiles& t) { t.bands = {"B3", "B2", "B4"}; }, "b.safetensors] this shard differs");
+  refuse([](TestTiles& t) { t.bands = {"B3", "B3", "B4"}; }, "two bands of one name");
+  refuse([](TestTiles& t) { t.side = 5; }, "in its size");
+  refuse([](TestTiles& t) { t.labels = {0, 0, 0, 0}; }, "in its labels");
+  refuse([](TestTiles& t) { t.labels = {0, 0, 0, -1}; }, "label out of range");
+  refuse([](TestTiles& t) { t.metadata = {{"nodata", "[1]"}}; }, "a list of 3");
+  refuse([](TestTiles& t) { t.metadata = {{"scale", "[1,2,\"x\"]"}}; }, "no list of numbers");
+  refuse([](TestTiles& t) { t.metadata = {{"offset", "[1,"}}; }, "metadata `offset`");
+  const std::vector<double> wide(16);
+  io::write_safetensors(scratch.at("one/a.safetensors"), {{"images", "F64", {1, 1, 4, 4}, wide.data()}});
+  refused([&] { TileShards(scratch / "one"); }, "U8, U16, I16 or F32");
+  refused([&] { TileShards(scratch / "none"); }, "none");
+}
+
+TEST_CASE("tiles: colours are found by words and by the numbers of Sentinel-2") {
+  const auto find = [](const std::vector<std::string>& names) {
+    const ColourBands c = find_colours(names);
+    return std::vector<int>{c.red, c.green, c.blue, c.nir};
+  };
+  CHECK(find({"B1", "B02", "B03", "B04", "B8", "B8A"}) == std::vector<int>{3, 2, 1, 4});
+  CHECK(find({"Blue", "Green", "Red", "NIR"}) == std::vector<int>{2, 1, 0, 3});
+  CHECK(find({"B1", "B2", "B3", "B4"}) == std::vector<int>{2, 1, 0, 3});
+  CHECK(find({"B02 blue", "B03 green", "B04 red", "B08 near infrared"}) == std::vector<int>{2, 1, 0, 3});
+  CHECK(find({"vv", "vh"}) == std::vector<int>{-1, -1, -1, -1});
+}
+
+TEST_CASE("augmentation: turns and flips move every pixel to its place, and back") {
+  const SampleShape square{2, 3, 3};
+  std::vector<float> x(18);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i);
+  auto y = x;
+  quarter_turns(square, 1, y.data());
+  CHECK(std::vector<float>(y.begin(), y.begin() + 9) == std::vector<float>{2, 5, 8, 1, 4, 7, 0, 3, 6});
+  CHECK(y[9] == 11);
+  quarter_turns(square, 3, y.data());
+  CHECK(y == x);
+  quarter_turns(square, 2, y.data());
+  CHECK((y[0] == 8 && y[8] == 0 && y[9] == 17));
+  y = x;
+  turn_upside_down(square, y.data());
+  CHECK(std::vector<float>(y.begin(), y.begin() + 9) == std::vector<float>{6, 7, 8, 3, 4, 5, 0, 1, 2});
+  Config config;
+  config.augment = Augment::kTurns;
+  refused([&] { open_dataset(config, {3, 8, 16}, 0, 0); }, "square");
+  config.kind = find_kind("latents"), config.path = "none";
+  refused([&] { open_dataset(config, {3, 8, 8}, 0, 0); }, "latents of turned");
+}
+
+TEST_CASE("augmentation: the loader draws all positions of a tile, the same for the same seed") {
+  const ScratchFolder scratch;
+  TestTiles{.n = 1, .side = 4, .bands = {"x"}}.write(scratch.at("a.safetensors"));
+  const auto data = open_dataset(tiles_config(scratch / "a.safetensors"), {1, 4, 4}, 0, 0);
+  const auto positions = [&](Augment augment, bool mirror) {
+    Loader loader(*data, EpochSampler(1, 3),
+                  {.global_batch = 16, .count = 16, .seed = 3, .random_flip = mirror, .augment = augment});
+    std::set<std::vector<float>> seen;
+    for (int step = 0; step < 8; ++step) {
+      const Batch batch = loader.next();
+      for (int64_t i = 0; i < 16; ++i)
+        seen.insert(std::vector<float>(batch.images.begin() + 16 * i, batch.images.begin() + 16 * (i + 1)));
+    }
+    return seen;
+  };
+  CHECK(positions(Augment::kNone, false).size() == 1);
+  CHECK(positions(Augment::kNone, true).size() == 2);
+  CHECK(positions(Augment::kFlips, true).size() == 4);
+  CHECK(positions(Augment::kTurns, false).size() == 4);
+  CHECK(positions(Augment::kTurns, true).size() == 8);
+}

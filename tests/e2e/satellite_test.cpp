@@ -1,0 +1,165 @@
+// From scenes to georeferenced samples: ditdata make, ditrain on the tiles, ditsample as GeoTIFF, ditfid of the bands.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "ditrain/io/image.hpp"
+#include "ditrain/io/raster.hpp"
+#include "ditrain/io/safetensors.hpp"
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain;
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+Args make(const std::string& scenes, const std::string& out, const Args& more = {}) {
+  return program("ditdata", Args{"make", "--from", scenes, "--tile", "16", "--out", out} + more);
+}
+
+// A model of four of the bands.
+std::vector<std::string> settings(const std::string& tiles) {
+  return {"data.kind=tiles",    "data.path=" + tiles,  "data.bands=[B8, B4, B3, B2]",
+          "data.augment=turns", "model.in_channels=4", "model.input_size=16",
+          "model.patch_size=8", "model.num_classes=2", "train.global_batch=4"};
+}
+
+std::vector<std::pair<std::string, std::string>> shards(const std::string& folder) {
+  auto files = folder_content(folder);
+  std::erase_if(files, [](const auto& file) {
+    return file.first.find(".lock") != std::string::npos || file.first.ends_with(".partial");
+  });
+  for (auto& [name, content] : files) name = fs::path(name).filename().string();
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("satellite: scenes become tiles, a model, and samples with digital numbers, names and a place") {
+  if (!io::has_gdal()) {
+    WARN("skipped: no GDAL");
+    return;
+  }
+  const TemporaryFolder scratch;
+  write_scenes(scratch / "scenes");
+  const Result made = run(make(scratch / "scenes", scratch / "tiles"));
+  REQUIRE_EXIT(made, 0);
+  CHECK_THAT(made.out, Contains("64 tiles of 16 x 16") && Contains("2 classes from sub-folders: field, lake"));
+  REQUIRE_EXIT(run(program("ditdata", {"stats", scratch / "tiles"})), 0);
+  const Result inspected = run(program("ditdata", {"inspect", scratch / "tiles", "--json", scratch / "tiles.json"}));
+  REQUIRE_EXIT(inspected, 0);
+  CHECK_THAT(inspected.out, Contains("model.in_channels=13") && Contains("model.num_classes=2"));
+
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 3, sets(settings(scratch / "tiles")))), 0);
+  const std::string config = read_file(scratch / "run/config.yaml");
+  CHECK_THAT(config,
+             Contains("bands: [B8, B4, B3, B2]") && Contains("number_type: u16") && !Contains("scale_low: auto"));
+  fs::remove(scratch / "tiles/stats.json");  // samples need none
+  const auto draw = [&](const std::string& out, const Args& more) {
+    return program("ditsample",
+                   Args{"--checkpoint", scratch / "run", "--num", "3", "--steps", "3", "--format", "geotiff", "--like",
+                        scratch / "scenes/field/a.tif", "--grid", scratch / out + ".png", "--out", scratch / out} +
+                       more);
+  };
+  const Result drawn = run(draw("one", {}));
+  REQUIRE_EXIT(drawn, 0);
+  CHECK_THAT(drawn.out, Contains("red, green, blue are B4") && Contains("false colour of B8"));
+  REQUIRE_EXIT(run(mpirun(2, draw("two", {"--threads", "1"}))), 0);
+  CHECK(shards(scratch / "one") == shards(scratch / "two"));
+  const io::ImageU8 grid = io::read_image(scratch / "one.png");
+  CHECK(grid.width == 2 + 2 * (33 + 2));  // two columns of true and false colour side by side
+
+  io::Raster sample(scratch / "one/000002.tif"), scene(scratch / "scenes/field/a.tif");
+  CHECK(sample.info().type == io::PixelType::kU16);
+  CHECK(sample.info().epsg == 32633);
+  CHECK(sample.info().transform == scene.info().transform);
+  REQUIRE(sample.info().bands.size() == 4);
+  CHECK(sample.info().bands[0].name == "B8");
+  const io::SafetensorsFile all(scratch / "one/samples.safetensors");
+  const io::TensorView row = io::row_range(all.tensor("images"), 2, 1);
+  const auto numbers = sample.read({{0, 1, 2, 3}, {0, 0, 16, 16}});
+  REQUIRE(numbers.size() == row.bytes);
+  CHECK(std::memcmp(numbers.data(), row.data, row.bytes) == 0);
+  for (const int64_t x : io::to_i64(row)) CHECK((x >= 300 && x <= 3000));
+
+  const Result compared = run(program("ditfid", {"--real", scratch / "tiles", "--generated", scratch / "one",
+                                                 "--metrics", "bands", "--json", scratch / "fid.json"}));
+  REQUIRE_EXIT(compared, 0);
+  CHECK_THAT(compared.out, Contains("B8 ") && Contains("ndvi") && Contains("spectral angle"));
+  const auto json = nlohmann::json::parse(read_file(scratch / "fid.json"));
+  CHECK(json["bands"].size() == 4);
+  CHECK(json["ndvi"]["frechet"].is_number());
+  const Result same = run(program("ditfid", {"--real", scratch / "tiles", "--generated", scratch / "tiles", "--metrics",
+                                             "bands", "--json", scratch / "same.json"}));
+  REQUIRE_EXIT(same, 0);
+  const auto equal = nlohmann::json::parse(read_file(scratch / "same.json"));
+  for (const auto& band : equal["bands"]) CHECK(band["frechet"] == 0.0);
+
+  const Result changed = run(
+      tiny_ditrain(scratch / "run", 4,
+                   sets(settings(scratch / "tiles")) + sets({"data.scaling=[0, 5000]"}) + Args{"--resume", "auto"}));
+  CHECK(changed.exit_code == 2);
+  CHECK_THAT(changed.err, Contains("data.scaling"));
+}
+
+TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, and on other numbers of threads") {
+  if (!io::has_gdal()) return;
+  const TemporaryFolder scratch;
+  write_scenes(scratch / "scenes", 512, 512);
+  const auto command = [&](const std::string& out, const std::string& threads) {
+    return program("ditdata",
+                   {"make", "--from", scratch / "scenes", "--tile", "8", "--threads", threads, "--out", scratch / out});
+  };
+  REQUIRE_EXIT(run(command("one", "1")), 0);
+  const auto want = shards(scratch / "one");
+  REQUIRE(want.size() > 6);
+  REQUIRE_EXIT(run(command("three", "3")), 0);
+  CHECK(shards(scratch / "three") == want);
+  {
+    Process killed(command("killed", "2"));
+    wait_until([&] { return fs::exists(scratch / "killed/tiles_00001.safetensors") || !killed.running(); });
+    killed.send(9);
+    killed.wait();
+  }
+  REQUIRE_EXIT(run(command("killed", "2")), 0);
+  CHECK(shards(scratch / "killed") == want);
+}
+
+TEST_CASE("satellite: bad input of ditdata and of tiles ends with 2 and says what to do") {
+  if (!io::has_gdal()) {
+    const TemporaryFolder scratch;
+    const Result r = run(program("ditdata", {"make", "--from", scratch.path(), "--out", scratch / "out"}));
+    CHECK(r.exit_code == 2);
+    CHECK_THAT(r.err, Contains("libgdal-dev"));
+    return;
+  }
+  const TemporaryFolder scratch;
+  write_scenes(scratch / "scenes");
+  const auto refused = [&](const Args& command, const std::string& text) {
+    const Result r = run(command);
+    INFO(r.text());
+    CHECK(r.exit_code == 2);
+    CHECK_THAT(r.err, Contains(text));
+  };
+  refused(make(scratch / "scenes", scratch / "out", {"--bands", "B4,B99"}), "lacks band B99");
+  refused(make(scratch / "scenes", scratch / "out", {"--bands", "B4,,B3"}), "empty name");
+  refused(make(scratch / "scenes", scratch / "out", {"--vae", "x"}), "--vae is a flag of ditdata encode");
+  refused(make(scratch / "none", scratch / "out"), "none");
+  refused(program("ditdata", {"stats"}), "takes one path");
+  refused(program("ditdata", {"stats", scratch / "scenes"}), "no tiles");
+  refused(program("ditdata", {"inspect", scratch / "none"}), "none");
+  REQUIRE_EXIT(run(make(scratch / "scenes", scratch / "tiles")), 0);
+  refused(make(scratch / "scenes", scratch / "tiles", {"--max-nodata", "0.5"}), "made in another way");
+  const auto train = [&](const std::vector<std::string>& more) {
+    return tiny_ditrain(scratch / "run", 1, sets(settings(scratch / "tiles")) + sets(more));
+  };
+  refused(train({"data.bands=[B4, B77, B3, B2]"}), "B77");
+  refused(train({"data.bands=[B4, B3]"}), "model.in_channels: 2");
+  refused(train({"data.scaling=[5, 5]"}), "divide by zero");
+  refused(train({"data.scaling=percentile"}), "percentiles");
+  refused(train({"model.input_size=32"}), "ditdata make --tile N");
+  fs::remove(scratch / "tiles/stats.json");
+  refused(train({}), "ditdata stats");
+  REQUIRE_EXIT(run(train({"data.scaling=[0, 4000]"})), 0);
+}
