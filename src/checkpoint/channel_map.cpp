@@ -3,22 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cctype>
+#include "ditrain/dataset/tile_shards.hpp"
 
 namespace ditrain::checkpoint {
-namespace {
-
-std::string canonical(const std::string& band) {
-  std::string name;
-  for (const char c : band) {
-    const bool leading_zero = c == '0' && !name.empty() && std::isdigit(static_cast<unsigned char>(name.back())) == 0;
-    if (!leading_zero) name += char(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return name;
-}
-
-}  // namespace
-
 ChannelMap::ChannelMap(int64_t from, const std::vector<std::string>& names_from, int64_t to,
                        const std::vector<std::string>& names_to)
     : from_(from), of_(size_t(to), -1) {
@@ -27,7 +14,8 @@ ChannelMap::ChannelMap(int64_t from, const std::vector<std::string>& names_from,
     if (!known && from == to) of_[i] = int64_t(i);
     if (!known) continue;
     for (size_t j = 0; j < names_from.size() && of_[i] < 0; ++j)
-      if (canonical(names_from[j]) == canonical(names_to[i])) of_[i] = int64_t(j), copied_.push_back(names_to[i]);
+      if (dataset::canonical_band(names_from[j]) == dataset::canonical_band(names_to[i]))
+        of_[i] = int64_t(j), copied_.push_back(names_to[i]);
   }
 }
 

@@ -108,8 +108,8 @@ void Loader::load_sample(int64_t step, int64_t i) {
   const bool flip = config_.random_flip && (bits & 1u) != 0;
   const int64_t index = sampler_.index_at(step * config_.global_batch + g);
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
-  const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
   float* chw = batch.images.data() + i * data_.shape().elements();
+  const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
   data_.load(index, flip, draw, chw, &batch.labels[size_t(i)]);
   if (config_.augment == Augment::kFlips && (bits >> 1 & 1u) != 0) turn_upside_down(data_.shape(), chw);
   if (config_.augment == Augment::kTurns) quarter_turns(data_.shape(), int(bits >> 2 & 3u), chw);

@@ -65,7 +65,7 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
   const std::vector<float> all = gather_images(comm, images);
   if (comm.rank() != 0) return;
   try {
-    const eval::BandPictures picture(config.data, shape.channels);
+    const eval::BandPictures picture(decoder != nullptr ? dataset::Config() : config.data, shape.channels);
     write_grid(path, all, shape, config.model, picture);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const std::string note =
