@@ -7,7 +7,7 @@
 #include "ditrain/io/pytorch_file.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/io/sha256.hpp"
-#include "mapped_file.hpp"
+#include "ditrain/io/weight_file.hpp"
 
 namespace ditrain::io {
 namespace {
@@ -50,24 +50,10 @@ std::vector<ListedWeight> list_pytorch(const std::string& path) {
   return list;
 }
 
-enum class Format { kSafetensors, kPytorch };
-
-Format format_of(const std::string& path) {
-  const MappedFile file(path);
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.bytes());
-  // The length of a safetensors header may begin with any bytes: first the brace that follows it.
-  if (bytes.size() > 8 && bytes[8] == '{') return Format::kSafetensors;
-  if (bytes.starts_with("PK\x03\x04") || bytes.starts_with("\x80")) return Format::kPytorch;
-  throw InputError({.where = path,
-                    .what = "not a weight file that can be read",
-                    .got = bytes.empty() ? "an empty file" : std::to_string(bytes.size()) + " bytes of something else",
-                    .expected = "safetensors, or a file of torch.save (.pt, .pth)"});
-}
-
 }  // namespace
 
 std::vector<ListedWeight> list_weights(const std::string& path) {
-  return format_of(path) == Format::kSafetensors ? list_safetensors(path) : list_pytorch(path);
+  return weight_format_of(path) == WeightFormat::kSafetensors ? list_safetensors(path) : list_pytorch(path);
 }
 
 std::string to_json(const std::vector<ListedWeight>& weights) {
