@@ -23,6 +23,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)
+find_package(TBB REQUIRED)
 
 # Header-only packages as system includes, so that our warnings are about our code.
 find_path(STB_INCLUDE_DIR stb_image.h PATH_SUFFIXES stb REQUIRED)

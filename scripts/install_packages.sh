@@ -6,7 +6,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libstb-dev libcxxopts-dev
           libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev libjpeg62-turbo-dev
-          libeigen3-dev
+          libeigen3-dev libtbb-dev
           catch2 "$@")
 
 missing=()

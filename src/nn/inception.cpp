@@ -102,9 +102,7 @@ size_t Inception::weight_bytes() const {
   for (const Layer& layer : layers_) bytes += layer.weight.bytes() + layer.bias.bytes();
   return bytes;
 }
-size_t Inception::activation_bytes(int64_t batch) const {
-  return size_t(batch * plan_->elements) * dtype_bytes(type_);
-}
+size_t Inception::activation_bytes(int64_t batch) const { return size_t(batch * plan_->elements) * dtype_bytes(type_); }
 double Inception::macs() const { return plan_->macs; }
 
 void Inception::run(ops::Context& ctx, const Tensor& images, const Outputs& out, const Observer& observer) {
@@ -112,7 +110,8 @@ void Inception::run(ops::Context& ctx, const Tensor& images, const Outputs& out,
   ops::expect_shape(kWhere, "images", images, {B, 3, kInceptionSide, kInceptionSide});
   ops::expect_shape(kWhere, "features", out.features, {B, kInceptionFeatures});
   if (B == 0) return;
-  if (!block_.defined() || block_.size() < B * plan_->elements) block_ = {}, block_ = Tensor({B * plan_->elements}, type_);
+  if (!block_.defined() || block_.size() < B * plan_->elements)
+    block_ = {}, block_ = Tensor({B * plan_->elements}, type_);
   const auto view = [&](const InceptionView& v) {
     const InceptionValue& value = plan_->values[size_t(v.value)];
     return ops::ChannelView{block_.slice(B * value.offset, {B, value.side, value.side, value.channels}), v.begin,

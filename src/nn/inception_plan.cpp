@@ -74,12 +74,7 @@ ops::Conv2d valid(int64_t k, int64_t stride) {
   return {.kernel_h = k, .kernel_w = k, .stride_h = stride, .stride_w = stride};
 }
 ops::Conv2d same(int64_t h, int64_t w) {
-  return {.kernel_h = h,
-          .kernel_w = w,
-          .pad_top = h / 2,
-          .pad_left = w / 2,
-          .pad_bottom = h / 2,
-          .pad_right = w / 2};
+  return {.kernel_h = h, .kernel_w = w, .pad_top = h / 2, .pad_left = w / 2, .pad_bottom = h / 2, .pad_right = w / 2};
 }
 constexpr ops::Pool kHalving{.kind = ops::Pool::Kind::kMax, .size = 3, .stride = 2};
 constexpr ops::Pool kAverage{.kind = ops::Pool::Kind::kAverage, .size = 3, .stride = 1, .pad = 1};
@@ -149,8 +144,7 @@ void block_d(Builder& b, const std::string& name) {
 void block_e(Builder& b, const std::string& name, const ops::Pool& pool) {
   const InceptionView x = b.now();
   const auto [inner, y] = make_sides(b, b.side(x), 384 + 448, 2048);
-  b.joined(name, {{"branch3x3_1", 384}, {"branch3x3dbl_1", 448}, {"branch1x1", 320}}, x,
-           {y.value, 0, 384 + 448 + 320});
+  b.joined(name, {{"branch3x3_1", 384}, {"branch3x3dbl_1", 448}, {"branch1x1", 320}}, x, {y.value, 0, 384 + 448 + 320});
   b.conv(name + ".branch3x3_2a", inner.part(0, 384), y.part(320, 384), same(1, 3));
   b.conv(name + ".branch3x3_2b", inner.part(0, 384), y.part(704, 384), same(3, 1));
   const InceptionView t = b.conv(name + ".branch3x3dbl_2", inner.part(384, 448), 384, same(3, 3));

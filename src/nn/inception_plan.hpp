@@ -33,7 +33,7 @@ struct InceptionStep {
   InceptionView x = {}, y = {};
   int conv = -1;  ///< index into convs; -1: pool
   ops::Pool pool = {};
-  std::string module = {};    ///< complete after this step: what `shown` gives
+  std::string module = {};  ///< complete after this step: what `shown` gives
   InceptionView shown = {};
 };
 

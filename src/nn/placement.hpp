@@ -7,8 +7,8 @@
 namespace ditrain::nn {
 
 /// Places values, the largest first, each at the lowest address where no value that lives at the same time lies.
-/// Value: fields `first` and `last` (steps that write it and that read it last), `offset` (written), and size() elements.
-/// Returns the elements of the block.
+/// Value: fields `first` and `last` (steps that write it and that read it last), `offset` (written), and size()
+/// elements. Returns the elements of the block.
 template <class Value>
 int64_t place(std::vector<Value>& values) {
   constexpr int64_t kGrain = 64;  // elements: values begin at cache lines in either type

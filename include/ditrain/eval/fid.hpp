@@ -50,6 +50,8 @@ inline constexpr int64_t kFullFidCount = 50'000;
 ///           statistics of other dimensions, fewer images than dimensions without allow_small
 /// Threads:  the workers of `team`; the same bits for any number of them
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
+/// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.
+FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& request);
 
 /// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.
 std::string to_json(const FidReport& report);

@@ -3,8 +3,9 @@
 //
 // Problem:      torchvision's network of the same name has other weights, other pooling and 1,000 classes; its features
 //               give other distances.
-// Difficulties: blocks put their branches side by side; a branch that copied its channels there would touch memory twice.
-// Abstractions: InceptionPlan (steps of one image and where each result lies, made before anything is computed), views of
+// Difficulties: blocks put their branches side by side; a branch that copied its channels there would touch memory
+// twice. Abstractions: InceptionPlan (steps of one image and where each result lies, made before anything is computed),
+// views of
 //               channels (ops/conv.hpp), Inception.
 //
 //   Inception network(DType::kF32, [&](const std::string& name, const Shape& shape) { return read(name); });
@@ -24,8 +25,7 @@ namespace ditrain::nn {
 inline constexpr int64_t kInceptionSide = 299, kInceptionFeatures = 2048, kInceptionClasses = 1008;
 /// What sFID compares: the first channels of the first branch of Mixed_6d, row by row.
 inline constexpr int64_t kInceptionSpatialSide = 17, kInceptionSpatialChannels = 7;
-inline constexpr int64_t kInceptionSpatial =
-    kInceptionSpatialSide * kInceptionSpatialSide * kInceptionSpatialChannels;
+inline constexpr int64_t kInceptionSpatial = kInceptionSpatialSide * kInceptionSpatialSide * kInceptionSpatialChannels;
 
 struct InceptionWeight {
   std::string name;
@@ -43,7 +43,8 @@ class Inception {
  public:
   /// Values of a weight, row-major in the shape of inception_weights().
   using Source = std::function<std::vector<float>(const std::string& name, const Shape& shape)>;
-  /// What a module gives, for comparisons: its name (block0 and block1: the two pools of the stem) and [B,H,W,C] in f32.
+  /// What a module gives, for comparisons: its name (block0 and block1: the two pools of the stem) and [B,H,W,C] in
+  /// f32.
   using Observer = std::function<void(const std::string& module, const Tensor& y)>;
   struct Outputs {
     Tensor features;      ///< [B, 2048]
