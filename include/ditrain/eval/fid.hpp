@@ -27,7 +27,7 @@ constexpr std::span<const Word<FidMetric>> words_of(FidMetric) { return kFidMetr
 
 struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
-  FeatureSettings features;
+  FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
   bool allow_small = false;          ///< fewer images than dimensions are no error
   std::string save_statistics = {};  ///< file for mu and sigma of the real side; "": none
