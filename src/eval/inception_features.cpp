@@ -1,6 +1,7 @@
 #include "inception_features.hpp"
 
 #include <fmt/format.h>
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
@@ -38,10 +39,12 @@ io::ImageU8 to_rgb(const EvalImage& image) {
   return rgb;
 }
 
-// Network inputs of images [begin, end), made by oneTBB's threads while the team computes the batch before.
+// Network inputs of images [begin, end), made by oneTBB's threads while the team computes the batch before. One place
+// of the arena is the caller's: where there is one core, it makes them when it waits.
 class Inputs {
  public:
-  Inputs(ImageSet& set, FidPreset preset, int num_threads) : set_(set), preset_(preset), arena_(num_threads, 0) {
+  Inputs(ImageSet& set, FidPreset preset, int num_threads)
+      : set_(set), preset_(preset), arena_(std::min(num_threads, tbb::info::default_concurrency()), 1) {
     for (std::vector<float>& buffer : buffers_) buffer.resize(size_t(kBatch * kInputElements));
   }
   ~Inputs() {
