@@ -155,6 +155,7 @@ void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Com
 void run_conv(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   bench::bench_conv(harness, {.precisions = precisions(line), .peers = line.has("peers")});
+  bench::bench_inception(harness, {.precisions = precisions(line), .images = line.has("quick") ? 1 : 8});
 }
 
 void run_vae(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {

@@ -20,8 +20,8 @@ config::CommandLine make_command_line() {
       {{"real", "PATH", "the real images, or their statistics"},
        {"generated", "PATH", "the generated images, or their statistics"},
        {"features", "inception|pixels",
-        "inception: the network of published FIDs, which this build does not have yet; pixels: the images themselves, "
-        "averaged down to at most 4096 values, for trends",
+        "inception: the network of published FIDs, which needs --weights; pixels: the images themselves, averaged down "
+        "to at most 4096 values, for trends",
         "inception"},
        {"weights", "FILE", "weights of the Inception network (pt_inception-2015-12-05-6726825d.pth)"},
        {"preset", "pytorch-fid|adm|clean", "resize and range of inception features as in that tool", "pytorch-fid"},
@@ -98,14 +98,14 @@ int num_threads(const config::CommandLine& line) {
   return platform::default_threads(platform::probe_topology()).threads;
 }
 
-// Under mpirun rank 0 does the work; the others are there so that a job script need not treat ditfid differently.
-int run(int argc, char** argv, const dist::Communicator& comm) {
+// Ranks share the images that the network sees; rank 0 does the rest.
+int run(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
-  if (comm.rank() != 0) return kExitDone;
   const eval::FidRequest request = request_of(line);
   parallel::Team team({.num_workers = num_threads(line)});
-  const eval::FidReport report = eval::evaluate_fid(team, request);
+  const eval::FidReport report = eval::evaluate_fid(team, comm, request);
+  if (comm.rank() != 0) return kExitDone;
   print(report, request.features.kind == eval::FeatureKind::kPixels);
   if (line.has("json")) io::write_file_atomically(line.get_path("json"), eval::to_json(report));
   return kExitDone;

@@ -36,6 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxImages = 100'000'000, kMaxGridImages = 1024, kGridPad = 2;
 constexpr const char* kRawFile = "samples.safetensors";
+constexpr const char* kFactsFile = "samples.json";  // read by ditfid
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
@@ -194,7 +195,8 @@ void check_outputs(const Job& job, const Output& output) {
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", kRawFile));
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
-    if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" || entry.path().filename() == kRawFile)
+    if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
+        entry.path().filename() == kRawFile || entry.path().filename() == kFactsFile)
       refuse("--out holds samples already", entry.path().string(), "an empty or new folder");
   for (const std::string& file : {job.grid, job.npz}) {
     if (file.empty()) continue;
@@ -412,6 +414,28 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
   return hits;
 }
 
+/// What ditfid states of the samples in its protocol line. Written last: the folder is complete then.
+void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process) {
+  const nlohmann::ordered_json facts = {
+      {"program", "ditsample"},
+      {"images", job.num},
+      {"sampler", diffusion::sampler_of(job.sampler, process).name},
+      {"steps", job.sampler.spacing.text()},
+      {"eta", job.sampler.eta},
+      {"guidance", job.sampler.cfg_scale},
+      {"guided_channels",
+       job.sampler.cfg_channels < 0 ? nlohmann::ordered_json("all") : nlohmann::ordered_json(job.sampler.cfg_channels)},
+      {"labels", job.label_spec},
+      {"seed", job.seed},
+      {"clip", job.sampler.clip_denoised},
+      {"checkpoint", source.file},
+      {"step", source.step},
+      {"weights", word_of(job.weights)},
+      {"vae", job.vae.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(job.vae)}};
+  const std::string text = facts.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  io::write_file_atomically(job.out + "/" + kFactsFile, text);
+}
+
 std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const config::Config& c) {
   if (job.nearest == 0) return nullptr;
   if (!c.data.vae.empty()) refuse("--nearest compares with data as the model learns it", "data.vae", "no data.vae");
@@ -460,7 +484,8 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
-  comm.allreduce_sum(&hits, 1);
+  comm.allreduce_sum(&hits, 1);  // all ranks have written their images
+  if (comm.rank() == 0) write_facts(job, source, *process);
   log::info("{} images in {}", job.num, job.out);
   if (data != nullptr)
     log::info(

@@ -8,6 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/nn/autoencoder.hpp"
+#include "ditrain/nn/inception.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -175,6 +176,24 @@ void bench_conv(Harness& harness, const ConvBench& bench) {
   for (const DType type : bench.precisions)
     for (const ConvShape& shape : conv_shapes()) harness.add(measure_conv(harness, shape, type, peer.get()));
   for (const DType type : bench.precisions) add_means(harness, dtype_name(type));
+}
+
+void bench_inception(Harness& harness, const InceptionBench& bench) {
+  for (const DType type : bench.precisions) {
+    nn::Inception network(type, some_weights);
+    const Tensor images =
+        random_tensor(harness.ctx(), {bench.images, 3, nn::kInceptionSide, nn::kInceptionSide}, -1, 1);
+    const Tensor features({bench.images, nn::kInceptionFeatures});
+    Work work{.name = fmt::format("FID Inception, {} images", bench.images),
+              .dtype = type,
+              .call = [&] { network.run(harness.ctx(), images, {features}); },
+              .flop = 2 * network.macs() * double(bench.images)};
+    work.details = {{"memory_bytes", int64_t(network.activation_bytes(bench.images))},
+                    {"weight_bytes", int64_t(network.weight_bytes())}};
+    Row row = harness.measure(work);
+    row.details.insert(row.details.begin(), {"images_per_second", double(bench.images) / row.time.median_s});
+    harness.add(std::move(row));
+  }
 }
 
 void bench_vae(Harness& harness, const VaeBench& bench) {

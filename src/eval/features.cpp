@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "ditrain/base/error.hpp"
+#include "inception_features.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -100,17 +101,26 @@ int64_t pixel_block(int64_t height, int64_t width, int64_t channels) {
   return block;
 }
 
-void check_features(const FeatureSettings& settings) {
-  if (settings.kind != FeatureKind::kInception) return;
-  throw InputError({.where = "features",
-                    .what = "this build has no Inception features yet",
-                    .got = "--features inception",
-                    .hint = "--features pixels, whose distances are not comparable with published FIDs"});
+void load_network(FeatureSettings& settings) {
+  if (settings.kind != FeatureKind::kInception || settings.network) return;
+  if (settings.weights.empty())
+    throw InputError({.where = "features",
+                      .what = "features of the Inception network need its weights",
+                      .got = "no --weights",
+                      .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
+                      .hint = "--features pixels needs none; its distances are not comparable with published FIDs"});
+  settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights));
+}
+
+Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings) {
+  FeatureSettings loaded = settings;
+  load_network(loaded);
+  if (settings.kind == FeatureKind::kInception) return inception_features(team, comm, set, loaded);
+  return comm.rank() == 0 ? pixel_features(team, set) : Features{};
 }
 
 Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings) {
-  check_features(settings);
-  return pixel_features(team, set);
+  return features_of(team, *dist::make_null_communicator(), set, settings);
 }
 
 }  // namespace ditrain::eval

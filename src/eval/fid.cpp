@@ -24,39 +24,59 @@ struct Side {
   const char* role;
   std::string path, description, sha256, facts = {};
   std::optional<Features> features = {};
-  std::optional<FeatureStatistics> statistics = {};
+  std::optional<FeatureStatistics> statistics = {}, spatial_statistics = {};
 };
 
-// An npz that has mu and sigma but no images.
-bool is_statistics(const std::string& path) {
+// What an npz holds; nothing if the path is none.
+struct NpzContents {
+  bool statistics = false, spatial_statistics = false, images = false;
+};
+NpzContents contents_of(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return false;
+  if (!std::filesystem::is_regular_file(path, error)) return {};
   try {
     const io::NpzFile file(path);
-    return (file.contains("mu") || file.contains("sigma")) && !file.contains("arr_0");
+    return {file.contains("mu") || file.contains("sigma"), file.contains("mu_s") && file.contains("sigma_s"),
+            file.contains("arr_0")};
   } catch (const InputError&) {
-    return false;  // no npz: whoever opens it as images says what is wrong
+    return {};  // no npz: whoever opens it as images says what is wrong
   }
 }
 
-Side read_side(parallel::Team& team, const char* role, const std::string& path, const FeatureSettings& settings) {
-  Side side{role, path, "", ""};
-  if (is_statistics(path)) {
+bool needs_rows(const FidRequest& request, bool is_generated) {
+  return wants(request, FidMetric::kKid) || wants(request, FidMetric::kPrecisionRecall) ||
+         (is_generated && wants(request, FidMetric::kInceptionScore));
+}
+
+// Statistics of the file are preferred to those of its images: ADM's references hold 10,000 images beside the
+// statistics of a whole data set.
+Side read_side(parallel::Team& team, dist::Communicator& comm, bool is_generated, const std::string& path,
+               const FidRequest& request) {
+  Side side{is_generated ? "generated" : "real", path, "", ""};
+  const NpzContents npz = contents_of(path);
+  const bool pixels = request.features.kind == FeatureKind::kPixels;
+  if (npz.statistics && !(npz.images && pixels)) {
     side.statistics = read_statistics(io::NpzFile(path));
+    if (npz.spatial_statistics && wants(request, FidMetric::kSfid))
+      side.spatial_statistics = read_statistics(io::NpzFile(path), {"mu_s", "sigma_s"});
     side.description = fmt::format("statistics of {} dimensions in {}", side.statistics->dimensions(), path);
     side.sha256 = io::sha256_of_file(path);
-    return side;
+    const bool covered = !wants(request, FidMetric::kSfid) || side.spatial_statistics;
+    if (!npz.images || (covered && !needs_rows(request, is_generated))) return side;
   }
   const auto set = open_image_set(path);
-  side.features = features_of(team, *set, settings);
-  side.description = set->describe();
+  FeatureSettings settings = request.features;
+  settings.spatial = wants(request, FidMetric::kSfid) && !side.spatial_statistics;
+  settings.logits = is_generated && wants(request, FidMetric::kInceptionScore);
+  side.features = features_of(team, comm, *set, settings);
+  if (comm.rank() != 0) return side;
+  side.description += (side.description.empty() ? "" : " and ") + set->describe();
   side.sha256 = set->sha256();
   side.facts = set->facts();
   return side;
 }
 
 void check_request(const FidRequest& request) {
-  check_features(request.features);
   if (request.metrics.empty()) throw InputError({.where = "metrics", .what = "no metric was asked for"});
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   for (const FidMetric metric : {FidMetric::kSfid, FidMetric::kInceptionScore}) {
@@ -70,8 +90,10 @@ void check_request(const FidRequest& request) {
 
 void check_counts(const Side& side, const FidRequest& request, std::vector<std::string>& warnings) {
   if (!side.features) return;
+  const bool needs_covariance = (wants(request, FidMetric::kFid) && !side.statistics) ||
+                                (wants(request, FidMetric::kSfid) && !side.spatial_statistics);
   const int64_t n = side.features->n, d = side.features->d;
-  if (n <= d && wants(request, FidMetric::kFid)) {
+  if (n <= d && needs_covariance) {
     if (!request.allow_small || n < 2) {
       throw InputError(
           {.where = side.path,
@@ -94,7 +116,7 @@ const Features& needed_features(const Side& side, const char* metric) {
 
 void check_dimensions(const Side& real, const Side& generated) {
   const auto dimensions = [](const Side& side) {
-    return side.features ? side.features->d : side.statistics->dimensions();
+    return side.statistics ? side.statistics->dimensions() : side.features->d;
   };
   if (dimensions(real) == dimensions(generated)) return;
   throw InputError({.where = generated.path,
@@ -103,6 +125,9 @@ void check_dimensions(const Side& real, const Side& generated) {
                     .expected = fmt::format("{}, as {} has", dimensions(real), real.path),
                     .hint = "images of one size, and statistics that were made with the same features"});
 }
+
+constexpr int64_t kSplits = 10;  // of 50,000 images: those of 5,000 that ADM takes
+int64_t splits_of(const Features& features) { return std::min(kSplits, features.n); }
 
 std::string protocol_of(const FidRequest& request, const Side& real, const Side& generated) {
   std::string line = fmt::format("features {}", request.features.kind);
@@ -120,8 +145,35 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
                              : settings.subset_size;
     line += fmt::format("; kid of {} subsets of {}, seed {}", settings.num_subsets, size, settings.seed);
   }
+  if (wants(request, FidMetric::kInceptionScore))
+    line += fmt::format("; inception score of {} splits in the order of the images, logits without bias",
+                        splits_of(*generated.features));
   if (wants(request, FidMetric::kPrecisionRecall)) line += "; precision and recall of 3 neighbours";
   return line;
+}
+
+void measure_score(const FidRequest& request, const Side& generated, FidReport& report) {
+  if (!wants(request, FidMetric::kInceptionScore)) return;
+  const Features& f = needed_features(generated, "is");
+  const MeanAndDeviation value =
+      inception_score(probabilities_of(f.logits, nn::kInceptionClasses), nn::kInceptionClasses, splits_of(f));
+  report.inception_score = value.mean, report.inception_score_deviation = value.deviation;
+}
+
+void measure_spatial_distance(parallel::Team& team, const FidRequest& request, Side& real, Side& generated,
+                              FidReport& report) {
+  if (!wants(request, FidMetric::kSfid)) return;
+  for (Side* side : {&real, &generated}) {
+    if (side->spatial_statistics) continue;
+    if (!side->features)
+      throw InputError({.where = side->path,
+                        .what = "'sfid' needs images or statistics of spatial features",
+                        .got = "mu and sigma alone",
+                        .expected = "mu_s and sigma_s, as ADM's references have",
+                        .hint = "--metrics fid"});
+    side->spatial_statistics = statistics_of(team, side->features->spatial, nn::kInceptionSpatial);
+  }
+  report.sfid = frechet_distance(team, *real.spatial_statistics, *generated.spatial_statistics).value;
 }
 
 FeatureRows<float> rows_of(const Features& f) { return {f.values.data(), f.n, f.d}; }
@@ -159,9 +211,14 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
 }  // namespace
 
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
+  return evaluate_fid(team, *dist::make_null_communicator(), request);
+}
+
+FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& asked) {
+  FidRequest request = asked;
   FidReport report;
   if (wants(request, FidMetric::kBands)) {
-    report.bands = compare_bands(request.real, request.generated);
+    if (comm.rank() == 0) report.bands = compare_bands(request.real, request.generated);
     if (request.metrics.size() == 1) {
       report.protocol = fmt::format("pixels of bands in digital numbers, without missing ones; real {}; generated {}",
                                     request.real, request.generated);
@@ -169,17 +226,21 @@ FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
     }
   }
   check_request(request);
-  Side real = read_side(team, "real", request.real, request.features);
-  if (real.features) check_counts(real, request, report.warnings);
-  Side generated = read_side(team, "generated", request.generated, request.features);
+  load_network(request.features);
+  Side real = read_side(team, comm, false, request.real, request);
+  if (real.features && comm.rank() == 0) check_counts(real, request, report.warnings);
+  Side generated = read_side(team, comm, true, request.generated, request);
+  if (comm.rank() != 0) return {};
   check_counts(generated, request, report.warnings);
   check_dimensions(real, generated);
   if (generated.features && generated.features->n < kFullFidCount) {
     report.warnings.push_back(
         fmt::format("{} generated images: published numbers are of {}", generated.features->n, kFullFidCount));
   }
+  measure_score(request, generated, report);
   report.protocol = protocol_of(request, real, generated);
   measure_sets(team, request, real, generated, report);
+  measure_spatial_distance(team, request, real, generated, report);
   if (wants(request, FidMetric::kFid) || !request.save_statistics.empty())
     measure_distance(team, request, real, generated, report);
   return report;

@@ -182,8 +182,12 @@ void make_fid_input(const io::ImageU8& image, FidPreset preset, float* out) {
     return blend_rows(planes_of(image, [](float v) { return v; }), image.width, image.height,
                       neighbours_tf1(image.height), neighbours_tf1(image.width), Tf1Blend{}, out);
   }
-  fastest_blend_torch(planes_of(image, [](float v) { return v / 255.0f; }), image.width, image.height,
-                      neighbours_torch(image.height), neighbours_torch(image.width), out);
+  make_torch_fid_input(planes_of(image, [](float v) { return v / 255.0f; }), image.height, image.width, out);
+}
+
+void make_torch_fid_input(const std::vector<float>& planes, int64_t height, int64_t width, float* out) {
+  DITRAIN_CHECK(width > 0 && height > 0 && int64_t(planes.size()) == 3 * height * width, "planes of another size");
+  fastest_blend_torch(planes, width, height, neighbours_torch(height), neighbours_torch(width), out);
 }
 
 }  // namespace ditrain::eval

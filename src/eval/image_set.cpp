@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/files.hpp"
@@ -24,8 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = 256;                      // images of an array in memory at a time,
 constexpr int64_t kBlockBytes = int64_t{256} << 20;  // or fewer, if they are large
-
-using Use = std::function<void(int64_t, const EvalImage&)>;
 
 // Calls job(0) ... job(n-1) on the workers of the team, each on the next that nobody has begun.
 void share_jobs(parallel::Team& team, int64_t n, const std::function<void(int64_t)>& job) {
@@ -115,18 +114,19 @@ class ImageFolder final : public ImageSet {
   std::string facts() const override { return facts_; }
   std::string sha256() const override {
     io::Sha256 sum;
-    for (size_t i = 0; i < names_.size(); ++i) sum.add(hashes_[i] + "  " + names_[i] + "\n");
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const bool read = !hashes_[i].empty();  // or another rank read it
+      sum.add((read ? hashes_[i] : io::sha256_of_file(path_ + "/" + names_[i])) + "  " + names_[i] + "\n");
+    }
     return sum.hex();
   }
 
-  void visit(parallel::Team& team, const Use& use) override {
-    share_jobs(team, size(), [&](int64_t i) {
-      const std::string file_path = path_ + "/" + names_[size_t(i)];
-      const std::string file = io::read_text_file(file_path, io::kMaxImageFileBytes);
-      hashes_[size_t(i)] = io::sha256_of(file);
-      io::ImageU8 image = io::decode_image(file_path, file);
-      use(i, {image.height, image.width, image.channels, true, false, std::move(image.pixels), {}, file_path});
-    });
+  EvalImage image(int64_t i) override {
+    const std::string file_path = path_ + "/" + names_[size_t(i)];
+    const std::string file = io::read_text_file(file_path, io::kMaxImageFileBytes);
+    hashes_[size_t(i)] = io::sha256_of(file);  // of its own slot: images may be read by several threads
+    io::ImageU8 image = io::decode_image(file_path, file);
+    return {image.height, image.width, image.channels, true, false, std::move(image.pixels), {}, file_path};
   }
 
  private:
@@ -173,23 +173,25 @@ class NpzImages final : public ImageSet {
   std::string sha256() const override { return io::sha256_of_file(path_); }
   std::string facts() const override { return facts_; }
 
-  void visit(parallel::Team& team, const Use& use) override {
-    io::NpyStream stream(file_, array_);
+  void prepare(int64_t begin, int64_t end) override {
     const auto image_bytes = int64_t(header_.bytes) / size();
-    const int64_t block = std::clamp<int64_t>(kBlockBytes / image_bytes, 1, kBlock);
-    std::vector<std::byte> bytes;
-    for (int64_t begin = 0; begin < size(); begin += block) {
-      const int64_t n = std::min(block, size() - begin);
-      bytes.resize(size_t(n * image_bytes));
-      stream.read(bytes.data(), bytes.size());
-      share_jobs(team, n, [&](int64_t i) {
-        EvalImage image{header_.shape[1], header_.shape[2], header_.shape.size() == 4 ? header_.shape[3] : 1};
-        image.name = fmt::format("{}, image {}", path_, begin + i);
-        set_values(image, header_.dtype, bytes.data() + i * image_bytes, size_t(image_bytes));
-        use(begin + i, image);
-      });
-    }
-    stream.finish();
+    if (!stream_ || begin < at_) stream_.emplace(file_, array_), at_ = 0;
+    begin_ = begin, bytes_.resize(size_t((end - begin) * image_bytes));
+    std::vector<std::byte> skipped(size_t(at_ < begin ? image_bytes : 0));
+    for (; at_ < begin; ++at_) stream_->read(skipped.data(), skipped.size());
+    stream_->read(bytes_.data(), bytes_.size());
+    at_ = end;
+    if (at_ == size()) stream_->finish(), stream_.reset();
+  }
+  int64_t most_prepared() const override {
+    return std::clamp<int64_t>(kBlockBytes / (int64_t(header_.bytes) / size()), 1, kBlock);
+  }
+  EvalImage image(int64_t i) override {
+    const auto image_bytes = int64_t(header_.bytes) / size();
+    EvalImage image{header_.shape[1], header_.shape[2], header_.shape.size() == 4 ? header_.shape[3] : 1};
+    image.name = fmt::format("{}, image {}", path_, i);
+    set_values(image, header_.dtype, bytes_.data() + (i - begin_) * image_bytes, size_t(image_bytes));
+    return image;
   }
 
  private:
@@ -202,6 +204,9 @@ class NpzImages final : public ImageSet {
   io::NpzFile file_;
   std::string array_ = "arr_0", facts_;
   io::NpyHeader header_;
+  std::optional<io::NpyStream> stream_;
+  int64_t at_ = 0, begin_ = 0;  // images that the stream has given; the first that is prepared
+  std::vector<std::byte> bytes_;
 };
 
 class Shards final : public ImageSet {
@@ -232,21 +237,19 @@ class Shards final : public ImageSet {
     return files_.size() == 1 ? io::sha256_of_file(files_[0].path()) : sum.hex();
   }
 
-  void visit(parallel::Team& team, const Use& use) override {
-    share_jobs(team, size_, [&](int64_t i) {
-      const size_t shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), i) - begins_.begin()) - 1;
-      const io::TensorView row = io::row_range(tensors_[shard], i - begins_[shard], 1);
-      EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
-      image.name = fmt::format("{}, image {}", files_[shard].path(), i - begins_[shard]);
-      if (image.is_u8) {
-        const auto* p = reinterpret_cast<const uint8_t*>(row.data);
-        image.u8.assign(p, p + row.bytes);
-      } else {
-        const std::vector<double> values = io::to_f64(row);
-        image.f32.assign(values.begin(), values.end());
-      }
-      use(i, image);
-    });
+  EvalImage image(int64_t i) override {
+    const size_t shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), i) - begins_.begin()) - 1;
+    const io::TensorView row = io::row_range(tensors_[shard], i - begins_[shard], 1);
+    EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
+    image.name = fmt::format("{}, image {}", files_[shard].path(), i - begins_[shard]);
+    if (image.is_u8) {
+      const auto* p = reinterpret_cast<const uint8_t*>(row.data);
+      image.u8.assign(p, p + row.bytes);
+    } else {
+      const std::vector<double> values = io::to_f64(row);
+      image.f32.assign(values.begin(), values.end());
+    }
+    return image;
   }
 
  private:
@@ -266,6 +269,14 @@ std::string first_bytes(const std::string& path) {
 }
 
 }  // namespace
+
+void ImageSet::visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use) {
+  for (int64_t begin = 0; begin < size(); begin += most_prepared()) {
+    const int64_t end = std::min(begin + most_prepared(), size());
+    prepare(begin, end);
+    share_jobs(team, end - begin, [&](int64_t i) { use(begin + i, image(begin + i)); });
+  }
+}
 
 std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
   std::error_code error;

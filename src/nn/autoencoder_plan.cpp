@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/group_norm.hpp"
+#include "placement.hpp"
 
 namespace ditrain::nn {
 namespace {
@@ -104,29 +105,8 @@ class Builder {
   int64_t height_, width_, channels_;
 };
 
-// Places values, the largest first, each at the lowest address where no value that lives at the same time lies.
-void place(AutoencoderPlan& plan) {
-  constexpr int64_t kGrain = 64;  // elements: values begin at cache lines in either type
-  std::vector<PlannedValue*> placed, all;
-  for (PlannedValue& v : plan.values) all.push_back(&v);
-  std::stable_sort(all.begin(), all.end(), [](const auto* a, const auto* b) { return a->size() > b->size(); });
-  for (PlannedValue* v : all) {
-    std::vector<PlannedValue*> beside;
-    for (PlannedValue* other : placed)
-      if (other->first <= v->last && v->first <= other->last) beside.push_back(other);
-    std::sort(beside.begin(), beside.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
-    v->offset = 0;
-    for (const PlannedValue* other : beside) {
-      if (v->offset + v->size() <= other->offset) break;
-      v->offset = std::max(v->offset, (other->offset + other->size() + kGrain - 1) / kGrain * kGrain);
-    }
-    placed.push_back(v);
-    plan.elements = std::max(plan.elements, v->offset + v->size());
-  }
-}
-
 AutoencoderPlan Builder::finished() {
-  place(plan_);
+  plan_.elements = place(plan_.values);
   for (const PlannedStep& step : plan_.steps)
     if (step.makes_moments)
       plan_.moment_elements =

@@ -46,11 +46,11 @@ kernels::EpilogueKind epilogue_of(ConvOutput::Kind kind) {
   }
 }
 
-kernels::Window window_of(const Conv2d& c, const Shape& x, const Shape& y) {
+kernels::Window window_of(const Conv2d& c, const Shape& x, int64_t pixel_stride, const Shape& y) {
   return {.channels = x[3],
           .height = x[1],
           .width = x[2],
-          .pixel_stride = x[3],
+          .pixel_stride = pixel_stride,
           .doubled = c.doubled,
           .kernel_h = c.kernel_h,
           .kernel_w = c.kernel_w,
@@ -124,9 +124,45 @@ void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, 
                       .arithmetic = bf16 ? DType::kBF16 : DType::kF32};
   g.epilogue.kind = epilogue_of(output.kind);
   if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
-  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), y.shape());
+  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.dim(3), y.shape());
   if (output.moments.defined())
     g.moments = {.sums = pmoments.emplace(output.moments).get(), .rows = moment_rows(pixels), .stride = N};
+  gemm(ctx, g);
+}
+
+void conv2d(Context& ctx, const ChannelView& x, const Tensor& w, const Tensor& bias, const Conv2d& conv,
+            const ChannelView& y, ConvOutput::Kind kind) {
+  DITRAIN_CHECK(kind != ConvOutput::Kind::kResidual, "views take no residual");
+  for (const ChannelView* view : {&x, &y})
+    DITRAIN_CHECK(view->images.shape().size() == 4 && view->begin >= 0 && view->count >= 1 &&
+                      view->begin + view->count <= view->images.dim(3),
+                  "a view of channels that the images do not have");
+  const Shape shape = conv2d_shape(x.shape(), w.shape(), conv);
+  expect(y.shape() == shape, "y", y.shape(), to_string(shape));
+  expect_number_type("x", x.images), expect_number_type("w", w), expect_number_type("y", y.images);
+  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.dim(3)});
+  const Pin<void> px(x.images), pw(w), py(y.images);
+  std::optional<Pin<float>> pbias;
+  const bool bf16 = x.images.dtype() == DType::kBF16 || w.dtype() == DType::kBF16;
+  const auto at = [](const Pin<void>& p, const ChannelView& view) {
+    return static_cast<std::byte*>(p.get()) + size_t(view.begin) * dtype_bytes(view.images.dtype());
+  };
+  kernels::GemmArgs g{.m = shape[0] * shape[1] * shape[2],
+                      .n = shape[3],
+                      .k = w.size() / std::max<int64_t>(shape[3], 1),
+                      .a = at(px, x),
+                      .lda = x.images.dim(3),
+                      .b = pw.get(),
+                      .ldb = shape[3],
+                      .c = at(py, y),
+                      .ldc = y.images.dim(3),
+                      .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
+                      .a_type = x.images.dtype(),
+                      .b_type = w.dtype(),
+                      .c_type = y.images.dtype(),
+                      .arithmetic = bf16 ? DType::kBF16 : DType::kF32};
+  g.epilogue.kind = epilogue_of(kind);
+  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.images.dim(3), shape);
   gemm(ctx, g);
 }
 

@@ -19,18 +19,19 @@ uint64_t splitmix64(uint64_t x) {
   return z ^ (z >> 31);
 }
 
-FormulaRange formula_range(std::string_view name, const Shape& shape) {
+FormulaRange formula_range(std::string_view name, const Shape& shape, double gain) {
   if (name.ends_with("embedding_table.weight")) return {0, 1};
-  if (name.ends_with("bias")) return {0, 0.1};
+  if (name.ends_with("bias") || name.ends_with("running_mean")) return {0, 0.1};
+  if (name.ends_with("running_var")) return {1, 0.5};
   DITRAIN_CHECK(name.ends_with("weight"), "no formula for " + std::string(name));
   if (shape.size() == 1) return {1, 0.25};
   const int64_t fan_in = num_elements(shape) / shape.at(0);
-  return {0, std::sqrt(3.0 / double(fan_in))};
+  return {0, std::sqrt(3.0 / double(fan_in)) * gain};
 }
 
 void fill_by_formula(std::string_view name, std::string_view suffix, const Shape& shape, int64_t begin, int64_t end,
-                     float* out) {
-  const FormulaRange range = formula_range(name, shape);
+                     float* out, double gain) {
+  const FormulaRange range = formula_range(name, shape, gain);
   const FormulaSequence numbers(std::string(name) + std::string(suffix));
   for (int64_t i = begin; i < end; ++i)
     out[i - begin] = float(range.offset + range.bound * numbers.symmetric(uint64_t(i)));

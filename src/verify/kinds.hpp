@@ -19,6 +19,8 @@ void verify_conv(Verification& v);            ///< convolutions, group normalisa
 void verify_vae_small(Verification& v);       ///< a small autoencoder
 void verify_vae_rect(Verification& v);        ///< one on images that are not square
 void verify_vae_stats(Verification& v);       ///< that of Stable Diffusion at full size
+void verify_fid_inception(Verification& v);   ///< the FID Inception: means of every module, features
+void verify_fid_presets(Verification& v);     ///< resize of FID tools, then features, sFID's features and logits
 
 // Parts of verify_ops.
 void verify_elementwise_ops(Verification& v);

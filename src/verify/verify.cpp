@@ -31,6 +31,8 @@ constexpr Kind kKinds[] = {
     {"vae_small", verify_vae_small},
     {"vae_rect", verify_vae_rect},
     {"vae_sd_stats", verify_vae_stats, "vae_sd_", "_stats"},
+    {"fid_inception_stats", verify_fid_inception},
+    {"fid_presets", verify_fid_presets},
 };
 
 const Kind& find_kind(const io::SafetensorsFile& file) {

@@ -62,6 +62,18 @@ TEST_CASE("conv: the list has every shape once, those of both networks") {
   CHECK(wide >= 15);
 }
 
+TEST_CASE("inception: the features of a batch are a row with images a second and memory") {
+  Harness harness(2, Effort::quick());
+  bench_inception(harness, {.images = 1});
+  const Json rows = Json::parse(to_json(harness.report())).at("rows");
+  REQUIRE(rows.size() == 1);
+  CHECK(rows.at(0).at("name") == "FID Inception, 1 images");
+  for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes"}) {
+    INFO(key);
+    CHECK(rows.at(0).at(key).get<double>() > 0);
+  }
+}
+
 TEST_CASE("vae: encoding and decoding are rows with images a second and memory") {
   Harness harness(2, Effort::quick());
   bench_vae(harness, {.side = 16});

@@ -62,7 +62,7 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
 
   const Result inception = run(program("ditfid", sides));
   REQUIRE_EXIT(inception, 2);
-  CHECK_THAT(inception.err, Contains("ditfid: error: [features] this build has no Inception features yet"));
+  CHECK_THAT(inception.err, Contains("ditfid: error: [features] features of the Inception network need its weights"));
   write_images(scratch / "few.npz", 20, 3);
   const Args few = {"--real", scratch / "a.npz", "--generated", scratch / "few.npz", "--features", "pixels"};
   const Result small = run(program("ditfid", few));

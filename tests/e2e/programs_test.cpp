@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ditrain/io/image.hpp"
@@ -25,7 +26,7 @@ Args ditsample(const std::string& checkpoint, const std::string& out, const Args
 std::vector<std::string> contents(const std::string& folder) {
   std::vector<std::string> all;
   for (const auto& [name, content] : folder_content(folder))
-    all.push_back(fs::path(name).filename().string() + content);
+    if (fs::path(name).filename() != "samples.json") all.push_back(fs::path(name).filename().string() + content);
   return all;
 }
 
@@ -88,12 +89,21 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
   const auto first = ditrain::io::read_image(scratch / "one/000000.png");
   REQUIRE((first.width == 32 && first.height == 32 && first.channels == 3));
 
+  const auto facts = nlohmann::json::parse(read_file(scratch / "one/samples.json"));
+  CHECK(facts.at("images") == 7);
+  CHECK(facts.at("steps") == "4");
+  CHECK(facts.at("guidance") == 2.0);
+  CHECK(facts.at("seed") == 3);
+  CHECK(facts.at("weights") == "ema");
+  CHECK(facts.at("vae").is_null());
+
   draw("two", 2, {});
   draw("four", 4, {"--batch", "1"});
   draw("threads", 1, {"--threads", "1", "--batch", "2"});
   for (const char* name : {"two", "four", "threads"}) {
     CAPTURE(name);
     CHECK(contents(scratch / name) == images);
+    CHECK(same_file(scratch / name + "/samples.json", scratch / "one" + "/samples.json"));
     CHECK(same_file(scratch / name + ".npz", scratch / "one" + ".npz"));
     CHECK(same_file(scratch / name + "_grid.png", scratch / "one" + "_grid.png"));
   }

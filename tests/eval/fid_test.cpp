@@ -118,5 +118,5 @@ TEST_CASE("what would be no honest number is refused") {
                     Contains("'is' needs a network"));
   FidRequest inception = request(folder / "many.npz", folder / "few.npz");
   inception.features.kind = FeatureKind::kInception;
-  CHECK_THROWS_WITH(evaluate_fid(team, inception), Contains("this build has no Inception features yet"));
+  CHECK_THROWS_WITH(evaluate_fid(team, inception), Contains("need its weights"));
 }

@@ -165,5 +165,5 @@ TEST_CASE("features of pixels are means of blocks, the same for both orders of c
   const auto mixed = open_image_set(folder / "mixed");
   CHECK_THROWS_WITH(features_of(one, *mixed, pixels),
                     Contains("b.png] features of pixels need images of one size") && Contains("got 4x5x3 of u8"));
-  CHECK_THROWS_WITH(features_of(one, *npz, {}), Contains("this build has no Inception features yet"));
+  CHECK_THROWS_WITH(features_of(one, *npz, {}), Contains("need its weights"));
 }

@@ -101,7 +101,9 @@ void check_all_are_compared(const std::string& kind, const Report& clean) {
       {"samplers", {"x_T"}},
       {"vae_small", {"latent", "eps"}},
       {"vae_rect", {"latent"}},
-      {"vae_sd_stats", {"latent", "eps"}}};
+      {"vae_sd_stats", {"latent", "eps"}},
+      {"fid_inception_stats", {}},
+      {"fid_presets", {"hw"}}};
   // What ditrain does not offer, by the beginnings of names.
   static const std::map<std::string, std::vector<std::string>> not_ours = {
       {"flow",
@@ -133,7 +135,8 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
     const Report clean = verify_fixture(test::golden_path(kind), workers.ctx);
     if (!clean.passed) FAIL_CHECK(text(clean));
     check_all_are_compared(kind, clean);
-    const bool expensive = kind == "dit_s2_stats" || kind == "dit_init_stats" || kind == "vae_sd_stats";
+    const bool expensive =
+        kind == "dit_s2_stats" || kind == "dit_init_stats" || kind == "vae_sd_stats" || kind.starts_with("fid_");
     for (int64_t round = expensive ? 2 : 0; round < 3; ++round)
       for (const bool inputs : {false, true}) check_changes_are_found(kind, clean, inputs, round, workers.ctx);
   }

@@ -39,6 +39,14 @@ struct ConvBench {
 /// on both sides, and the mean of the peer's ratios.
 void bench_conv(Harness& harness, const ConvBench& bench);
 
+struct InceptionBench {
+  std::vector<DType> precisions = {DType::kF32};
+  int64_t images = 8;
+};
+/// One row per precision: features of a batch by the FID Inception with made-up weights.
+/// Details   images_per_second, memory_bytes (activations), weight_bytes
+void bench_inception(Harness& harness, const InceptionBench& bench);
+
 struct VaeBench {
   std::vector<DType> precisions = {DType::kF32};
   int64_t side = 256;  ///< of the images, a multiple of 8

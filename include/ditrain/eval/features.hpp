@@ -3,16 +3,20 @@
 //   pixels      the image itself, averaged down to at most 4,096 values. Needs no weights and takes any number of
 //   channels;
 //               its distances show a trend during training and are not comparable with any published FID.
-//   inception   the FID Inception network. This build does not have it yet: asking for it is an error that says so.
+//   inception   the FID Inception network (nn/inception.hpp) with weights of the user; images of eight bits, of any
+//               size, read and resized by oneTBB's threads beside the network.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ditrain/base/words.hpp"
+#include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/fid_preset.hpp"
 #include "ditrain/eval/image_set.hpp"
+#include "ditrain/nn/inception.hpp"
 
 namespace ditrain::eval {
 
@@ -25,6 +29,8 @@ struct FeatureSettings {
   FeatureKind kind = FeatureKind::kInception;
   std::string weights = {};  ///< of the network
   FidPreset preset = FidPreset::kPytorchFid;
+  bool spatial = false, logits = false;              ///< wanted beside the features; of inception
+  std::shared_ptr<nn::Inception> network = nullptr;  ///< made by load_network()
 };
 
 /// Features of a set, one row per image in the order of the set.
@@ -36,12 +42,21 @@ struct Features {
   std::string description = {};     ///< for the protocol line
 };
 
-/// What the kind cannot do is refused before any image is read.
-/// Errors:   InputError, where = "features"
-void check_features(const FeatureSettings& settings);
+/// What the kind cannot do is refused before any image is read; reads the weights of the network.
+/// Errors:   InputError, where = "features" or the file of weights
+void load_network(FeatureSettings& settings);
 
-/// Errors:   InputError: check_features(); images that cannot be read; for pixels, images of several sizes
-/// Threads:  the workers of `team` share the images; the same bits for any number of them
+/// The network from a safetensors file or a file of PyTorch with the port's names.
+/// Errors:   InputError, where = path: weights that are missing, of other shapes or not finite; torchvision's network
+nn::Inception load_inception(const std::string& path, DType type = DType::kF32);
+
+/// Features of all images on rank 0, nothing on the others.
+/// Errors:   InputError: load_network(); images that cannot be read; for pixels, images of several sizes; for
+/// inception,
+///           images that are neither grey nor RGB, with or without alpha, of eight bits
+/// Threads:  ranks and the workers of `team` share the images; the same bits for any number of them
+Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings);
+/// The same of one process.
 Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings);
 
 inline constexpr int64_t kMaxPixelFeatures = 4096;

@@ -26,7 +26,7 @@ constexpr std::span<const Word<FidMetric>> words_of(FidMetric) { return kFidMetr
 
 struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
-  FeatureSettings features;
+  FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
   bool allow_small = false;          ///< fewer images than dimensions are no error
   std::string save_statistics = {};  ///< file for mu and sigma of the real side; "": none
@@ -50,6 +50,8 @@ inline constexpr int64_t kFullFidCount = 50'000;
 ///           statistics of other dimensions, fewer images than dimensions without allow_small
 /// Threads:  the workers of `team`; the same bits for any number of them
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
+/// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.
+FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& request);
 
 /// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.
 std::string to_json(const FidReport& report);

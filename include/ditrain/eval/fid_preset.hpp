@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/io/image.hpp"
@@ -36,5 +37,9 @@ const char* description_of(FidPreset preset);
 /// Threads:  any number at a time
 /// Errors:   LogicFault for an image that is not RGB
 void make_fid_input(const io::ImageU8& image, FidPreset preset, float* out);
+
+/// What pytorch-fid makes of an image that is in [0, 1] already: the same resize, 2x-1.
+/// Shapes:   planes [3, height, width]; out [3, 299, 299], written
+void make_torch_fid_input(const std::vector<float>& planes, int64_t height, int64_t width, float* out);
 
 }  // namespace ditrain::eval

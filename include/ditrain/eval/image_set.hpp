@@ -32,13 +32,19 @@ class ImageSet {
   virtual int64_t size() const = 0;
   virtual std::string describe() const = 0;  ///< "5000 images in the folder samples"
   /// A fingerprint of what was visited: the SHA-256 of the file, or of the list that sha256sum would print of the
-  /// files. Known after visit().
+  /// files.
   virtual std::string sha256() const = 0;
   /// Facts that the program that made the images left beside them (samples.json), as one line of JSON; "" if there are
   /// none.
   virtual std::string facts() const { return ""; }
   /// Calls use(i, image) for all images, each once, in no order. Errors: InputError naming the image; what `use` throws
-  virtual void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use) = 0;
+  void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use);
+
+  /// Call before image(i) for begin <= i < end <= begin + most_prepared(). Fastest in rising order.
+  virtual void prepare([[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) {}
+  virtual int64_t most_prepared() const { return size(); }
+  /// Reads one image. Threads: any number at a time. Errors: InputError naming the image
+  virtual EvalImage image(int64_t i) = 0;
 };
 
 /// Opens a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), a .npz or .npy with an array

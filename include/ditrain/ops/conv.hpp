@@ -40,6 +40,19 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
 void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
             const ConvOutput& output = {});
 
+/// Channels [begin, begin + count) of every pixel of images [B,H,W,pixel channels]: branches of a network that are put
+/// side by side are written where they belong, and are read from there.
+struct ChannelView {
+  Tensor images;
+  int64_t begin = 0, count = 0;
+  Shape shape() const { return {images.dim(0), images.dim(1), images.dim(2), count}; }
+};
+
+/// The same of the channels of views; x and y may lie in the same images if their channels do not overlap.
+/// Errors:   ShapeError; LogicFault for channels that the images do not have and for kResidual and moments
+void conv2d(Context& ctx, const ChannelView& x, const Tensor& w, const Tensor& bias, const Conv2d& conv,
+            const ChannelView& y, ConvOutput::Kind kind);
+
 /// w [N,C,kernel_h,kernel_w], the layout of torch, as [kernel_h,kernel_w,C,N]; to's type may be bf16.
 void to_conv_layout(const std::vector<float>& from, int64_t N, const Tensor& to);
 

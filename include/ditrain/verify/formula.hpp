@@ -33,13 +33,14 @@ struct FormulaRange {
 };
 /// The range for a parameter of that name and shape.
 /// Math:     embedding tables: 0, 1; biases: 0, 0.1; weights of one dimension (norm scales): 1, 0.25;
-///           other weights: 0, sqrt(3 / fan_in), fan_in = product of all dimensions but the first
-/// Errors:   LogicFault for a name that ends neither in "weight" nor in "bias"
-FormulaRange formula_range(std::string_view name, const Shape& shape);
+///           running means: 0, 0.1; running variances: 1, 0.5;
+///           other weights: 0, sqrt(3 / fan_in) gain, fan_in = product of all dimensions but the first
+/// Errors:   LogicFault for a name that ends in none of these
+FormulaRange formula_range(std::string_view name, const Shape& shape, double gain = 1);
 
 /// Entries [begin, end) of the parameter; its key is name + suffix.
 void fill_by_formula(std::string_view name, std::string_view suffix, const Shape& shape, int64_t begin, int64_t end,
-                     float* out);
+                     float* out, double gain = 1);
 
 /// f32(bound * symmetric(i)) for i < n.
 std::vector<float> formula_input(const std::string& key, double bound, int64_t n);

@@ -1,0 +1,143 @@
+#include "inception_features.hpp"
+
+#include <fmt/format.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/sha256.hpp"
+#include "ditrain/parallel/partition.hpp"
+
+namespace ditrain::eval {
+namespace {
+
+constexpr int64_t kBatch = 8;  // images at once: 100 MB of activations
+constexpr int64_t kInputElements = 3 * nn::kInceptionSide * nn::kInceptionSide;
+
+// Grey becomes three equal channels, alpha is left out, as Pillow's conversion to RGB does.
+io::ImageU8 to_rgb(const EvalImage& image) {
+  if (!image.is_u8 || image.channels < 1 || image.channels > 4) {
+    throw InputError({.where = image.name,
+                      .what = "the Inception network sees pictures of eight bits",
+                      .got = fmt::format("{} channels of {}", image.channels, image.is_u8 ? "u8" : "other numbers"),
+                      .expected = "grey or RGB, with or without alpha",
+                      .hint = "--features pixels, or decoding latents (ditsample --vae)"});
+  }
+  const int64_t pixels = image.height * image.width;
+  io::ImageU8 rgb{image.width, image.height, 3, std::vector<uint8_t>(size_t(3 * pixels))};
+  for (int64_t p = 0; p < pixels; ++p)
+    for (int64_t c = 0; c < 3; ++c) {
+      const int64_t from = image.channels < 3 ? 0 : c;
+      rgb.pixels[size_t(3 * p + c)] =
+          image.u8[size_t(image.channels_first ? from * pixels + p : p * image.channels + from)];
+    }
+  return rgb;
+}
+
+// Network inputs of images [begin, end), made by oneTBB's threads while the team computes the batch before. One place
+// of the arena is the caller's: where there is one core, it makes them when it waits.
+class Inputs {
+ public:
+  Inputs(ImageSet& set, FidPreset preset, int num_threads)
+      : set_(set), preset_(preset), arena_(std::min(num_threads, tbb::info::default_concurrency()), 1) {
+    for (std::vector<float>& buffer : buffers_) buffer.resize(size_t(kBatch * kInputElements));
+  }
+  ~Inputs() {
+    arena_.execute([&] { group_.cancel(); });
+    try {
+      wait();
+    } catch (...) {  // the error that ends this is on its way already
+    }
+  }
+
+  void begin(int64_t begin, int64_t end) {
+    float* to = buffers_[next_].data();
+    arena_.execute([&] {
+      group_.run([=, this] {
+        for (int64_t first = begin; first < end;) {
+          const int64_t last = std::min(end, first + set_.most_prepared());
+          set_.prepare(first, last);
+          tbb::parallel_for(first, last, [=, this](int64_t i) {
+            make_fid_input(to_rgb(set_.image(i)), preset_, to + (i - begin) * kInputElements);
+          });
+          first = last;
+        }
+      });
+    });
+  }
+  /// What begin() made; valid until the call after the next.
+  const float* finished() {
+    wait();
+    next_ = 1 - next_;
+    return buffers_[1 - next_].data();
+  }
+
+ private:
+  void wait() {
+    arena_.execute([&] { group_.wait(); });
+  }
+
+  ImageSet& set_;
+  FidPreset preset_;
+  tbb::task_arena arena_;
+  tbb::task_group group_;
+  std::vector<float> buffers_[2];
+  size_t next_ = 0;
+};
+
+// Rows of all ranks in the order of the ranks, on rank 0.
+void gather(dist::Communicator& comm, std::vector<float>& rows) {
+  if (comm.world_size() == 1) return;
+  const auto parts =
+      comm.gather_strings(std::string(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float)));
+  rows.clear();
+  for (const std::string& part : parts) {
+    const size_t at = rows.size();
+    rows.resize(at + part.size() / sizeof(float));
+    if (!part.empty()) std::memcpy(rows.data() + at, part.data(), part.size());
+  }
+}
+
+}  // namespace
+
+Features inception_features(parallel::Team& team, dist::Communicator& comm, ImageSet& set,
+                            const FeatureSettings& settings) {
+  Features features{.n = set.size(), .d = nn::kInceptionFeatures};
+  features.description =
+      fmt::format("{} of the FID Inception, weights sha256 {}; preset {}: {}", features.d,
+                  io::sha256_of_file(settings.weights), word_of(settings.preset), description_of(settings.preset));
+  const parallel::Range mine = parallel::partition(set.size(), comm.rank(), comm.world_size());
+  features.values.resize(size_t(mine.size() * features.d));
+  if (settings.spatial) features.spatial.resize(size_t(mine.size() * nn::kInceptionSpatial));
+  if (settings.logits) features.logits.resize(size_t(mine.size() * nn::kInceptionClasses));
+  ops::Context ctx(team);
+  Inputs inputs(set, settings.preset, team.num_workers());
+  const auto end_of = [&](int64_t begin) { return std::min(begin + kBatch, mine.end); };
+  if (!mine.empty()) inputs.begin(mine.begin, end_of(mine.begin));
+  for (int64_t begin = mine.begin; begin < mine.end; begin += kBatch) {
+    const float* input = inputs.finished();
+    const int64_t n = end_of(begin) - begin, row = begin - mine.begin;
+    if (begin + kBatch < mine.end) inputs.begin(begin + kBatch, end_of(begin + kBatch));
+    const Tensor images({n, 3, nn::kInceptionSide, nn::kInceptionSide});
+    std::copy_n(input, n * kInputElements, Pin<float>(images).get());
+    const auto tensor = [&](bool wanted, Shape shape) { return wanted ? Tensor(std::move(shape)) : Tensor(); };
+    constexpr int64_t kSide = nn::kInceptionSpatialSide;
+    const nn::Inception::Outputs out{Tensor({n, features.d}),
+                                     tensor(settings.spatial, {n, kSide, kSide, nn::kInceptionSpatialChannels}),
+                                     tensor(settings.logits, {n, nn::kInceptionClasses})};
+    settings.network->run(ctx, images, out);
+    const auto keep = [&](const Tensor& from, std::vector<float>& to) {
+      if (from.defined()) std::copy_n(Pin<float>(from).get(), from.size(), to.data() + row * (from.size() / n));
+    };
+    keep(out.features, features.values), keep(out.spatial, features.spatial), keep(out.logits, features.logits);
+  }
+  gather(comm, features.values), gather(comm, features.spatial), gather(comm, features.logits);
+  return features;
+}
+
+}  // namespace ditrain::eval
