@@ -389,6 +389,16 @@ Rows output_rows() {
       word(DITRAIN_KEY(sample.cfg_channels), "guided channels; 3: the reference's rule"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
+      integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},
+              "steps between Frechet distances of samples of the moving average; 0: none. The best checkpoint by it is "
+              "linked as checkpoints/best"),
+      integer(DITRAIN_KEY(eval.fid_samples), {2, 1000000},
+              "samples per distance, those of `sample` but for their number"),
+      text(DITRAIN_KEY(eval.reference),
+           "images or statistics to compare with, as ditfid --real; empty: images of the data", "a path"),
+      word(DITRAIN_KEY(eval.features),
+           "of images: pixels (a trend, not comparable with published FIDs) or inception, which needs eval.weights"),
+      text(DITRAIN_KEY(eval.weights), "weights of the FID Inception network, as ditfid --weights", "a path"),
   };
 }
 

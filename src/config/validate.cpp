@@ -71,6 +71,24 @@ void check_sampling(const Config& c) {
          "classes and a class_dropout above 0", "sample.cfg_scale: 1");
 }
 
+void check_fid(const Config& c) {
+  if (c.eval.fid_every_steps == 0) return;
+  const bool inception = c.eval.features == FidFeatures::kInception, decoded = !c.sample.vae.empty();
+  const bool pictures = decoded || (learns_pixels(c) && (c.model.in_channels == 1 || c.model.in_channels == 3));
+  if (inception && !pictures)
+    fail("eval.features: inception sees grey or RGB pictures, which the samples of this model are not",
+         fmt::format("{} channels", c.model.in_channels), "eval.features: pixels, or sample.vae");
+  if (inception && c.eval.weights.empty())
+    fail("eval.features: inception needs the weights of the network", "eval.weights: \"\"",
+         "pt_inception-2015-12-05-6726825d.pth, see the guide 'Evaluate'", "--set eval.weights=FILE");
+  if (decoded && !c.data.kind->pixels && c.eval.reference.empty())
+    fail("decoded samples cannot be compared with latents of the data", "eval.reference: \"\"",
+         "a folder of pictures or statistics", "--set eval.reference=PATH");
+  if (!decoded && !c.data.vae.empty() && c.eval.reference.empty())
+    fail("samples that are latents cannot be compared with pictures of the data", "sample.vae: \"\"",
+         "the autoencoder of data.vae", "--set sample.vae=" + c.data.vae);
+}
+
 void check_optimizer(const Config& c) {
   if (c.optimizer.schedule == optim::LrSchedule::kCosine && c.optimizer.min_lr > c.optimizer.lr)
     fail("optimizer.min_lr is above optimizer.lr", fmt::format("{}", c.optimizer.min_lr),
@@ -89,10 +107,11 @@ void check_strategy(const Config& c) {
     fail(fmt::format("parallel.strategy: {} has one cluster per rank", strategy),
          fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
          fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
-  if (strategy == Strategy::kDpTp && (c.sample.every_steps > 0 || c.eval.every_steps > 0))
+  if (strategy == Strategy::kDpTp && (c.sample.every_steps > 0 || c.eval.every_steps > 0 || c.eval.fid_every_steps > 0))
     fail("pictures and validation need one replica per rank, which parallel.strategy: dp_tp does not have",
-         fmt::format("sample.every_steps: {}, eval.every_steps: {}", c.sample.every_steps, c.eval.every_steps),
-         "0 for both, or parallel.strategy: cftp or dp");
+         fmt::format("sample.every_steps: {}, eval.every_steps: {}, eval.fid_every_steps: {}", c.sample.every_steps,
+                     c.eval.every_steps, c.eval.fid_every_steps),
+         "0 for all, or parallel.strategy: cftp or dp");
   if (strategy == Strategy::kDpTp && (c.dist.shard_optimizer || c.dist.reproducible))
     fail("parallel.strategy: dp_tp divides replicas over ranks in its own way",
          fmt::format("dist.shard_optimizer: {}, dist.reproducible: {}", c.dist.shard_optimizer, c.dist.reproducible),
@@ -200,6 +219,7 @@ void validate_without_data(const Config& config) {
   check_optimizer(config);
   check_threads(config);
   check_strategy(config);
+  check_fid(config);
   check_automem(config);
   check_kernels(config);
   check_dist(config);

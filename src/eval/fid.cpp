@@ -246,6 +246,14 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
   return report;
 }
 
+FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
+                                       const FeatureSettings& features, std::string& description) {
+  const Side side = read_side(team, comm, false, path, {.real = path, .generated = "", .features = features});
+  description = side.description;
+  if (side.statistics || comm.rank() != 0) return side.statistics.value_or(FeatureStatistics());
+  return statistics_of(team, side.features->values, side.features->d);
+}
+
 std::string to_json(const FidReport& report) {
   nlohmann::ordered_json json;
   const auto set = [&](const char* key, const std::optional<double>& value) {

@@ -27,7 +27,7 @@ constexpr std::string_view kWriting = ".tmp_";         // being written by a Che
 constexpr std::string_view kReplaced = ".old_";        // moved aside while its replacement takes the name
 constexpr std::string_view kDeleted = ".deleted_";     // being removed
 constexpr std::string_view kDiscarded = "discarded_";  // of a continuation that a resumed run has left
-constexpr const char* kNewLatest = ".tmp_latest";      // the symlink before it is renamed to `latest`
+constexpr const char* kNewLink = ".tmp_latest";        // a symlink before it is renamed
 
 std::string join(const std::string& dir, std::string_view a, std::string_view b = "") {
   return (fs::path(dir) / fmt::format("{}{}", a, b)).string();
@@ -62,10 +62,10 @@ std::vector<std::string> names_in(const std::string& dir) {
   return names;
 }
 
-// The step that the symlink `latest` names, complete or not.
-std::optional<int64_t> step_of_latest(const std::string& dir) {
+// The step that a symlink names, complete or not.
+std::optional<int64_t> step_of_link(const std::string& dir, const char* link) {
   std::error_code error;
-  const fs::path target = fs::read_symlink(fs::path(dir) / "latest", error);
+  const fs::path target = fs::read_symlink(fs::path(dir) / link, error);
   if (error) return std::nullopt;
   return step_of(target.string());
 }
@@ -90,12 +90,14 @@ void fsync_file(const std::string& path) {
   if (result != 0) throw RunError({.where = path, .what = "syncing failed", .got = std::strerror(error_number)});
 }
 
-void point_latest_to(const std::string& dir, const std::string& name) {
-  const std::string temporary = join(dir, kNewLatest);
+std::optional<int64_t> step_of_latest(const std::string& dir) { return step_of_link(dir, "latest"); }
+
+void point_to(const std::string& dir, const char* link, const std::string& name) {
+  const std::string temporary = join(dir, kNewLink);
   ::unlink(temporary.c_str());
   if (::symlink(name.c_str(), temporary.c_str()) != 0)
     throw RunError({.where = temporary, .what = "cannot create the symlink", .got = std::strerror(errno)});
-  rename_or_throw(temporary, join(dir, "latest"));
+  rename_or_throw(temporary, join(dir, link));
   fsync_directory(dir);
 }
 
@@ -144,7 +146,7 @@ void CheckpointWriter::commit() {
   }
   committed_ = true;
   fsync_directory(dir_);
-  point_latest_to(dir_, name_);
+  point_to(dir_, "latest", name_);
   remove_tree(replaced);
 }
 
@@ -171,6 +173,14 @@ std::optional<std::string> latest_checkpoint(const std::string& dir) {
   return folders.empty() ? std::nullopt : std::optional(folders.front());
 }
 
+void link_best(const std::string& dir, int64_t step) { point_to(dir, "best", checkpoint_name(step)); }
+
+std::optional<int64_t> best_checkpoint(const std::string& dir) {
+  const std::optional<int64_t> step = step_of_link(dir, "best");
+  const std::vector<int64_t> steps = list_checkpoints(dir);
+  return step && std::find(steps.begin(), steps.end(), *step) != steps.end() ? step : std::nullopt;
+}
+
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every) {
   DITRAIN_CHECK(keep_last >= 0 && keep_every >= 0, "negative number of checkpoints to keep");
   std::vector<int64_t> steps;
@@ -180,10 +190,10 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
     log::warn("old checkpoints stay: {}", error.what());
   }
   const auto num_steps = static_cast<int64_t>(steps.size());
-  const std::optional<int64_t> latest = step_of_latest(dir);
+  const std::optional<int64_t> latest = step_of_latest(dir), best = step_of_link(dir, "best");
   for (int64_t i = 0; i < num_steps - std::max<int64_t>(keep_last, 1); ++i) {
     const int64_t step = steps[static_cast<size_t>(i)];
-    if (step == latest || (keep_every > 0 && step % keep_every == 0)) continue;
+    if (step == latest || step == best || (keep_every > 0 && step % keep_every == 0)) continue;
     try {
       remove_checkpoint(dir, checkpoint_name(step));
     } catch (const RunError& error) {
@@ -227,7 +237,7 @@ void remove_stale_temporaries(const std::string& dir) {
         continue;
       }
     }
-    const bool temporary = name == kNewLatest || name.starts_with(fmt::format("{}{}", kWriting, kStep)) ||
+    const bool temporary = name == kNewLink || name.starts_with(fmt::format("{}{}", kWriting, kStep)) ||
                            name.starts_with(fmt::format("{}{}", kReplaced, kStep)) ||
                            name.starts_with(fmt::format("{}{}", kDeleted, kStep)) ||
                            name.starts_with(fmt::format("{}{}{}", kDeleted, kDiscarded, kStep));

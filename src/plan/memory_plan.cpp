@@ -23,8 +23,11 @@ constexpr size_t kProgramBytes = size_t{160} << 20;
 
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
   int64_t batch = 0;
-  if (config.sample.every_steps > 0) {
-    const int64_t mine = (config.sample.num_images + world_size - 1) / world_size;
+  const bool distances = config.eval.fid_every_steps > 0;
+  if (config.sample.every_steps > 0 || distances) {
+    const int64_t images =
+        std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
+    const int64_t mine = (images + world_size - 1) / world_size;
     const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
     batch = std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1);
   }

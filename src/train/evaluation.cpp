@@ -37,23 +37,28 @@ void write_grid(const std::string& path, const std::vector<float>& images, const
   io::write_png(path, io::make_grid(pictures, columns, 2));
 }
 
+// This rank's of n samples, classes in turn.
+eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm) {
+  const auto seed = uint64_t(config.train.seed);
+  const std::vector<int64_t> labels = eval::make_labels("balanced", n, config.model.num_classes, seed);
+  const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
+  return {.sampler = sampler_of(config),
+          .seed = seed,
+          .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
+          .first_index = mine.begin};
+}
+
 }  // namespace
 
 void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
-  const auto seed = uint64_t(config.train.seed);
-  const std::vector<int64_t> labels = eval::make_labels("balanced", n, config.model.num_classes, seed);
-  const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
-  const eval::GenerateRequest request{.sampler = sampler_of(config),
-                                      .seed = seed,
-                                      .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
-                                      .first_index = mine.begin};
+  const eval::GenerateRequest request = share_of(config, n, comm);
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
   if (compare && data.num_classes() > 1 && encoded == nullptr) {
     double own = 0;
     const double share = eval::nearest_neighbour_accuracy(ctx, images, request.labels, data, kReferenceImages);
-    own = share * double(mine.size());
+    own = share * double(request.labels.size());
     comm.allreduce_sum(&own, 1);
     extra["sample_class_accuracy"] = own / double(n);
     log::info(
@@ -74,6 +79,18 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
   } catch (const RunError& e) {
     log::warn("the sample grid is not written: {}", e.what());
   }
+}
+
+double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
+  const eval::WeightsFrom averaged(model.parameters(), ema);
+  std::vector<float> images =
+      eval::generate(ctx, model, config.diffusion, share_of(config, config.eval.fid_samples, comm));
+  if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
+  const double value =
+      measure.distance(images, decoder != nullptr ? decoder->images() : plan::model_shape(config.model));
+  extra[measure.name()] = value;
+  log::info("{}: {:.4g} ({} samples)", measure.name(), value, config.eval.fid_samples);
+  return value;
 }
 
 void Evaluation::validation(std::map<std::string, double>& extra) {

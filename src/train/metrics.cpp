@@ -61,6 +61,17 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
   return moved;
 }
 
+std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name) {
+  std::ifstream in(run_folder + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto is_number = [&](const char* key) { return j.contains(key) && j[key].is_number(); };
+    if (j.is_object() && is_number("step") && j["step"] == step && is_number(name.c_str()))
+      return j[name].get<double>();
+  }
+  return std::nullopt;
+}
+
 std::string format_duration(double seconds) {
   const auto s = int64_t(std::max(0.0, seconds) + 0.5);
   if (s < 60) return fmt::format("{} s", s);

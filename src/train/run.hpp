@@ -2,6 +2,7 @@
 // trainer.cpp (the loop), run_end.cpp (what the run has to tell).
 #pragma once
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,8 +11,10 @@
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/eval/training_fid.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
+#include "ditrain/train/evaluation.hpp"
 #include "ditrain/train/run_folder.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
@@ -62,6 +65,9 @@ class Run {
   void measure_peak();
   void allocate();
   void load_autoencoders();
+  void prepare_fid();
+  void restore_best();
+  void measure_fid(StepMetrics& metrics, Evaluation& evaluation);
   void start_automem();
   void initialise_weights();
   void next_candidate();
@@ -109,6 +115,9 @@ class Run {
   std::vector<std::string> candidates_;                   // on rank 0: it, and those to fall back to
   std::unique_ptr<eval::LatentCodec> encoder_, decoder_;  // data.vae, sample.vae
   std::unique_ptr<eval::EncodedImages> encoded_;          // of the validation; with encoder_
+  std::unique_ptr<eval::TrainingFid> fid_;                // of eval.fid_every_steps
+  double best_fid_ = std::numeric_limits<double>::infinity();
+  int64_t best_step_ = -1;  // of it; its checkpoint is linked as `best`
   std::unique_ptr<dataset::Loader> loader_;
   Progress progress_;
   PhaseLog beside_;      // beside the steps, since the last line of metrics: samples, checkpoints, comparisons

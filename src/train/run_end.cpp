@@ -40,6 +40,8 @@ void Run::finish() {
   comm_.allreduce_max(&peak, 1);
   log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}", progress_.skipped_steps,
             int64_t(agreed_.bad_files), format_bytes(size_t(peak)));
+  if (best_step_ >= 0)
+    log::info("best {}: {:.4g} at step {}, {}/checkpoints/best", fid_->name(), best_fid_, best_step_, options_.out);
   for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;
   trace_.add_phases(beside_.spans);

@@ -240,10 +240,35 @@ void Run::load_autoencoders() {
     log::info("{}", plan.describe());
     return std::make_unique<eval::LatentCodec>(plan);
   };
-  if (config_.sample.every_steps > 0 && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
+  const bool samples = config_.sample.every_steps > 0 || config_.eval.fid_every_steps > 0;
+  if (samples && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
   if (config_.data.vae.empty()) return;
   encoder_ = load(config_.data.vae);
   encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
+}
+
+// Collective: the reference that samples are compared with.
+void Run::prepare_fid() {
+  if (config_.eval.fid_every_steps == 0) return;
+  eval::TrainingFid::Setup setup{.reference = config_.eval.reference};
+  setup.features.kind = config_.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
+                                                                                 : eval::FeatureKind::kPixels;
+  setup.features.weights = config_.eval.weights;
+  const PatienceScope no_limit(comm_, groups_, 0);
+  fid_ = std::make_unique<eval::TrainingFid>(setup, *data_, team_, comm_);
+  log::info("{}: samples are compared with {}", fid_->name(), fid_->description());
+}
+
+// Collective: of a run that goes on, the distance that belongs to the checkpoint `best`.
+void Run::restore_best() {
+  if (fid_ == nullptr || resumed_.empty()) return;
+  double found[2] = {best_fid_, -1};
+  if (leader())
+    if (const auto step = io::best_checkpoint(folder_->checkpoints()))
+      if (const auto value = metric_of_step(options_.out, *step, fid_->name()))
+        found[0] = *value, found[1] = double(*step);
+  comm_.broadcast(found, sizeof found, 0);
+  best_fid_ = found[0], best_step_ = int64_t(found[1]);
 }
 
 // Before the store and the tape, whose memory comes from it.

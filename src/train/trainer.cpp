@@ -10,6 +10,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -139,6 +140,11 @@ void Run::judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must
   if (!outcome) return;
   if (outcome->problem.empty()) {
     log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - checkpoint_start_s_);
+    if (leader() && outcome->step == best_step_) try {
+        io::link_best(folder_->checkpoints(), best_step_);
+      } catch (const RunError& error) {
+        log::warn("the best checkpoint has no link: {}", error.what());
+      }
     return;
   }
   if (must_succeed || config_.checkpoint.on_error == config::OnCheckpointError::kStop)
@@ -151,7 +157,8 @@ void Run::judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must
 // Samples and validation at their intervals and at the end. Returns whether there were any.
 bool Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
-  if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps)) return false;
+  if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps) && !due(config_.eval.fid_every_steps))
+    return false;
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   if (automem_) automem_->begin_other(/*writes=*/false);
   Evaluation evaluation{config_,        model_,        *data_, comm_, ctx_, step_.whole(model_.parameters().ema),
@@ -165,8 +172,18 @@ bool Run::after_step(StepMetrics& m, bool last) {
     const PhaseTimer timer(beside_, Phase::kEval);
     evaluation.validation(m.extra);
   }
+  if (due(config_.eval.fid_every_steps)) measure_fid(m, evaluation);
   comm_.barrier();
   return true;
+}
+
+// The best weights so far get a checkpoint.
+void Run::measure_fid(StepMetrics& m, Evaluation& evaluation) {
+  const PhaseTimer timer(beside_, Phase::kEval);
+  const double value = evaluation.fid(*fid_, m.extra);
+  if (!(value < best_fid_)) return;
+  best_fid_ = value, best_step_ = progress_.step;
+  agreed_.checkpoint = true;
 }
 
 // Collective: requests that came while samples were drawn and validation ran.
@@ -266,7 +283,9 @@ int Run::run() {
   check_fallbacks();
   resumed_.empty() ? initialise_weights() : load_or_fall_back();
   check_same_start();
+  prepare_fid();
   if (leader()) begin_folder();
+  restore_best();
   const auto go_to_own_cores = [this](int64_t) { platform::set_affinity_mask(placement_.helper_pus); };
   loader_ =
       std::make_unique<dataset::Loader>(*data_, dataset::EpochSampler(data_->size(), uint64_t(config_.train.seed)),

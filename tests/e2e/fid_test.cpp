@@ -11,7 +11,7 @@ using Catch::Contains;
 
 namespace {
 
-std::string golden(const std::string& name) { return std::string(DITRAIN_GOLDEN_DIR) + "/" + name; }
+std::string golden(const std::string& name) { return DITRAIN_GOLDEN_DIR "/" + name; }
 
 void write_images(const std::string& path, int64_t n, uint32_t seed) {
   ditrain::io::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
@@ -74,4 +74,47 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   const Result metric = run(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}));
   REQUIRE_EXIT(metric, 2);
   CHECK_THAT(metric.err, Contains("'kdi'") && Contains("try kid"));
+}
+
+TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and a link to the best checkpoint") {
+  const TemporaryFolder scratch;
+  const Args fid = sets({"eval.fid_every_steps=2", "eval.fid_samples=12", "sample.steps=2", "data.num_images=40",
+                         "checkpoint.keep_last=1", "dist.reproducible=true", "train.micro_batch=4"});
+  const std::string one = scratch / "one", two = scratch / "two";
+  const Result alone = run(tiny_ditrain(one, 6, fid));
+  REQUIRE_EXIT(alone, 0);
+  const auto metrics = read_metrics(one);
+  REQUIRE(metrics.size() == 6);
+  double best = 1e30;
+  int64_t best_step = 0;
+  for (size_t i = 0; i < 6; ++i) {
+    CHECK(metrics[i].contains("fid_pixels") == (i % 2 == 1));
+    if (i % 2 == 0) continue;
+    const double value = metrics[i].at("fid_pixels");
+    CHECK(value > 0);
+    if (value < best) best = value, best_step = int64_t(i) + 1;
+  }
+  const std::string link = one + "/checkpoints/best";
+  CHECK(fs::read_symlink(link).string() == fs::path(checkpoint_of(one, best_step)).filename().string());
+  CHECK(fs::exists(link + "/ema.safetensors"));
+  CHECK_THAT(alone.out, Contains("samples are compared with 40 images of the data") && Contains("best fid_pixels: "));
+
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(two, 6, fid))), 0);
+  for (const size_t i : {1, 3, 5}) CHECK(read_metrics(two)[i].at("fid_pixels") == metrics[i].at("fid_pixels"));
+
+  REQUIRE_EXIT(run(tiny_ditrain(one, 8, fid + Args{"--resume", "auto"})), 0);
+  CHECK(read_metrics(one).size() == 8);
+  const double last = read_metrics(one)[7].at("fid_pixels");
+  CHECK(fs::read_symlink(link).string() ==
+        fs::path(checkpoint_of(one, last < best ? 8 : best_step)).filename().string());
+
+  const Result no_weights = run(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})));
+  REQUIRE_EXIT(no_weights, 2);
+  CHECK_THAT(no_weights.err, Contains("--set eval.weights=FILE"));
+  const std::string small = scratch / "small.npz";
+  write_images(small, 20, 1);
+  const Args reference = {"--set", "eval.reference=" + small};
+  const Result other_size = run(tiny_ditrain(scratch / "other", 2, fid + reference));
+  CHECK(other_size.exit_code != 0);
+  CHECK_THAT(other_size.err, Contains("features of other dimensions"));
 }

@@ -102,6 +102,11 @@ struct SampleConfig {
 struct EvalConfig {
   int64_t every_steps = 0;  ///< steps between validations; 0: no validation loss
   int64_t num_images = 256;
+  int64_t fid_every_steps = 0;  ///< steps between Frechet distances of samples; 0: none
+  int64_t fid_samples = 1000;
+  std::string reference = {};  ///< images or statistics to compare with; empty: images of the data
+  FidFeatures features = FidFeatures::kPixels;
+  std::string weights = {};  ///< of the Inception network
 };
 
 struct Config {

@@ -12,6 +12,7 @@
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/eval/band_metrics.hpp"
+#include "ditrain/eval/feature_statistics.hpp"
 #include "ditrain/eval/features.hpp"
 #include "ditrain/eval/frechet.hpp"
 #include "ditrain/eval/set_metrics.hpp"
@@ -52,6 +53,11 @@ inline constexpr int64_t kFullFidCount = 50'000;
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
 /// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.
 FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& request);
+
+/// Mean and covariance of images or of a file of statistics, on rank 0, with a line that says which; nothing on others.
+/// Collective. Errors: as evaluate_fid
+FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
+                                       const FeatureSettings& features, std::string& description);
 
 /// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.
 std::string to_json(const FidReport& report);

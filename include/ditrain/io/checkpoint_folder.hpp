@@ -53,9 +53,15 @@ std::vector<std::string> checkpoints_to_resume(const std::string& dir);
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
-/// and always the newest and the one `latest` names. A removal that is killed half way leaves no half checkpoint.
-/// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
+/// and always the newest and those that `latest` and `best` name. A removal that is killed half way leaves no half
+/// checkpoint. Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative
+/// numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
+
+/// Makes the symlink `best` name the complete checkpoint of this step. Errors: RunError
+void link_best(const std::string& dir, int64_t step);
+/// The step of the complete checkpoint that `best` names; none if there is none.
+std::optional<int64_t> best_checkpoint(const std::string& dir);
 
 /// Moves the complete checkpoints after `step` aside, to discarded_step_*. Returns their new paths. Errors: RunError
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);

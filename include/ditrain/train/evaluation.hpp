@@ -7,6 +7,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/eval/training_fid.hpp"
 #include "ditrain/nn/dit.hpp"
 
 namespace ditrain::train {
@@ -26,6 +27,8 @@ struct Evaluation {
   /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class (not
   /// where the data has to be encoded first).
   void sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra);
+  /// Frechet distance of eval.fid_samples samples, classes in turn; the same on all ranks.
+  double fid(eval::TrainingFid& measure, std::map<std::string, double>& extra);
   /// Loss on eval.num_images fixed (image, t, noise): with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);
 };
