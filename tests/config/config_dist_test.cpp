@@ -139,8 +139,8 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
         "parallel.clusters: auto or 1; try mpirun -np 2, or parallel.strategy: cftp");
   const std::string sampling =
       validate_error([](config::Config& c) { c.parallel.strategy = config::Strategy::kDpTp, c.eval.every_steps = 5; });
-  CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, expected 0 for both, or parallel.strategy: "
-                      "cftp or dp") != std::string::npos);
+  CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, eval.fid_every_steps: 0, expected 0 for all, or "
+                      "parallel.strategy: cftp or dp") != std::string::npos);
   for (bool config::DistConfig::* key : {&config::DistConfig::shard_optimizer, &config::DistConfig::reproducible})
     CHECK(validate_error([=](config::Config& c) {
             c.parallel.strategy = config::Strategy::kDpTp, c.dist.*key = true;
