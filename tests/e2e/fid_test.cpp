@@ -78,8 +78,9 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
 
 TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and a link to the best checkpoint") {
   const TemporaryFolder scratch;
-  const Args fid = sets({"eval.fid_every_steps=2", "eval.fid_samples=12", "sample.steps=2", "data.num_images=40",
-                         "checkpoint.keep_last=1", "dist.reproducible=true", "train.micro_batch=4"});
+  const Args fid =
+      sets({"eval.fid_every_steps=2", "eval.fid_samples=12", "sample.steps=2", "data.num_images=40",
+            "checkpoint.keep_last=1", "model.input_size=8", "dist.reproducible=true", "train.micro_batch=4"});
   const std::string one = scratch / "one", two = scratch / "two";
   const Result alone = run(tiny_ditrain(one, 6, fid));
   REQUIRE_EXIT(alone, 0);
