@@ -1,5 +1,6 @@
 // The FID Inception with weights by formula: every module, and what the presets of FID tools make of images. Tolerances
-// are those of the fixtures' description, relative to the largest value of a tensor.
+// are relative to the largest value of a tensor: of the network no looser than the fixtures' description suggests for
+// any module, of a preset's input against the float64 run the largest that it suggests for that preset.
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
@@ -73,11 +74,11 @@ void verify_fid_inception(Verification& v) {
     v.check("images." + number, shape, to_f64(planes), 0, Per::unit());
     const Pin<float> input(images.rows(k, k + 1));
     eval::make_torch_fid_input(planes, shape[1], shape[2], input);
-    v.check_both("pre.sample." + number, {3, kSamples, kSamples}, sampled(input), 6e-5);
+    v.check_both("pre.sample." + number, {3, kSamples, kSamples}, sampled(input), 5e-5);
   }
   network.run(v.ctx(), images, {.features = features}, [&](const std::string& module, const Tensor& y) {
-    check_if_there(v, "mean." + module, y, 3e-6);
-    check_if_there(v, module == "Mixed_6e" ? "block2" : module, y, 3e-6);
+    check_if_there(v, "mean." + module, y, 2e-6);
+    check_if_there(v, module == "Mixed_6e" ? "block2" : module, y, 2e-6);
   });
   v.check_both("features", features, 3e-6);
 }
