@@ -91,6 +91,11 @@ life() {
   [[ $(random_of 2) -eq 0 ]] || sleep "$(printf '0.%03d' "$(random_of 1000)")"
   kind=$(random_of 6)
   mapfile -t pids < <(ranks_of "$out")
+  # The launcher may not have come to its ranks yet.
+  while [[ $kind -lt 2 && ${#pids[@]} -eq 0 ]] && kill -0 "$launcher" 2>/dev/null; do
+    sleep 0.02
+    mapfile -t pids < <(ranks_of "$out")
+  done
   case $kind in
     0) kind="kill -9 of one rank" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[$(random_of ${#pids[@]})]}" 2>/dev/null || true ;;
     1) kind="kill -9 of all ranks" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[@]}" 2>/dev/null || true ;;
