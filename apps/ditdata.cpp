@@ -34,6 +34,8 @@ namespace {
 
 using namespace ditrain;
 
+const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"};
+
 config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditdata", "make training data and look at it",
@@ -177,7 +179,7 @@ std::vector<std::string> names_of(const config::CommandLine& line, const std::st
   return names;
 }
 
-void log_scenes(const dataset::SceneList& list) {
+void log_scenes(const dataset::SceneList& list, double resolution) {
   const dataset::Scene& first = list.scenes.front();
   std::string bands;
   for (const dataset::SceneBand& band : first.bands) bands += (bands.empty() ? "" : ", ") + band.facts.name;
@@ -188,6 +190,11 @@ void log_scenes(const dataset::SceneList& list) {
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
+  if (!list.other_resolutions.empty())
+    log::info("left out {} file(s) of bands that are there at several resolutions, such as {}: {}",
+              list.other_resolutions.size(), list.other_resolutions.front(),
+              resolution > 0 ? "the coarsest that is not coarser than --resolution is taken, else the finest"
+                             : "the finest is taken");
   if (list.other_files > 0) log::info("ignored {} files that are no rasters", list.other_files);
 }
 
@@ -234,11 +241,12 @@ int make(const config::CommandLine& line) {
       .tile = line.get_int("tile", 1, 4096),
       .max_nodata = line.get_double("max-nodata", 0, 1),
       .threads = threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads};
-  log_scenes(job.scenes);
+  log_scenes(job.scenes, request.resolution);
   const dataset::TileResult result = dataset::make_tiles(job, TileLine());
   if (result.found > 0) log::info("{} tiles were there already", result.found);
   log::info("{} tiles of {} x {} in {}; {} dropped for missing pixels (--max-nodata {}), {} pixels at edges in no tile",
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
+  if (result.small_scenes > 0) log::warn("{} scene(s) are smaller than a tile and gave none", result.small_scenes);
   write_tile_statistics(job.out);
   log::info(
       "to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={} model.num_classes={}",
@@ -289,12 +297,13 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::vector<std::string>& words = line.positional();
   const std::string command = words.empty() ? "" : words.front();
   const bool looks = command == "stats" || command == "inspect";
-  if (command != "make" && command != "encode" && !looks)
+  if (words.empty())
     throw InputError({.where = "command line",
-                      .what = "what to do",
-                      .got = words.empty() ? "nothing" : command,
-                      .expected = "make, encode, stats or inspect",
+                      .what = "a command is needed",
+                      .expected = alternatives(kCommands),
                       .hint = "ditdata --help"});
+  if (std::find(kCommands.begin(), kCommands.end(), command) == kCommands.end())
+    refuse_word("command line", "unknown command", command, kCommands);
   if (words.size() != (looks ? 2u : 1u))
     throw InputError({.where = "command line",
                       .what = looks ? "ditdata " + command + " takes one path" : "what is not a flag",
