@@ -41,13 +41,13 @@ config::CommandLine make_command_line() {
         "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
         "memory, strategies S)"},
        {"batch", "N,...",
-        "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, clusters, strategies "
-        "16)"},
+        "images; step: one row each (default: gemm the usual one of each model, step, inception 8, ladder 2, clusters, "
+        "strategies 16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
-       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae: also both, in one report", "f32"},
+       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
@@ -66,6 +66,7 @@ config::CommandLine make_command_line() {
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
       "  conv    convolutions of the VAE and of Inception: share of the FMA peak, oneDNN beside them (--peers)\n"
+      "  inception  features of images by the FID network: images/s, share of the FMA peak, memory\n"
       "  vae     images of 256 x 256 encoded and decoded by the VAE: images/s, share of the FMA peak, memory\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
@@ -155,7 +156,14 @@ void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Com
 void run_conv(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   bench::bench_conv(harness, {.precisions = precisions(line), .peers = line.has("peers")});
-  bench::bench_inception(harness, {.precisions = precisions(line), .images = line.has("quick") ? 1 : 8});
+}
+
+void run_inception(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  apply_kernels(line, harness);
+  bench::InceptionBench inception{.precisions = precisions(line)};
+  if (line.has("quick")) inception.images = 1;
+  if (line.has("batch")) inception.images = line.get_int("batch", 1, 1024);
+  bench::bench_inception(harness, inception);
 }
 
 void run_vae(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
@@ -262,7 +270,7 @@ struct Bench {
 constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae}};
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

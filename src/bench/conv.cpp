@@ -9,6 +9,7 @@
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "ditrain/nn/inception.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -192,6 +193,7 @@ void bench_inception(Harness& harness, const InceptionBench& bench) {
                     {"weight_bytes", int64_t(network.weight_bytes())}};
     Row row = harness.measure(work);
     row.details.insert(row.details.begin(), {"images_per_second", double(bench.images) / row.time.median_s});
+    row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
     harness.add(std::move(row));
   }
 }

@@ -68,7 +68,7 @@ TEST_CASE("inception: the features of a batch are a row with images a second and
   const Json rows = Json::parse(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 1);
   CHECK(rows.at(0).at("name") == "FID Inception, 1 images");
-  for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes"}) {
+  for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes", "peak_rss_bytes"}) {
     INFO(key);
     CHECK(rows.at(0).at(key).get<double>() > 0);
   }

@@ -44,7 +44,7 @@ struct InceptionBench {
   int64_t images = 8;
 };
 /// One row per precision: features of a batch by the FID Inception with made-up weights.
-/// Details   images_per_second, memory_bytes (activations), weight_bytes
+/// Details   images_per_second, memory_bytes (activations), weight_bytes, peak_rss_bytes of the process so far
 void bench_inception(Harness& harness, const InceptionBench& bench);
 
 struct VaeBench {
