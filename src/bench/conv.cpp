@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
+#include "ditrain/bench/step.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "ditrain/nn/inception.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -150,9 +151,11 @@ void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t
   const Tensor images = random_tensor(ctx, {1, model.config().image_channels, side, side}, -1, 1);
   const Tensor latents = random_tensor(ctx, {1, z, side / f, side / f}, -2, 2), moments({1, 2 * z, side / f, side / f});
   const double macs = encodes ? model.encode_macs(side, side) : model.decode_macs(side, side);
+  const auto call = [&] { encodes ? model.encode(ctx, images, moments) : model.decode(ctx, latents, images); };
+  CallTimes times(ctx);
   Work work{.name = fmt::format("VAE {} {}x{}", encodes ? "encode" : "decode", side, side),
             .dtype = model.type(),
-            .call = [&] { encodes ? model.encode(ctx, images, moments) : model.decode(ctx, latents, images); },
+            .call = [&] { times.make(call); },
             .flop = 2 * macs};
   const size_t bytes = encodes ? model.encode_bytes(side, side) : model.decode_bytes(side, side);
   work.details = {{"memory_bytes", int64_t(bytes)}, {"weight_bytes", int64_t(model.weight_bytes())}};
@@ -160,6 +163,7 @@ void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t
     if (const auto theirs = all_convolutions(*peer, model, encodes, side)) work.rivals.push_back({"onednn", theirs});
   Row row = harness.measure(work);
   row.details.insert(row.details.begin(), {"images_per_second", 1 / row.time.median_s});
+  for (Field& f : times.split(row.time.median_s)) row.details.push_back(std::move(f));
   row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   harness.add(std::move(row));
 }

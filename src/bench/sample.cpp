@@ -1,19 +1,16 @@
 #include "ditrain/bench/sample.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 #include "ditrain/bench/step.hpp"
 #include "ditrain/eval/sampling.hpp"
 
 namespace ditrain::bench {
 namespace {
 
-// Draws the same few images again and again, and remembers where the time of each call went.
+// Draws the same few images again and again.
 class Drawing {
  public:
   Drawing(const config::Config& config, const SampleBench& bench, int64_t batch, ops::Context& ctx)
-      : process_(config.diffusion), model_(config.model), ctx_(ctx) {
+      : process_(config.diffusion), model_(config.model), ctx_(ctx), times_(ctx) {
     request_.sampler = config::sampler_of(config);
     request_.sampler.spacing = std::to_string(bench.steps);
     request_.sampler.cfg_scale = 4;
@@ -24,19 +21,9 @@ class Drawing {
   }
 
   void draw() {
-    const ops::WorkTimes before = ctx_.times();
-    const double start = now_s();
-    eval::generate(ctx_, model_, process_, request_);
-    calls_.push_back({now_s() - start, difference(ctx_.times(), before)});
+    times_.make([&] { eval::generate(ctx_, model_, process_, request_); });
   }
-
-  // Of the call that took nearest to `seconds`.
-  std::vector<Field> split(double seconds) const {
-    const auto& [took, work] = *std::min_element(calls_.begin(), calls_.end(), [&](const auto& a, const auto& b) {
-      return std::fabs(a.first - seconds) < std::fabs(b.first - seconds);
-    });
-    return split_of(work, took);
-  }
+  std::vector<Field> split(double seconds) const { return times_.split(seconds); }
   size_t bytes() { return eval::generate_bytes(model_, process_, request_.sampler, request_.batch); }
 
  private:
@@ -44,7 +31,7 @@ class Drawing {
   nn::Dit model_;
   ops::Context& ctx_;
   eval::GenerateRequest request_;
-  std::vector<std::pair<double, ops::WorkTimes>> calls_;
+  CallTimes times_;
 };
 
 Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) {
@@ -59,8 +46,7 @@ Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) 
                  {"steps", bench.steps},
                  {"step_s", row.time.median_s / double(bench.steps)},
                  {"mfu", row.share, false}};
-  for (Field& f : drawing.split(row.time.median_s))
-    if (f.name != "optimizer_s") row.details.push_back(std::move(f));
+  for (Field& f : drawing.split(row.time.median_s)) row.details.push_back(std::move(f));
   row.details.push_back({"memory_bytes", int64_t(drawing.bytes())});
   row.details.push_back({"products", harness.products(), false});
   return row;

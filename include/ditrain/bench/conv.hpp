@@ -54,7 +54,8 @@ struct VaeBench {
 };
 /// Two rows per precision: encoding and decoding one image, by the autoencoder of Stable Diffusion with random weights.
 /// A peer runs the convolutions alone, in the layouts of its choice: it normalises nothing and has no attention.
-/// Details   images_per_second, memory_bytes (activations), weight_bytes, peak_rss_bytes of the process so far
+/// Details   images_per_second, memory_bytes (activations), weight_bytes, where the time of the median call went as for
+///           bench_steps, peak_rss_bytes of the process so far
 void bench_vae(Harness& harness, const VaeBench& bench);
 
 }  // namespace ditrain::bench
