@@ -19,6 +19,7 @@
 #include "ditrain/bench/memory.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/sample.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
@@ -38,18 +39,18 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
-        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
-        "memory, strategies S)"},
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, sample, "
+        "clusters, memory, strategies S)"},
        {"batch", "N,...",
-        "images; step: one row each (default: gemm the usual one of each model, step, inception 8, ladder 2, clusters, "
-        "strategies 16)"},
+        "images; step, sample: one row each (default: gemm the usual one of each model, step, sample, inception 8, ladder "
+        "2, clusters, strategies 16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
        {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
-       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv: oneDNN)"},
+       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv, vae: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
@@ -69,6 +70,7 @@ config::CommandLine make_command_line() {
       "  inception  features of images by the FID network: images/s, share of the FMA peak, memory\n"
       "  vae     images of 256 x 256 encoded and decoded by the VAE: images/s, share of the FMA peak, memory\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
+      "  sample  steps of a sampler with guidance: share of the FMA peak, where the time goes, memory\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
@@ -168,7 +170,8 @@ void run_inception(const config::CommandLine& line, bench::Harness& harness, dis
 
 void run_vae(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
-  bench::bench_vae(harness, {.precisions = precisions(line), .side = line.has("quick") ? 32 : 256});
+  bench::bench_vae(harness,
+                   {.precisions = precisions(line), .side = line.has("quick") ? 32 : 256, .peers = line.has("peers")});
 }
 
 std::vector<std::string> sets_of(const config::CommandLine& line) {
@@ -182,6 +185,15 @@ void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Co
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
   bench::bench_steps(harness, step);
+}
+
+void run_sample(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  if (precision(line) != DType::kF32)
+    throw InputError({.where = "command line", .what = "--precision: samples are drawn in f32", .got = "'bf16'"});
+  bench::SampleBench sample{.sets = line.get_all("set")};
+  if (line.has("model")) sample.model = line.get("model");
+  if (line.has("batch")) sample.batches = integers("batch", line.get("batch"));
+  bench::bench_sampling(harness, sample);
 }
 
 void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
@@ -270,7 +282,8 @@ struct Bench {
 constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception}};
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception},
+    {"sample", run_sample}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

@@ -41,6 +41,23 @@ ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before);
 /// other_s, what no op accounts for.
 std::vector<Field> split_of(const ops::WorkTimes& work, double seconds);
 
+/// Makes calls and remembers where the time of each went.
+class CallTimes {
+ public:
+  explicit CallTimes(ops::Context& ctx) : ctx_(ctx) {}
+  void make(const std::function<void()>& call);
+  /// split_of the call that took nearest to `seconds`, without the optimiser.
+  std::vector<Field> split(double seconds) const;
+
+ private:
+  struct Call {
+    double seconds;
+    ops::WorkTimes work;
+  };
+  ops::Context& ctx_;
+  std::vector<Call> calls_;
+};
+
 /// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
 std::string model_name(const std::string& wanted);
 
