@@ -14,6 +14,7 @@
 #include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/conv.hpp"
+#include "ditrain/bench/data.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/memory.hpp"
@@ -39,11 +40,11 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
-        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, sample, "
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, sample, data, "
         "clusters, memory, strategies S)"},
        {"batch", "N,...",
-        "images; step, sample: one row each (default: gemm the usual one of each model, step, sample, inception 8, ladder "
-        "2, clusters, strategies 16)"},
+        "images; step, sample: one row each (default: gemm the usual one of each model, step, sample, data, "
+        "inception 8, ladder 2, clusters, strategies 16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
@@ -71,6 +72,8 @@ config::CommandLine make_command_line() {
       "  vae     images of 256 x 256 encoded and decoded by the VAE: images/s, share of the FMA peak, memory\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
       "  sample  steps of a sampler with guidance: share of the FMA peak, where the time goes, memory\n"
+      "  data    one loader thread on tiles and on JPEG files: images/s beside those of a training step, and what a\n"
+      "          step waits for its batch\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
@@ -196,6 +199,13 @@ void run_sample(const config::CommandLine& line, bench::Harness& harness, dist::
   bench::bench_sampling(harness, sample);
 }
 
+void run_data(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  bench::DataBench data{.step = {.precision = precision(line), .sets = sets_of(line)}};
+  if (line.has("model")) data.step.model = line.get("model");
+  if (line.has("batch")) data.batch = line.get_int("batch", 1, 1 << 20);
+  bench::bench_data(harness, data);
+}
+
 void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::ClustersBench clusters{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) clusters.model = line.get("model");
@@ -283,7 +293,7 @@ constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
     {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception},
-    {"sample", run_sample}};
+    {"sample", run_sample}, {"data", run_data}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

@@ -155,7 +155,11 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   Trainee trainee(plan, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision,
-                             .call = [&] { trainee.step(); },
+                             .call =
+                                 [&] {
+                                   if (bench.wait_for_data) bench.wait_for_data();
+                                   trainee.step();
+                                 },
                              .flop = 6 * nn::forward_macs(config.model) * double(batch),
                              .once = bench.once});
   row.details = {{"batch", batch},

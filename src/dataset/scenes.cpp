@@ -148,6 +148,15 @@ std::string name_of_band(const io::RasterBand& band, size_t position, const Part
   return request.names[position];
 }
 
+[[noreturn]] void refuse_doubled(const Group& group, const std::string& band, const std::string& a,
+                                 const std::string& b) {
+  const bool one_file = a == b;
+  refuse(group.name, fmt::format("band {} is there twice", band), one_file ? "" : fmt::format("in {} and in {}", a, b),
+         one_file ? "names that differ" : "one file with it",
+         one_file ? "gdal_translate -b, which leaves a band out"
+                  : "leaving one of them out, or stacking the files by a VRT (gdalbuildvrt -separate)");
+}
+
 Scene make_scene(const Group& group, const SceneRequest& request) {
   Scene scene{.name = group.name, .bands = {}, .type = group.parts.front().file->info.type};
   std::vector<std::string> names;
@@ -166,9 +175,7 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
       const std::string name = name_of_band(band, position++, part, request);
       for (size_t k = 0; k < names.size(); ++k)
         if (canonical_band(names[k]) == canonical_band(name))
-          refuse(group.name, fmt::format("band {} is there twice", name),
-                 fmt::format("in {} and in {}", scene.bands[k].file, info.path), "one file with it",
-                 "leave one of them out, or stack the files by a VRT (gdalbuildvrt -separate)");
+          refuse_doubled(group, name, scene.bands[k].file, info.path);
       names.push_back(name);
       auto nodata = band.nodata;
       if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere

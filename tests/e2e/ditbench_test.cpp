@@ -12,11 +12,12 @@ using Catch::Contains;
 TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
-  for (const char* text : {"  gemm  ",           "  ops  ",          "  step  ",       "  ladder  ",   "  tune  ",
-                           "  comm  ",           "  sample  ",       "  strategies  ", "  clusters  ", "--kib N,...",
-                           "--memory-gib X",     "--model M",        "--batch N,...",  "--threads T",  "--clusters C",
-                           "--precision P,...",  "--recompute MODE", "--peers",        "--repeats N",  "--quick",
-                           "--set KEY=VALUE...", "--json FILE",      "--out FILE",     "--help",       "--version"})
+  for (const char* text :
+       {"  gemm  ",  "  ops  ",       "  step  ",       "  ladder  ",         "  tune  ",          "  comm  ",
+        "  data  ",  "  sample  ",    "  strategies  ", "  clusters  ",       "--kib N,...",       "--memory-gib X",
+        "--model M", "--batch N,...", "--threads T",    "--clusters C",       "--precision P,...", "--recompute MODE",
+        "--peers",   "--repeats N",   "--quick",        "--set KEY=VALUE...", "--json FILE",       "--out FILE",
+        "--help",    "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 

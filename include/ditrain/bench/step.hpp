@@ -13,8 +13,9 @@ struct StepBench {
   std::string model = "DiT-S/2";
   std::vector<int64_t> batches = {8};
   DType precision = DType::kF32;
-  std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
-  bool once = false;                   ///< a single step, the first one, see Work::once
+  std::vector<std::string> sets = {};        ///< config keys, "a.b=v", as --set of ditrain
+  bool once = false;                         ///< a single step, the first one, see Work::once
+  std::function<void()> wait_for_data = {};  ///< called at the beginning of each step, and timed with it
 };
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
