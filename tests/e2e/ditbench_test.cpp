@@ -16,7 +16,7 @@ TEST_CASE("ditbench: help names every bench and flag") {
                            "  comm  ",         "  strategies  ", "  clusters  ", "--kib N,...",  "--memory-gib X",
                            "--model M",        "--batch N,...",  "--threads T",  "--clusters C", "--precision P,...",
                            "--recompute MODE", "--peers",        "--repeats N",  "--quick",      "--set KEY=VALUE...",
-                           "--json FILE",      "--out FILE",     "--help",       "--version"})
+                           "--json FILE",      "--matrix",       "--out FILE",   "--help",       "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
