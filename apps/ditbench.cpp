@@ -18,6 +18,7 @@
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/memory.hpp"
+#include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
 #include "ditrain/bench/sample.hpp"
@@ -54,6 +55,7 @@ config::CommandLine make_command_line() {
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv, vae: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
+       {"matrix", "", "bandwidth and latency from each domain of cores to each memory node, nothing else (memory)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
        {"quick", "", "the shortest run that calls everything, to see that it works: its numbers mean nothing"},
        {"memory-gib", "X",
@@ -87,7 +89,7 @@ config::CommandLine make_command_line() {
       "  memory  bandwidth and latency of the slow tiers; steps with memory.automem off, paper and planned in turn, "
       "in\n"
       "          fast tiers of several sizes (--set memory.simulate_bulk=... for a slower bulk tier,\n"
-      "          --set memory.disk_gib=N for the disk)\n"
+      "          --set memory.disk_gib=N for the disk); --matrix: each domain of cores x each memory node\n"
       "  strategies  the same cores as one process whose clusters share everything (cftp), as one process per "
       "cluster,\n"
       "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds\n"
@@ -278,6 +280,7 @@ std::vector<double> shares(const std::string& list) {
 }
 
 void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  if (line.has("matrix")) return bench::bench_memory_matrix(harness, harness.placement().topology);
   bench::MemoryBench bench{.precision = precision(line), .sets = sets_of(line), .once = line.has("quick")};
   if (line.has("model")) bench.model = line.get("model");
   if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);

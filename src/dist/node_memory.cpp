@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/platform/pages.hpp"
+#include "ditrain/platform/numa.hpp"
 
 namespace ditrain::dist {
 namespace {
@@ -62,23 +62,16 @@ int leader_of(const Communicator& communicator) {
   return rank;
 }
 
-/// "" or why not.
-std::string create(Descriptor& file, size_t bytes) {
-  file.fd = memfd_create("ditrain-node", MFD_CLOEXEC);
-  if (file.fd < 0) return why("memfd_create");
-  if (ftruncate(file.fd, off_t(bytes)) != 0) return why("ftruncate to " + std::to_string(bytes) + " bytes");
-  return "";
-}
-
 }  // namespace
 
-NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share) : bytes_(bytes) {
+NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share, platform::PageWish pages)
+    : bytes_(bytes) {
   DITRAIN_CHECK(bytes > 0, "no bytes");
   // Huge pages may serve parts that begin at their borders.
   const size_t page = bytes >= platform::kHugePageBytes ? platform::kHugePageBytes : size_t(sysconf(_SC_PAGESIZE));
   stride_ = (bytes + page - 1) / page * page;
   const bool anybody_shares = communicator.num_nodes() < communicator.world_size();  // attach() is collective
-  const std::string problem = !anybody_shares ? "" : may_share ? attach(communicator) : "not wanted";
+  const std::string problem = !anybody_shares ? "" : may_share ? attach(communicator, pages) : "not wanted";
   // All or none: a run with ranks of both kinds would sum in two ways.
   refused_ = communicator.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!refused_ && base_ != nullptr) return;
@@ -87,15 +80,19 @@ NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share)
     note_ = "ranks of this node share no memory for gradients (" +
             (problem.empty() ? "another node refused" : problem) + "): they send messages, which is slower";
   num_parts_ = 1, own_part_ = 0;
-  base_ = static_cast<std::byte*>(platform::map_pages(stride_));
+  own_ = platform::PageBlock(stride_, bytes >= platform::kHugePageBytes ? pages : platform::PageWish::kTransparent);
+  base_ = own_.data(), got_ = own_.got(), page_note_ = own_.note();
 }
 
-std::string NodeMemory::attach(Communicator& communicator) {
+std::string NodeMemory::attach(Communicator& communicator, platform::PageWish wish) {
   const size_t all = stride_ * size_t(communicator.local_size());
   const int leader = leader_of(communicator);
   Descriptor file;
   std::string problem;
-  if (communicator.rank() == leader) problem = create(file, all);
+  if (communicator.rank() == leader) {
+    const platform::SharedFile made = platform::make_shared_file(all, wish);
+    file.fd = made.fd, problem = made.problem, page_note_ = made.note;
+  }
   const std::vector<Address> addresses = exchange(communicator, address_of(problem.empty() ? file.fd : -1));
   const Address& theirs = addresses[size_t(leader)];
   if (problem.empty() && theirs.fd < 0) problem = "the first rank of the node could not make it";
@@ -107,24 +104,25 @@ std::string NodeMemory::attach(Communicator& communicator) {
     else if (!leads_to(theirs, file.fd))
       problem = path + " is another file here";
   }
-  void* mapped = MAP_FAILED;
+  std::byte* mapped = nullptr;
   if (problem.empty()) {
-    mapped = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
-    if (mapped == MAP_FAILED) problem = why("mmap of " + std::to_string(all) + " bytes");
+    mapped = platform::map_shared_file(file.fd, all, wish, got_);
+    if (mapped == nullptr) problem = why("mmap of " + std::to_string(all) + " bytes");
   }
   communicator.barrier();  // the leader's descriptor stays open until all have opened it
   if (!problem.empty()) return problem;
-  madvise(mapped, all, MADV_HUGEPAGE);  // heeded where shmem_enabled says "advise"
-  base_ = static_cast<std::byte*>(mapped);
+  base_ = mapped;
   num_parts_ = communicator.local_size(), own_part_ = communicator.local_rank();
   return "";
 }
 
 NodeMemory::~NodeMemory() {
-  if (shared())
-    munmap(base_, stride_ * size_t(num_parts_));
-  else
-    platform::unmap_pages(base_, stride_);
+  if (shared()) munmap(base_, stride_ * size_t(num_parts_));
+}
+
+std::string NodeMemory::describe_pages() const {
+  const std::string places = platform::format_places(platform::bytes_on_nodes(part(own_part_), stride_));
+  return platform::describe_pages(base_, stride_ * size_t(num_parts_), got_) + (places.empty() ? "" : "; ") + places;
 }
 
 void* NodeMemory::allocate_block(size_t bytes) {

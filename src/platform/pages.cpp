@@ -1,7 +1,9 @@
 #include "ditrain/platform/pages.hpp"
 
+#include <linux/magic.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <utility>
 
 #include "ditrain/base/error.hpp"
 
@@ -24,6 +27,12 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
                   .hint = "a smaller micro-batch, recomputation, or raising the limit (ulimit -v, cgroup)"});
 }
 
+std::string no_explicit_pages(size_t bytes, const char* whose) {
+  const std::string pages = std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes);
+  return "memory.pages: explicit: the system has not " + pages + " free huge pages; sysctl vm.nr_hugepages=" + pages +
+         " (as root, " + whose + ") provides them";
+}
+
 char* map_anonymous(size_t bytes, size_t asked) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) refuse(asked, std::strerror(errno));
@@ -34,12 +43,18 @@ char* map_anonymous(size_t bytes, size_t asked) {
 
 size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
 
-std::string huge_page_mode() {
-  std::ifstream in("/sys/kernel/mm/transparent_hugepage/enabled");  // "always [madvise] never"
+namespace {
+// The word in brackets: "always [madvise] never".
+std::string chosen_word(const char* file) {
+  std::ifstream in(file);
   for (std::string word; in >> word;)
     if (word.front() == '[' && word.back() == ']') return word.substr(1, word.size() - 2);
   return "";
 }
+}  // namespace
+
+std::string huge_page_mode() { return chosen_word("/sys/kernel/mm/transparent_hugepage/enabled"); }
+std::string shared_huge_page_mode() { return chosen_word("/sys/kernel/mm/transparent_hugepage/shmem_enabled"); }
 
 void* map_pages(size_t bytes, bool* huge_advised) {
   DITRAIN_CHECK(bytes > 0, "map_pages(0)");
@@ -62,11 +77,7 @@ void* map_pages(size_t bytes, bool* huge_advised) {
 PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
   if (wish == PageWish::kAuto || wish == PageWish::kExplicit) {
     if (map_explicit(bytes)) return;
-    const size_t pages = (bytes + kHugePageBytes - 1) / kHugePageBytes;
-    if (wish == PageWish::kExplicit)
-      note_ = "memory.pages: explicit: the system has not " + std::to_string(pages) +
-              " free huge pages; sysctl vm.nr_hugepages=" + std::to_string(pages) +
-              " (as root, per rank) provides them";
+    if (wish == PageWish::kExplicit) note_ = no_explicit_pages(bytes, "per rank");
   }
   if (wish == PageWish::kPlain) {
     bytes_ = round_up(bytes, page_bytes());
@@ -123,13 +134,62 @@ size_t sum_of_mappings(uintptr_t begin, uintptr_t end, const std::string& field)
 
 }  // namespace
 
-std::string PageBlock::describe() const {
-  if (got_ == PageWish::kExplicit) return "explicit huge pages of 2 MiB";
-  if (got_ == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
-  const auto begin = uintptr_t(data_);
-  const size_t rss = sum_of_mappings(begin, begin + bytes_, "Rss:");
-  const size_t huge = sum_of_mappings(begin, begin + bytes_, "AnonHugePages:");
+std::string PageBlock::describe() const { return describe_pages(data_, bytes_, got_); }
+
+std::string describe_pages(const void* data, size_t bytes, PageWish got) {
+  if (got == PageWish::kExplicit) return "explicit huge pages of 2 MiB";
+  if (got == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
+  const auto begin = uintptr_t(data);
+  const auto sum = [&](const char* field) { return sum_of_mappings(begin, begin + bytes, field); };
+  const size_t rss = sum("Rss:"), huge = sum("AnonHugePages:") + sum("ShmemPmdMapped:");
   return "transparent huge pages, " + std::to_string(rss > 0 ? 100 * huge / rss : 0) + " % of what is in use";
+}
+
+SharedFile make_shared_file(size_t bytes, PageWish wish) {
+  SharedFile file;
+  const auto make = [&](unsigned flags) {
+    file.fd = memfd_create("ditrain-node", MFD_CLOEXEC | flags);
+    if (file.fd < 0) return file.problem = std::string("memfd_create: ") + std::strerror(errno), false;
+    if (ftruncate(file.fd, off_t(bytes)) == 0) return true;
+    file.problem = "ftruncate to " + std::to_string(bytes) + " bytes: " + std::strerror(errno);
+    close(std::exchange(file.fd, -1));
+    return false;
+  };
+  if ((wish == PageWish::kAuto || wish == PageWish::kExplicit) && bytes % kHugePageBytes == 0) {
+    if (make(MFD_HUGETLB | (21u << MAP_HUGE_SHIFT))) {
+      // A first mapping reserves the pages, and the file keeps them.
+      void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+      if (p != MAP_FAILED) {
+        munmap(p, bytes);
+        return file;
+      }
+      close(std::exchange(file.fd, -1));
+    }
+    file.problem.clear();
+    if (wish == PageWish::kExplicit) file.note = no_explicit_pages(bytes, "for the gradients of a node's ranks");
+  }
+  if (!make(0) || wish == PageWish::kPlain || bytes % kHugePageBytes != 0) return file;
+  if (const std::string mode = shared_huge_page_mode(); mode == "never" || mode == "deny" || mode.empty())
+    file.note += std::string(file.note.empty() ? "" : "; ") +
+                 "the gradients that ranks of a node share have pages of 4 KiB: echo advise > "
+                 "/sys/kernel/mm/transparent_hugepage/shmem_enabled (as root)";
+  return file;
+}
+
+std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return nullptr;
+  struct statfs system{};
+  got = PageWish::kPlain;
+  if (fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC) {
+    got = PageWish::kExplicit;
+  } else if (wish == PageWish::kPlain) {
+    madvise(p, bytes, MADV_NOHUGEPAGE);
+  } else if (const std::string mode = shared_huge_page_mode();
+             madvise(p, bytes, MADV_HUGEPAGE) == 0 && mode != "never" && mode != "deny" && !mode.empty()) {
+    got = PageWish::kTransparent;
+  }
+  return static_cast<std::byte*>(p);
 }
 
 void unmap_pages(void* pages, size_t bytes) noexcept {

@@ -17,7 +17,7 @@ TEST_CASE("ditbench: help names every bench and flag") {
         "  data  ",  "  sample  ",    "  strategies  ", "  clusters  ",       "--kib N,...",       "--memory-gib X",
         "--model M", "--batch N,...", "--threads T",    "--clusters C",       "--precision P,...", "--recompute MODE",
         "--peers",   "--repeats N",   "--quick",        "--set KEY=VALUE...", "--json FILE",       "--out FILE",
-        "--help",    "--version"})
+        "--help",    "--matrix",      "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 

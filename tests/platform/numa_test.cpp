@@ -5,7 +5,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/platform/topology.hpp"
 
@@ -81,4 +84,40 @@ TEST_CASE("a range without a whole page is left alone") {
   CHECK(place_on_nodes(pages.data + 1, 100, {0}, NodePolicy::kBind));
   CHECK(place_on_nodes(pages.data, 0, {0}, NodePolicy::kBind));
   CHECK(policy_at(pages.data) != MPOL_BIND);
+}
+
+TEST_CASE("the room of a node is what is free, what files can give back, and its free huge pages") {
+  const ditrain::TemporaryFolder root;
+  const std::string node = root.path() + "/sys/devices/system/node/node3";
+  std::filesystem::create_directories(node + "/hugepages/hugepages-2048kB");
+  CHECK_FALSE(room_on_node(3, root.path()));
+  std::ofstream(node + "/meminfo") << "Node 3 MemTotal:       22374604 kB\nNode 3 MemFree:           1000 kB\n"
+                                      "Node 3 Active(file):      200 kB\nNode 3 Inactive(file):     30 kB\n"
+                                      "Node 3 Active(anon):        4 kB\nNode 3 HugePages_Free:      5\n";
+  REQUIRE(room_on_node(3, root.path()));
+  CHECK(room_on_node(3, root.path())->free_bytes == size_t{1000} << 10);
+  CHECK(room_on_node(3, root.path())->cached_bytes == size_t{230} << 10);
+  CHECK(room_on_node(3, root.path())->free_huge_bytes == 0);
+  std::ofstream(node + "/hugepages/hugepages-2048kB/free_hugepages") << "7\n";
+  CHECK(room_on_node(3, root.path())->free_huge_bytes == 7 * kHugePageBytes);
+  const int here = probe_machine().memory.at(0).os;
+  if (const auto room = room_on_node(here)) CHECK(room->free_bytes > 0);
+  CHECK_FALSE(room_on_node(4000));
+}
+
+TEST_CASE("bytes are counted by node, large ranges from one page in each 2 MiB") {
+  const size_t bytes = GENERATE(size_t{1} << 20, size_t{64} << 20);
+  auto* data = static_cast<char*>(map_pages(bytes));
+  std::memset(data, 1, bytes / 2);
+  const int here = probe_machine().memory.at(0).os;
+  place_on_nodes(data, bytes, {here}, NodePolicy::kBind);
+  const auto places = bytes_on_nodes(data, bytes);
+  if (places.empty()) {
+    WARN("skipped: the system does not tell where pages are");
+  } else {
+    CHECK(places == std::map<int, size_t>{{-1, bytes / 2}, {here, bytes / 2}});
+    CHECK_THAT(format_places(places), Catch::EndsWith(" not touched yet"));
+  }
+  unmap_pages(data, bytes);
+  CHECK(format_places({{0, 3 << 20}, {2, 1 << 20}}) == "3.0 MiB on node 0, 1.0 MiB on node 2");
 }

@@ -85,3 +85,31 @@ TEST_CASE("a block of pages has the pages that were wished, or says what would p
     CHECK(block.data() == nullptr);
   }
 }
+
+TEST_CASE("memory that processes share has the pages that were wished, or says what would provide them") {
+  constexpr size_t kBytes = 2 * kHugePageBytes;
+  for (const auto& [word, wish] : kPageWishes) {
+    CAPTURE(std::string(word));
+    const SharedFile file = make_shared_file(kBytes, wish);
+    CHECK(file.problem.empty());
+    REQUIRE(file.fd >= 0);
+    PageWish got = PageWish::kAuto, again = PageWish::kAuto;
+    std::byte* one = map_shared_file(file.fd, kBytes, wish, got);
+    std::byte* two = map_shared_file(file.fd, kBytes, wish, again);
+    REQUIRE((one != nullptr && two != nullptr && one != two));
+    CHECK((got == again && got != PageWish::kAuto));
+    CHECK(one[kBytes - 1] == std::byte{0});
+    one[kBytes - 1] = std::byte{7};
+    CHECK(two[kBytes - 1] == std::byte{7});
+    if (wish == PageWish::kPlain) CHECK((got == PageWish::kPlain && file.note.empty()));
+    if (wish == PageWish::kExplicit && got != PageWish::kExplicit)
+      CHECK(file.note.find("sysctl vm.nr_hugepages=2 ") != std::string::npos);
+    if (wish == PageWish::kTransparent && got == PageWish::kPlain)
+      CHECK(file.note.find("shmem_enabled") != std::string::npos);
+    if (got == PageWish::kExplicit) CHECK(explicit_huge_bytes() >= kHugePageBytes);
+    CHECK_FALSE(describe_pages(one, kBytes, got).empty());
+    CHECK(munmap(one, kBytes) == 0);
+    CHECK(munmap(two, kBytes) == 0);
+    close(file.fd);
+  }
+}

@@ -8,6 +8,7 @@
 
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/memory/allocator.hpp"
+#include "ditrain/platform/pages.hpp"
 
 namespace ditrain::dist {
 
@@ -15,8 +16,10 @@ namespace ditrain::dist {
 class NodeMemory final : public memory::Allocator {
  public:
   /// Collective; the same arguments on all ranks. bytes: of each part, > 0. Parts are zero and begin at whole pages.
+  /// `pages` are wished for parts of platform::kHugePageBytes or more.
   /// Errors: throws RunError if there is no memory at all
-  NodeMemory(Communicator& communicator, size_t bytes, bool may_share = true);
+  NodeMemory(Communicator& communicator, size_t bytes, bool may_share = true,
+             platform::PageWish pages = platform::PageWish::kTransparent);
   ~NodeMemory() override;
 
   std::string name() const override { return shared() ? "node window" : "system"; }
@@ -30,16 +33,22 @@ class NodeMemory final : public memory::Allocator {
   size_t part_bytes() const { return bytes_; }
   /// Why ranks of a node do not share; "" if they do, or if each is alone on its node.
   const std::string& note() const { return note_; }
+  /// Why pages are not as wished, with the line that would mend it; "" if they are.
+  const std::string& page_note() const { return page_note_; }
+  /// What the system says of the pages now, and on which NUMA nodes those of the own part are.
+  std::string describe_pages() const;
 
  private:
-  std::string attach(Communicator& communicator);
+  std::string attach(Communicator& communicator, platform::PageWish wish);
   void* allocate_block(size_t bytes) override;
   void deallocate_block(void*, size_t) override { taken_ = false; }
 
   size_t bytes_, stride_;
   int num_parts_ = 1, own_part_ = 0;
   std::byte* base_ = nullptr;
-  std::string note_;
+  platform::PageBlock own_;  // where nothing is shared
+  platform::PageWish got_ = platform::PageWish::kPlain;
+  std::string note_, page_note_;
   bool refused_ = false, taken_ = false;
 };
 

@@ -2,6 +2,8 @@
 // writes it. Nodes are numbered as by the operating system (see MemoryNode).
 #pragma once
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +27,23 @@ struct NodeResult {
 /// exist or that the cpuset of the job excludes, a sandbox): the caller goes on and logs it.
 NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& nodes, NodePolicy policy);
 
+/// What a node has left now.
+struct NodeRoom {
+  size_t free_bytes = 0;       ///< that nothing uses
+  size_t cached_bytes = 0;     ///< of cached files, which can be dropped
+  size_t free_huge_bytes = 0;  ///< reserved huge pages (2 MiB) that nothing uses
+};
+/// None if the system does not tell. Files are read below `root` ("" is the real system).
+std::optional<NodeRoom> room_on_node(int node, const std::string& root = "");
+
 /// The node of every page that begins in [data, data + bytes), -1 for one that was never touched; empty if the system
-/// does not tell. `data` must lie on a page border.
-std::vector<int> nodes_of_pages(const void* data, size_t bytes);
+/// does not tell. `data` must lie on a page border. `step`: looks only at a page in so many bytes; 0: at every page.
+std::vector<int> nodes_of_pages(const void* data, size_t bytes, size_t step = 0);
+
+/// Bytes of [data, data + bytes) by node, those never touched as node -1; empty if the system does not tell. Of ranges
+/// of 64 MiB and more it is an estimate, from one page in each 2 MiB. `data` must lie on a page border.
+std::map<int, size_t> bytes_on_nodes(const void* data, size_t bytes);
+/// The same for people: "1.5 GiB on node 0, 1.5 GiB on node 2, 512.0 MiB not touched yet".
+std::string format_places(const std::map<int, size_t>& bytes_on_nodes);
 
 }  // namespace ditrain::platform

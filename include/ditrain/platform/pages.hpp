@@ -55,10 +55,26 @@ class PageBlock {
   std::string note_;
 };
 
+/// Memory that processes share, as one of them makes it: a file without a name (memfd).
+struct SharedFile {
+  int fd = -1;               ///< the caller closes it; -1: none, see problem
+  std::string problem = {};  ///< what the system refused
+  std::string note = {};     ///< why its pages are not as wished, with the line that would mend it
+};
+/// `bytes` (a multiple of kHugePageBytes where huge pages are wished) of zeros. Of explicit huge pages all are reserved
+/// now, so that no process dies for want of one.
+SharedFile make_shared_file(size_t bytes, PageWish wish);
+/// Maps it, in any process; null with errno if the system refuses. `got`: what its pages are.
+std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got);
+
+/// What the system says of the pages of a range now; `got`: what they were mapped as.
+std::string describe_pages(const void* data, size_t bytes, PageWish got);
+
 size_t page_bytes();  ///< of an ordinary page
 /// Which memory gets transparent huge pages, the system's setting: "always", "madvise" (on request, as map_pages does)
-/// or "never"; "" if the system does not tell.
+/// or "never"; "" if the system does not tell. The same of shared memory: "advise", "within_size", "never", "deny", ...
 std::string huge_page_mode();
+std::string shared_huge_page_mode();
 
 /// Gives back what map_pages(bytes) returned; the same `bytes`. nullptr is ignored.
 void unmap_pages(void* pages, size_t bytes) noexcept;

@@ -1,0 +1,34 @@
+// How fast each domain of cores reaches each memory node: bandwidth and latency, domains x nodes (the paper's table).
+// What is measured is bound to its node and to its cores, and looked at afterwards: where that cannot be, there is no
+// number. Machines of one node have a matrix of one cell.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+#include "ditrain/platform/topology.hpp"
+
+namespace ditrain::bench {
+
+/// Cores that are near to the same memory.
+struct CoreDomain {
+  std::string name;      ///< "die 0, domain 1 (PU 14-27)"
+  std::vector<int> pus;  ///< one hardware thread of each allowed core
+};
+/// The NUMA domains of the allowed cores, each of them cut by dies, in machine order.
+std::vector<CoreDomain> core_domains(const platform::Topology& topology);
+
+struct MatrixCell {
+  double read_gb_s = 0;  ///< all cores of the domain
+  double latency_s = 0;  ///< of one load that depends on the one before
+};
+using MeasureCell = std::function<MatrixCell(const CoreDomain&, const platform::MemoryNode&)>;
+
+/// One row per cell. Details   domain, node, memory (kind), cores, latency_s. Two tables as notes.
+/// `measure`: what measures one cell; none: this machine does.
+/// Errors:   InputError where threads or memory cannot be bound, a node has no room, or the topology is of another
+///           machine
+void bench_memory_matrix(Harness& harness, const platform::Topology& topology, const MeasureCell& measure = {});
+
+}  // namespace ditrain::bench
