@@ -73,6 +73,7 @@ std::vector<Piece> pieces_of(const Scene& scene, size_t number, int64_t tile) {
 template <class T>
 void mark_missing(const std::byte* plane, int64_t n, const TileBand& band, std::vector<uint8_t>& missing,
                   int64_t& count) {
+  if (std::is_integral_v<T> && !band.nodata) return;
   for (int64_t p = 0; p < n; ++p) {
     T x;
     std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);

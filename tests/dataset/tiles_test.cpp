@@ -135,7 +135,7 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   TestTiles().write(scratch.at("set/a.safetensors"));
   Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
   refused([&] { settle_tiles(config); }, "ditdata stats");
-  const TileStatistics all = statistics_of(TileShards(scratch / "set"));
+  const TileStatistics all = statistics_of(TileShards(scratch / "set"), 3);
   write_statistics(scratch / "set/stats.json", all);
   settle_tiles(config);
   CHECK(config.scale_low == std::vector<double>{100, 200, 300});
