@@ -137,6 +137,12 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   return std::nullopt;
 }
 
+uint64_t CheckpointSaver::checkpoint_bytes() const {
+  uint64_t bytes = 0;
+  for (const io::SafetensorsLayout& layout : layouts_) bytes += layout.bytes;
+  return bytes;
+}
+
 bool CheckpointSaver::waits() const {
   if (phase_ == Phase::kWriting) return !writer_->done();
   return phase_ == Phase::kCommitting && commit_ && !commit_->done;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::platform {
 namespace {
@@ -76,7 +77,11 @@ void* map_pages(size_t bytes, bool* huge_advised) {
 
 PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
   if (wish == PageWish::kAuto || wish == PageWish::kExplicit) {
-    if (map_explicit(bytes)) return;
+    if (map_explicit(bytes)) {
+      if (const MemoryLimit room = explicit_huge_room(); room.bytes < bytes_)
+        use_other_pages(room.source + " leaves " + std::to_string(room.bytes / kHugePageBytes));
+      return;
+    }
     if (wish == PageWish::kExplicit) note_ = no_explicit_pages(bytes, "per rank");
   }
   if (wish == PageWish::kPlain) {
@@ -102,6 +107,25 @@ bool PageBlock::map_explicit(size_t bytes) {
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
   if (p == MAP_FAILED) return false;
   data_ = static_cast<std::byte*>(p), bytes_ = size, got_ = PageWish::kExplicit;
+  return true;
+}
+
+void PageBlock::use_other_pages(const std::string& why) {
+  PageBlock other(asked_, PageWish::kTransparent);
+  other.note_ = "memory.pages: the " + std::to_string(bytes_ / kHugePageBytes) +
+                " huge pages that are reserved may not be used: " + why +
+                "; a higher limit of the job (its cgroup: hugetlb.2MB.max)" + (other.note_.empty() ? "" : "; ") +
+                other.note_;
+  *this = std::move(other);  // which ends with the pages that this one had
+}
+
+bool PageBlock::take_pages() {
+  if (got_ != PageWish::kExplicit) return false;
+  int result = 0;
+  do result = madvise(data_, bytes_, MADV_POPULATE_WRITE);
+  while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EINVAL) return false;  // EINVAL: before Linux 5.14
+  use_other_pages(std::string("their first touch fails: ") + std::strerror(errno));
   return true;
 }
 

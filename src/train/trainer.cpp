@@ -224,17 +224,19 @@ void Run::report_automem(StepMetrics& m) {
                span.direction == memory::Direction::kIn ? Lane::kCopyIn : Lane::kCopyOut);
 }
 
-// How long a step may wait for another rank.
+// How long a step may wait for another rank. Beside a checkpoint an update may wait for the disk of any rank: as long as
+// a slow one takes for the whole checkpoint.
 double Run::patience_s() const {
-  constexpr double kLeast_s = 300, kSteps = 30;
-  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));
+  constexpr double kLeast_s = 300, kSteps = 30, kSlowDisk = 10e6;  // bytes per second
+  const double patience = config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));
+  if (patience == 0 || !saver_->is_writing()) return patience;
+  return patience + double(saver_->checkpoint_bytes()) / kSlowDisk;
 }
 
 // A rank that waits longer than its patience ends the run, but where it waits for what rank 0 does alone.
 int Run::train_loop() {
   while (progress_.step < config_.train.steps) {
-    // Beside a checkpoint an update waits for the disk of whoever writes.
-    const PatienceScope limit(comm_, groups_, saver_->is_writing() ? 0 : patience_s());
+    const PatienceScope limit(comm_, groups_, patience_s());
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {

@@ -1,9 +1,11 @@
 #include "ditrain/platform/pages.hpp"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -23,7 +25,22 @@ size_t mapped_bytes() {
   return pages * size_t(sysconf(_SC_PAGESIZE));
 }
 
+// Whether explicit huge pages are pretended, of which none can be touched.
+bool pretends_huge = false;
+int populate_error = 0;
+
 }  // namespace
+
+// In place of those of the C library.
+extern "C" void* mmap(void* at, size_t bytes, int access, int flags, int fd, off_t offset) noexcept {
+  if (pretends_huge && (flags & MAP_HUGETLB) != 0) flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, access, flags, fd, offset));
+}
+
+extern "C" int madvise(void* p, size_t bytes, int advice) noexcept {
+  if (pretends_huge && advice == MADV_POPULATE_WRITE) return populate_error == 0 ? 0 : (errno = populate_error, -1);
+  return int(syscall(SYS_madvise, p, bytes, advice));
+}
 
 TEST_CASE("pages have a size, huge ones a mode") {
   CHECK(page_bytes() == size_t(sysconf(_SC_PAGESIZE)));
@@ -112,4 +129,23 @@ TEST_CASE("memory that processes share has the pages that were wished, or says w
     CHECK(munmap(two, kBytes) == 0);
     close(file.fd);
   }
+}
+
+TEST_CASE("explicit huge pages that cannot be touched become other pages") {
+  pretends_huge = true;
+  const PageWish wish = GENERATE(PageWish::kAuto, PageWish::kExplicit);
+  for (const int error : {0, EINVAL}) {  // they can be had; the kernel cannot tell
+    PageBlock block(3 * kHugePageBytes, wish);
+    populate_error = error;
+    CHECK_FALSE(block.take_pages());
+    CHECK((block.got() == PageWish::kExplicit && block.note().empty()));
+  }
+  PageBlock block(3 * kHugePageBytes, wish);
+  populate_error = EFAULT;
+  CHECK(block.take_pages());
+  pretends_huge = false;
+  CHECK(block.got() != PageWish::kExplicit);
+  CHECK_THAT(block.note(), Catch::Contains("3 huge pages") && Catch::Contains("hugetlb"));
+  CHECK(std::all_of(block.data(), block.data() + block.bytes(), [](std::byte b) { return b == std::byte{0}; }));
+  CHECK_FALSE(block.take_pages());
 }

@@ -58,6 +58,7 @@ class CheckpointSaver {
   /// Returns the outcome at once if not even the files could be made.
   std::optional<SaveOutcome> start(const CheckpointState& state);
   bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
+  uint64_t checkpoint_bytes() const;                          ///< of all files with tensors
   /// Whether this rank is still at what advance() needs.
   bool waits() const;
   /// Collective, when no rank waits: the next thing that ranks do together; the outcome, once there is one.

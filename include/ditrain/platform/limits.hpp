@@ -21,6 +21,10 @@ struct MemoryLimit {
 /// Errors: throws RunError if the size of the RAM cannot be read.
 MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
 
+/// Bytes of explicit huge pages of 2 MiB that this process' cgroup and its ancestors still allow, and the file that
+/// says so; the largest size_t and "" if none does. Past it a first touch ends the process by SIGBUS.
+MemoryLimit explicit_huge_room(const std::string& root = "");
+
 /// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity if there is no quota.
 double cpu_quota(const std::string& root = "");
 

@@ -39,6 +39,12 @@ class PageBlock {
   PageBlock(PageBlock&& other) noexcept { *this = std::move(other); }
   PageBlock& operator=(PageBlock&& other) noexcept;
 
+  /// Takes all pages now if they are explicit huge ones: the first touch of one that the system then refuses (there are
+  /// fewer on the nodes, or the job's cgroup allows fewer) would end the process by SIGBUS. Call it after
+  /// place_on_nodes. Returns true if they were refused: then the block has other pages, which are zero and have to be
+  /// placed, and note() says why.
+  bool take_pages();
+
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }  ///< whole pages: at least what was asked for
   PageWish got() const { return got_; }    ///< never kAuto
@@ -49,6 +55,7 @@ class PageBlock {
 
  private:
   bool map_explicit(size_t bytes);
+  void use_other_pages(const std::string& why);
   std::byte* data_ = nullptr;
   size_t bytes_ = 0, asked_ = 0;
   PageWish got_ = PageWish::kPlain;
