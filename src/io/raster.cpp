@@ -3,13 +3,16 @@
 
 #include <cpl_conv.h>
 #include <cpl_error.h>
+#include <cpl_minixml.h>
 #include <cpl_string.h>
+#include <cpl_vsi_virtual.h>
 #include <fmt/format.h>
 #include <gdal.h>
 #include <ogr_srs_api.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -28,12 +31,55 @@ constexpr GIntBig kCacheBytes = GIntBig{128} << 20;  // of decoded blocks, all t
 
 constexpr const char* kDrivers[] = {"GTiff", "JP2OpenJPEG", "JP2KAK", "JP2ECW", "VRT", nullptr};
 
+constexpr int kMaxVrtDepth = 8;                       // VRTs within VRTs
+constexpr int64_t kMaxVrtSources = int64_t{1} << 16;  // of one raster, all depths together
+
+// Kinds of paths of GDAL that stay on this machine.
+constexpr const char* kLocalPaths[] = {"/vsimem/", "/vsizip/", "/vsigzip/", "/vsitar/", "/vsisubfile/", "/vsisparse/"};
+
+void* open_nothing(void*, const char*, const char*) { return nullptr; }
+size_t read_nothing(void*, void*, size_t, size_t) { return 0; }
+
+// Every other kind of path opens nothing, also where a VRT or an archive names it.
+void close_other_paths() {
+  static std::vector<VSIFilesystemHandler*> replaced;  // GDAL does not free what it no longer lists
+  VSIFilesystemPluginCallbacksStruct* nothing = VSIAllocFilesystemPluginCallbacksStruct();
+  nothing->open = open_nothing, nothing->read = read_nothing;
+  char** prefixes = VSIGetFileSystemsPrefixes();
+  for (char** item = prefixes; item != nullptr && *item != nullptr; ++item) {
+    const std::string prefix = *item;
+    if (!prefix.starts_with("/vsi") ||
+        std::any_of(std::begin(kLocalPaths), std::end(kLocalPaths), [&](const char* l) { return prefix == l; }))
+      continue;
+    replaced.push_back(VSIFileManager::GetHandler(prefix.c_str()));
+    VSIInstallPluginHandler(prefix.c_str(), nothing);
+  }
+  CSLDestroy(prefixes);
+  VSIFreeFilesystemPluginCallbacksStruct(nothing);
+}
+
+// The sources of a VRT may use any driver that is registered.
+void remove_other_drivers() {
+  for (int i = GDALGetDriverCount() - 1; i >= 0; --i) {
+    const GDALDriverH driver = GDALGetDriver(i);
+    const std::string name = GDALGetDriverShortName(driver);
+    if (std::any_of(std::begin(kDrivers), std::end(kDrivers), [&](const char* d) { return d != nullptr && name == d; }))
+      continue;
+    GDALDeregisterDriver(driver);
+    GDALDestroyDriver(driver);
+  }
+}
+
 void register_once() {
   static std::once_flag once;
   std::call_once(once, [] {
+    GDALAllRegister();  // reads the user's settings; ours come after them
+    remove_other_drivers();
+    close_other_paths();
     CPLSetConfigOption("GDAL_VRT_ENABLE_PYTHON", "NO");  // a VRT may hold functions
     CPLSetConfigOption("GTIFF_IGNORE_READ_ERRORS", "NO");
-    GDALAllRegister();
+    CPLSetConfigOption("CPL_VSIL_CURL_ALLOWED_FILENAME", "none");
+    CPLSetConfigOption("CPL_VSIL_CURL_ALLOWED_EXTENSIONS", "none");
     GDALSetCacheMax64(kCacheBytes);
     CPLSetErrorHandler(CPLQuietErrorHandler);  // the last message is part of our errors
   });
@@ -127,15 +173,17 @@ void describe_place(GDALDatasetH dataset, RasterInfo& info) {
   if (authority != nullptr && code != nullptr && std::string_view(authority) == "EPSG") info.epsg = std::atoll(code);
 }
 
-std::vector<std::string> files_of(GDALDatasetH dataset, const std::string& path) {
+void refuse_network(const std::string& path, const std::string& file) {
+  for (const char* network : {"/vsicurl", "/vsis3", "/vsigs", "/vsiaz", "/vsiadls", "/vsioss", "/vsiswift", "/vsihdfs",
+                              "/vsiwebhdfs", "http:", "https:", "ftp:"})
+    if (file.find(network) != std::string::npos) refuse(path, "this raster reads from a network", file, "local files");
+}
+
+std::vector<std::string> files_of(GDALDatasetH dataset) {
   std::vector<std::string> files;
   char** list = GDALGetFileList(dataset);
   for (char** item = list; item != nullptr && *item != nullptr; ++item) files.emplace_back(*item);
   CSLDestroy(list);
-  for (const std::string& file : files)
-    for (const char* network : {"/vsicurl", "/vsis3", "/vsigs", "/vsiaz", "/vsioss", "/vsiswift", "/vsihdfs",
-                                "/vsiwebhdfs", "http:", "https:", "ftp:"})
-      if (file.starts_with(network)) refuse(path, "this raster reads from a network", file, "local files");
   return files;
 }
 
@@ -144,24 +192,75 @@ bool is_masked(GDALDatasetH dataset) {
   return (flags & (GMF_PER_DATASET | GMF_ALPHA)) != 0 && (flags & GMF_ALL_VALID) == 0;
 }
 
-void check_sizes(GDALDatasetH dataset, const RasterInfo& info) {
-  if (info.width < 1 || info.height < 1 || info.width > kMaxSide || info.height > kMaxSide ||
-      info.width * info.height > kMaxPixels)
-    refuse(info.path, "no scene has this size", fmt::format("{} x {} pixels", info.width, info.height),
+// `path` names the raster, or a source of it.
+void check_sizes(GDALDatasetH dataset, const std::string& path) {
+  const int64_t width = GDALGetRasterXSize(dataset), height = GDALGetRasterYSize(dataset);
+  if (width < 1 || height < 1 || width > kMaxSide || height > kMaxSide || width * height > kMaxPixels)
+    refuse(path, "no scene has this size", fmt::format("{} x {} pixels", width, height),
            fmt::format("sides up to {} and up to 2^36 pixels", kMaxSide));
   const int64_t bands = GDALGetRasterCount(dataset);
   if (bands < 1 || bands > kMaxBands)
-    refuse(info.path, "no raster of bands", fmt::format("{} bands", bands), fmt::format("1 to {}", kMaxBands),
+    refuse(path, "no raster of bands", fmt::format("{} bands", bands), fmt::format("1 to {}", kMaxBands),
            bands == 0 ? "one of the sub-datasets that gdalinfo lists" : "");
   const char* interleave = GDALGetMetadataItem(dataset, "INTERLEAVE", "IMAGE_STRUCTURE");
   const bool by_pixel = interleave != nullptr && std::string_view(interleave) == "PIXEL";
   const char* compression = GDALGetMetadataItem(dataset, "COMPRESSION", "IMAGE_STRUCTURE");
-  const int64_t block = info.block_width * info.block_height * pixel_bytes(info.type) * (by_pixel ? bands : 1);
-  if (block > kMaxBlockBytes)
-    refuse(info.path, "a block of this raster is too large to be decoded as a whole",
-           fmt::format("{} x {}, {} bytes{}", info.block_width, info.block_height, block,
-                       compression == nullptr ? "" : std::string(", ") + compression),
-           fmt::format("at most {} bytes", kMaxBlockBytes), "gdal_translate -co TILED=YES");
+  for (int b = 1; b <= bands; ++b) {
+    const GDALRasterBandH band = GDALGetRasterBand(dataset, b);
+    int x = 0, y = 0;
+    GDALGetBlockSize(band, &x, &y);
+    const int64_t number = std::max(1, GDALGetDataTypeSizeBytes(GDALGetRasterDataType(band)));
+    const int64_t pixel = number * (by_pixel ? bands : 1);
+    if (x < 1 || y < 1 || int64_t(x) * y > kMaxBlockBytes / pixel)
+      refuse(path, "a block of this raster is too large to be decoded as a whole",
+             fmt::format("{} x {} pixels of {} bytes{}", x, y, pixel,
+                         compression == nullptr ? "" : std::string(", ") + compression),
+             fmt::format("at most {} bytes", kMaxBlockBytes), "gdal_translate -co TILED=YES");
+  }
+}
+
+// All sources that the XML of a VRT names: of bands, masks, overviews and warped rasters.
+void list_sources(const CPLXMLNode* node, const std::filesystem::path& folder, std::vector<std::string>& sources) {
+  for (; node != nullptr; node = node->psNext) {
+    const std::string_view tag = node->eType == CXT_Element ? node->pszValue : "";
+    if (tag == "SourceFilename" || tag == "SourceDataset") {
+      const std::string name = CPLGetXMLValue(node, nullptr, "");
+      const bool relative = std::atoi(CPLGetXMLValue(node, "relativeToVRT", "0")) != 0;
+      sources.push_back(relative ? (folder / name).string() : name);
+    }
+    list_sources(node->psChild, folder, sources);
+  }
+}
+
+std::vector<std::string> sources_of(GDALDatasetH dataset, const std::string& path) {
+  std::vector<std::string> sources;
+  char** xml = GDALGetMetadata(dataset, "xml:VRT");
+  if (xml == nullptr || *xml == nullptr) return sources;
+  CPLXMLNode* root = CPLParseXMLString(*xml);
+  list_sources(root, std::filesystem::path(path).parent_path(), sources);
+  CPLDestroyXMLNode(root);
+  return sources;
+}
+
+struct Closer {
+  void operator()(void* dataset) const { GDALClose(dataset); }
+};
+
+// A VRT has small blocks itself; its sources are what is decoded.
+void check_sources(GDALDatasetH dataset, const std::string& path, int depth, int64_t& count) {
+  for (const std::string& source : sources_of(dataset, path)) {
+    refuse_network(path, source);
+    if (depth == kMaxVrtDepth || ++count > kMaxVrtSources)
+      refuse(path, "this VRT has too many sources", source,
+             fmt::format("at most {} sources, and {} VRTs within each other", kMaxVrtSources, kMaxVrtDepth));
+    std::error_code error;
+    if (std::filesystem::is_regular_file(source, error)) check_jp2(source);
+    const std::unique_ptr<void, Closer> opened(
+        GDALOpenEx(source.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr));
+    if (opened == nullptr) continue;  // an error when it is read
+    check_sizes(opened.get(), source);
+    check_sources(opened.get(), source, depth + 1, count);
+  }
 }
 
 GDALDatasetH open_dataset(const std::string& path) {
@@ -203,19 +302,20 @@ Raster::Raster(const std::string& path) : open_(std::make_unique<Open>(path)) {
   info.path = path;
   info.format = GDALGetDriverShortName(GDALGetDatasetDriver(dataset));
   info.width = GDALGetRasterXSize(dataset), info.height = GDALGetRasterYSize(dataset);
-  if (GDALGetRasterCount(dataset) > 0) {
-    info.type = type_of(dataset, path);
-    int width = 0, height = 0;
-    GDALGetBlockSize(GDALGetRasterBand(dataset, 1), &width, &height);
-    info.block_width = width, info.block_height = height;
-  }
-  check_sizes(dataset, info);
+  check_sizes(dataset, path);
+  info.type = type_of(dataset, path);
+  int width = 0, height = 0;
+  GDALGetBlockSize(GDALGetRasterBand(dataset, 1), &width, &height);
+  info.block_width = width, info.block_height = height;
+  info.files = files_of(dataset);
+  for (const std::string& file : info.files) refuse_network(path, file);
+  int64_t sources = 0;
+  check_sources(dataset, path, 0, sources);
   for (int b = 1; b <= GDALGetRasterCount(dataset); ++b)
     info.bands.push_back(describe_band(GDALGetRasterBand(dataset, b)));
   info.is_palette = GDALGetRasterColorInterpretation(GDALGetRasterBand(dataset, 1)) == GCI_PaletteIndex;
   info.has_mask = is_masked(dataset);
   describe_place(dataset, info);
-  info.files = files_of(dataset, path);
 }
 
 Raster::~Raster() = default;

@@ -1,5 +1,10 @@
 #include "ditrain/io/raster.hpp"
 
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -56,6 +61,34 @@ std::string tiff_of_one_tile(uint32_t side) {
   put(0, 4);
   return file;
 }
+
+// The text of a VRT whose source is named as it is.
+std::string absolute(std::string vrt) {
+  for (size_t at; (at = vrt.find("relativeToVRT=\"1\"")) != std::string::npos;) vrt[at + 15] = '0';
+  return vrt;
+}
+
+// A port of this machine on which nobody may call.
+struct Listener {
+  int socket = ::socket(AF_INET, SOCK_STREAM, 0), port = 0;
+  Listener() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof address;
+    REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), bytes) == 0);
+    REQUIRE(::listen(socket, 8) == 0);
+    REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+    port = ntohs(address.sin_port);
+  }
+  ~Listener() { ::close(socket); }
+  // Whether someone called; hangs up.
+  bool called() const {
+    pollfd poll{socket, POLLIN, 0};
+    if (::poll(&poll, 1, 0) <= 0) return false;
+    ::close(::accept(socket, nullptr, nullptr));
+    return true;
+  }
+};
 
 template <class T>
 void check_round_trip(PixelType type, int num_bands) {
@@ -169,6 +202,55 @@ TEST_CASE("rasters: what cannot be read is refused by name") {
   network.replace(network.find("relativeToVRT=\"1\""), 17, "relativeToVRT=\"0\"");
   put_file(scratch / "network.vrt", network);
   refused([&] { Raster(scratch / "network.vrt"); }, "network");
+}
+
+TEST_CASE("rasters: nothing is read from a network, however deep a VRT hides it") {
+  if (!io::has_gdal()) return;
+  const TemporaryFolder scratch;
+  const Listener listener;
+  ::setenv("GDAL_HTTP_TIMEOUT", "1", 1);  // should it be called, no answer comes
+  const std::string url = fmt::format("http://127.0.0.1:{}/a", listener.port);
+  for (const std::string& source :
+       {"/vsicurl/" + url + ".tif", "/vsicurl_streaming/" + url + ".tif", "/vsizip//vsicurl/" + url + ".zip/a.tif",
+        "/vsigzip//vsicurl/" + url + ".tif.gz", "/vsisubfile/0_9,/vsicurl/" + url + ".tif", url + ".tif", "WMS:" + url,
+        std::string("/vsiadls/a/b.tif")}) {
+    CAPTURE(source);
+    const std::string inner = absolute(io::vrt_of(source, 1, 4, 4));
+    put_file(scratch / "inner.vrt", inner);
+    put_file(scratch / "outer.vrt", io::vrt_of("inner.vrt", 1, 4, 4));
+    for (const char* name : {"inner.vrt", "outer.vrt"}) {
+      CHECK_THROWS_AS(
+          [&] {
+            Raster raster(scratch / name);
+            all_numbers(raster);
+          }(),
+          InputError);
+      CHECK_FALSE(listener.called());
+    }
+    CHECK_THROWS_AS(Raster(source), InputError);
+    CHECK_FALSE(listener.called());
+  }
+}
+
+TEST_CASE("rasters: the sources of a VRT have the limits of rasters") {
+  if (!io::has_gdal()) return;
+  const TemporaryFolder scratch;
+  put_file(scratch / "bomb.tif", tiff_of_one_tile(32768));
+  put_file(scratch / "a.vrt", io::vrt_of("bomb.tif", 1, 10, 10, "", "", "Byte"));
+  refused([&] { Raster(scratch / "a.vrt"); }, "too large to be decoded");
+  put_file(scratch / "b.vrt", io::vrt_of("a.vrt", 1, 10, 10, "", "", "Byte"));
+  refused([&] { Raster(scratch / "b.vrt"); }, "too large to be decoded");
+  io::write_u16(scratch / "small.tif", {"x"}, 10, 10);
+  put_file(scratch / "mask.vrt",
+           io::vrt_of("small.tif", 1, 10, 10, "",
+                      "<MaskBand><VRTRasterBand dataType=\"Byte\"><SimpleSource><SourceFilename relativeToVRT=\"1\">"
+                      "bomb.tif</SourceFilename><SourceBand>1</SourceBand></SimpleSource></VRTRasterBand></MaskBand>"));
+  refused([&] { Raster(scratch / "mask.vrt"); }, "too large to be decoded");
+  put_file(scratch / "0.vrt", io::vrt_of("small.tif", 1, 10, 10));
+  for (int i = 1; i < 12; ++i)
+    put_file(scratch / fmt::format("{}.vrt", i), io::vrt_of(fmt::format("{}.vrt", i - 1), 1, 10, 10));
+  CHECK(Raster(scratch / "3.vrt").info().width == 10);
+  refused([&] { Raster(scratch / "11.vrt"); }, "too many sources");
 }
 
 TEST_CASE("rasters: a truncated file is an error, never zeros") {
