@@ -45,8 +45,7 @@ std::string default_out(const std::string& config_path) {
   return "runs/" + std::filesystem::path(config_path).stem().string();
 }
 
-void explain_memory(const config::Config& config, int world_size, const std::string& picture) {
-  const plan::RunPlan run = plan::plan_run(config, world_size);
+void explain_memory(const plan::RunPlan& run, const std::string& picture) {
   const plan::MemoryPlan& plan = run.memory;
   std::fputs(describe(plan).c_str(), stdout);
   if (run.automem) std::fputs(automem::describe(*run.automem).c_str(), stdout);
@@ -83,11 +82,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (line.has("explain-memory")) {
     const std::string picture = line.get("explain-memory");
     if (comm.rank() == 0 && !picture.empty()) io::check_output_file(picture);
-    config::validate_without_data(config);
-    const int world = ranks > 0 ? ranks : comm.world_size();  // of one node, where that matters
-    const config::Config shared = config::with_tensor_ranks(config, world);
-    if (config::tensor_ranks(shared) > 1) config::validate_for_ranks(shared, world);
-    if (comm.rank() == 0) explain_memory(shared, world, picture);
+    const plan::RunPlan run = plan::plan_dry_run(config, ranks, comm).plan;
+    if (comm.rank() == 0) explain_memory(run, picture);
     return kExitDone;
   }
   if (line.has("dry-run")) {

@@ -20,7 +20,7 @@ bool overlap(const parallel::Range& a, const parallel::Range& b) { return a.begi
 
 StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
                          std::vector<int> pus)
-    : folder_(folder), files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)) {
+    : files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)) {
   for (const StatePiece& piece : pieces) items_.push_back({piece});
   unread_ = unwritten_ = items_.size();
   try {

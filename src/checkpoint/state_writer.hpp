@@ -47,7 +47,6 @@ class StateWriter {
   Item* next();
   void end(std::exception_ptr error);
 
-  const std::string folder_;
   std::vector<std::unique_ptr<io::PieceFile>> files_;  // null where this rank writes nothing
   std::span<std::byte> buffer_;
   const std::vector<int> pus_;

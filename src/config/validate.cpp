@@ -54,7 +54,7 @@ void check_process_keys(const Config& c) {
 }
 
 void check_sampling(const Config& c) {
-  if (c.sample.every_steps == 0) return;
+  if (!draws_samples(c)) return;
   if (!c.sample.vae.empty() && learns_pixels(c))
     fail("sample.vae decodes latents, and the model learns pictures", c.sample.vae, "a model of latents",
          "--set sample.vae=");
@@ -107,7 +107,7 @@ void check_strategy(const Config& c) {
     fail(fmt::format("parallel.strategy: {} has one cluster per rank", strategy),
          fmt::format("parallel.clusters: {}", c.parallel.clusters), "parallel.clusters: auto or 1",
          fmt::format("mpirun -np {}, or parallel.strategy: cftp", c.parallel.clusters));
-  if (strategy == Strategy::kDpTp && (c.sample.every_steps > 0 || c.eval.every_steps > 0 || c.eval.fid_every_steps > 0))
+  if (strategy == Strategy::kDpTp && (draws_samples(c) || c.eval.every_steps > 0))
     fail("pictures and validation need one replica per rank, which parallel.strategy: dp_tp does not have",
          fmt::format("sample.every_steps: {}, eval.every_steps: {}, eval.fid_every_steps: {}", c.sample.every_steps,
                      c.eval.every_steps, c.eval.fid_every_steps),
@@ -197,6 +197,8 @@ void check_data(const Config& c) {
 }  // namespace
 
 bool learns_pixels(const Config& c) { return c.data.kind->pixels && c.data.vae.empty(); }
+
+bool draws_samples(const Config& c) { return c.sample.every_steps > 0 || c.eval.fid_every_steps > 0; }
 
 diffusion::SamplerConfig sampler_of(const Config& c) {
   // Pixel models are limited to the range of their data; what latents are limited to is not known.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <unordered_map>
 
 #include "ditrain/base/error.hpp"
@@ -108,7 +109,11 @@ MeanAndDeviation mean_and_deviation(const std::vector<double>& values) {
 
 template <class T>
 double kernel_distance(parallel::Team& team, const FeatureRows<T>& x, const FeatureRows<T>& y) {
-  DITRAIN_CHECK(x.d == y.d && x.n >= 2 && y.n >= 2, "two rows or more of the same features are needed");
+  DITRAIN_CHECK(x.d == y.d, "features of one size are needed");
+  if (x.n < 2 || y.n < 2)
+    throw InputError({.where = "KID",
+                      .what = "needs at least 2 images on each side",
+                      .got = std::to_string(x.n) + " and " + std::to_string(y.n)});
   const double m = double(x.n), n = double(y.n);
   return kernel_sum(team, x, x, true) / (m * (m - 1)) + kernel_sum(team, y, y, true) / (n * (n - 1)) -
          2 * kernel_sum(team, x, y, false) / (m * n);

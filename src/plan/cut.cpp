@@ -77,11 +77,12 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
   const auto clusters = int(cluster_sizes.size());
   const bool divides = micro_batch % clusters == 0;
   if (config.parallel.cut == config::Cut::kSamples && !divides)
-    throw InputError({.where = "config",
-                      .what = "parallel.cut: samples needs the same number of samples for every cluster",
-                      .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
-                      .expected = "a multiple",
-                      .hint = "choose another train.micro_batch, or parallel.cut: auto"});
+    throw InputError(
+        {.where = "config",
+         .what = "parallel.cut: samples needs the same number of samples for every cluster",
+         .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
+         .expected = "a multiple",
+         .hint = fmt::format("train.micro_batch: {}, or parallel.cut: auto", (micro_batch / clusters + 1) * clusters)});
   if (clusters == 1) return {Cut::kSamples, "one cluster: nothing is cut over clusters"};
   const auto line = [&](Cut cut, const std::string& reason) {
     return CutPlan{cut, fmt::format("{} over {} clusters ({})", name_of(cut), clusters, reason)};

@@ -24,7 +24,7 @@ constexpr size_t kProgramBytes = size_t{160} << 20;
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
   size_t bytes = 0;
   const bool distances = config.eval.fid_every_steps > 0;
-  if (config.sample.every_steps > 0 || distances) {
+  if (config::draws_samples(config)) {
     const int64_t images =
         std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
     const int64_t mine = (images + world_size - 1) / world_size;
@@ -40,7 +40,7 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
 
 // Autoencoders that encode data and decode samples, and what they get.
 size_t codec_bytes(const config::Config& c) {
-  const bool decodes = c.sample.every_steps > 0 && !c.sample.vae.empty();
+  const bool decodes = config::draws_samples(c) && !c.sample.vae.empty();
   size_t bytes = 0;
   if (!c.data.vae.empty()) bytes += eval::LatentCodecPlan(c.data.vae, model_shape(c.model)).bytes(/*encodes=*/true);
   if (decodes) bytes += eval::LatentCodecPlan(c.sample.vae, model_shape(c.model)).bytes(/*encodes=*/false);

@@ -240,7 +240,7 @@ void Run::load_autoencoders() {
     log::info("{}", plan.describe());
     return std::make_unique<eval::LatentCodec>(plan);
   };
-  const bool samples = config_.sample.every_steps > 0 || config_.eval.fid_every_steps > 0;
+  const bool samples = config::draws_samples(config_);
   if (samples && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
   if (config_.data.vae.empty()) return;
   encoder_ = load(config_.data.vae);

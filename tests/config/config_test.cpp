@@ -550,6 +550,10 @@ TEST_CASE("guided samples need a model with labels and their absence") {
   CHECK(guided(8, 0.1, 10, 4) == "no error");
   CHECK(guided(0, 0.1, 10, 1) == "no error");
   CHECK(guided(0, 0.1, 0, 4) == "no error");
+  const std::string for_distances = validate_error([](config::Config& c) {
+    c.model.num_classes = 0, c.sample.every_steps = 0, c.sample.cfg_scale = 4, c.eval.fid_every_steps = 5;
+  });
+  CHECK(for_distances.find("sample.cfg_scale needs") != std::string::npos);
 }
 
 TEST_CASE("the drawn data fits models of any channels, and of its classes") {

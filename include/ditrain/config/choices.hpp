@@ -6,12 +6,13 @@
 
 namespace ditrain::config {
 
-/// What a loss or gradient that is not finite does: ends the run, or is counted and its step left out.
+/// What the samples of a run are compared by.
 enum class FidFeatures { kPixels, kInception };
 inline constexpr Word<FidFeatures> kFidFeatures[] = {{"pixels", FidFeatures::kPixels},
                                                      {"inception", FidFeatures::kInception}};
 constexpr std::span<const Word<FidFeatures>> words_of(FidFeatures) { return kFidFeatures; }
 
+/// What a loss or gradient that is not finite does: ends the run, or is counted and its step left out.
 enum class OnNonFinite { kStop, kSkip };
 inline constexpr Word<OnNonFinite> kOnNonFinite[] = {{"stop", OnNonFinite::kStop}, {"skip", OnNonFinite::kSkip}};
 constexpr std::span<const Word<OnNonFinite>> words_of(OnNonFinite) { return kOnNonFinite; }

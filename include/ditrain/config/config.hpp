@@ -144,6 +144,8 @@ bool learns_pixels(const Config& config);
 /// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
 /// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps
 diffusion::SamplerConfig sampler_of(const Config& config);
+/// Whether a run draws samples: for pictures, or for distances (eval.fid_every_steps).
+bool draws_samples(const Config& config);
 
 /// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
 /// section sample only if sample.every_steps is above 0. For one process.

@@ -4,7 +4,7 @@
 //
 // Promise: at every moment, kill -9 and power loss included, a folder named step_* is a whole checkpoint. New ones are
 // written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
-// What is inside the files is not known here (module train). One process at a time may change DIR.
+// What is inside the files is not known here (module checkpoint). One process at a time may change DIR.
 #pragma once
 #include <array>
 #include <cstdint>
