@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <latch>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -112,18 +111,15 @@ struct CopyEngine::State {
 
 CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>()) {
   state_->setup = setup;
-  std::latch bound(kDirections);  // so that notes() has all there will be
   for (size_t d = 0; d < kDirections; ++d)
-    state_->streams[d].thread = std::thread([this, d, &bound] {
+    state_->streams[d].thread = std::thread([this, d] {
       if (!state_->setup.pus.empty())
-        if (const auto result = platform::set_affinity_mask(state_->setup.pus); !result) {
+        if (const auto bound = platform::set_affinity_mask(state_->setup.pus); !bound) {
           const std::lock_guard lock(state_->mutex);
-          state_->notes.push_back("a copy stream is not bound: " + result.reason);
+          state_->notes.push_back("a copy stream is not bound: " + bound.reason);
         }
-      bound.count_down();
       state_->serve(d);
     });
-  bound.wait();
 }
 
 CopyEngine::~CopyEngine() {
@@ -177,9 +173,6 @@ std::vector<CopySpan> CopyEngine::take_spans() {
   return std::exchange(state_->spans, {});
 }
 
-std::vector<std::string> CopyEngine::notes() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->notes;
-}
+const std::vector<std::string>& CopyEngine::notes() const { return state_->notes; }
 
 }  // namespace ditrain::memory
