@@ -72,8 +72,10 @@ bool Residency::is_fresh(const Item& item, int64_t at) const {
   return use == item.points.begin() || uses_.points[size_t(*std::prev(use))].phase != Phase::kForward;
 }
 
-// Whether its contents are worth nothing until they are written again.
+// Whether its contents are worth nothing until they are written again. A cluster that is ahead may be writing them now,
+// in a point that lies behind the earliest one that is not over.
 bool Residency::is_dead(const Item& item) const {
+  if (is_used_now(item)) return false;
   const int64_t next = next_use(item);
   return next > 0 && is_fresh(item, now_ + next);
 }

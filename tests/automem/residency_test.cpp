@@ -128,6 +128,47 @@ TEST_CASE("every tensor keeps its contents through steps in a pool that is too s
   if (share > 1 && strategy == Strategy::kPlanned) CHECK(rig.residency->totals().bytes_in == 0);
 }
 
+TEST_CASE("what a cluster writes stays while another one is still in an earlier point") {
+  enum { kX, kV, kF };
+  Uses uses;
+  uses.tensors = {{"x", kTensor, Written::kInForward},
+                  {"v", 2 * kTensor, Written::kInForward},
+                  {"f", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {}},
+                 {Phase::kForward, "1", {kX}},
+                 {Phase::kForward, "2", {kV}},
+                 {Phase::kBackward, "1", {kX}},
+                 {Phase::kUpdate, "f", {kF}}};
+  Rig rig(uses, 2 * kTensor, Strategy::kPlanned);
+  Residency& residency = *rig.residency;
+  const auto point = [&](Phase phase, const std::string& name, const auto& f) {
+    residency.enter(phase, name);
+    f();
+    residency.leave(phase, name);
+  };
+  point(Phase::kForward, "0", [] {});
+  point(Phase::kForward, "1", [&] { rig.fill(kX, 1); });
+  point(Phase::kForward, "2", [&] { rig.fill(kV, 1); });
+  point(Phase::kBackward, "1", [&] { CHECK(rig.holds(kX, 1)); });
+  {
+    std::optional<Pin<float>> held;  // so that x stays in the pool until the next step
+    point(Phase::kUpdate, "f", [&] { held.emplace(rig.tensors[kF]); });
+    residency.enter(Phase::kForward, "0");  // one cluster stays in it
+    residency.enter(Phase::kForward, "1");
+    rig.fill(kX, 2);
+  }
+  // v takes the whole pool.
+  for (int i = 0; i < 50; ++i) {
+    REQUIRE_FALSE(residency.try_enter(Phase::kForward, "2"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // copies go on
+  }
+  CHECK(rig.holds(kX, 2));
+  residency.leave(Phase::kForward, "0");
+  residency.leave(Phase::kForward, "1");
+  point(Phase::kForward, "2", [&] { rig.fill(kV, 2); });
+  point(Phase::kBackward, "1", [&] { CHECK(rig.holds(kX, 2)); });
+}
+
 TEST_CASE("what was never written reads as zeros") {
   const Uses uses = layered(3);
   Rig rig(uses, uses.total_bytes() / 2, Strategy::kPlanned);
