@@ -1,12 +1,16 @@
 #include "ditrain/memory/backing.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "disk_queue.hpp"
@@ -25,12 +29,9 @@ std::string gib(size_t bytes) {
 class BulkPool final : public Backing {
  public:
   explicit BulkPool(const BulkMemory& wanted) : block_(wanted.bytes, wanted.pages) {
+    place(wanted.node);
+    if (block_.take_pages()) place(wanted.node);
     if (!block_.note().empty()) notes_.push_back(block_.note());
-    if (wanted.node >= 0) {
-      const auto placed =
-          platform::place_on_nodes(block_.data(), block_.bytes(), {wanted.node}, platform::NodePolicy::kPreferred);
-      if (!placed) notes_.push_back(placed.reason);
-    }
     // On fault: what nothing has written yet takes no memory.
     if (mlock2(block_.data(), block_.bytes(), MLOCK_ONFAULT) != 0)
       notes_.push_back("the bulk tier is not pinned (mlock: " + std::string(std::strerror(errno)) +
@@ -44,6 +45,12 @@ class BulkPool final : public Backing {
   std::vector<std::string> notes() const override { return notes_; }
 
  private:
+  void place(int node) {
+    if (node < 0) return;
+    const auto placed =
+        platform::place_on_nodes(block_.data(), block_.bytes(), {node}, platform::NodePolicy::kPreferred);
+    if (!placed && notes_.empty()) notes_.push_back(placed.reason);
+  }
   static void copy(std::byte* to, const std::byte* from, size_t bytes);
   platform::PageBlock block_;
   std::vector<std::string> notes_;
@@ -66,10 +73,13 @@ class DiskFile final : public Backing {
  public:
   DiskFile(const std::string& folder, size_t bytes) : folder_(folder), bytes_(whole_blocks(bytes)) {
     open_file();
-    // With fallocate a full disk shows now; file systems without it are asked for their room.
-    if (const int error = posix_fallocate(fd_, 0, off_t(bytes_)); error != 0) refuse(std::strerror(error));
-    if (const std::string why = queue_refusal(); !why.empty())
-      notes_.push_back("the disk tier uses pread and pwrite: io_uring: " + why);
+    refuse_memory();
+    reserve_room();
+    for (const DiskQueue& queue : queues_)
+      if (!queue.refusal().empty()) {
+        notes_.push_back("the disk tier uses pread and pwrite: io_uring: " + queue.refusal());
+        break;
+      }
   }
   ~DiskFile() override { ::close(fd_); }
 
@@ -96,6 +106,27 @@ class DiskFile final : public Backing {
     notes_.push_back("the disk tier goes through the page cache: the file system of " + folder_ +
                      " has no O_DIRECT; memory.disk_path: a folder on a local disk");
   }
+  // A file of tmpfs is RAM, which no plan of memory would count.
+  void refuse_memory() {
+    struct statfs system{};
+    if (::fstatfs(fd_, &system) != 0) return;
+    const auto is = [&](unsigned magic) { return unsigned(system.f_type) == magic; };
+    if (!is(TMPFS_MAGIC) && !is(RAMFS_MAGIC) && !is(HUGETLBFS_MAGIC)) return;
+    if (std::getenv("DITRAIN_DISK_IN_RAM") == nullptr) refuse("its files are RAM (tmpfs), not a disk");
+    notes_.push_back("the disk tier is RAM, which DITRAIN_DISK_IN_RAM allows for tests");
+  }
+  // A full disk shows now. posix_fallocate would do it by writes of one byte where the file system cannot, and O_DIRECT
+  // refuses these: there the room is asked for instead.
+  void reserve_room() {
+    int result = 0;
+    do result = ::fallocate(fd_, 0, 0, off_t(bytes_));
+    while (result != 0 && errno == EINTR);
+    if (result == 0) return;
+    if (errno != EOPNOTSUPP && errno != ENOSYS) refuse(std::strerror(errno));
+    struct statvfs room{};
+    if (::fstatvfs(fd_, &room) == 0 && size_t(room.f_bavail) * room.f_frsize < bytes_) refuse(std::strerror(ENOSPC));
+    if (::ftruncate(fd_, off_t(bytes_)) != 0) refuse(std::strerror(errno));
+  }
   [[noreturn]] void refuse(const std::string& why) {
     if (fd_ >= 0) ::close(fd_);
     struct statvfs room{};
@@ -103,10 +134,10 @@ class DiskFile final : public Backing {
     throw InputError({.where = "memory",
                       .what = "no disk tier of " + gib(bytes_) + " in " + folder_ + ": " + why,
                       .got = known ? gib(size_t(room.f_bavail) * room.f_frsize) + " free" : "",
-                      .hint = "memory.disk_path: a folder on a disk with more room, or a smaller memory.disk_gib"});
+                      .hint = "memory.disk_path: a folder on a local disk with room, or a smaller memory.disk_gib"});
   }
   void transfer(DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {
-    const std::string problem = disk_transfer(fd_, operation, offset, data, bytes);
+    const std::string problem = queues_[size_t(operation)].transfer(fd_, operation, offset, data, bytes);
     if (!problem.empty())
       throw RunError({.where = "memory",
                       .what = std::string("the disk tier in ") + folder_ + " cannot be " +
@@ -117,6 +148,7 @@ class DiskFile final : public Backing {
   const std::string folder_;
   const size_t bytes_;
   int fd_ = -1;
+  std::array<DiskQueue, 2> queues_;  // by operation: reads do not wait for writes
   std::vector<std::string> notes_;
 };
 

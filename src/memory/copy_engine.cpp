@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <latch>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -111,15 +112,18 @@ struct CopyEngine::State {
 
 CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>()) {
   state_->setup = setup;
+  std::latch bound(kDirections);  // so that notes() has all there will be
   for (size_t d = 0; d < kDirections; ++d)
-    state_->streams[d].thread = std::thread([this, d] {
+    state_->streams[d].thread = std::thread([this, d, &bound] {
       if (!state_->setup.pus.empty())
-        if (const auto bound = platform::set_affinity_mask(state_->setup.pus); !bound) {
+        if (const auto result = platform::set_affinity_mask(state_->setup.pus); !result) {
           const std::lock_guard lock(state_->mutex);
-          state_->notes.push_back("a copy stream is not bound: " + bound.reason);
+          state_->notes.push_back("a copy stream is not bound: " + result.reason);
         }
+      bound.count_down();
       state_->serve(d);
     });
+  bound.wait();
 }
 
 CopyEngine::~CopyEngine() {
@@ -173,6 +177,9 @@ std::vector<CopySpan> CopyEngine::take_spans() {
   return std::exchange(state_->spans, {});
 }
 
-const std::vector<std::string>& CopyEngine::notes() const { return state_->notes; }
+std::vector<std::string> CopyEngine::notes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->notes;
+}
 
 }  // namespace ditrain::memory

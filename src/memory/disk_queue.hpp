@@ -2,16 +2,46 @@
 // other with pread and pwrite.
 #pragma once
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <string>
+
+struct io_uring;
 
 namespace ditrain::memory {
 
 enum class DiskOperation { kRead, kWrite };
 
-/// Returns what went wrong; "" if nothing did. Threads: any number at once, each with a queue of its own.
-std::string disk_transfer(int fd, DiskOperation operation, size_t offset, std::byte* data, size_t bytes);
+class DiskQueue {
+ public:
+  /// Hands what is prepared to the kernel and waits for so many completions: io_uring_submit_and_wait. A test fails it.
+  using Submit = int (*)(io_uring*, unsigned);
 
-/// Why io_uring cannot be used; "" if it is. DITRAIN_NO_IO_URING in the environment refuses it, for tests.
-std::string queue_refusal();
+  DiskQueue();
+  explicit DiskQueue(Submit submit);
+  ~DiskQueue();
+  DiskQueue(const DiskQueue&) = delete;
+  DiskQueue& operator=(const DiskQueue&) = delete;
+
+  /// Returns what went wrong; "" if nothing did. When it returns, the kernel has done with `data`, also after an error.
+  /// Threads: any number, one after the other
+  std::string transfer(int fd, DiskOperation operation, size_t offset, std::byte* data, size_t bytes);
+
+  /// Why io_uring cannot be used; "" if it is. DITRAIN_NO_IO_URING in the environment refuses it, for tests.
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  struct Request;
+  void open_ring();
+  void prepare(int fd, DiskOperation operation, Request* request);
+  std::string through_ring(int fd, DiskOperation operation, const Request& whole);
+  std::string submit();
+  void abandon(unsigned under_way);
+
+  const Submit submit_;
+  std::mutex mutex_;
+  std::unique_ptr<io_uring> ring_;  // null: refused
+  std::string refusal_;
+};
 
 }  // namespace ditrain::memory

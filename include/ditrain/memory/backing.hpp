@@ -39,7 +39,8 @@ std::unique_ptr<Backing> make_bulk_memory(const BulkMemory& wanted);
 
 /// One preallocated file without a name in `folder`, read and written past the page cache (O_DIRECT) where the file
 /// system can. Nothing of it is left when the process ends, however it ends.
-/// Errors: InputError if the folder is none, or has not as much room
+/// Errors: InputError if the folder is none, has not as much room, or is RAM (tmpfs; DITRAIN_DISK_IN_RAM in the
+/// environment allows it, for tests)
 std::unique_ptr<Backing> make_disk(const std::string& folder, size_t bytes);
 
 }  // namespace ditrain::memory

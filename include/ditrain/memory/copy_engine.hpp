@@ -81,7 +81,7 @@ class CopyEngine final : public CopyQueue {
   std::array<StreamTotals, kDirections> totals() const;
   void record_spans(bool on);
   std::vector<CopySpan> take_spans();
-  const std::vector<std::string>& notes() const;  ///< cores that could not be had
+  std::vector<std::string> notes() const;  ///< cores that could not be had
 
  private:
   struct State;

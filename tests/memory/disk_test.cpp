@@ -1,0 +1,187 @@
+// The disk tier on file systems that cannot all that a local disk can, and on a queue whose kernel refuses. The file
+// systems are pretended: this program's own open, fallocate and fstatvfs stand in for those of the C library.
+#include <fcntl.h>
+#include <liburing.h>
+#include <linux/magic.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstdarg>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "../../src/memory/disk_queue.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/memory/backing.hpp"
+#include "ditrain/platform/pages.hpp"
+
+using namespace ditrain;
+using namespace ditrain::memory;
+
+namespace {
+
+// What the file system that is pretended lacks.
+struct Lacks {
+  std::atomic<bool> direct{false}, nameless{false}, fallocate{false}, room{false};
+  std::atomic<int> interruptions{0};  // fallocate is interrupted so often first
+} lacks;
+
+constexpr size_t kBytes = size_t{9} << 20;  // more than the queue has under way at once
+
+std::unique_ptr<Backing> disk_in(const std::string& folder, size_t bytes = kBytes) { return make_disk(folder, bytes); }
+
+platform::PageBlock filled(unsigned seed) {
+  platform::PageBlock block(kBytes, platform::PageWish::kPlain);
+  for (size_t i = 0; i < kBytes; ++i) block.data()[i] = std::byte((i * 2654435761u + seed) >> 13);
+  return block;
+}
+
+bool gives_back(Backing& disk) {
+  const auto data = filled(1);
+  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  disk.write(0, data.data(), kBytes);
+  disk.read(0, back.data(), kBytes);
+  return std::memcmp(data.data(), back.data(), kBytes) == 0;
+}
+
+std::string all_notes(const Backing& disk) {
+  std::string text;
+  for (const std::string& note : disk.notes()) text += note + "\n";
+  return text;
+}
+
+// A file that a queue reads, written without one.
+struct File {
+  File() {
+    fd = ::open(folder.path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    REQUIRE(fd >= 0);
+    REQUIRE(::pwrite(fd, data.data(), kBytes, 0) == ssize_t(kBytes));
+  }
+  ~File() { ::close(fd); }
+  const TemporaryFolder folder;
+  const platform::PageBlock data = filled(2);
+  int fd = -1;
+};
+
+std::atomic<int> refusals{0};  // so many calls from the second on are refused with
+std::atomic<int> refused_with{0};
+std::atomic<int> calls{0};
+
+int failing_submit(io_uring* ring, unsigned wait) {
+  if (calls++ == 0 || refusals == 0) return io_uring_submit_and_wait(ring, wait);
+  --refusals;
+  if (refused_with == ENOMEM) io_uring_submit(ring);  // requests are under way when it fails
+  return -refused_with;
+}
+
+}  // namespace
+
+extern "C" int open(const char* path, int flags, ...) {
+  mode_t mode = 0;
+  if ((flags & (O_CREAT | __O_TMPFILE)) != 0) {
+    va_list rest;
+    va_start(rest, flags);
+    mode = va_arg(rest, mode_t);
+    va_end(rest);
+  }
+  if ((lacks.direct && (flags & O_DIRECT) != 0) || (lacks.nameless && (flags & __O_TMPFILE) == __O_TMPFILE))
+    return errno = EINVAL, -1;
+  return int(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  if (lacks.interruptions > 0) return --lacks.interruptions, errno = EINTR, -1;
+  if (lacks.fallocate) return errno = EOPNOTSUPP, -1;
+  return int(syscall(SYS_fallocate, fd, mode, offset, bytes));
+}
+
+extern "C" int fstatvfs(int, struct statvfs* room) noexcept {
+  *room = {};
+  room->f_frsize = 4096, room->f_bavail = lacks.room ? 1 : 1 << 20;
+  return 0;
+}
+
+TEST_CASE("a disk tier whose file system has no O_DIRECT goes through the page cache and says so") {
+  const TemporaryFolder folder;
+  lacks.direct = true;
+  const auto disk = disk_in(folder.path());
+  lacks.direct = false;
+  CHECK_THAT(all_notes(*disk), Catch::Contains("page cache") && Catch::Contains("has no O_DIRECT"));
+  CHECK(gives_back(*disk));
+}
+
+TEST_CASE("a disk tier whose file system has no nameless files leaves nothing behind") {
+  const TemporaryFolder folder;
+  lacks.nameless = true;
+  const auto disk = disk_in(folder.path());
+  lacks.nameless = false;
+  CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK(gives_back(*disk));
+}
+
+TEST_CASE("a disk tier whose file system cannot preallocate asks for the room instead") {
+  const TemporaryFolder folder;
+  lacks.fallocate = true, lacks.interruptions = 3;
+  CHECK(gives_back(*disk_in(folder.path())));
+  CHECK(lacks.interruptions == 0);
+  lacks.room = true;
+  CHECK_THROWS_WITH(disk_in(folder.path()), Catch::Contains("No space left") && Catch::Contains("memory.disk_path"));
+  lacks.fallocate = lacks.room = false;
+}
+
+TEST_CASE("a folder in RAM is no disk") {
+  struct statfs system{};
+  if (::statfs("/dev/shm", &system) != 0 || system.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0) {
+    WARN("skipped: /dev/shm is no tmpfs");
+    return;
+  }
+  unsetenv("DITRAIN_DISK_IN_RAM");
+  CHECK_THROWS_AS(disk_in("/dev/shm"), InputError);
+  CHECK_THROWS_WITH(disk_in("/dev/shm"), Catch::Contains("RAM") && Catch::Contains("memory.disk_path"));
+  setenv("DITRAIN_DISK_IN_RAM", "1", 1);
+  CHECK_THAT(all_notes(*disk_in("/dev/shm")), Catch::Contains("DITRAIN_DISK_IN_RAM"));
+}
+
+TEST_CASE("a queue asks a busy kernel again") {
+  const File file;
+  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  refused_with = GENERATE(EAGAIN, EBUSY, EINTR);
+  refusals = 5, calls = 0;
+  DiskQueue queue(failing_submit);
+  if (!queue.refusal().empty()) {
+    WARN("skipped: io_uring: " << queue.refusal());
+    return;
+  }
+  CHECK(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes).empty());
+  CHECK(refusals == 0);
+  CHECK(std::memcmp(back.data(), file.data.data(), kBytes) == 0);
+}
+
+TEST_CASE("a queue that is refused returns when the kernel no longer writes, and can be used again") {
+  const File file;
+  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  DiskQueue queue(failing_submit);
+  if (!queue.refusal().empty()) {
+    WARN("skipped: io_uring: " << queue.refusal());
+    return;
+  }
+  for (int i = 0; i < 20; ++i) {
+    refused_with = ENOMEM, refusals = 1 << 20, calls = 0;
+    CHECK_THAT(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes),
+               Catch::Contains("io_uring") && Catch::Contains(std::strerror(ENOMEM)));
+    std::memset(back.data(), 0xAB, kBytes);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(std::all_of(back.data(), back.data() + kBytes, [](std::byte b) { return b == std::byte{0xAB}; }));
+    refusals = 0;
+    CHECK(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes).empty());
+    CHECK(std::memcmp(back.data(), file.data.data(), kBytes) == 0);
+  }
+}
