@@ -15,7 +15,6 @@ ArenaSlice Node::parameter_slice() const {
 }
 
 ActivationRef Tape::keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy, DType dtype) {
-  DITRAIN_CHECK(policy != KeepPolicy::kOffload, "nothing offloads a declared activation yet");
   if (mode_ == Mode::kInference || policy == KeepPolicy::kRecompute) {
     ActivationRef shared = temporary("shared." + name, std::move(shape), dtype);
     shared->policy = policy;

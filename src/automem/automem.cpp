@@ -16,12 +16,15 @@ constexpr int kWarmUpSteps = 3;  // before times are taken as those of all steps
 
 AutoMem::AutoMem(Plan plan, const Setup& setup)
     : plan_(std::move(plan)), pool_(plan_.capacity.pool_bytes, setup.pages) {
-  if (!pool_.note().empty()) notes_.push_back(pool_.note());
-  if (!setup.fast_nodes.empty()) {
+  const auto place = [&] {
+    if (setup.fast_nodes.empty()) return;
     const auto placed =
         platform::place_on_nodes(pool_.data(), pool_.bytes(), setup.fast_nodes, platform::NodePolicy::kInterleave);
-    if (!placed) notes_.push_back(placed.reason);
-  }
+    if (!placed && notes_.empty()) notes_.push_back(placed.reason);
+  };
+  place();
+  if (pool_.take_pages()) place();
+  if (!pool_.note().empty()) notes_.push_back(pool_.note());
   if (plan_.bulk_bytes > 0)
     bulk_ = memory::make_bulk_memory({.bytes = plan_.bulk_bytes, .pages = setup.pages, .node = setup.bulk_node});
   if (plan_.disk_bytes > 0) disk_ = memory::make_disk(setup.disk_folder, plan_.disk_bytes);

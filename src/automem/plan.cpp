@@ -120,17 +120,21 @@ Residency::Setup Plan::setup(memory::Backing* bulk, memory::Backing* disk) const
   return setup;
 }
 
-Plan make_plan(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine) {
+Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine) {
   Plan plan{.uses = std::move(uses), .strategy = strategy, .capacity = capacity, .homes = {}, .machine = machine};
   place_homes(plan);
-  if (strategy == Strategy::kPaper) {
+  return plan;
+}
+
+void choose_fastest(Plan& plan) {
+  if (plan.strategy == Strategy::kPaper) {
     plan.forecast = forecast_of(plan);
-    return plan;
+    return;
   }
   // What a step uses once (moments, EMA) in place, or as much as it takes for the rest to stay where it is.
   std::vector<Plan> candidates{plan};
   const size_t all = plan.uses.total_bytes(), states = bytes_of_states(plan.uses);
-  for (const size_t moving : {all - std::min(all, states), capacity.pool_bytes / 20 * 19}) {
+  for (const size_t moving : {all - std::min(all, states), plan.capacity.pool_bytes / 20 * 19}) {
     Plan other = plan;
     use_in_place(other, moving);
     if (other.in_place_bytes() > 0) candidates.push_back(std::move(other));
@@ -145,7 +149,7 @@ Plan make_plan(Uses uses, Strategy strategy, const Capacity& capacity, const Mac
     }
   if (!best) std::rethrow_exception(refusal);
   choose_margin(*best);
-  return *best;
+  plan = std::move(*best);
 }
 
 void forecast_again(Plan& plan, const Machine& machine) {

@@ -142,6 +142,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const config::Config config =
       step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);
   const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
+  memory::make_disk(disk, memory::kBlock);  // a folder that is no disk is refused before anything is measured
   bench_pages(harness, config.model, bench.batch);
   const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
   bench_tier(harness, *memory::make_bulk_memory({.bytes = tier_bytes, .pages = config.memory.pages}),

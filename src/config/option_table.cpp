@@ -23,6 +23,7 @@ namespace {
 // batch) at 2^62; the bytes of a batch and its activations, which they cannot bound, are checked by validate().
 constexpr int64_t kMaxSide = 4096, kMaxChannels = 1024, kMaxWidth = 65536, kMaxDepth = 1024, kMaxClasses = 1 << 24;
 constexpr int64_t kMaxBatch = 1 << 22, kMaxSteps = int64_t{1} << 40, kMaxThreads = 4096;
+constexpr double kMaxGib = 1 << 20;  // bytes of it fit any type
 constexpr NumberRange kShare{0, 1, true};
 
 Option input_size() {
@@ -302,12 +303,12 @@ Rows machine_rows() {
                       "cores per rank that only communicate; auto: 1 from 8 cores per rank on, if there are several "
                       "ranks; 0: the workers' cores do it too"),
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
-      number(DITRAIN_KEY(memory.fast_gib), {0},
+      number(DITRAIN_KEY(memory.fast_gib), {0, kMaxGib},
              "fast memory of a rank [GiB], for memory.automem; 0: its part of the memory on the package (HBM)"),
-      number_or_auto(DITRAIN_KEY(memory.bulk_gib), {0},
+      number_or_auto(DITRAIN_KEY(memory.bulk_gib), {0, kMaxGib},
                      "ordinary memory of a rank for tensors that are away from the fast one [GiB]; auto: as much as "
                      "they need"),
-      number(DITRAIN_KEY(memory.disk_gib), {0},
+      number(DITRAIN_KEY(memory.disk_gib), {0, kMaxGib},
              "disk of a rank for tensors that have no place in memory [GiB]; 0: none"),
       text(DITRAIN_KEY(memory.disk_path), "folder of the disk tier, on a local disk; empty: the run folder", "a path"),
       word(DITRAIN_KEY(memory.pages),

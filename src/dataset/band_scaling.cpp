@@ -26,20 +26,24 @@ void put(std::vector<std::byte>& bytes, size_t i, double number) {
 }
 
 // The statistics of the bands of the config, in their order.
-std::vector<BandStatistics> statistics_for(const Config& config, const std::vector<std::string>& names) {
+std::vector<BandStatistics> statistics_for(const Config& config, const TileShards& shards) {
   const std::string path = statistics_path(config.path);
   if (!std::filesystem::exists(path))
     refuse(fmt::format("data.scaling: {} reads {}, which is not there", config.scaling.text(), path), "", "",
            "ditdata stats " + config.path);
   const TileStatistics all = read_statistics(path);
+  if (all.tiles != shards.size() || all.type != shards.type())
+    refuse(fmt::format("{} is not of these tiles", path), fmt::format("{} tiles of {}", all.tiles, word_of(all.type)),
+           fmt::format("{} tiles of {}", shards.size(), word_of(shards.type())), "ditdata stats " + config.path);
   std::vector<std::string> have;
   for (const BandStatistics& band : all.bands) have.push_back(band.name);
   std::vector<BandStatistics> wanted;
-  for (const int b : find_bands(have, names, path)) wanted.push_back(all.bands[size_t(b)]);
+  for (const int b : find_bands(have, config.bands, path)) wanted.push_back(all.bands[size_t(b)]);
   return wanted;
 }
 
-void ranges_from(const Config& config, io::PixelType type, std::vector<double>& low, std::vector<double>& high) {
+void ranges_from(const Config& config, const TileShards& shards, std::vector<double>& low, std::vector<double>& high) {
+  const io::PixelType type = shards.type();
   Scaling scaling = config.scaling;
   if (scaling.from == ScalingFrom::kAuto)
     scaling.from = type == io::PixelType::kU8 ? ScalingFrom::kType : ScalingFrom::kPercentiles;
@@ -51,7 +55,7 @@ void ranges_from(const Config& config, io::PixelType type, std::vector<double>& 
   if (scaling.from == ScalingFrom::kType)
     low.assign(n, io::number_range(type).first), high.assign(n, io::number_range(type).second);
   if (!low.empty()) return;
-  for (const BandStatistics& band : statistics_for(config, config.bands)) {
+  for (const BandStatistics& band : statistics_for(config, shards)) {
     const bool percentiles = scaling.from == ScalingFrom::kPercentiles;
     low.push_back(percentiles ? band.percentile(kLowPercentile) : band.mean - kDeviations * band.deviation);
     high.push_back(percentiles ? band.percentile(kHighPercentile) : band.mean + kDeviations * band.deviation);
@@ -139,7 +143,7 @@ void settle_tiles(Config& config) {
     refuse("the tiles have another type than data.number_type", type, config.number_type, "data.number_type: auto");
   config.number_type = type;
   std::vector<double> low, high;
-  if (config.scale_low.empty() || config.scale_high.empty()) ranges_from(config, shards.type(), low, high);
+  if (config.scale_low.empty() || config.scale_high.empty()) ranges_from(config, shards, low, high);
   if (config.scale_low.empty()) config.scale_low = low;
   if (config.scale_high.empty()) config.scale_high = high;
   check_widths(config);

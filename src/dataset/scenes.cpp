@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "file_list.hpp"
 
 namespace ditrain::dataset {
@@ -300,14 +301,23 @@ void place(Scene& scene, const Group& group, double resolution) {
 std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
   std::set<std::string> tops;
   std::map<std::string, int> scenes;
-  bool all_single = true, loose = false;
+  bool all_single = true;
   for (const auto& [group, scene] : found) {
-    loose = loose || group->top.empty();
-    if (!group->top.empty()) tops.insert(group->top), ++scenes[group->top];
+    if (group->top.empty()) continue;
+    tops.insert(group->top), ++scenes[group->top];
     all_single = all_single && group->single_bands && scenes[group->top] == 1;
   }
-  if (tops.empty() || all_single || loose) return {};
+  if (all_single) return {};
   return {tops.begin(), tops.end()};
+}
+
+// As in a folder of images: what lies beside class folders has no class and is left out.
+void leave_out_loose(std::vector<std::pair<const Group*, Scene>>& found, const std::string& from) {
+  const auto loose = [](const auto& item) { return item.first->top.empty(); };
+  const auto count = std::count_if(found.begin(), found.end(), loose);
+  if (count == 0) return;
+  log::warn("scenes: {} rasters beside the class folders of '{}' are not used", count, from);
+  std::erase_if(found, loose);
 }
 
 auto facts_of(const Scene& scene) {
@@ -352,6 +362,7 @@ SceneList find_scenes(const SceneRequest& request) {
       found.emplace_back(&group, std::move(scene));
   }
   if (request.labels) list.classes = classes_of(found);
+  if (!list.classes.empty()) leave_out_loose(found, request.from);
   for (auto& [group, scene] : found) {
     if (want.empty())
       for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);

@@ -55,11 +55,15 @@ std::vector<Piece> pieces_of(const Scene& scene, size_t number, int64_t tile) {
   const int64_t width = scene.width / tile * tile, height = scene.height / tile * tile;
   std::vector<Piece> pieces;
   if (width == 0 || height == 0) return pieces;
-  const SceneBand& band = scene.bands.front();
+  const auto finer = [](const SceneBand& a, const SceneBand& b) { return a.width * a.height < b.width * b.height; };
+  const SceneBand& band = *std::max_element(scene.bands.begin(), scene.bands.end(), finer);
+  // Blocks are those of the file, pieces lie on the grid.
+  const int64_t block_width = std::max<int64_t>(1, band.block_width * scene.width / band.width);
+  const int64_t block_height = std::max<int64_t>(1, band.block_height * scene.height / band.height);
   const int64_t pixel = io::pixel_bytes(scene.type) * int64_t(scene.bands.size());
   const bool strips = band.block_width >= band.width;  // a block is as wide as the scene
-  const int64_t unit_width = strips ? tile : unit_of(tile, band.block_width);
-  int64_t step_y = unit_of(tile, band.block_height);
+  const int64_t unit_width = strips ? tile : unit_of(tile, block_width);
+  int64_t step_y = unit_of(tile, block_height);
   const int64_t budget = strips ? kMaxPieceBytes : kPieceBytes;
   if (step_y * unit_width * pixel > kMaxPieceBytes) step_y = tile;
   const int64_t units = std::max<int64_t>(1, budget / (step_y * unit_width * pixel));
@@ -192,9 +196,13 @@ class ShardWriter {
   std::string fingerprint() const {
     std::string text;
     for (const Scene& scene : job_.scenes.scenes) {
-      text += fmt::format("{} {}x{} {} {}\n", scene.name, scene.width, scene.height, word_of(scene.type), scene.label);
+      text += fmt::format("{} {}x{} {} {} {}\n", scene.name, scene.width, scene.height, word_of(scene.type),
+                          scene.label, scene.crs);
+      for (const double x : scene.transform.value_or(io::kNoGeoTransform)) text += fmt::format("{} ", x);
       for (const SceneBand& band : scene.bands)
-        text += fmt::format("{} {} {} {}\n", band.facts.name, band.file, band.index, fs::file_size(band.file));
+        text += fmt::format("{} {} {} {} {} {} {} {}\n", band.facts.name, band.facts.scale, band.facts.offset,
+                            band.facts.nodata ? fmt::format("{}", *band.facts.nodata) : "none", band.file, band.index,
+                            fs::file_size(band.file), fs::last_write_time(band.file).time_since_epoch().count());
     }
     return text;
   }

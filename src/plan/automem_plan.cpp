@@ -41,6 +41,18 @@ nn::Recompute recompute_of_block(const config::Config& config, int64_t block) {
   return of_blocks.empty() ? *config.train.recompute : of_blocks[size_t(block)];
 }
 
+// FLOP/s of a core. Other programs can only lower a measurement: the highest of many counts, taken once, so that all
+// plans of a process are compared by the same.
+double core_peak(DType type) {
+  const auto highest = [](DType t) {
+    double peak = 0;
+    for (int i = 0; i < 20; ++i) peak = std::max(peak, kernels::measure_fma_peak(t, 1e-3));
+    return peak;
+  };
+  static const double f32 = highest(DType::kF32), bf16 = highest(DType::kBF16);
+  return type == DType::kBF16 && bf16 > 0 ? bf16 : f32;
+}
+
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
                                   bool disk) {
   automem::Machine machine;
@@ -50,9 +62,8 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
     machine.latency_s = bulk->latency_us * 1e-6;
   }
   // Forward a third of the work of the products, in each phase by the bytes that its points hold.
-  const double peak = kernels::measure_fma_peak(config.train.precision, 1e-3);
-  const double f32_peak = peak > 0 ? peak : kernels::measure_fma_peak(DType::kF32, 1e-3);
-  const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / (f32_peak * workers * kShareOfPeak);
+  const double peak = core_peak(config.train.precision) * workers * kShareOfPeak;
+  const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / peak;
   double again_s = 0;  // what backward computes again
   for (int64_t i = 0; i < config.model.depth; ++i)
     again_s += step_s / 3 / double(config.model.depth) * kShareAgain[size_t(recompute_of_block(config, i))];
@@ -153,7 +164,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   int workers = 0;
   for (const int n : place.cluster_sizes) workers += n;
   const bool disk = capacity.bulk_bytes == 0;
-  return automem::make_plan(
+  return automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
       expected_machine(config, uses, samples, workers, disk));
 }

@@ -20,7 +20,7 @@ int64_t fitting_micro_batch(config::Config config, int world_size, int ranks, in
   for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
     if (share % micro != 0) continue;
     config.train.micro_batch = micro;
-    if (plan_run(config, world_size, {.ranks_on_node = ranks}).memory.total() * size_t(ranks) <= limit) return micro;
+    if (planned_bytes(config, world_size, {.ranks_on_node = ranks}) * size_t(ranks) <= limit) return micro;
   }
   return 0;
 }

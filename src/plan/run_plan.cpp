@@ -35,46 +35,88 @@ std::vector<nn::Recompute> recompute_of_degree(int64_t degree, int64_t depth) {
   return of_blocks;
 }
 
-// Without tiers the lowest degree that fits is the fastest. With tiers, what is not kept need not move either: the
-// degree of the fastest expected step.
-RunPlan plan_recompute(const config::Config& wanted, int world_size, const RankPlace& place,
-                       const DomainBandwidth& bandwidth) {
-  config::Config config = wanted;
-  const int64_t depth = config.model.depth, most = 2 * depth;
-  const size_t limit = platform::memory_limit(place.ranks_on_node).bytes / size_t(place.ranks_on_node);
-  const auto plan_of = [&](int64_t degree) {
-    config.train.recompute_of_blocks = recompute_of_degree(degree, depth);
-    return plan_settled(config, world_size, place, bandwidth);
-  };
-  if (config.memory.automem != config::AutoMem::kOff) {
+size_t limit_of_rank(int ranks_on_node) { return platform::memory_limit(ranks_on_node).bytes / size_t(ranks_on_node); }
+
+// Plans of one config in which blocks recompute to another degree each.
+class Degrees {
+ public:
+  Degrees(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth)
+      : config_(config), world_size_(world_size), place_(place), bandwidth_(bandwidth) {}
+
+  RunPlan plan(int64_t degree) {
+    config_.train.recompute_of_blocks = recompute_of_degree(degree, config_.model.depth);
+    return plan_settled(config_, world_size_, place_, bandwidth_);
+  }
+  bool fits(const RunPlan& plan) const { return plan.memory.total() <= limit_; }
+
+  // The lowest degree that fits, else the highest.
+  RunPlan lowest_that_fits() {
+    int64_t too_low = -1, enough = most_;
+    while (enough - too_low > 1) {
+      const int64_t degree = (too_low + enough) / 2;
+      (fits(plan(degree)) ? enough : too_low) = degree;
+    }
+    return plan(enough);
+  }
+
+  // With tiers, what is not kept need not move either: several degrees to choose from by their time, those that fit if
+  // one does, else the one with the fewest bytes.
+  std::vector<RunPlan> some() {
     constexpr int kTried = 8;
-    std::optional<RunPlan> best;
+    std::vector<RunPlan> plans;
     std::exception_ptr refusal;
     for (int i = 0; i <= kTried; ++i) try {
-        RunPlan plan = plan_of(i * most / kTried);
-        const bool fits = plan.memory.total() <= limit, best_fits = best && best->memory.total() <= limit;
-        if (!best || fits > best_fits ||
-            (fits == best_fits && plan.automem->forecast.step_s < best->automem->forecast.step_s))
-          best = std::move(plan);
+        plans.push_back(plan(i * most_ / kTried));
       } catch (const InputError&) {
         refusal = std::current_exception();
       }
-    if (!best) std::rethrow_exception(refusal);
-    return *best;
+    if (plans.empty()) std::rethrow_exception(refusal);
+    if (std::any_of(plans.begin(), plans.end(), [&](const RunPlan& p) { return fits(p); })) {
+      std::erase_if(plans, [&](const RunPlan& p) { return !fits(p); });
+      return plans;
+    }
+    return {*std::min_element(plans.begin(), plans.end(),
+                              [](const RunPlan& x, const RunPlan& y) { return x.memory.total() < y.memory.total(); })};
   }
-  int64_t too_low = -1, enough = most;
-  while (enough - too_low > 1) {
-    const int64_t degree = (too_low + enough) / 2;
-    (plan_of(degree).memory.total() <= limit ? enough : too_low) = degree;
-  }
-  return plan_of(enough);
+
+ private:
+  config::Config config_;
+  const int world_size_;
+  const RankPlace place_;
+  const DomainBandwidth bandwidth_;
+  const int64_t most_ = 2 * config_.model.depth;
+  const size_t limit_ = limit_of_rank(place_.ranks_on_node);
+};
+
+RunPlan fastest(std::vector<RunPlan> plans) {
+  RunPlan* best = nullptr;
+  std::exception_ptr refusal;
+  for (RunPlan& plan : plans) try {
+      if (plan.automem) automem::choose_fastest(*plan.automem);
+      if (best == nullptr || plan.automem->forecast.step_s < best->automem->forecast.step_s) best = &plan;
+    } catch (const InputError&) {
+      refusal = std::current_exception();
+    }
+  if (best == nullptr) std::rethrow_exception(refusal);
+  return std::move(*best);
 }
+
+bool moves(const config::Config& config) { return config.memory.automem != config::AutoMem::kOff; }
 
 }  // namespace
 
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place,
                  const DomainBandwidth& bandwidth) {
-  return (config.train.recompute ? plan_settled : plan_recompute)(config, world_size, place, bandwidth);
+  Degrees degrees(config, world_size, place, bandwidth);
+  if (!config.train.recompute && !moves(config)) return degrees.lowest_that_fits();
+  if (!config.train.recompute) return fastest(degrees.some());
+  return fastest({plan_settled(config, world_size, place, bandwidth)});
+}
+
+size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place) {
+  Degrees degrees(config, world_size, place, {});
+  if (config.train.recompute) return plan_settled(config, world_size, place, {}).memory.total();
+  return (moves(config) ? degrees.some().front() : degrees.lowest_that_fits()).memory.total();
 }
 
 }  // namespace ditrain::plan

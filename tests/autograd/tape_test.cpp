@@ -165,13 +165,6 @@ TEST_CASE("what is not kept is written again within the borders of backward, unl
   CHECK(rig.calls == backward);
 }
 
-TEST_CASE("nothing offloads yet") {
-  Rig rig;
-  Tape tape(Mode::kTraining);
-  Node& node = tape.record<Recorder>("a", rig.calls);
-  CHECK_THROWS_AS(tape.keep(node, "far", {2}, KeepPolicy::kOffload), LogicFault);
-}
-
 TEST_CASE("training keeps a tensor for each node and shares the temporaries") {
   Rig rig;
   Tape tape(Mode::kTraining);

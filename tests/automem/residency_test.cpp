@@ -205,9 +205,14 @@ TEST_CASE("a copy that fails ends the step with its reason") {
   struct Broken final : memory::Backing {
     std::string name() const override { return "broken"; }
     size_t bytes() const override { return SIZE_MAX; }
-    void read(size_t, std::byte*, size_t) override { throw RunError({.where = "disk", .what = "input/output error"}); }
-    void write(size_t, const std::byte*, size_t) override {}
+    void read(size_t, std::byte*, size_t) override { fail_if(reads_fail); }
+    void write(size_t, const std::byte*, size_t) override { fail_if(!reads_fail); }
+    static void fail_if(bool fails) {
+      if (fails) throw RunError({.where = "disk", .what = "input/output error"});
+    }
+    bool reads_fail = true;
   } broken;
+  broken.reads_fail = GENERATE(true, false);
   const Uses uses = layered(4);
   const size_t pool_bytes = uses.total_bytes() / 2 / memory::kBlock * memory::kBlock;
   const platform::PageBlock pool(pool_bytes, platform::PageWish::kPlain);

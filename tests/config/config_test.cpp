@@ -245,6 +245,15 @@ TEST_CASE("a word or number that a key does not take is refused with those that 
   CHECK(config::parse_config("dist: {verify_every: 10}", "a.yaml").dist.verify_every == 10);
 }
 
+TEST_CASE("sizes of memory that no machine has are refused") {
+  for (const std::string key : {"fast_gib", "bulk_gib", "disk_gib"}) {
+    CAPTURE(key);
+    CHECK_THROWS_WITH(config::parse_config("memory: {" + key + ": 2e10}", "f.yaml"),
+                      Catch::Contains("memory." + key) && Catch::Contains("from 0 to"));
+    CHECK_NOTHROW(config::parse_config("memory: {" + key + ": 1048576}", "f.yaml"));
+  }
+}
+
 TEST_CASE("keys given twice are refused") {
   CHECK(parse_error("train:\n  steps: 1\n  steps: 2\n") ==
         "[config] a.yaml:3: steps is there twice in section train; expected each key once");

@@ -1,6 +1,9 @@
 #include "ditrain/dataset/tile_maker.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
@@ -178,6 +181,47 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
   refused([&] { make_tiles(job); }, "made in another way: scenes");
 }
 
+TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("in/T_B8A.tif"), {""}, 32, 32, place(80));  // one strip
+  io::write_u16(scratch.at("in/raw.tif"), {""}, 256, 256, place(10));
+  put_file(scratch / "in/T_B02.vrt",  // blocks of 128
+           io::vrt_of("raw.tif", 1, 256, 256, "",
+                      "<SRS>" + io::utm33() + "</SRS><GeoTransform>500000, 10, 0, 5400000, 0, -10</GeoTransform>"));
+  const auto pieces = [&](double resolution) {
+    int64_t of = 0;
+    make_tiles(job_of({.from = scratch / "in", .bands = {"B8A", "B2"}, .resolution = resolution},
+                      scratch / fmt::format("out{}", resolution), 16),
+               [&](const TileProgress& progress) { of = progress.of; });
+    return of;
+  };
+  CHECK(pieces(0) == 2);
+  CHECK(pieces(20) == 2);
+}
+
+TEST_CASE("tile maker: work goes on only with the scenes it began with") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  const auto put = [&](const std::string& in_band) {
+    put_file(scratch / "in/a.vrt", io::vrt_of("raw.tif", 1, 4, 4, in_band));
+  };
+  const auto make = [&] { return make_tiles(job_of({.from = scratch / "in"}, scratch / "out", 4)).found; };
+  io::write_u16(scratch.at("in/raw.tif"), {""}, 4, 4);
+  put("<Offset>1</Offset>");
+  const auto time = std::filesystem::last_write_time(scratch / "in/a.vrt");
+  CHECK(make() == 0);
+  CHECK(make() == 1);
+  put("<Offset>2</Offset>");  // as many bytes
+  std::filesystem::last_write_time(scratch / "in/a.vrt", time);
+  refused(make, "made in another way");
+  put("<Offset>1</Offset>");
+  std::filesystem::last_write_time(scratch / "in/a.vrt", time);
+  CHECK(make() == 1);
+  std::filesystem::last_write_time(scratch / "in/a.vrt", time + std::chrono::seconds(1));
+  refused(make, "made in another way");
+}
+
 TEST_CASE("scenes: what does not go together is refused by name") {
   if (!io::has_gdal()) return;
   const ScratchFolder scratch;
@@ -239,6 +283,18 @@ TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts,
   CHECK(plain.scenes[0].bands[1].facts.name == "band2");
   CHECK(plain.classes.empty());
   refused([&] { find_scenes({.from = scratch / "in", .names = {"Red"}}); }, "more bands than --names");
+}
+
+TEST_CASE("scenes: a raster beside the folders of classes is left out, the labels stay") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (const char* name : {"in/a_loose.tif", "in/field/a.tif", "in/lake/b.tif"})
+    io::write_u16(scratch.at(name), {"x", "y"}, 4, 4);
+  const SceneList list = find_scenes({.from = scratch / "in"});
+  CHECK(list.classes == std::vector<std::string>{"field", "lake"});
+  REQUIRE(list.scenes.size() == 2);
+  CHECK((list.scenes[0].label == 0 && list.scenes[1].label == 1));
+  CHECK(find_scenes({.from = scratch / "in", .labels = false}).scenes.size() == 3);
 }
 
 TEST_CASE("scenes: products with previews and masks, a folder each, are no classes") {

@@ -150,6 +150,14 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   kept.scale_low = {1, 2, 3};
   settle_tiles(kept);
   CHECK(kept.scale_low == std::vector<double>{1, 2, 3});
+  Config old = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
+  TestTiles().write(scratch.at("set/b.safetensors"));
+  refused([&] { settle_tiles(old); }, "ditdata stats");
+  std::filesystem::remove(scratch / "set/b.safetensors");
+  TileStatistics other = all;
+  other.type = io::PixelType::kI16;
+  write_statistics(scratch / "set/stats.json", other);
+  refused([&] { settle_tiles(old); }, "4 tiles of i16");
 }
 
 TEST_CASE("tiles: a range without width, unknown and doubled bands and other sizes are refused") {

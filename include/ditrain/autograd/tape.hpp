@@ -23,9 +23,10 @@ namespace ditrain::autograd {
 
 enum class Mode { kTraining, kInference };
 
-/// What becomes of a tensor between forward and backward: it stays, moves to another memory tier and back, or is lost
-/// to the next node that uses its memory and is computed again.
-enum class KeepPolicy { kKeep, kOffload, kRecompute };
+/// What becomes of a tensor between forward and backward: its contents are kept (in which tier of memory is the matter
+/// of the storage that Tape::allocate gives it), or they are lost to the next node that uses its memory and are
+/// computed again (activation checkpointing).
+enum class KeepPolicy { kKeep, kRecompute };
 
 /// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
 /// step, so that the arena need not be zeroed; the others add.
@@ -94,8 +95,7 @@ class Tape {
   Mode mode() const { return mode_; }
 
   /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan. With
-  /// kRecompute it is one for all nodes that recompute the same name.
-  /// Errors: LogicFault for kOffload: no memory manager acts on it yet; or as `temporary`
+  /// kRecompute it is one for all nodes that recompute the same name. Errors: as `temporary`
   ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep,
                      DType dtype = DType::kF32);
   /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the

@@ -39,8 +39,13 @@ struct Plan {
 };
 
 /// Tensors go to the bulk tier as long as it has room, then to the disk; those that are used most to the bulk tier.
-/// Errors: InputError if the tiers together are too small, with what is missing; as Residency
-Plan make_plan(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
+/// All bytes of the plan are known then; it has no forecast.
+/// Errors: InputError if the tiers together are too small, with what is missing
+Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
+
+/// Simulates steps to choose what is used in place and how early copies begin, and to forecast the time: seconds of a
+/// core for a large model. The bytes stay. Errors: InputError as Residency
+void choose_fastest(Plan& plan);
 
 /// The same homes with other times and rates, as measured: margin and forecast anew.
 void forecast_again(Plan& plan, const Machine& machine);

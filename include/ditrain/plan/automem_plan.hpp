@@ -1,5 +1,5 @@
 // The plan of memory.automem: the uses of a step recorded without its memory, the capacity of each tier, and what
-// automem::make_plan makes of them.
+// automem::place_tensors makes of them.
 #pragma once
 #include <optional>
 #include <vector>
@@ -18,8 +18,9 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
 /// Bytes of the fast tier that never move: gradients and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
 
-/// None where memory.automem is off.
-/// Errors: InputError where the fast tier has no size, or does not hold what never moves; as automem::make_plan
+/// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
+/// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as
+/// automem::place_tensors
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place);
 

@@ -39,4 +39,9 @@ struct RunPlan {
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
                  const DomainBandwidth& bandwidth = {});
 
+/// Bytes of a rank of that run, without the time that a plan of memory.automem takes: where train.recompute is auto, of
+/// the lowest degree that fits the memory of the node, or the fewest if none does.
+/// Errors:   as plan_run
+size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place);
+
 }  // namespace ditrain::plan
