@@ -32,7 +32,7 @@ class Contender {
         automem_(plan.automem
                      ? std::make_unique<automem::AutoMem>(
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
-                                                                  .fast_nodes = plan.place.fast_nodes,
+                                                                  .clusters = plan::fast_shares(plan.place),
                                                                   .bulk_node = plan.place.bulk_node,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
@@ -144,9 +144,9 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
   bench_pages(harness, config.model, bench.batch);
   const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
-  bench_tier(harness, *memory::make_bulk_memory({.bytes = tier_bytes, .pages = config.memory.pages}),
-             config.memory.simulate_bulk);
-  bench_tier(harness, *memory::make_disk(disk, tier_bytes), {});
+  for (const memory::TierRow& tier : memory::kTiers)
+    bench_tier(harness, *tier.make({.bytes = tier_bytes, .pages = config.memory.pages, .folder = disk}),
+               tier.in_memory ? config.memory.simulate_bulk : std::nullopt);
 
   config::Config off = config;
   off.memory.automem = config::AutoMem::kOff;
