@@ -14,12 +14,14 @@
 #include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
 #include "ditrain/bench/conv.hpp"
+#include "ditrain/bench/data.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/memory.hpp"
 #include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/sample.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
@@ -39,18 +41,18 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
-        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, clusters, "
-        "memory, strategies S)"},
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, sample, data, "
+        "clusters, memory, strategies S)"},
        {"batch", "N,...",
-        "images; step: one row each (default: gemm the usual one of each model, step 8, ladder 2, clusters, strategies "
-        "16)"},
+        "images; step, sample: one row each (default: gemm the usual one of each model, step, sample, data, "
+        "inception 8, ladder 2, clusters, strategies 16)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
-       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae: also both, in one report", "f32"},
+       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
-       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv: oneDNN)"},
+       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv, vae: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
        {"matrix", "", "bandwidth and latency from each domain of cores to each memory node, nothing else (memory)"},
@@ -68,8 +70,12 @@ config::CommandLine make_command_line() {
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
       "  conv    convolutions of the VAE and of Inception: share of the FMA peak, oneDNN beside them (--peers)\n"
+      "  inception  features of images by the FID network: images/s, share of the FMA peak, memory\n"
       "  vae     images of 256 x 256 encoded and decoded by the VAE: images/s, share of the FMA peak, memory\n"
       "  step    whole training steps: images/s, share of the FMA peak, where the time goes, memory\n"
+      "  sample  steps of a sampler with guidance: share of the FMA peak, where the time goes, memory\n"
+      "  data    one loader thread on tiles and on JPEG files: images/s beside those of a training step, and what a\n"
+      "          step waits for its batch\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
       "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
@@ -157,12 +163,20 @@ void run_ops(const config::CommandLine& line, bench::Harness& harness, dist::Com
 void run_conv(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
   bench::bench_conv(harness, {.precisions = precisions(line), .peers = line.has("peers")});
-  bench::bench_inception(harness, {.precisions = precisions(line), .images = line.has("quick") ? 1 : 8});
+}
+
+void run_inception(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  apply_kernels(line, harness);
+  bench::InceptionBench inception{.precisions = precisions(line)};
+  if (line.has("quick")) inception.images = 1;
+  if (line.has("batch")) inception.images = line.get_int("batch", 1, 1024);
+  bench::bench_inception(harness, inception);
 }
 
 void run_vae(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   apply_kernels(line, harness);
-  bench::bench_vae(harness, {.precisions = precisions(line), .side = line.has("quick") ? 32 : 256});
+  bench::bench_vae(harness,
+                   {.precisions = precisions(line), .side = line.has("quick") ? 32 : 256, .peers = line.has("peers")});
 }
 
 std::vector<std::string> sets_of(const config::CommandLine& line) {
@@ -176,6 +190,22 @@ void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Co
   if (line.has("model")) step.model = line.get("model");
   if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
   bench::bench_steps(harness, step);
+}
+
+void run_sample(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  if (precision(line) != DType::kF32)
+    throw InputError({.where = "command line", .what = "--precision: samples are drawn in f32", .got = "'bf16'"});
+  bench::SampleBench sample{.sets = line.get_all("set")};
+  if (line.has("model")) sample.model = line.get("model");
+  if (line.has("batch")) sample.batches = integers("batch", line.get("batch"));
+  bench::bench_sampling(harness, sample);
+}
+
+void run_data(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
+  bench::DataBench data{.step = {.precision = precision(line), .sets = sets_of(line)}};
+  if (line.has("model")) data.step.model = line.get("model");
+  if (line.has("batch")) data.batch = line.get_int("batch", 1, 1 << 20);
+  bench::bench_data(harness, data);
 }
 
 void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
@@ -265,7 +295,8 @@ struct Bench {
 constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae}};
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception},
+    {"sample", run_sample}, {"data", run_data}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

@@ -34,6 +34,8 @@ namespace {
 
 using namespace ditrain;
 
+const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"};
+
 config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditdata", "make training data and look at it",
@@ -177,7 +179,7 @@ std::vector<std::string> names_of(const config::CommandLine& line, const std::st
   return names;
 }
 
-void log_scenes(const dataset::SceneList& list) {
+void log_scenes(const dataset::SceneList& list, double resolution) {
   const dataset::Scene& first = list.scenes.front();
   std::string bands;
   for (const dataset::SceneBand& band : first.bands) bands += (bands.empty() ? "" : ", ") + band.facts.name;
@@ -188,6 +190,11 @@ void log_scenes(const dataset::SceneList& list) {
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
+  if (!list.other_resolutions.empty())
+    log::info("left out {} file(s) of bands that are there at several resolutions, such as {}: {}",
+              list.other_resolutions.size(), list.other_resolutions.front(),
+              resolution > 0 ? "the coarsest that is not coarser than --resolution is taken, else the finest"
+                             : "the finest is taken");
   if (list.other_files > 0) log::info("ignored {} files that are no rasters", list.other_files);
 }
 
@@ -207,8 +214,13 @@ class TileLine {
   double start_s_ = now_s();
 };
 
-void write_tile_statistics(const std::string& path) {
-  const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path));
+int threads_of(const config::CommandLine& line) {
+  const auto threads = line.get_int("threads", 0, 1024);
+  return threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads;
+}
+
+void write_tile_statistics(const std::string& path, int threads) {
+  const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path), threads);
   dataset::write_statistics(dataset::statistics_path(path), statistics);
   for (const dataset::BandStatistics& band : statistics.bands)
     log::info("  {:<12} mean {:<10.5g} deviation {:<10.5g} {:.6g} to {:.6g}, 0.5 % {:.6g}, 99.5 % {:.6g}, missing {}",
@@ -227,31 +239,30 @@ int make(const config::CommandLine& line) {
   dataset::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
   if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
   request.labels = !line.has("no-labels");
-  const auto threads = line.get_int("threads", 0, 1024);
-  dataset::TileJob job{
-      .scenes = dataset::find_scenes(request),
-      .out = line.get_path("out"),
-      .tile = line.get_int("tile", 1, 4096),
-      .max_nodata = line.get_double("max-nodata", 0, 1),
-      .threads = threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads};
-  log_scenes(job.scenes);
+  dataset::TileJob job{.scenes = dataset::find_scenes(request),
+                       .out = line.get_path("out"),
+                       .tile = line.get_int("tile", 1, 4096),
+                       .max_nodata = line.get_double("max-nodata", 0, 1),
+                       .threads = threads_of(line)};
+  log_scenes(job.scenes, request.resolution);
   const dataset::TileResult result = dataset::make_tiles(job, TileLine());
   if (result.found > 0) log::info("{} tiles were there already", result.found);
   log::info("{} tiles of {} x {} in {}; {} dropped for missing pixels (--max-nodata {}), {} pixels at edges in no tile",
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
-  write_tile_statistics(job.out);
+  if (result.small_scenes > 0) log::warn("{} scene(s) are smaller than a tile and gave none", result.small_scenes);
+  write_tile_statistics(job.out, job.threads);
   log::info(
       "to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={} model.num_classes={}",
       job.out, job.scenes.scenes.front().bands.size(), job.tile, job.scenes.classes.size());
   return kExitDone;
 }
 
-int stats(const std::string& path) {
+int stats(const config::CommandLine& line, const std::string& path) {
   if (!dataset::holds_tiles(path))
     throw InputError({.where = path,
                       .what = "there are no tiles whose statistics could be written",
                       .hint = "ditdata make; ditdata encode writes those of latents itself"});
-  write_tile_statistics(path);
+  write_tile_statistics(path, threads_of(line));
   return kExitDone;
 }
 
@@ -270,7 +281,7 @@ void check_flags(const config::CommandLine& line, const std::string& command) {
       {"encode",
        {"from", "vae", "out", "size", "posterior", "flip", "shard", "seed", "precision", "scale-factor", "groups",
         "on-bad-file", "threads"}},
-      {"stats", {}},
+      {"stats", {"threads"}},
       {"inspect", {"json"}}};
   for (const auto& [other, names] : flags)
     for (const char* name : names) {
@@ -289,12 +300,13 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::vector<std::string>& words = line.positional();
   const std::string command = words.empty() ? "" : words.front();
   const bool looks = command == "stats" || command == "inspect";
-  if (command != "make" && command != "encode" && !looks)
+  if (words.empty())
     throw InputError({.where = "command line",
-                      .what = "what to do",
-                      .got = words.empty() ? "nothing" : command,
-                      .expected = "make, encode, stats or inspect",
+                      .what = "a command is needed",
+                      .expected = alternatives(kCommands),
                       .hint = "ditdata --help"});
+  if (std::find(kCommands.begin(), kCommands.end(), command) == kCommands.end())
+    refuse_word("command line", "unknown command", command, kCommands);
   if (words.size() != (looks ? 2u : 1u))
     throw InputError({.where = "command line",
                       .what = looks ? "ditdata " + command + " takes one path" : "what is not a flag",
@@ -303,7 +315,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (command == "encode") return encode(line, comm);
   if (comm.rank() != 0) return kExitDone;  // the others are there so that a job script need not treat it differently
   if (command == "make") return make(line);
-  return command == "stats" ? stats(words[1]) : inspect(line, words[1]);
+  return command == "stats" ? stats(line, words[1]) : inspect(line, words[1]);
 }
 
 }  // namespace

@@ -25,12 +25,16 @@ config::CommandLine make_command_line() {
         "inception"},
        {"weights", "FILE", "weights of the Inception network (pt_inception-2015-12-05-6726825d.pth)"},
        {"preset", "pytorch-fid|adm|clean", "resize and range of inception features as in that tool", "pytorch-fid"},
+       {"precision", "f32|bf16", "of the network: bf16 is faster, and the protocol says how far its features are off",
+        "f32"},
        {"metrics", "fid,sfid,is,kid,pr,bands",
         "what to compute; pr: improved precision and recall; bands: pixels of tiles, band by "
         "band",
         "fid"},
        {"allow-small", "", "compute an FID of fewer images than dimensions, which shows no more than a trend"},
-       {"save-statistics", "FILE.npz", "write mean and covariance of the real side there, to be given as --real again"},
+       {"save-statistics", "FILE.npz",
+        "write mean and covariance of the real side there, with sfid also of spatial features, to be given as --real "
+        "again"},
        {"threads", "N", "threads that compute (default: one for each core this process may use)"},
        {"json", "FILE", "write the values and the protocol there as JSON"}},
       "",
@@ -61,12 +65,14 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   request.generated = required(line, "generated");
   request.features.kind = parse_word<eval::FeatureKind>("command line", "--features", line.get("features"));
   request.features.preset = parse_word<eval::FidPreset>("command line", "--preset", line.get("preset"));
+  request.features.precision = parse_word<DType>("command line", "--precision", line.get("precision"));
   if (line.has("weights")) request.features.weights = line.get_path("weights");
   request.metrics = metrics_of(line.get("metrics"));
   request.allow_small = line.has("allow-small");
-  if (request.features.kind == eval::FeatureKind::kPixels && (line.has("weights") || line.has("preset"))) {
+  if (request.features.kind == eval::FeatureKind::kPixels &&
+      (line.has("weights") || line.has("preset") || line.has("precision"))) {
     throw InputError({.where = "command line",
-                      .what = "--weights and --preset are of inception features",
+                      .what = "--weights, --preset and --precision are of inception features",
                       .got = "--features pixels"});
   }
   if (line.has("save-statistics")) {

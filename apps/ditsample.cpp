@@ -20,6 +20,7 @@
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
@@ -36,7 +37,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxImages = 100'000'000, kMaxGridImages = 1024, kGridPad = 2;
 constexpr const char* kRawFile = "samples.safetensors";
-constexpr const char* kFactsFile = "samples.json";  // read by ditfid
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
@@ -196,7 +196,7 @@ void check_outputs(const Job& job, const Output& output) {
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
-        entry.path().filename() == kRawFile || entry.path().filename() == kFactsFile)
+        entry.path().filename() == kRawFile || entry.path().filename() == eval::kSampleFactsFile)
       refuse("--out holds samples already", entry.path().string(), "an empty or new folder");
   for (const std::string& file : {job.grid, job.npz}) {
     if (file.empty()) continue;
@@ -414,26 +414,19 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
   return hits;
 }
 
-/// What ditfid states of the samples in its protocol line. Written last: the folder is complete then.
+/// Written last: the folder is complete then.
 void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process) {
-  const nlohmann::ordered_json facts = {
-      {"program", "ditsample"},
-      {"images", job.num},
-      {"sampler", diffusion::sampler_of(job.sampler, process).name},
-      {"steps", job.sampler.spacing.text()},
-      {"eta", job.sampler.eta},
-      {"guidance", job.sampler.cfg_scale},
-      {"guided_channels",
-       job.sampler.cfg_channels < 0 ? nlohmann::ordered_json("all") : nlohmann::ordered_json(job.sampler.cfg_channels)},
-      {"labels", job.label_spec},
-      {"seed", job.seed},
-      {"clip", job.sampler.clip_denoised},
-      {"checkpoint", source.file},
-      {"step", source.step},
-      {"weights", word_of(job.weights)},
-      {"vae", job.vae.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(job.vae)}};
-  const std::string text = facts.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  io::write_file_atomically(job.out + "/" + kFactsFile, text);
+  eval::write_sample_facts(job.out,
+                           {.program = "ditsample",
+                            .images = job.num,
+                            .sampler = job.sampler,
+                            .labels = job.label_spec,
+                            .seed = job.seed,
+                            .checkpoint = source.file,
+                            .step = source.step,
+                            .weights = std::string(word_of(job.weights)),
+                            .vae = job.vae},
+                           process);
 }
 
 std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const config::Config& c) {

@@ -10,36 +10,36 @@ bin=${BIN:-$root/build/release/bin}
 work=$(mktemp -d -p "${3:-${TMPDIR:-/tmp}}")
 trap 'rm -rf "$work"' EXIT
 
-# 14 steps, a checkpoint after every third one; or none, or one that training waits for.
+# train NAME STEPS EVERY [SETTING...]: a checkpoint after each EVERY steps.
 train() {
-  "$bin/ditrain" --config "$root/configs/bench.yaml" --out "$work/$1" --set "model.name=$model" \
-    --set "train.global_batch=$batch" --set train.steps=14 --set log.every_steps=1000 --set sample.every_steps=0 \
-    --set eval.every_steps=0 --set checkpoint.keep_last=1 "${@:2}" >"$work/$1.text" 2>&1 || { cat "$work/$1.text"; exit 1; }
+  rm -rf "${work:?}/$1"
+  local sets=("model.name=$model" "train.steps=$2" "checkpoint.every_steps=$3" checkpoint.keep_last=1
+              log.every_steps=1000 sample.every_steps=0 eval.every_steps=0 "${@:4}")
+  "$bin/ditrain" --config "$root/configs/bench.yaml" --out "$work/$1" "${sets[@]/#/--set=}" >"$work/$1.text" 2>&1 ||
+    { cat "$work/$1.text"; exit 1; }
 }
-# A number of the steps after a checkpoint.
+# column NAME KEY BESIDE: a number of the steps that follow a checkpoint at once (1), or of the other ones (0). The first
+# three are left out: they warm up.
 column() {
-  sed -E "s/.*\"$2\":([0-9.e+-]+).*/\1/" "$work/$1/metrics.jsonl" | sed -n '4p;7p;10p;13p'
+  sed -nE "s/^\{\"step\":([0-9]+),.*\"$2\":([0-9.e+-]+).*/\1 \2/p" "$work/$1/metrics.jsonl" |
+    awk -v beside="$3" '$1 > 3 && ($1 % 3 == 1) == beside { print $2 }'
 }
 median() { sort -g | awk '{ a[NR] = $1 } END { print (NR % 2) ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2 }'; }
-sum() { awk '{ s += $1 } END { print s }'; }
 
 for round in 1 2 3; do
-  rm -rf "$work"/{none,async,blocking}
-  train none --set checkpoint.every_steps=0 --set checkpoint.async=false
-  train async --set checkpoint.every_steps=3
-  train blocking --set checkpoint.every_steps=3 --set checkpoint.async=false
-  rate_none=$(column none images_per_second | median)
-  rate_beside=$(column async images_per_second | median)
+  # Steps beside the writing and steps without stand in turns in one run.
+  train async 25 3 "train.global_batch=$batch"
+  train blocking 13 3 train.global_batch=1 checkpoint.async=false
   # The seconds of a checkpoint stand in the line of the step after it.
-  exposed=$(column async checkpoint | sum) blocking=$(column blocking checkpoint | sum)
-  awk -v n="$rate_none" -v b="$rate_beside" -v e="$exposed" -v w="$blocking" -v r="$round" 'BEGIN {
+  awk -v without="$(column async images_per_second 0 | median)" -v beside="$(column async images_per_second 1 | median)" \
+      -v exposed="$(column async checkpoint 1 | median)" -v blocking="$(column blocking checkpoint 1 | median)" \
+      -v round="$round" 'BEGIN {
     printf "round %d: waited for a checkpoint %.3f s beside, %.3f s blocking: %.1f %%; step beside / without %.3f\n",
-           r, e / 4, w / 4, 100 * e / w, n / b }'
+           round, exposed, blocking, 100 * exposed / blocking, without / beside }'
 done
 
 folder=$work/blocking/checkpoints/latest
 bytes=$(cat "$folder"/*.safetensors | wc -c)
-blocking_s=$(awk -v w="$blocking" 'BEGIN { print w / 4 }')
 rate() { awk -v b="$bytes" -v s="$1" 'BEGIN { printf "%.2f GB/s", b * 1e-9 / s }'; }
 seconds() {
   local start
@@ -47,11 +47,15 @@ seconds() {
   "$@" >/dev/null 2>&1
   awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }'
 }
-disk_s=$(for i in 1 2 3; do
-  seconds dd if=/dev/zero of="$work/disk" bs=4M count=$((bytes >> 22)) oflag=direct conv=fsync
-  rm "$work/disk"
-done | median)
-echo "writing a checkpoint of $((bytes >> 20)) MiB: $(rate "$blocking_s"); dd past the page cache, one thread: $(rate "$disk_s")"
+for i in 1 2 3 4 5; do  # in turns: rates of shared disks drift
+  train blocking 4 1 train.global_batch=1 checkpoint.async=false
+  column_s=$(sed -nE 's/.*"checkpoint":([0-9.e+-]+).*/\1/p' "$work/blocking/metrics.jsonl" | sed 1d | median)
+  disk_s=$(for j in 1 2 3; do
+    seconds dd if=/dev/zero of="$work/disk" bs=4M count=$((bytes >> 22)) oflag=direct conv=fsync
+    rm "$work/disk"
+  done | median)
+  echo "writing a checkpoint of $((bytes >> 20)) MiB: $(rate "$column_s"); dd past the page cache, one thread: $(rate "$disk_s")"
+done
 for i in 1 2 3; do
   cat "$folder"/*.safetensors >/dev/null
   cached_s=$(seconds sh -c "cat $folder/*.safetensors >/dev/null")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the training step of `ditbench step` (and the operators of `ditbench ops`) in PyTorch on the CPU.
+"""Times the training step of `ditbench step` in PyTorch on the CPU, or what its benches ops, vae and inception measure.
 
 Optional: nothing of ditrain needs Python. `pip install torch` brings all that is needed; torch.compile needs a C++
 compiler besides and is left out, with a message, where there is none.
@@ -7,12 +7,16 @@ compiler besides and is left out, with a message, where there is none.
   scripts/bench_pytorch.py --model S --batch 16 --precision f32,bf16 --peak-gflops 474,940
   scripts/bench_pytorch.py --model S --batch 16 --against build/release/bin/ditbench --json step.json
   scripts/bench_pytorch.py --ops --against build/release/bin/ditbench
+  scripts/bench_pytorch.py --inception --threads 2 --precision f32,bf16 --against build/release/bin/ditbench
+  scripts/bench_pytorch.py --vae --precision f32,bf16 --against build/release/bin/ditbench
 
 Every measurement is a process of its own: its memory is its own, and threads of one never disturb another. With
 --against the processes take turns (eager, compile, ditbench, eager, ...); the ratios are of the medians over all turns.
 The step: t, noise and dropped labels are drawn, x_t is made, forward, loss (mean square error of the noise and the
 variational bound of the learned variance), backward, AdamW, moving average of the weights. Attention is SDPA; AdamW is
-the faster of fused and foreach.
+the faster of fused and foreach. The FID network: features of a batch of 299 x 299 without gradients, BatchNorms folded
+into the convolutions as ours are, which eager PyTorch would not do; compiled with frozen weights, which PyTorch packs.
+The VAE: one image of 256 x 256 encoded or decoded, contiguous and channels last, eager and compiled, all weights in memory.
 """
 import argparse
 import json
@@ -214,6 +218,107 @@ def step_child(torch, job):
     return {"seconds": seconds, "adamw": way, "torch": torch.__version__}
 
 
+def make_inception(torch):
+    """The network of `ditrain/nn/inception.hpp` with made-up weights."""
+    nn = torch.nn
+
+    def conv(inputs, outputs, kernel, stride=1, same=False):
+        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        pad = (height // 2, width // 2) if same else 0
+        return nn.Sequential(nn.Conv2d(inputs, outputs, (height, width), stride, pad), nn.ReLU())
+
+    class Branches(nn.Module):
+        """Side by side."""
+
+        def __init__(self, *branches):
+            super().__init__()
+            self.branches = nn.ModuleList(branches)
+
+        def forward(self, x):
+            return torch.cat([branch(x) for branch in self.branches], 1)
+
+    def average():
+        return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+
+    def halving():
+        return nn.MaxPool2d(3, 2)
+
+    def block_a(n, pooled):
+        return Branches(conv(n, 64, 1), nn.Sequential(conv(n, 48, 1), conv(48, 64, 5, same=True)),
+                        nn.Sequential(conv(n, 64, 1), conv(64, 96, 3, same=True), conv(96, 96, 3, same=True)),
+                        nn.Sequential(average(), conv(n, pooled, 1)))
+
+    def block_b(n):
+        return Branches(conv(n, 384, 3, 2),
+                        nn.Sequential(conv(n, 64, 1), conv(64, 96, 3, same=True), conv(96, 96, 3, 2)), halving())
+
+    def row(inputs, outputs):
+        return conv(inputs, outputs, (1, 7), same=True)
+
+    def column(inputs, outputs):
+        return conv(inputs, outputs, (7, 1), same=True)
+
+    def block_c(n, inner):
+        return Branches(conv(n, 192, 1), nn.Sequential(conv(n, inner, 1), row(inner, inner), column(inner, 192)),
+                        nn.Sequential(conv(n, inner, 1), column(inner, inner), row(inner, inner), column(inner, inner),
+                                      row(inner, 192)), nn.Sequential(average(), conv(n, 192, 1)))
+
+    def block_d(n):
+        return Branches(nn.Sequential(conv(n, 192, 1), conv(192, 320, 3, 2)),
+                        nn.Sequential(conv(n, 192, 1), row(192, 192), column(192, 192), conv(192, 192, 3, 2)),
+                        halving())
+
+    def both(n):
+        return Branches(conv(n, 384, (1, 3), same=True), conv(n, 384, (3, 1), same=True))
+
+    def block_e(n, pool):
+        return Branches(conv(n, 320, 1), nn.Sequential(conv(n, 384, 1), both(384)),
+                        nn.Sequential(conv(n, 448, 1), conv(448, 384, 3, same=True), both(384)),
+                        nn.Sequential(pool, conv(n, 192, 1)))
+
+    return nn.Sequential(conv(3, 32, 3, 2), conv(32, 32, 3), conv(32, 64, 3, same=True), halving(), conv(64, 80, 1),
+                         conv(80, 192, 3), halving(), block_a(192, 32), block_a(256, 64), block_a(288, 64),
+                         block_b(288), block_c(768, 128), block_c(768, 160), block_c(768, 160), block_c(768, 192),
+                         block_d(768), block_e(1280, average()), block_e(2048, nn.MaxPool2d(3, 1, 1)),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def macs_of(torch, model, images):
+    """Multiply-adds of its convolutions for one image."""
+    total = 0
+
+    def count(module, _, out):
+        nonlocal total
+        total += out[0].numel() * module.weight[0].numel()
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    model(images[:1])
+    for hook in hooks:
+        hook.remove()
+    return total
+
+
+def inception_child(torch, job):
+    torch.manual_seed(0)
+    torch.set_num_threads(job["threads"])
+    torch.set_grad_enabled(False)
+    layout = torch.channels_last if "channels_last" in job["mode"] else torch.contiguous_format
+    dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32
+    model = make_inception(torch).eval().to(dtype=dtype, memory_format=layout)
+    images = torch.rand(job["batch"], 3, 299, 299).to(dtype=dtype, memory_format=layout)
+    macs = macs_of(torch, model, images)
+    if "compile" in job["mode"]:
+        import torch._inductor.config
+        torch._inductor.config.freezing = True
+        model = torch.compile(model)
+    for _ in range(2):
+        features = model(images)
+    if features.shape != (job["batch"], 2048):
+        raise RuntimeError(f"features of another shape: {features.shape}")
+    seconds = [timed(lambda: model(images)) for _ in range(job["steps"])]
+    return {"seconds": seconds, "macs": macs, "torch": torch.__version__}
+
+
 def ops_child(torch, job):
     torch.manual_seed(0)
     torch.set_num_threads(job["threads"])
@@ -275,6 +380,119 @@ def ops_child(torch, job):
     return {"seconds": seconds, "adamw": way, "torch": torch.__version__}
 
 
+# ---- The autoencoder, in the child process. ----
+
+WIDTHS, LATENTS, GROUPS, IMAGE_SIDE = (128, 256, 512, 512), 4, 32, 256
+
+
+def make_autoencoder(torch):
+    """Encoder and decoder of Stable Diffusion, with random weights."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    def norm(channels):
+        return nn.GroupNorm(GROUPS, channels, eps=1e-6)
+
+    class Resnet(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.norm1, self.conv1 = norm(inputs), nn.Conv2d(inputs, outputs, 3, padding=1)
+            self.norm2, self.conv2 = norm(outputs), nn.Conv2d(outputs, outputs, 3, padding=1)
+            self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+        def forward(self, x):
+            h = self.conv1(functional.silu(self.norm1(x)))
+            return self.shortcut(x) + self.conv2(functional.silu(self.norm2(h)))
+
+    class Attention(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.norm = norm(channels)
+            self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+        def forward(self, x):
+            batch, channels, height, width = x.shape
+            tokens = self.norm(x).flatten(2).transpose(1, 2)
+            q, k, v = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
+            y = self.out(functional.scaled_dot_product_attention(q, k, v).squeeze(1))
+            return x + y.transpose(1, 2).reshape(batch, channels, height, width)
+
+    class Halve(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+        def forward(self, x):
+            return self.conv(functional.pad(x, (0, 1, 0, 1)))
+
+    def middle(channels):
+        return [Resnet(channels, channels), Attention(channels), Resnet(channels, channels)]
+
+    def ends(channels, outputs):
+        return [norm(channels), nn.SiLU(), nn.Conv2d(channels, outputs, 3, padding=1)]
+
+    def encoder():
+        layers, inputs = [nn.Conv2d(3, WIDTHS[0], 3, padding=1)], WIDTHS[0]
+        for level, width in enumerate(WIDTHS):
+            layers += [Resnet(inputs, width), Resnet(width, width)]
+            layers += [Halve(width)] if level + 1 < len(WIDTHS) else []
+            inputs = width
+        layers += middle(inputs) + ends(inputs, 2 * LATENTS) + [nn.Conv2d(2 * LATENTS, 2 * LATENTS, 1)]
+        return nn.Sequential(*layers)
+
+    def decoder():
+        inputs = WIDTHS[-1]
+        layers = [nn.Conv2d(LATENTS, LATENTS, 1), nn.Conv2d(LATENTS, inputs, 3, padding=1)] + middle(inputs)
+        for level, width in enumerate(reversed(WIDTHS)):
+            layers += [Resnet(inputs, width), Resnet(width, width), Resnet(width, width)]
+            if level + 1 < len(WIDTHS):
+                layers += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1)]
+            inputs = width
+        return nn.Sequential(*layers, *ends(inputs, 3))
+
+    return nn.ModuleDict({"encode": encoder(), "decode": decoder()})
+
+
+def vae_macs(torch, model, x):
+    """Multiply-adds of convolutions, linear layers and attention, as ditbench counts them."""
+    macs, hooks = [0], []
+
+    def count(layer, inputs, y):
+        if isinstance(layer, torch.nn.Conv2d):
+            macs[0] += y.numel() * layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
+        elif y.dim() == 3:
+            macs[0] += y.numel() * layer.in_features
+            if layer.out_features == 3 * layer.in_features:
+                macs[0] += 2 * y.shape[1] * y.shape[1] * layer.in_features
+
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            hooks.append(layer.register_forward_hook(count))
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return macs[0]
+
+
+def vae_child(torch, job):
+    torch.manual_seed(0)
+    torch.set_num_threads(job["threads"])
+    dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32
+    layout = torch.channels_last if "channels_last" in job["mode"] else torch.contiguous_format
+    encodes = job["direction"] == "encode"
+    with torch.inference_mode():
+        model = make_autoencoder(torch).to(dtype=dtype, memory_format=layout).eval()[job["direction"]]
+        side = job["side"] if encodes else job["side"] // 8
+        x = torch.randn(1, 3 if encodes else LATENTS, side, side).to(dtype=dtype, memory_format=layout)
+        macs = vae_macs(torch, model, x)
+        compute = torch.compile(model) if "compile" in job["mode"] else model
+        for _ in range(2):
+            y = compute(x)
+        if not torch.isfinite(y).all():
+            raise RuntimeError("the result is not finite")
+        seconds = [timed(lambda: compute(x)) for _ in range(job["steps"])]
+    return {"seconds": seconds, "macs": macs, "torch": torch.__version__}
+
+
 def child(job):
     """Runs one job and prints its result as the last line."""
     try:
@@ -282,7 +500,8 @@ def child(job):
     except ImportError as error:
         sys.exit(f"bench_pytorch: error: PyTorch is not installed ({error}); try: pip install torch")
     torch.set_num_interop_threads(1)
-    result = ops_child(torch, job) if job["kind"] == "ops" else step_child(torch, job)
+    kinds = {"ops": ops_child, "step": step_child, "inception": inception_child, "vae": vae_child}
+    result = kinds[job["kind"]](torch, job)
     result["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(result))
 
@@ -318,13 +537,30 @@ def run_ditbench(program, arguments):
 
 
 def modes(wanted):
-    if "compile" in wanted and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+    if any("compile" in mode for mode in wanted) and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         print("torch.compile is left out: no C++ compiler found")
-        wanted = [mode for mode in wanted if mode != "compile"]
+        wanted = [mode for mode in wanted if "compile" not in mode]
     return wanted
 
 
-def step_row(args, precision, threads, macs):
+class Work:
+    """What is timed: training steps, or features by the FID network."""
+
+    def __init__(self, args):
+        self.batch = args.batch
+        self.job = {"batch": args.batch, "steps": args.steps}
+        self.ditbench = ["--batch", str(args.batch), "--repeats", str(args.steps)]
+        if args.inception:
+            self.name, self.job["kind"], self.flop = "FID Inception", "inception", None
+            self.ditbench = ["inception"] + self.ditbench
+        else:
+            self.name, width, depth, _, patch = parse_model(args.model)
+            self.job |= {"kind": "step", "model": self.name}
+            self.ditbench = ["step", "--model", self.name] + self.ditbench
+            self.flop = 6 * forward_macs(width, depth, patch)  # of one image
+
+
+def work_rows(args, work, precision, threads):
     """Turns of one precision and number of threads; one dictionary a contender."""
     names = modes(args.modes) + (["ditrain"] if args.against else [])
     seconds, rss, peak, details = {}, {}, args.peak.get(precision, 0), {}
@@ -332,18 +568,18 @@ def step_row(args, precision, threads, macs):
         for name in list(names):
             try:
                 if name == "ditrain":
-                    report = run_ditbench(args.against, ["step", "--model", args.model, "--batch", str(args.batch),
-                                                         "--threads", str(threads), "--precision", precision,
-                                                         "--repeats", str(args.steps)])
+                    report = run_ditbench(args.against, work.ditbench + ["--threads", str(threads), "--precision",
+                                                                         precision])
                     row = report["rows"][0]
                     seconds.setdefault(name, []).append(row["median_s"])
                     rss[name], details[name] = row["peak_rss_bytes"], report["commit"]
                     peak = max(peak, row["limit"])
                 else:
-                    result = run_torch({"kind": "step", "mode": name, "model": args.model, "batch": args.batch,
-                                        "precision": precision, "threads": threads, "steps": args.steps})
+                    result = run_torch(work.job | {"mode": name, "precision": precision, "threads": threads})
                     seconds.setdefault(name, []).append(statistics.median(result["seconds"]))
-                    rss[name], details[name] = result["peak_rss_bytes"], f"{result['torch']} {result['adamw']} AdamW"
+                    rss[name] = result["peak_rss_bytes"]
+                    details[name] = result["torch"] + (f" {result['adamw']} AdamW" if "adamw" in result else "")
+                    work.flop = work.flop or 2 * result["macs"]
             except Failed as error:
                 print(f"{name} {precision} {threads} thread(s) is left out: {error}")
                 names.remove(name)
@@ -351,30 +587,29 @@ def step_row(args, precision, threads, macs):
     rows = []
     for name, values in seconds.items():
         median = statistics.median(values)
-        gflops = 6e-9 * macs * args.batch / median
-        rows.append({"name": name, "dtype": precision, "threads": threads, "batch": args.batch, "median_s": median,
-                     "images_per_second": args.batch / median, "gflops": gflops, "mfu": gflops / peak if peak else None,
+        gflops = 1e-9 * (work.flop or 0) * work.batch / median
+        rows.append({"name": name, "dtype": precision, "threads": threads, "batch": work.batch, "median_s": median,
+                     "images_per_second": work.batch / median, "gflops": gflops, "mfu": gflops / peak if peak else None,
                      "peak_rss_bytes": rss[name], "details": details[name]})
     return rows
 
 
 def print_row(row):
     mfu = f"{100 * row['mfu']:6.1f} %" if row["mfu"] else "       -"
-    print(f"{row['name']:<9}{row['dtype']:>5}{row['threads']:>9}{row['batch']:>7}{row['median_s']:>11.3f}"
+    print(f"{row['name']:<23}{row['dtype']:>5}{row['threads']:>9}{row['batch']:>7}{row['median_s']:>11.3f}"
           f"{row['images_per_second']:>9.2f}{row['gflops']:>10.1f}{mfu}{row['peak_rss_bytes'] / 2**30:>9.2f}  "
           f"{row['details']}", flush=True)
 
 
 def bench_steps(args):
-    args.model, width, depth, _, patch = parse_model(args.model)
-    macs, rows = forward_macs(width, depth, patch), []
-    print(args.model)
-    print(f"{'':<9}{'type':>5}{'threads':>9}{'batch':>7}{'median s':>11}{'img/s':>9}{'GFLOP/s':>10}{'MFU':>8}"
+    work, rows = Work(args), []
+    print(work.name)
+    print(f"{'':<23}{'type':>5}{'threads':>9}{'batch':>7}{'median s':>11}{'img/s':>9}{'GFLOP/s':>10}{'MFU':>8}"
           f"{'RSS GiB':>9}", flush=True)
     for precision in args.precision:
         of_precision = []
         for threads in args.threads:
-            new = step_row(args, precision, threads, macs)
+            new = work_rows(args, work, precision, threads)
             for row in new:
                 print_row(row)
             of_precision += new
@@ -386,7 +621,7 @@ def bench_steps(args):
             print(f"{precision}: ditrain / best PyTorch ({other['name']}, {other['threads']} thread(s)): "
                   f"{best['images_per_second'] / other['images_per_second']:.2f} x the images/s, "
                   f"{best['peak_rss_bytes'] / other['peak_rss_bytes']:.2f} x the memory")
-    return {"model": args.model, "rows": rows}
+    return {"model": work.name, "rows": rows}
 
 
 def bench_ops(args):
@@ -415,6 +650,82 @@ def bench_ops(args):
     return {"rows": rows, "threads": threads}
 
 
+def vae_turns(args, precision, threads):
+    """Rows of both directions: the contenders take turns, ditbench measures both directions in each of its own."""
+    seconds, details, macs, peak = {}, {}, {}, args.peak.get(precision, 0)
+    left_out = set()
+    for _ in range(args.rounds if args.against else 1):
+        if args.against:
+            report = run_ditbench(args.against, ["vae", "--threads", str(threads), "--precision", precision,
+                                                 "--repeats", str(args.steps), *(["--quick"] if args.quick else [])])
+            for row in report["rows"]:
+                key = ("ditrain", row["name"].split()[1])
+                seconds.setdefault(key, []).append(row["median_s"])
+                details[key] = (row["peak_rss_bytes"], report["commit"])
+                peak = max(peak, row["limit"])
+        for direction in ("encode", "decode"):
+            for mode in modes(args.modes):
+                key = (mode, direction)
+                if key in left_out:
+                    continue
+                try:
+                    result = run_torch({"kind": "vae", "mode": mode, "direction": direction, "precision": precision,
+                                        "threads": threads, "steps": args.steps,
+                                        "side": 32 if args.quick else IMAGE_SIDE})
+                except Failed as error:
+                    print(f"{mode} {direction} {precision} {threads} thread(s) is left out: {error}")
+                    left_out.add(key)
+                    seconds.pop(key, None)
+                    continue
+                seconds.setdefault(key, []).append(statistics.median(result["seconds"]))
+                details[key] = (result["peak_rss_bytes"], result["torch"])
+                macs[direction] = result["macs"]
+    rows = []
+    for (name, direction), values in seconds.items():
+        median = statistics.median(values)
+        gflops = 2e-9 * macs[direction] / median if direction in macs else 0
+        rows.append({"name": name, "direction": direction, "dtype": precision, "threads": threads, "median_s": median,
+                     "images_per_second": 1 / median, "gflops": gflops, "share": gflops / peak if peak else None,
+                     "peak_rss_bytes": details[name, direction][0], "details": details[name, direction][1]})
+    return sorted(rows, key=lambda row: row["direction"], reverse=True)
+
+
+def print_vae_row(row):
+    share = f"{100 * row['share']:6.1f} %" if row["share"] else "       -"
+    print(f"{row['name']:<22}{row['direction']:<8}{row['dtype']:>5}{row['threads']:>9}{row['median_s']:>11.3f}"
+          f"{row['images_per_second']:>9.3f}{row['gflops']:>10.1f}{share}{row['peak_rss_bytes'] / 2**30:>9.2f}  "
+          f"{row['details']}", flush=True)
+
+
+def compare_vae(rows):
+    """Ours beside the fastest of PyTorch's ways, and beside the one with the least memory."""
+    ours = [row for row in rows if row["name"] == "ditrain"]
+    theirs = [row for row in rows if row["name"] != "ditrain"]
+    if not ours or not theirs:
+        return
+    fast = min(theirs, key=lambda row: row["median_s"])
+    small = min(theirs, key=lambda row: row["peak_rss_bytes"])
+    print(f"{ours[0]['direction']} {ours[0]['dtype']} {ours[0]['threads']} thread(s): ditrain / best PyTorch: "
+          f"{fast['median_s'] / ours[0]['median_s']:.2f} x the images/s ({fast['name']}), "
+          f"{ours[0]['peak_rss_bytes'] / fast['peak_rss_bytes']:.2f} x its memory "
+          f"({ours[0]['peak_rss_bytes'] / small['peak_rss_bytes']:.2f} x that of {small['name']})", flush=True)
+
+
+def bench_vae(args):
+    print(f"{'':<22}{'':<8}{'type':>5}{'threads':>9}{'median s':>11}{'img/s':>9}{'GFLOP/s':>10}{'share':>8}"
+          f"{'RSS GiB':>9}", flush=True)
+    rows = []
+    for precision in args.precision:
+        for threads in args.threads:
+            new = vae_turns(args, precision, threads)
+            for row in new:
+                print_vae_row(row)
+            for direction in ("encode", "decode"):
+                compare_vae([row for row in new if row["direction"] == direction])
+            rows += new
+    return {"rows": rows}
+
+
 def numbers(text):
     return [int(word) for word in text.split(",")]
 
@@ -430,24 +741,29 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--precision", default="f32", help="f32, bf16 or both, separated by a comma")
     parser.add_argument("--threads", help="counts, separated by commas (default: 1, powers of two, all cores)")
-    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--modes", help="default: eager,compile; --vae, --inception: both also with channels_last")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of a process, after two that warm up")
     parser.add_argument("--rounds", type=int, default=2, help="turns of every contender with --against")
     parser.add_argument("--peak-gflops", default="", help="FMA peak for MFU: f32[,bf16]; --against measures it")
     parser.add_argument("--against", metavar="DITBENCH", help="alternate with this program")
     parser.add_argument("--ops", action="store_true", help="operators instead of steps")
+    parser.add_argument("--inception", action="store_true", help="the FID network instead of steps")
+    parser.add_argument("--vae", action="store_true", help="encoding and decoding an image instead of steps")
+    parser.add_argument("--quick", action="store_true", help="--vae: small images, to see that it works")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         return child(json.loads(args.child))
-    args.precision, args.modes = args.precision.split(","), args.modes.split(",")
+    both_layouts = "eager,channels_last,compile,compile+channels_last"
+    default_modes = both_layouts if args.vae or args.inception else "eager,compile"
+    args.precision, args.modes = args.precision.split(","), (args.modes or default_modes).split(",")
     if args.ops and args.precision != ["f32"]:
         parser.error("--ops compares operators in f32 only; leave --precision out")
     args.threads = numbers(args.threads) if args.threads else default_threads()
     args.peak = dict(zip(("f32", "bf16"), (float(word) for word in args.peak_gflops.split(",") if word)))
     try:
-        report = bench_ops(args) if args.ops else bench_steps(args)
+        report = bench_ops(args) if args.ops else bench_vae(args) if args.vae else bench_steps(args)
     except Failed as error:
         sys.exit(f"bench_pytorch: error: {error}")
     if args.json:

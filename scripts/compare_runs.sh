@@ -60,7 +60,9 @@ train() {  # bin out ranks config settings...
   "${launch[@]}" "$bin/ditrain" --config "$config" --out "$out" "${sets[@]}" >"$out.log" 2>&1 ||
     { tail -n 5 "$out.log" >&2; return 1; }
 }
-losses() { sed 's/,"images_per_second".*//' "$1/metrics.jsonl"; }  # what follows are times
+# What follows the speed are times. The norm of gradients that are not clipped is only shown, and its sum may have another
+# order; where it is used the weights tell.
+losses() { sed -E 's/,"grad_norm":[^,]+//; s/,"images_per_second".*//' "$1/metrics.jsonl"; }
 
 for row in "${runs[@]}"; do
   IFS='|' read -r name ranks config settings <<<"$row"

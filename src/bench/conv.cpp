@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
+#include "ditrain/bench/step.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "ditrain/nn/inception.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -123,20 +126,45 @@ std::vector<float> some_weights(const std::string& name, const Shape& shape) {
   return values;
 }
 
-void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side) {
+// All convolutions of an image by the peer, one after the other; equal ones share their arrays.
+std::function<void()> all_convolutions(kernels::Peer& peer, const nn::Autoencoder& model, bool encodes, int64_t side) {
+  std::map<std::vector<int64_t>, std::function<void()>> different;
+  std::vector<std::function<void()>> calls;
+  for (const nn::AutoencoderConv& c : nn::autoencoder_convolutions(model.config(), encodes, side, side)) {
+    std::function<void()>& one =
+        different[{c.height, c.width, c.channels, c.outputs, c.conv.kernel_h, c.conv.stride_h, c.conv.pad_top}];
+    if (!one)
+      one = peer.convolution({1, c.height, c.width, c.channels, c.outputs, c.conv.kernel_h, c.conv.kernel_w,
+                              c.conv.stride_h, c.conv.stride_w, c.conv.pad_top, c.conv.pad_left, c.conv.pad_bottom,
+                              c.conv.pad_right, model.type()});
+    if (!one) return {};
+    calls.push_back(one);
+  }
+  return [calls] {
+    for (const auto& call : calls) call();
+  };
+}
+
+void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side, kernels::Peer* peer) {
   const int64_t z = model.config().latent_channels, f = model.config().shrink();
   ops::Context& ctx = harness.ctx();
   const Tensor images = random_tensor(ctx, {1, model.config().image_channels, side, side}, -1, 1);
   const Tensor latents = random_tensor(ctx, {1, z, side / f, side / f}, -2, 2), moments({1, 2 * z, side / f, side / f});
   const double macs = encodes ? model.encode_macs(side, side) : model.decode_macs(side, side);
+  const auto call = [&] { encodes ? model.encode(ctx, images, moments) : model.decode(ctx, latents, images); };
+  CallTimes times(ctx);
   Work work{.name = fmt::format("VAE {} {}x{}", encodes ? "encode" : "decode", side, side),
             .dtype = model.type(),
-            .call = [&] { encodes ? model.encode(ctx, images, moments) : model.decode(ctx, latents, images); },
+            .call = [&] { times.make(call); },
             .flop = 2 * macs};
   const size_t bytes = encodes ? model.encode_bytes(side, side) : model.decode_bytes(side, side);
   work.details = {{"memory_bytes", int64_t(bytes)}, {"weight_bytes", int64_t(model.weight_bytes())}};
+  if (peer != nullptr)
+    if (const auto theirs = all_convolutions(*peer, model, encodes, side)) work.rivals.push_back({"onednn", theirs});
   Row row = harness.measure(work);
   row.details.insert(row.details.begin(), {"images_per_second", 1 / row.time.median_s});
+  for (Field& f : times.split(row.time.median_s)) row.details.push_back(std::move(f));
+  row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   harness.add(std::move(row));
 }
 
@@ -192,14 +220,17 @@ void bench_inception(Harness& harness, const InceptionBench& bench) {
                     {"weight_bytes", int64_t(network.weight_bytes())}};
     Row row = harness.measure(work);
     row.details.insert(row.details.begin(), {"images_per_second", double(bench.images) / row.time.median_s});
+    row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
     harness.add(std::move(row));
   }
 }
 
 void bench_vae(Harness& harness, const VaeBench& bench) {
+  const std::unique_ptr<kernels::Peer> peer = bench.peers ? load_rival(harness) : nullptr;
+  if (peer != nullptr) harness.note("onednn runs the convolutions of the network alone, without norms and attention");
   for (const DType type : bench.precisions) {
     nn::Autoencoder model({}, type, some_weights);
-    for (const bool encodes : {true, false}) add_vae_row(harness, model, encodes, bench.side);
+    for (const bool encodes : {true, false}) add_vae_row(harness, model, encodes, bench.side, peer.get());
   }
 }
 

@@ -97,6 +97,22 @@ std::vector<Field> split_of(const ops::WorkTimes& work, double seconds) {
           {"other_s", seconds - accounted}};
 }
 
+void CallTimes::make(const std::function<void()>& call) {
+  const ops::WorkTimes before = ctx_.times();
+  const double start = now_s();
+  call();
+  calls_.push_back({now_s() - start, difference(ctx_.times(), before)});
+}
+
+std::vector<Field> CallTimes::split(double seconds) const {
+  const Call& nearest = *std::min_element(calls_.begin(), calls_.end(), [&](const Call& a, const Call& b) {
+    return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
+  });
+  std::vector<Field> fields = split_of(nearest.work, nearest.seconds);
+  std::erase_if(fields, [](const Field& f) { return f.name == "optimizer_s"; });
+  return fields;
+}
+
 config::Config step_config(const StepBench& bench, int64_t batch) {
   config::Config config;
   config.model.name = model_name(bench.model);
@@ -139,7 +155,11 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   Trainee trainee(plan, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision,
-                             .call = [&] { trainee.step(); },
+                             .call =
+                                 [&] {
+                                   if (bench.wait_for_data) bench.wait_for_data();
+                                   trainee.step();
+                                 },
                              .flop = 6 * nn::forward_macs(config.model) * double(batch),
                              .once = bench.once});
   row.details = {{"batch", batch},

@@ -60,6 +60,10 @@ void write_checkpoint(const std::string& out, nn::Dit& model, const config::Conf
 Imported import_weights(const ImportRequest& request) {
   const DitFile file(request.from, request.weights, hints_of(request.sets));
   Imported imported{.config = file.config(), .file = file.path(), .notes = file.notes()};
+  if (!file.has_config() && !is_set(request.sets, "diffusion.process"))
+    imported.notes.push_back(
+        "taken as a model that predicts noise (diffusion.process=ddpm); one that predicts velocities, as SiT, has the "
+        "same tensors and needs --set diffusion.process=flow --set model.learn_sigma=false");
   apply(request.sets, imported.config);
   config::validate_without_data(imported.config);
   nn::Dit model(imported.config.model);

@@ -38,6 +38,12 @@ struct FoundFile {
   io::RasterInfo info = {};
 };
 
+// "10m", "R10m"
+bool is_size(const std::string& word) {
+  static const std::regex size("r?[0-9]+m", std::regex::icase);
+  return std::regex_match(word, size);
+}
+
 void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
                   int64_t& others) {
   const Listing listing = list_folder(folder);
@@ -45,7 +51,8 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
     is_raster(name) ? files.push_back({folder + "/" + name, folder, top}) : void(++others);
   if (depth == kMaxDepth) return;
   for (const std::string& name : listing.folders)
-    if (name != kQualityFolder) list_rasters(folder + "/" + name, depth == 0 ? name : top, depth + 1, files, others);
+    if (name != kQualityFolder)
+      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) ? name : top, depth + 1, files, others);
 }
 
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
@@ -54,8 +61,7 @@ struct NameParts {
 };
 NameParts parts_of(const std::string& stem) {
   static const std::regex band(
-      "(b[0-9]{1,2}a?|coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]?|swir[0-9]*|cirrus|pan)", std::regex::icase),
-      size("[0-9]+m", std::regex::icase);
+      "(b[0-9]{1,2}a?|coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]?|swir[0-9]*|cirrus|pan)", std::regex::icase);
   NameParts parts;
   size_t begin = 0;
   while (begin <= stem.size()) {
@@ -64,7 +70,7 @@ NameParts parts_of(const std::string& stem) {
     begin = end + 1;
     if (parts.band.empty() && std::regex_match(word, band))
       parts.band = word;
-    else if (!std::regex_match(word, size))
+    else if (!is_size(word))
       parts.rest += (parts.rest.empty() ? "" : "_") + word;
   }
   return parts;
@@ -96,7 +102,8 @@ std::vector<Group> group_files(const std::vector<FoundFile>& files) {
     if (stacked.contains(fs::weakly_canonical(file.path).string())) continue;
     const NameParts parts = parts_of(fs::path(file.path).stem().string());
     const bool single = count_data_bands(file.info) == 1 && !parts.band.empty();
-    const std::string name = single ? file.folder + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
+    const fs::path folder(file.folder), place = is_size(folder.filename().string()) ? folder.parent_path() : folder;
+    const std::string name = single ? place.string() + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
     Group& group = groups[name];
     group.name = name, group.top = file.top, group.single_bands = single;
     group.parts.push_back({&file, single ? parts.band : ""});
@@ -104,6 +111,31 @@ std::vector<Group> group_files(const std::vector<FoundFile>& files) {
   std::vector<Group> all;
   for (auto& [name, group] : groups) all.push_back(std::move(group));
   return all;
+}
+
+// Side of a pixel in units of the CRS; without a georeference a part of the side of the scene.
+double pixel_side(const io::RasterInfo& info) {
+  return info.transform ? std::hypot((*info.transform)[1], (*info.transform)[4]) : 1 / double(info.width);
+}
+
+// Which of two sides of pixels serves the wanted one better: no detail is lost, then none is made up.
+bool is_better(double side, double other, double wanted) {
+  const double limit = wanted * (1 + 1e-6);
+  if (side <= limit || other <= limit) return side <= limit && (other > limit || side > other);
+  return side < other;
+}
+
+void keep_one_resolution(Group& group, double wanted, SceneList& list) {
+  const auto is_worse = [&](const Part& part) {
+    return std::any_of(group.parts.begin(), group.parts.end(), [&](const Part& other) {
+      return canonical_band(other.band) == canonical_band(part.band) &&
+             is_better(pixel_side(other.file->info), pixel_side(part.file->info), wanted);
+    });
+  };
+  std::vector<Part> kept;
+  for (const Part& part : group.parts)
+    is_worse(part) ? list.other_resolutions.push_back(part.file->path) : kept.push_back(part);
+  group.parts = std::move(kept);
 }
 
 std::string name_of_band(const io::RasterBand& band, size_t position, const Part& part, const SceneRequest& request) {
@@ -114,6 +146,15 @@ std::string name_of_band(const io::RasterBand& band, size_t position, const Part
     refuse(part.file->path, "there are more bands than --names", fmt::format("band {}", position + 1),
            fmt::format("{} names", request.names.size()));
   return request.names[position];
+}
+
+[[noreturn]] void refuse_doubled(const Group& group, const std::string& band, const std::string& a,
+                                 const std::string& b) {
+  const bool one_file = a == b;
+  refuse(group.name, fmt::format("band {} is there twice", band), one_file ? "" : fmt::format("in {} and in {}", a, b),
+         one_file ? "names that differ" : "one file with it",
+         one_file ? "gdal_translate -b, which leaves a band out"
+                  : "leaving one of them out, or stacking the files by a VRT (gdalbuildvrt -separate)");
 }
 
 Scene make_scene(const Group& group, const SceneRequest& request) {
@@ -134,9 +175,7 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
       const std::string name = name_of_band(band, position++, part, request);
       for (size_t k = 0; k < names.size(); ++k)
         if (canonical_band(names[k]) == canonical_band(name))
-          refuse(group.name, fmt::format("band {} is there twice", name),
-                 fmt::format("in {} and in {}", scene.bands[k].file, info.path), "one file with it",
-                 "leave one of them out, or stack the files by a VRT (gdalbuildvrt -separate)");
+          refuse_doubled(group, name, scene.bands[k].file, info.path);
       names.push_back(name);
       auto nodata = band.nodata;
       if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
@@ -181,7 +220,9 @@ void choose_bands(Scene& scene, const std::vector<std::string>& want, bool other
   if (!missing.empty())
     refuse(scene.name,
            fmt::format("the scene lacks {} {}", missing.size() == 1 ? "band" : "bands", fmt::join(missing, ", ")),
-           fmt::format("{}", fmt::join(have, ", ")), "", nearest_word(missing.front(), have));
+           fmt::format("{}", fmt::join(have, ", ")), "",
+           others_allowed ? nearest_word(missing.front(), have)
+                          : "--bands with those that are wanted: rasters that have none of them are left out");
   if (!others_allowed && chosen.size() != have.size()) {
     std::vector<std::string> other;
     for (size_t i = 0; i < have.size(); ++i)
@@ -256,14 +297,14 @@ void place(Scene& scene, const Group& group, double resolution) {
   t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
 }
 
-std::vector<std::string> classes_of(const std::vector<Group>& groups) {
+std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
   std::set<std::string> tops;
   std::map<std::string, int> scenes;
   bool all_single = true, loose = false;
-  for (const Group& group : groups) {
-    loose = loose || group.top.empty();
-    if (!group.top.empty()) tops.insert(group.top), ++scenes[group.top];
-    all_single = all_single && group.single_bands && scenes[group.top] == 1;
+  for (const auto& [group, scene] : found) {
+    loose = loose || group->top.empty();
+    if (!group->top.empty()) tops.insert(group->top), ++scenes[group->top];
+    all_single = all_single && group->single_bands && scenes[group->top] == 1;
   }
   if (tops.empty() || all_single || loose) return {};
   return {tops.begin(), tops.end()};
@@ -298,26 +339,30 @@ SceneList find_scenes(const SceneRequest& request) {
     refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
            ".tif, .tiff, .jp2 or .vrt files");
   for (FoundFile& file : files) file.info = io::Raster(file.path).info();
-  const std::vector<Group> groups = group_files(files);
-  if (request.labels) list.classes = classes_of(groups);
+  std::vector<Group> groups = group_files(files);
   std::vector<std::string> want = request.bands;
   check_distinct(want, "--bands");
-  for (const Group& group : groups) {
+  std::vector<std::pair<const Group*, Scene>> found;
+  for (Group& group : groups) {
+    if (group.single_bands) keep_one_resolution(group, request.resolution, list);
     Scene scene = make_scene(group, request);
+    if (!request.bands.empty() && has_none(scene, want))
+      list.left_out.push_back(scene.name);
+    else
+      found.emplace_back(&group, std::move(scene));
+  }
+  if (request.labels) list.classes = classes_of(found);
+  for (auto& [group, scene] : found) {
     if (want.empty())
       for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);
-    if (!request.bands.empty() && has_none(scene, want)) {
-      list.left_out.push_back(scene.name);
-      continue;
-    }
     choose_bands(scene, want, !request.bands.empty(), list);
     check_type(scene);
     if (!list.scenes.empty() && scene.type != list.scenes.front().type)
       refuse(scene.name, fmt::format("another type than {}", list.scenes.front().name),
              std::string(word_of(scene.type)), std::string(word_of(list.scenes.front().type)),
              "one folder per type, or gdal_translate -ot");
-    place(scene, group, request.resolution);
-    const auto label = std::find(list.classes.begin(), list.classes.end(), group.top);
+    place(scene, *group, request.resolution);
+    const auto label = std::find(list.classes.begin(), list.classes.end(), group->top);
     if (label != list.classes.end()) scene.label = label - list.classes.begin();
     list.scenes.push_back(std::move(scene));
   }

@@ -73,6 +73,7 @@ std::vector<Piece> pieces_of(const Scene& scene, size_t number, int64_t tile) {
 template <class T>
 void mark_missing(const std::byte* plane, int64_t n, const TileBand& band, std::vector<uint8_t>& missing,
                   int64_t& count) {
+  if (std::is_integral_v<T> && !band.nodata) return;
   for (int64_t p = 0; p < n; ++p) {
     T x;
     std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
@@ -303,6 +304,26 @@ class ShardWriter {
   std::vector<std::string> source_;
 };
 
+[[noreturn]] void refuse_empty(const TileJob& job, const TileResult& result) {
+  const std::string tile = fmt::format("{} x {} pixels", job.tile, job.tile);
+  if (result.dropped > 0)
+    throw InputError({.where = job.out,
+                      .what = "every tile was dropped for its missing pixels",
+                      .got = fmt::format("{} tiles of {}", result.dropped, tile),
+                      .expected = fmt::format("a share of at most {}, and valid pixels in each band", job.max_nodata),
+                      .hint = "a larger --max-nodata, or ditdata inspect to see what is missing"});
+  const auto side = [](const Scene& scene) { return std::min(scene.width, scene.height); };
+  const Scene& largest = *std::max_element(job.scenes.scenes.begin(), job.scenes.scenes.end(),
+                                           [&](const Scene& a, const Scene& b) { return side(a) < side(b); });
+  throw InputError({.where = largest.name,
+                    .what = job.scenes.scenes.size() == 1
+                                ? "the scene is smaller than a tile"
+                                : "all scenes are smaller than a tile; this one is the largest",
+                    .got = fmt::format("{} x {} pixels", largest.width, largest.height),
+                    .expected = fmt::format("at least {}", tile),
+                    .hint = fmt::format("--tile {}", side(largest))});
+}
+
 void check_job(const TileJob& job) {
   DITRAIN_CHECK(!job.scenes.scenes.empty() && job.threads >= 1 && job.shard_tiles >= 1, "scenes to cut");
   if (job.tile < 1 || job.tile > 4096)
@@ -319,11 +340,12 @@ TileResult make_tiles(const TileJob& job, const std::function<void(const TilePro
   if (lock.try_lock() == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = job.out, .what = "another process writes to this folder", .got = lock.holder()});
   std::vector<Piece> pieces;
-  int64_t edge = 0;
+  int64_t edge = 0, small = 0;
   for (size_t s = 0; s < job.scenes.scenes.size(); ++s) {
     const Scene& scene = job.scenes.scenes[s];
     const auto of_scene = pieces_of(scene, s, job.tile);
     pieces.insert(pieces.end(), of_scene.begin(), of_scene.end());
+    small += of_scene.empty();
     edge += scene.width * scene.height - scene.width / job.tile * job.tile * (scene.height / job.tile * job.tile);
   }
   ShardWriter writer(job, int64_t(pieces.size()));
@@ -350,12 +372,8 @@ TileResult make_tiles(const TileJob& job, const std::function<void(const TilePro
               }));
   writer.finish();
   TileResult result = writer.result();
-  result.edge_pixels = edge;
-  if (result.tiles == 0)
-    throw InputError(
-        {.where = job.out,
-         .what = fmt::format("no tile of {} x {} pixels: {} were dropped", job.tile, job.tile, result.dropped),
-         .hint = result.dropped > 0 ? "a larger --max-nodata" : "a smaller --tile"});
+  result.edge_pixels = edge, result.small_scenes = small;
+  if (result.tiles == 0) refuse_empty(job, result);
   return result;
 }
 

@@ -1,6 +1,8 @@
 #include "ditrain/dataset/tile_statistics.hpp"
 
 #include <fmt/format.h>
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
 
 #include <array>
 #include <bit>
@@ -42,10 +44,15 @@ int64_t visit_typed(const TileShard& shard, int64_t tile, int64_t band, F use) {
   const std::byte* plane = shard.plane(tile, band);
   const uint8_t* valid = shard.valid(tile);
   const auto& nodata = shard.bands[size_t(band)].nodata;
+  const bool all_valid = valid == nullptr && !nodata && std::is_integral_v<T>;
   int64_t missing = 0;
   for (int64_t p = 0, n = shard.height * shard.width; p < n; ++p) {
     T x;
     std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
+    if (all_valid) {
+      use(x);
+      continue;
+    }
     const bool gone =
         (valid != nullptr && valid[p] == 0) || (nodata && double(x) == *nodata) || !std::isfinite(double(x));
     gone ? void(++missing) : use(x);
@@ -54,25 +61,65 @@ int64_t visit_typed(const TileShard& shard, int64_t tile, int64_t band, F use) {
 }
 
 template <class F>
-int64_t visit(const TileShards& shards, int64_t band, F use) {
+int64_t visit(const TileShard& shard, int64_t band, F use) {
   int64_t missing = 0;
-  for (const TileShard& shard : shards.shards())
-    for (int64_t tile = 0; tile < shard.count; ++tile) {
-      switch (shard.type) {
-        case io::PixelType::kU8:
-          missing += visit_typed<uint8_t>(shard, tile, band, use);
-          break;
-        case io::PixelType::kU16:
-          missing += visit_typed<uint16_t>(shard, tile, band, use);
-          break;
-        case io::PixelType::kI16:
-          missing += visit_typed<int16_t>(shard, tile, band, use);
-          break;
-        default:
-          missing += visit_typed<float>(shard, tile, band, use);
-      }
+  for (int64_t tile = 0; tile < shard.count; ++tile) {
+    switch (shard.type) {
+      case io::PixelType::kU8:
+        missing += visit_typed<uint8_t>(shard, tile, band, use);
+        break;
+      case io::PixelType::kU16:
+        missing += visit_typed<uint16_t>(shard, tile, band, use);
+        break;
+      case io::PixelType::kI16:
+        missing += visit_typed<int16_t>(shard, tile, band, use);
+        break;
+      default:
+        missing += visit_typed<float>(shard, tile, band, use);
     }
+  }
   return missing;
+}
+
+// What is known of a band so far.
+struct Band {
+  BandStatistics s;
+  std::vector<int64_t> upper = std::vector<int64_t>(kBins);
+  double first = 0, sum = 0, squares = 0;  // f32: around the first number, so that no digits cancel
+  std::array<std::pair<size_t, int64_t>, kPercentiles> place = {};  // of percentiles: bin of `upper`, pixels before it
+  std::array<int64_t, kPercentiles> rank = {};
+  std::map<size_t, std::vector<int64_t>> lower = {};  // f32: of the bins of `upper` that hold percentiles
+};
+
+// Calls look(shard, band) for all: every shard is read once, and its pages are given back.
+template <class F>
+void for_all(const TileShards& shards, std::vector<Band>& bands, F look) {
+  for (const TileShard& shard : shards.shards()) {
+    tbb::parallel_for(size_t{0}, bands.size(), [&](size_t b) { look(shard, int64_t(b), bands[b]); });
+    shard.file.release_pages();
+  }
+}
+
+void count(const TileShard& shard, int64_t number, Band& band) {
+  BandStatistics& s = band.s;
+  if (shard.type != io::PixelType::kF32) {
+    s.missing += visit(shard, number, [&](auto x) { ++band.upper[key_of(x) >> 16]; });
+    return;
+  }
+  s.missing += visit(shard, number, [&](auto x) {
+    const auto value = double(x);
+    if (s.valid++ == 0) band.first = value;
+    band.sum += value - band.first, band.squares += (value - band.first) * (value - band.first);
+    s.min = std::min(s.min, value), s.max = std::max(s.max, value);
+    ++band.upper[key_of(x) >> 16];
+  });
+}
+
+void count_lower(const TileShard& shard, int64_t number, Band& band) {
+  visit(shard, number, [&](auto x) {
+    const uint32_t key = key_of(x);
+    if (const auto found = band.lower.find(key >> 16); found != band.lower.end()) ++found->second[key & 0xffff];
+  });
 }
 
 // The bin that holds the pixel of this rank (from 1), and how many pixels are in bins before it.
@@ -85,48 +132,44 @@ std::pair<size_t, int64_t> bin_of_rank(const std::vector<int64_t>& bins, int64_t
   return {bins.size() - 1, before};
 }
 
-void find_percentiles(const TileShards& shards, int64_t band, const std::vector<int64_t>& upper, BandStatistics& s) {
-  std::map<size_t, std::vector<int64_t>> lower;  // by upper bin
-  std::array<std::pair<size_t, int64_t>, kPercentiles> place;
-  std::array<int64_t, kPercentiles> rank;
-  for (size_t i = 0; i < kPercentiles; ++i) {
-    rank[i] = std::max<int64_t>(1, int64_t(std::ceil(kPercents[i] / 100 * double(s.valid))));
-    place[i] = bin_of_rank(upper, rank[i]);
-    lower[place[i].first];
+// Integers: everything follows from the histogram.
+void find_integer_moments(io::PixelType type, Band& band) {
+  BandStatistics& s = band.s;
+  const auto number = [&](size_t bin) { return number_of_key(type, uint32_t(bin) << 16); };
+  double sum = 0, squares = 0;
+  for (size_t bin = 0; bin < kBins; ++bin) {
+    if (band.upper[bin] == 0) continue;
+    s.min = std::min(s.min, number(bin)), s.max = std::max(s.max, number(bin));
+    s.valid += band.upper[bin], sum += double(band.upper[bin]) * number(bin);
   }
-  const bool one_level = shards.type() != io::PixelType::kF32;
-  if (!one_level) {
-    for (auto& [bin, counts] : lower) counts.resize(kBins);
-    visit(shards, band, [&](auto x) {
-      const uint32_t key = key_of(x);
-      if (const auto found = lower.find(key >> 16); found != lower.end()) ++found->second[key & 0xffff];
-    });
-  }
+  s.mean = sum / double(s.valid);
+  for (size_t bin = 0; bin < kBins; ++bin)
+    squares += double(band.upper[bin]) * (number(bin) - s.mean) * (number(bin) - s.mean);
+  s.deviation = std::sqrt(squares / double(s.valid));
+}
+
+void find_moments(io::PixelType type, Band& band) {
+  if (type != io::PixelType::kF32) return find_integer_moments(type, band);
+  const double n = double(band.s.valid), mean = band.sum / n;
+  band.s.mean = band.first + mean;
+  band.s.deviation = std::sqrt(std::max(0.0, band.squares / n - mean * mean));
+}
+
+void find_places(io::PixelType type, Band& band) {
   for (size_t i = 0; i < kPercentiles; ++i) {
-    const auto [bin, before] = place[i];
-    const uint32_t low = one_level ? 0 : uint32_t(bin_of_rank(lower[bin], rank[i] - before).first);
-    s.percentiles[kPercents[i]] = number_of_key(shards.type(), uint32_t(bin) << 16 | low);
+    band.rank[i] = std::max<int64_t>(1, int64_t(std::ceil(kPercents[i] / 100 * double(band.s.valid))));
+    band.place[i] = bin_of_rank(band.upper, band.rank[i]);
+    if (type == io::PixelType::kF32) band.lower[band.place[i].first].resize(kBins);
   }
 }
 
-BandStatistics of_band(const TileShards& shards, int64_t band) {
-  BandStatistics s{.name = shards.bands()[size_t(band)].name, .min = HUGE_VAL, .max = -HUGE_VAL};
-  std::vector<int64_t> upper(kBins);
-  double first = 0, sum = 0, squares = 0;  // around the first number: no digits cancel
-  s.missing = visit(shards, band, [&](auto x) {
-    const auto number = double(x);
-    if (s.valid++ == 0) first = number;
-    sum += number - first, squares += (number - first) * (number - first);
-    s.min = std::min(s.min, number), s.max = std::max(s.max, number);
-    ++upper[key_of(x) >> 16];
-  });
-  if (s.valid == 0)
-    throw InputError({.where = shards.path(), .what = fmt::format("band {} has no valid pixel at all", s.name)});
-  const double n = double(s.valid);
-  s.mean = first + sum / n;
-  s.deviation = std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n)));
-  find_percentiles(shards, band, upper, s);
-  return s;
+void find_percentiles(io::PixelType type, Band& band) {
+  for (size_t i = 0; i < kPercentiles; ++i) {
+    const auto [bin, before] = band.place[i];
+    const uint32_t low =
+        type == io::PixelType::kF32 ? uint32_t(bin_of_rank(band.lower[bin], band.rank[i] - before).first) : 0;
+    band.s.percentiles[kPercents[i]] = number_of_key(type, uint32_t(bin) << 16 | low);
+  }
 }
 
 }  // namespace
@@ -137,9 +180,24 @@ double BandStatistics::percentile(double p) const {
   throw InputError({.where = "statistics", .what = fmt::format("band {} has no percentile {}", name, p)});
 }
 
-TileStatistics statistics_of(const TileShards& shards) {
+TileStatistics statistics_of(const TileShards& shards, int threads) {
+  const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, size_t(threads));
+  std::vector<Band> bands(shards.bands().size());
+  for (size_t b = 0; b < bands.size(); ++b)
+    bands[b].s = {.name = shards.bands()[b].name, .min = HUGE_VAL, .max = -HUGE_VAL};
+  for_all(shards, bands, count);
+  for (Band& band : bands) {
+    find_moments(shards.type(), band);
+    if (band.s.valid == 0)
+      throw InputError({.where = shards.path(), .what = fmt::format("band {} has no valid pixel at all", band.s.name)});
+    find_places(shards.type(), band);
+  }
+  if (shards.type() == io::PixelType::kF32) for_all(shards, bands, count_lower);
   TileStatistics all{.tiles = shards.size(), .type = shards.type(), .bands = {}};
-  for (size_t b = 0; b < shards.bands().size(); ++b) all.bands.push_back(of_band(shards, int64_t(b)));
+  for (Band& band : bands) {
+    find_percentiles(shards.type(), band);
+    all.bands.push_back(std::move(band.s));
+  }
   return all;
 }
 

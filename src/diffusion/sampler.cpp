@@ -129,6 +129,19 @@ void guided_output(float* model_out, int64_t n, int64_t channels, int64_t output
   }
 }
 
+// A run without samples asks the model at the times of any other.
+std::vector<double> model_times(const Process& process, const SamplerConfig& config) {
+  config.validate(process);
+  const auto run = sampler_of(config, process).start(process, config, {.channels = 1, .pixels = 1}, 0);
+  std::vector<double> times;
+  const GuidedModel listener = [&](const float*, double model_time) -> const float* {
+    times.push_back(model_time);
+    return nullptr;
+  };
+  for (int64_t k = 0; k < run->num_steps(); ++k) run->step(k, listener, nullptr, nullptr);
+  return times;
+}
+
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
   config.validate(process);

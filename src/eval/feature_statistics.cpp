@@ -15,6 +15,7 @@ namespace {
 
 // Two orders of sums differ by about 1e-16 of the largest variance; f32 files by about 1e-7.
 constexpr double kAsymmetry = 1e-5;
+constexpr int64_t kMostDimensions = 8192;  // a zip of a megabyte may hold a sigma of gigabytes
 
 [[noreturn]] void refuse(const io::NpzFile& file, const std::string& what, const std::string& got = "",
                          const std::string& expected = "") {
@@ -32,6 +33,9 @@ std::vector<double> read_array(const io::NpzFile& file, const std::string& name,
     refuse(file, fmt::format("'{}' has another shape than statistics have", name),
            fmt::format("[{}]", fmt::join(header.shape, ", ")),
            shape.size() == 1 ? "[d]" : fmt::format("[{}]", fmt::join(shape, ", ")));
+  if (header.shape[0] > kMostDimensions)
+    refuse(file, fmt::format("'{}' has more dimensions than features have", name), std::to_string(header.shape[0]),
+           fmt::format("at most {}", kMostDimensions));
   std::vector<double> values = file.to_f64(name);
   if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
     refuse(file, fmt::format("'{}' holds numbers that are not finite", name));
@@ -90,9 +94,17 @@ FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames
   return s;
 }
 
-void write_statistics(const std::string& path, const FeatureStatistics& statistics) {
-  const int64_t d = statistics.dimensions();
-  io::write_npz_f64(path, {{"mu", {d}, statistics.mu.data()}, {"sigma", {d, d}, statistics.sigma.data()}});
+void write_statistics(const std::string& path, const FeatureStatistics& statistics,
+                      const std::optional<FeatureStatistics>& spatial) {
+  std::vector<io::NpyToWrite> arrays;
+  const auto add = [&](const FeatureStatistics& s, const StatisticsNames& names) {
+    const int64_t d = s.dimensions();
+    arrays.push_back({names.mu, {d}, s.mu.data()});
+    arrays.push_back({names.sigma, {d, d}, s.sigma.data()});
+  };
+  add(statistics, {});
+  if (spatial) add(*spatial, kSpatialStatistics);
+  io::write_npz_f64(path, arrays);
 }
 
 }  // namespace ditrain::eval

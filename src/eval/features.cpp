@@ -109,7 +109,7 @@ void load_network(FeatureSettings& settings) {
                       .got = "no --weights",
                       .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
                       .hint = "--features pixels needs none; its distances are not comparable with published FIDs"});
-  settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights));
+  settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights, settings.precision));
 }
 
 Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings) {

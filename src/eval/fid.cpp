@@ -21,10 +21,12 @@ bool wants(const FidRequest& request, FidMetric metric) {
 
 // One side of the comparison: statistics, the features that they were made of, or both.
 struct Side {
-  const char* role;
-  std::string path, description, sha256, facts = {};
+  bool is_generated;
+  std::string path, description = {}, sha256 = {}, facts = {};
+  std::unique_ptr<ImageSet> set = nullptr;  // if their features are needed
   std::optional<Features> features = {};
   std::optional<FeatureStatistics> statistics = {}, spatial_statistics = {};
+  const char* role() const { return is_generated ? "generated" : "real"; }
 };
 
 // What an npz holds; nothing if the path is none.
@@ -48,36 +50,42 @@ bool needs_rows(const FidRequest& request, bool is_generated) {
          (is_generated && wants(request, FidMetric::kInceptionScore));
 }
 
-// Statistics of the file are preferred to those of its images: ADM's references hold 10,000 images beside the
-// statistics of a whole data set.
-Side read_side(parallel::Team& team, dist::Communicator& comm, bool is_generated, const std::string& path,
-               const FidRequest& request) {
-  Side side{is_generated ? "generated" : "real", path, "", ""};
+// All of a side but its features, so that a wrong path is found before hours of computing. Statistics of the file are
+// preferred to those of its images: ADM's references hold 10,000 images beside the statistics of a whole data set.
+Side open_side(bool is_generated, const std::string& path, const FidRequest& request) {
+  Side side{.is_generated = is_generated, .path = path};
   const NpzContents npz = contents_of(path);
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   if (npz.statistics && !(npz.images && pixels)) {
     side.statistics = read_statistics(io::NpzFile(path));
     if (npz.spatial_statistics && wants(request, FidMetric::kSfid))
-      side.spatial_statistics = read_statistics(io::NpzFile(path), {"mu_s", "sigma_s"});
+      side.spatial_statistics = read_statistics(io::NpzFile(path), kSpatialStatistics);
     side.description = fmt::format("statistics of {} dimensions in {}", side.statistics->dimensions(), path);
     side.sha256 = io::sha256_of_file(path);
     const bool covered = !wants(request, FidMetric::kSfid) || side.spatial_statistics;
     if (!npz.images || (covered && !needs_rows(request, is_generated))) return side;
   }
-  const auto set = open_image_set(path);
+  side.set = open_image_set(path);
+  side.facts = side.set->facts();
+  return side;
+}
+
+// Features of its images, on rank 0.
+void add_features(parallel::Team& team, dist::Communicator& comm, const FidRequest& request, Side& side) {
+  if (!side.set) return;
   FeatureSettings settings = request.features;
   settings.spatial = wants(request, FidMetric::kSfid) && !side.spatial_statistics;
-  settings.logits = is_generated && wants(request, FidMetric::kInceptionScore);
-  side.features = features_of(team, comm, *set, settings);
-  if (comm.rank() != 0) return side;
-  side.description += (side.description.empty() ? "" : " and ") + set->describe();
-  side.sha256 = set->sha256();
-  side.facts = set->facts();
-  return side;
+  settings.logits = side.is_generated && wants(request, FidMetric::kInceptionScore);
+  side.features = features_of(team, comm, *side.set, settings);
+  if (comm.rank() != 0) return;
+  side.description += (side.description.empty() ? "" : " and ") + side.set->describe();
+  side.sha256 = side.set->sha256();
 }
 
 void check_request(const FidRequest& request) {
   if (request.metrics.empty()) throw InputError({.where = "metrics", .what = "no metric was asked for"});
+  if (!request.save_statistics.empty() && request.metrics == std::vector{FidMetric::kBands})
+    throw InputError({.where = "metrics", .what = "'bands' makes no statistics that could be saved"});
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   for (const FidMetric metric : {FidMetric::kSfid, FidMetric::kInceptionScore}) {
     if (!pixels || !wants(request, metric)) continue;
@@ -88,23 +96,34 @@ void check_request(const FidRequest& request) {
   }
 }
 
-void check_counts(const Side& side, const FidRequest& request, std::vector<std::string>& warnings) {
-  if (!side.features) return;
-  const bool needs_covariance = (wants(request, FidMetric::kFid) && !side.statistics) ||
+// Counts against `d` features.
+void check_counts(const Side& side, int64_t d, const FidRequest& request, std::vector<std::string>& warnings) {
+  if (!side.set) return;
+  const bool saves = !side.is_generated && !request.save_statistics.empty();
+  const bool needs_covariance = ((wants(request, FidMetric::kFid) || saves) && !side.statistics) ||
                                 (wants(request, FidMetric::kSfid) && !side.spatial_statistics);
-  const int64_t n = side.features->n, d = side.features->d;
-  if (n <= d && needs_covariance) {
-    if (!request.allow_small || n < 2) {
-      throw InputError(
-          {.where = side.path,
-           .what = fmt::format("too few {} images for {} dimensions: their covariance is singular", side.role, d),
-           .got = std::to_string(n),
-           .expected = fmt::format("at least {}", n < 2 ? 2 : d + 1),
-           .hint = n < 2 ? "more images" : "more images, or --allow-small for a number that only shows a trend"});
-    }
-    warnings.push_back(
-        fmt::format("{} {} images for {} dimensions: the distance depends on the number of images", n, side.role, d));
+  const int64_t n = side.set->size();
+  if (n > d || !needs_covariance) return;
+  if (!request.allow_small || n < 2) {
+    throw InputError(
+        {.where = side.path,
+         .what = fmt::format("too few {} images for {} dimensions: their covariance is singular", side.role(), d),
+         .got = std::to_string(n),
+         .expected = fmt::format("at least {}", n < 2 ? 2 : d + 1),
+         .hint = n < 2 ? "more images" : "more images, or --allow-small for a number that only shows a trend"});
   }
+  warnings.push_back(
+      fmt::format("{} {} images for {} dimensions: the distance depends on the number of images", n, side.role(), d));
+}
+
+// A folder that was copied in part, or that holds something else than the samples.
+void check_facts(const Side& side, std::vector<std::string>& warnings) {
+  if (!side.set || side.facts.empty()) return;
+  const auto facts = nlohmann::json::parse(side.facts, nullptr, /*allow_exceptions=*/false);
+  const auto images = facts.is_object() ? facts.find("images") : facts.end();
+  if (images == facts.end() || !images->is_number_integer() || *images == side.set->size()) return;
+  warnings.push_back(fmt::format("{}: samples.json tells of {} images, but there are {}", side.path, images->dump(),
+                                 side.set->size()));
 }
 
 const Features& needed_features(const Side& side, const char* metric) {
@@ -114,16 +133,19 @@ const Features& needed_features(const Side& side, const char* metric) {
                     .hint = "--metrics fid"});
 }
 
+void check_dimensions(const Side& real, const Side& generated, int64_t of_real, int64_t of_generated) {
+  if (of_real == of_generated) return;
+  throw InputError({.where = generated.path,
+                    .what = "the two sides have features of different dimensions",
+                    .got = std::to_string(of_generated),
+                    .expected = fmt::format("{}, as {} has", of_real, real.path),
+                    .hint = "images of one size, and statistics that were made with the same features"});
+}
 void check_dimensions(const Side& real, const Side& generated) {
   const auto dimensions = [](const Side& side) {
     return side.statistics ? side.statistics->dimensions() : side.features->d;
   };
-  if (dimensions(real) == dimensions(generated)) return;
-  throw InputError({.where = generated.path,
-                    .what = "the two sides have features of different dimensions",
-                    .got = std::to_string(dimensions(generated)),
-                    .expected = fmt::format("{}, as {} has", dimensions(real), real.path),
-                    .hint = "images of one size, and statistics that were made with the same features"});
+  check_dimensions(real, generated, dimensions(real), dimensions(generated));
 }
 
 constexpr int64_t kSplits = 10;  // of 50,000 images: those of 5,000 that ADM takes
@@ -135,7 +157,7 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
   if (described.features) line += " (" + described.features->description + ")";
   if (request.features.kind == FeatureKind::kPixels) line += ", not comparable with published FIDs";
   for (const Side* side : {&real, &generated}) {
-    line += fmt::format("; {} {}, sha256 {}", side->role, side->description, side->sha256);
+    line += fmt::format("; {} {}, sha256 {}", side->role(), side->description, side->sha256);
     if (!side->facts.empty()) line += fmt::format(", samples.json {}", side->facts);
   }
   if (wants(request, FidMetric::kKid)) {
@@ -173,7 +195,9 @@ void measure_spatial_distance(parallel::Team& team, const FidRequest& request, S
                         .hint = "--metrics fid"});
     side->spatial_statistics = statistics_of(team, side->features->spatial, nn::kInceptionSpatial);
   }
-  report.sfid = frechet_distance(team, *real.spatial_statistics, *generated.spatial_statistics).value;
+  const FeatureStatistics &a = *real.spatial_statistics, &b = *generated.spatial_statistics;
+  check_dimensions(real, generated, a.dimensions(), b.dimensions());
+  report.sfid = frechet_distance(team, a, b).value;
 }
 
 FeatureRows<float> rows_of(const Features& f) { return {f.values.data(), f.n, f.d}; }
@@ -192,12 +216,15 @@ void measure_sets(parallel::Team& team, const FidRequest& request, const Side& r
   }
 }
 
+const FeatureStatistics& needed_statistics(parallel::Team& team, Side& side) {
+  if (!side.statistics) side.statistics = statistics_of(team, side.features->values, side.features->d);
+  return *side.statistics;
+}
+
 void measure_distance(parallel::Team& team, const FidRequest& request, Side& real, Side& generated, FidReport& report) {
-  for (Side* side : {&real, &generated})
-    if (!side->statistics) side->statistics = statistics_of(team, side->features->values, side->features->d);
-  if (!request.save_statistics.empty()) write_statistics(request.save_statistics, *real.statistics);
   if (!wants(request, FidMetric::kFid)) return;
-  const FrechetDistance distance = frechet_distance(team, *real.statistics, *generated.statistics);
+  const FrechetDistance distance =
+      frechet_distance(team, needed_statistics(team, real), needed_statistics(team, generated));
   report.distance = distance;
   report.fid = distance.value;
   const double worst = std::min(distance.most_negative1, distance.most_negative);
@@ -216,6 +243,7 @@ FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
 
 FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& asked) {
   FidRequest request = asked;
+  check_request(request);
   FidReport report;
   if (wants(request, FidMetric::kBands)) {
     if (comm.rank() == 0) report.bands = compare_bands(request.real, request.generated);
@@ -225,30 +253,41 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
       return report;
     }
   }
-  check_request(request);
-  load_network(request.features);
-  Side real = read_side(team, comm, false, request.real, request);
-  if (real.features && comm.rank() == 0) check_counts(real, request, report.warnings);
-  Side generated = read_side(team, comm, true, request.generated, request);
-  if (comm.rank() != 0) return {};
-  check_counts(generated, request, report.warnings);
-  check_dimensions(real, generated);
-  if (generated.features && generated.features->n < kFullFidCount) {
-    report.warnings.push_back(
-        fmt::format("{} generated images: published numbers are of {}", generated.features->n, kFullFidCount));
+  Side real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
+  if (real.set || generated.set) load_network(request.features);
+  const bool pixels = request.features.kind == FeatureKind::kPixels;
+  for (Side* side : {&real, &generated}) {
+    check_facts(*side, report.warnings);
+    if (!pixels) check_counts(*side, nn::kInceptionFeatures, request, report.warnings);
   }
+  for (Side* side : {&real, &generated}) {
+    add_features(team, comm, request, *side);
+    if (pixels && comm.rank() == 0 && side->set) check_counts(*side, side->features->d, request, report.warnings);
+  }
+  if (comm.rank() != 0) return {};
+  check_dimensions(real, generated);
+  if (generated.set && generated.set->size() < kFullFidCount) {
+    report.warnings.push_back(
+        fmt::format("{} generated images: published numbers are of {}", generated.set->size(), kFullFidCount));
+  }
+  for (const Side* side : {&real, &generated})
+    if (side->features && side->features->error_of_precision)
+      report.error_of_precision = std::max(report.error_of_precision.value_or(0), *side->features->error_of_precision);
   measure_score(request, generated, report);
   report.protocol = protocol_of(request, real, generated);
   measure_sets(team, request, real, generated, report);
   measure_spatial_distance(team, request, real, generated, report);
-  if (wants(request, FidMetric::kFid) || !request.save_statistics.empty())
-    measure_distance(team, request, real, generated, report);
+  measure_distance(team, request, real, generated, report);
+  if (!request.save_statistics.empty())
+    write_statistics(request.save_statistics, needed_statistics(team, real), real.spatial_statistics);
   return report;
 }
 
 FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
                                        const FeatureSettings& features, std::string& description) {
-  const Side side = read_side(team, comm, false, path, {.real = path, .generated = "", .features = features});
+  const FidRequest request{.real = path, .generated = "", .features = features};
+  Side side = open_side(false, path, request);
+  add_features(team, comm, request, side);
   description = side.description;
   if (side.statistics || comm.rank() != 0) return side.statistics.value_or(FeatureStatistics());
   return statistics_of(team, side.features->values, side.features->d);
@@ -262,6 +301,7 @@ std::string to_json(const FidReport& report) {
   set("fid", report.fid), set("sfid", report.sfid), set("is", report.inception_score), set("kid", report.kid);
   set("precision", report.precision), set("recall", report.recall);
   set("is_deviation", report.inception_score_deviation), set("kid_deviation", report.kid_deviation);
+  if (report.error_of_precision) set("bf16_feature_error", report.error_of_precision);
   json["protocol"] = report.protocol;
   json["warnings"] = report.warnings;
   if (report.bands) {

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/json_problem.hpp"
 #include "ditrain/io/npz_file.hpp"
@@ -74,9 +75,9 @@ Listing list(const std::string& path) {
   return listing;
 }
 
-// The facts that ditsample leaves beside its samples, on one line.
+// The facts of samples, on one line.
 std::string read_facts(const std::string& folder) {
-  const std::string path = folder + "/samples.json";
+  const std::string path = folder + "/" + kSampleFactsFile;
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {

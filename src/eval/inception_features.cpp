@@ -7,6 +7,7 @@
 #include <tbb/task_group.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ditrain/base/error.hpp"
@@ -90,6 +91,20 @@ class Inputs {
   size_t next_ = 0;
 };
 
+// What the precision of the network costs: the same images in f32.
+double error_of(ops::Context& ctx, const FeatureSettings& settings, const Tensor& images, const Tensor& features) {
+  nn::Inception exact = load_inception(settings.weights);
+  const Tensor want(features.shape());
+  exact.run(ctx, images, {want});
+  const Pin<float> a(features), b(want);
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double(a[i]) - double(b[i]), 2);
+    norm += std::pow(double(b[i]), 2);
+  }
+  return std::sqrt(error / norm);
+}
+
 // Rows of all ranks in the order of the ranks, on rank 0.
 void gather(dist::Communicator& comm, std::vector<float>& rows) {
   if (comm.world_size() == 1) return;
@@ -131,6 +146,11 @@ Features inception_features(parallel::Team& team, dist::Communicator& comm, Imag
                                      tensor(settings.spatial, {n, kSide, kSide, nn::kInceptionSpatialChannels}),
                                      tensor(settings.logits, {n, nn::kInceptionClasses})};
     settings.network->run(ctx, images, out);
+    if (begin == 0 && settings.network->type() != DType::kF32) {
+      features.error_of_precision = error_of(ctx, settings, images, out.features);
+      features.description += fmt::format("; network in bf16: its features of the first {} images are off by {:.2g} %",
+                                          n, 100 * *features.error_of_precision);
+    }
     const auto keep = [&](const Tensor& from, std::vector<float>& to) {
       if (from.defined()) std::copy_n(Pin<float>(from).get(), from.size(), to.data() + row * (from.size() / n));
     };

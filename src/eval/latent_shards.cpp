@@ -233,7 +233,8 @@ void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape
     throw InputError({.where = "latents",
                       .what = "size of the images",
                       .got = fmt::format("{} x {}", image.height, image.width),
-                      .expected = "multiples of " + std::to_string(f)});
+                      .expected = "multiples of " + std::to_string(f),
+                      .hint = "--size " + std::to_string((image.width + f - 1) / f * f)});
 }
 
 }  // namespace

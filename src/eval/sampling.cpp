@@ -89,23 +89,36 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
   const bool labelled = sizes.num_classes > 0;
   const auto total = int64_t(request.labels.size());
   std::vector<float> images(size_t(total * shape.elements()));
+  const int64_t null_class = labelled && sizes.class_dropout > 0 ? sizes.num_classes : -1;
+  const std::vector<double> times = diffusion::model_times(*process, request.sampler);
   ModelPass pass(ctx, model);
   for (int64_t first = 0; first < total; first += request.batch) {
     const int64_t n = std::min(request.batch, total - first);
     StepNoise noise(ctx, request.seed, request.first_index + first, n, shape.elements());
     float* z = images.data() + first * shape.elements();
     noise.draw(0, z);
+    std::vector<int64_t> labels;
+    if (labelled) labels.assign(request.labels.begin() + first, request.labels.begin() + first + n);
+    if (labelled && request.sampler.cfg_scale != 1) labels.push_back(null_class);
+    pass.expect(times, labels, request.modulation_bytes);
     diffusion::sample_loop(
         *process, request.sampler, shape, std::ref(pass),
-        {.n = n,
-         .z = z,
-         .labels = labelled ? request.labels.data() + first : nullptr,
-         .null_class = labelled && sizes.class_dropout > 0 ? sizes.num_classes : -1},
+        {.n = n, .z = z, .labels = labelled ? request.labels.data() + first : nullptr, .null_class = null_class},
         std::ref(noise), [&](int64_t step, int64_t num_steps, const float*) {
           if (progress) progress((double(first) + double(n) * double(step + 1) / double(num_steps)) / double(total));
         });
   }
   return images;
+}
+
+size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+                      int64_t batch) {
+  const auto process = diffusion::make_process(config, model.config().learn_sigma);
+  const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
+  const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
+  nn::DitPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = true});
+  const int64_t labels = std::min(batch, std::max<int64_t>(1, model.config().num_classes)) + twice - 1;
+  return pass.tape().temporary_bytes() + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
 }
 
 WeightsFrom::WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena) {

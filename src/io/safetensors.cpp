@@ -1,6 +1,7 @@
 #include "ditrain/io/safetensors.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cmath>
@@ -131,6 +132,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     tensors_.push_back({std::move(e.name), std::move(e.dtype), std::move(e.shape), data + e.begin, e.end - e.begin,
                         8 + header_bytes + e.begin});
   }
+}
+
+void SafetensorsFile::release_pages() const {
+  if (mapping_) madvise(const_cast<std::byte*>(mapping_.get()), bytes_, MADV_DONTNEED);  // only a hint
 }
 
 const TensorView& SafetensorsFile::tensor(const std::string& name) const {

@@ -59,13 +59,13 @@ ops::HeadNorm AttentionWeights::norm_gradients() const {
 }
 
 AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
-                             const TokenStream& stream, const AdalnModulation& modulation)
+                             const TokenStream& stream, ActivationRef modulation)
     : Node("blocks." + std::to_string(index) + ".attn", w.in_arena_attention()),
       num_heads_(c.num_heads / stream.tensor.size),
       weights_(w.attention),
       adaLN_(w.adaLN),
       stream_(stream),
-      modulation_(modulation) {
+      modulation_(std::move(modulation)) {
   weights_.qkv.products = weights_.proj.products = adaLN_.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, own = C / stream.tensor.size;
   const DType half = stream.activations;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <tuple>
 
 #include "autoencoder_plan.hpp"
@@ -66,7 +67,7 @@ struct Autoencoder::Weights {
 
 struct Autoencoder::Memory {
   std::map<std::tuple<bool, int64_t, int64_t>, AutoencoderPlan> plans;
-  Tensor block, moments;
+  Tensor block, moments, terms;
 
   void make_room(const AutoencoderPlan& plan, DType type) {
     if (!block.defined() || block.size() < plan.elements) block = {}, block = Tensor({plan.elements}, type);
@@ -75,9 +76,10 @@ struct Autoencoder::Memory {
   }
 };
 
-Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Source& source)
-    : config_(config), type_(type), weights_(new Weights), memory_(new Memory) {
+Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Source& source, int64_t slice_pixels)
+    : config_(config), type_(type), slice_pixels_(slice_pixels), weights_(new Weights), memory_(new Memory) {
   check_autoencoder_config(config);
+  memory_->terms = Tensor({2 * *std::max_element(config.channels.begin(), config.channels.end())});
   for (const AutoencoderWeight& w : autoencoder_weights(config)) {
     if (!w.name.ends_with(".weight")) continue;
     const std::string name = w.name.substr(0, w.name.rfind('.'));
@@ -105,7 +107,7 @@ const AutoencoderPlan& Autoencoder::plan(bool encodes, int64_t height, int64_t w
   const auto found = memory_->plans.find(key);
   if (found != memory_->plans.end()) return found->second;
   const auto make = encodes ? plan_encoder : plan_decoder;
-  return memory_->plans.emplace(key, make(config_, height, width)).first->second;
+  return memory_->plans.emplace(key, make(config_, height, width, slice_pixels_)).first->second;
 }
 
 namespace {
@@ -123,7 +125,24 @@ size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type) {
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
                                     int64_t width) {
   const int64_t f = encodes ? 1 : config.shrink();
-  return bytes_of((encodes ? plan_encoder : plan_decoder)(config, height / f, width / f), type);
+  return bytes_of((encodes ? plan_encoder : plan_decoder)(config, height / f, width / f, kSlicePixels), type);
+}
+
+std::vector<AutoencoderConv> autoencoder_convolutions(const AutoencoderConfig& config, bool encodes, int64_t height,
+                                                      int64_t width) {
+  const int64_t f = encodes ? 1 : config.shrink();
+  std::vector<AutoencoderConv> all;
+  for (const PlannedStep& step :
+       (encodes ? plan_encoder : plan_decoder)(config, height / f, width / f, kSlicePixels).steps) {
+    if (step.kind != Kind::kConv) continue;
+    const ops::Conv2d& c = step.conv;
+    all.push_back({.height = (step.height - 1) * c.stride_h + c.kernel_h - c.pad_top - c.pad_bottom,
+                   .width = (step.width - 1) * c.stride_w + c.kernel_w - c.pad_left - c.pad_right,
+                   .channels = step.in,
+                   .outputs = step.out,
+                   .conv = c});
+  }
+  return all;
 }
 
 size_t Autoencoder::encode_bytes(int64_t height, int64_t width) const {
@@ -139,46 +158,119 @@ double Autoencoder::decode_macs(int64_t height, int64_t width) const {
 
 namespace {
 
+// Values by [row, column, channel]: neighbouring rows of a larger tensor.
+Tensor some_rows(const Tensor& x, int64_t begin, int64_t end) {
+  const int64_t W = x.dim(2), C = x.dim(3);
+  return x.slice(begin * W * C, {1, end - begin, W, C});
+}
+
+// Copies between places that may overlap only if `from` lies behind.
+void move_rows(ops::Context& ctx, const Tensor& from, const Tensor& to) {
+  const Pin<void> source(from), destination(to);
+  const auto* first = static_cast<const std::byte*>(source.get());
+  auto* last = static_cast<std::byte*>(destination.get());
+  if (last <= first && first < last + to.bytes()) {
+    std::memmove(last, first, from.bytes());
+    return;
+  }
+  ctx.for_range(int64_t(from.bytes()), 4096, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    std::memcpy(last + begin, first + begin, size_t(end - begin));
+  });
+}
+
+struct Norm {
+  Tensor weight, bias;
+};
+
 // One image on its way through the steps.
 struct Pass {
   ops::Context& ctx;
   const AutoencoderPlan& plan;
   const AutoencoderConfig& config;
-  const Tensor &block, &moments;
+  const Tensor &block, &moments, &terms;
   const Autoencoder::Observer& observer;
   Tensor outside;  // the value outside of the block, [1, H, W, C]
 
-  Tensor value(int i) const {
-    const PlannedValue& v = plan.values[size_t(i)];
-    return block.slice(v.offset, v.shape());
-  }
-  Tensor moments_of(const Tensor& x) const { return moments.slice(0, ops::moments_shape(x.shape())); }
+  Tensor value(int i) const { return value(i, plan.values[size_t(i)].shape()); }
+  // A smaller one that was written to the place of value i.
+  Tensor value(int i, const Shape& shape) const { return block.slice(plan.values[size_t(i)].offset, shape); }
+  Tensor moments_of(const Shape& x) const { return moments.slice(0, ops::moments_shape(x)); }
 
-  void conv(const PlannedStep& step, const Tensor& weight, const Tensor& bias) {
+  // norm is undefined where the step has none.
+  void conv(const PlannedStep& step, const Tensor& weight, const Tensor& bias, const Norm& norm) {
+    const Shape shape = {1, step.height, step.width, step.out};
     const Tensor x = step.x == PlannedStep::kOutside ? outside : value(step.x);
-    const Tensor y = step.y == PlannedStep::kOutside ? Tensor({1, step.height, step.width, step.out}) : value(step.y);
+    const Tensor y = step.y == PlannedStep::kOutside ? Tensor(shape) : value(step.y, shape);
     ops::ConvOutput output;
     if (step.residual != PlannedStep::kOutside)
-      output = {.kind = ops::ConvOutput::Kind::kResidual, .residual = value(step.residual)};
-    if (step.makes_moments) output.moments = moments_of(y);
-    ops::conv2d(ctx, x, weight, bias, step.conv, y, output);
+      output = {.kind = ops::ConvOutput::Kind::kResidual, .residual = value(step.residual, shape)};
+    if (norm.weight.defined()) prepare(step, x, norm.weight, norm.bias);
+    if (step.makes_moments) output.moments = moments_of(shape);
+    if (step.buffer == PlannedStep::kOutside)
+      ops::conv2d(ctx, x, weight, bias, step.conv, y, output);
+    else
+      conv_in_slices(step, x, weight, bias, norm.bias, y, output);
     if (step.y == PlannedStep::kOutside) outside = y;
     observe(step.module, y);
   }
   void norm(const PlannedStep& step, const Tensor& weight, const Tensor& bias) {
-    const Tensor x = value(step.x), made = moments_of(x);
-    if (observer && !step.module.empty()) {  // the module ends before SiLU
-      const Tensor plain(x.shape(), x.dtype());
-      ops::group_norm(ctx, x, made, weight, bias, {.groups = config.groups}, plain);
-      observe(step.module, plain);
-    }
-    ops::group_norm(ctx, x, made, weight, bias, {.groups = config.groups, .silu = step.silu}, value(step.y));
+    const Tensor x = value(step.x);
+    ops::group_norm(ctx, x, moments_of(x.shape()), weight, bias, {.groups = config.groups}, value(step.y));
   }
   void attention(const PlannedStep& step) {
     const int64_t T = step.height * step.width, C = step.in;
     const Tensor lse({1, 1, T});
     ops::attention_forward(ctx, value(step.x).reshaped({1, T, 3 * C}), 1, value(step.y).reshaped({1, T, C}), lse);
   }
+
+ private:
+  Tensor terms_of(int64_t channels) const { return terms.slice(0, {1, 2, channels}); }
+
+  // What the norm has to know of the whole of x, before any part of it is normalised or its moments are overwritten.
+  void prepare(const PlannedStep& step, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    ops::group_norm_terms(ctx, x.shape(), moments_of(x.shape()), weight, {.groups = config.groups}, terms_of(step.in));
+    if (!observer || step.norm_module.empty()) return;
+    const Tensor plain(x.shape(), x.dtype());  // the module ends before SiLU
+    ops::group_norm_rows(ctx, x, terms_of(step.in), bias, {.groups = config.groups}, plain);
+    observe(step.norm_module, plain);
+  }
+
+  // Rows of y in turn, each slice from a buffer with the rows of x that it reads, so that y may take the place of x.
+  // The last rows of a slice are the first ones of the next.
+  void conv_in_slices(const PlannedStep& step, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                      const Tensor& norm_bias, const Tensor& y, const ops::ConvOutput& output) {
+    const Tensor buffer = value(step.buffer);
+    const int64_t H = step.height, unit = ops::moment_rows(H * step.width);
+    int64_t held = 0, done = 0;  // the buffer begins with row `held` of x; rows before `done` were put there
+    for (int64_t begin = 0; begin < H; begin += step.slice_rows) {
+      const int64_t end = std::min(H, begin + step.slice_rows);
+      const int64_t first = std::max<int64_t>(0, begin - step.conv.pad_top),
+                    last = std::min(H, end + step.conv.pad_bottom);
+      if (done > first)
+        move_rows(ctx, some_rows(buffer, first - held, done - held), some_rows(buffer, 0, done - first));
+      done = std::max(done, first), held = first;
+      if (last > done) fetch(step, some_rows(x, done, last), norm_bias, some_rows(buffer, done - first, last - first));
+      done = last;
+      ops::Conv2d part = step.conv;
+      part.pad_top -= std::min(part.pad_top, begin), part.pad_bottom -= std::min(part.pad_bottom, H - end);
+      ops::ConvOutput of_part{.kind = output.kind, .moment_rows = unit};
+      if (output.residual.defined()) of_part.residual = some_rows(output.residual, begin, end);
+      if (output.moments.defined())
+        of_part.moments = units(output.moments, begin * step.width / unit, (end * step.width + unit - 1) / unit);
+      ops::conv2d(ctx, some_rows(buffer, 0, last - first), weight, bias, part, some_rows(y, begin, end), of_part);
+    }
+  }
+  void fetch(const PlannedStep& step, const Tensor& from, const Tensor& norm_bias, const Tensor& to) {
+    if (norm_bias.defined())
+      ops::group_norm_rows(ctx, from, terms_of(step.in), norm_bias, {.groups = config.groups, .silu = true}, to);
+    else
+      move_rows(ctx, from, to);
+  }
+  static Tensor units(const Tensor& moments, int64_t begin, int64_t end) {
+    const int64_t each = 3 * moments.dim(3);
+    return moments.slice(begin * each, {1, end - begin, 3, moments.dim(3)});
+  }
+
   void observe(const std::string& module, const Tensor& y) const {
     if (!observer || module.empty()) return;
     const Tensor f32(y.shape());
@@ -195,8 +287,14 @@ void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const T
   const int64_t pixels_in = in.dim(2) * in.dim(3), pixels_out = out.dim(2) * out.dim(3);
   const Pin<float> pin(in), pout(out);
   for (int64_t b = 0; b < in.dim(0); ++b) {
-    Pass pass{
-        ctx, steps, config_, memory_->block, memory_->moments, observer, Tensor({1, in.dim(2), in.dim(3), in.dim(1)})};
+    Pass pass{ctx,
+              steps,
+              config_,
+              memory_->block,
+              memory_->moments,
+              memory_->terms,
+              observer,
+              Tensor({1, in.dim(2), in.dim(3), in.dim(1)})};
     exchange(ctx, pin + b * in.dim(1) * pixels_in, Pin<float>(pass.outside), pixels_in, in.dim(1), true);
     for (const PlannedStep& step : steps.steps) {
       if (step.kind == Kind::kAttention) {
@@ -204,7 +302,10 @@ void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const T
         continue;
       }
       const Weights::Layer& layer = weights_->layers.at(step.weight);
-      step.kind == Kind::kConv ? pass.conv(step, layer.weight, layer.bias) : pass.norm(step, layer.weight, layer.bias);
+      Norm norm;
+      if (!step.norm.empty()) norm = {weights_->layers.at(step.norm).weight, weights_->layers.at(step.norm).bias};
+      step.kind == Kind::kConv ? pass.conv(step, layer.weight, layer.bias, norm)
+                               : pass.norm(step, layer.weight, layer.bias);
     }
     exchange(ctx, Pin<float>(pass.outside), pout + b * out.dim(1) * pixels_out, pixels_out, out.dim(1), false);
   }

@@ -1,6 +1,7 @@
 #include "autoencoder_plan.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/group_norm.hpp"
@@ -15,50 +16,43 @@ constexpr int kOutside = PlannedStep::kOutside;
 // Adds steps one after the other; the value that the next module reads is `now`.
 class Builder {
  public:
-  Builder(int64_t image_h, int64_t image_w, int64_t channels)
-      : height_(image_h), width_(image_w), channels_(channels) {}
+  Builder(int64_t image_h, int64_t image_w, int64_t channels, int64_t slice_pixels)
+      : height_(image_h), width_(image_w), channels_(channels), slice_pixels_(slice_pixels) {}
 
   // A convolution; its result replaces `now`. Moments are made if a norm reads the result next.
   void conv(const std::string& weight, int64_t outputs, const ops::Conv2d& c, bool then_norm,
             const std::string& module) {
-    now_ = add_conv(weight, now_, outputs, c, then_norm);
-    plan_.steps.back().module = module;
+    now_ = add_conv({.weight = weight, .module = module}, now_, outputs, c, then_norm);
   }
   // Its result leaves the block.
-  void last_conv(const std::string& weight, int64_t outputs, const ops::Conv2d& c) {
+  void last_conv(const std::string& weight, int64_t outputs, const ops::Conv2d& c, const std::string& norm = {}) {
     PlannedStep step = conv_step(weight, now_, outputs, c);
-    step.module = weight;
+    step.module = weight, step.norm = step.norm_module = norm;
+    if (!norm.empty()) add_buffer(step);
     plan_.steps.push_back(step);
     now_ = kOutside, channels_ = outputs;
   }
-  void norm(const std::string& weight, bool silu, bool in_place, const std::string& module = {}) {
-    PlannedStep step{.kind = Kind::kNorm, .weight = weight, .x = now_, .y = now_, .silu = silu, .module = module};
-    step.height = height_, step.width = width_;
-    if (!in_place) step.y = add_value(channels_);
-    read(now_);
-    plan_.steps.push_back(step);
-    now_ = step.y;
-  }
+  // Norms are part of the convolutions behind them. The second one, and a shortcut with fewer channels, leave their
+  // result where their input lay.
   void resnet(const std::string& name, int64_t outputs, bool then_norm = true) {
-    int x = now_;
+    const ops::Conv2d three = ops::Conv2d::same(3);
     const int64_t inputs = channels_;
-    norm(name + ".norm1", true, false);
-    now_ = add_conv(name + ".conv1", now_, outputs, ops::Conv2d::same(3), true);
-    norm(name + ".norm2", true, true);
-    const int h = now_;
+    int x = now_;
+    const int h = add_conv({.weight = name + ".conv1", .norm = name + ".norm1"}, x, outputs, three, true);
     if (inputs != outputs) {
       channels_ = inputs;
-      x = add_conv(name + ".conv_shortcut", x, outputs, {}, false);
+      x = add_conv({.weight = name + ".conv_shortcut", .y = outputs < inputs ? x : kOutside}, x, outputs, {}, false);
     }
-    channels_ = outputs;
-    now_ = add_conv(name + ".conv2", h, outputs, ops::Conv2d::same(3), then_norm, x);
-    plan_.steps.back().module = name;
+    const PlannedStep second{.weight = name + ".conv2", .norm = name + ".norm2", .y = h, .residual = x, .module = name};
+    now_ = add_conv(second, h, outputs, three, then_norm);
   }
   void attention(const std::string& name) {
     const int x = now_;
     const int64_t C = channels_;
-    norm(name + ".group_norm", false, false);
-    now_ = add_conv(name + "." + kJoinedProjection, now_, 3 * C, {}, false);
+    PlannedStep normed{.kind = Kind::kNorm, .weight = name + ".group_norm", .x = x, .y = add_value(C)};
+    read(x);
+    plan_.steps.push_back(normed);
+    now_ = add_conv({.weight = name + "." + kJoinedProjection}, normed.y, 3 * C, {}, false);
     PlannedStep step{.kind = Kind::kAttention, .x = now_, .in = C, .out = C};
     step.height = height_, step.width = width_;
     step.y = add_value(C);
@@ -67,8 +61,7 @@ class Builder {
     plan_.tokens = height_ * width_;
     plan_.macs += 2.0 * double(plan_.tokens) * double(plan_.tokens) * double(C);
     channels_ = C;
-    now_ = add_conv(name + ".to_out.0", step.y, C, {}, true, x);
-    plan_.steps.back().module = name;
+    now_ = add_conv({.weight = name + ".to_out.0", .residual = x, .module = name}, step.y, C, {}, true);
   }
 
   AutoencoderPlan finished();
@@ -90,19 +83,30 @@ class Builder {
     plan_.macs += double(y[1] * y[2]) * double(c.kernel_h * c.kernel_w * channels_ * outputs);
     return step;
   }
-  int add_conv(const std::string& weight, int x, int64_t outputs, const ops::Conv2d& c, bool makes_moments,
-               int residual = kOutside) {
-    PlannedStep step = conv_step(weight, x, outputs, c);
+  // Adds `step`, which tells weight, norm, residual, module and the place of the result, if it is not a new one.
+  int add_conv(PlannedStep step, int x, int64_t outputs, const ops::Conv2d& c, bool makes_moments) {
+    const PlannedStep sizes = conv_step(step.weight, x, outputs, c);
+    step.x = x, step.conv = c, step.in = sizes.in, step.out = outputs, step.height = sizes.height;
+    step.width = sizes.width, step.makes_moments = makes_moments;
+    if (!step.norm.empty() || (x != kOutside && step.y == x)) add_buffer(step);
     height_ = step.height, width_ = step.width, channels_ = outputs;
-    step.y = add_value(outputs), step.residual = residual, step.makes_moments = makes_moments;
-    read(residual);
+    if (step.y == kOutside) step.y = add_value(outputs);
+    read(step.y), read(step.residual);
     plan_.steps.push_back(step);
     return step.y;
+  }
+  // Room for the rows of x that a slice reads; slices begin where units of the moments do.
+  void add_buffer(PlannedStep& step) {
+    const int64_t unit = ops::moment_rows(step.height * step.width), least = unit / std::gcd(unit, step.width);
+    const int64_t wanted = std::max<int64_t>(1, slice_pixels_ / step.width);
+    step.slice_rows = std::min(step.height, (wanted + least - 1) / least * least);
+    step.buffer = add_value(step.in);
+    plan_.values.back().height = std::min(step.height, step.slice_rows + step.conv.kernel_h - 1);
   }
 
   AutoencoderPlan plan_;
   int now_ = kOutside;
-  int64_t height_, width_, channels_;
+  int64_t height_, width_, channels_, slice_pixels_;
 };
 
 AutoencoderPlan Builder::finished() {
@@ -124,8 +128,8 @@ void middle(Builder& b, const std::string& part, int64_t channels) {
 
 }  // namespace
 
-AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, int64_t width) {
-  Builder b(height, width, config.image_channels);
+AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, int64_t width, int64_t slice_pixels) {
+  Builder b(height, width, config.image_channels, slice_pixels);
   b.conv("encoder.conv_in", config.channels[0], ops::Conv2d::same(3), true, "encoder.conv_in");
   for (int64_t level = 0; level < config.levels(); ++level) {
     const std::string block = numbered("encoder.down_blocks", level);
@@ -138,14 +142,13 @@ AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, in
     if (shrinks) b.conv(block + ".downsamplers.0.conv", channels, halved, true, block + ".downsamplers.0");
   }
   middle(b, "encoder", config.channels.back());
-  b.norm("encoder.conv_norm_out", true, true, "encoder.conv_norm_out");
-  b.last_conv("encoder.conv_out", 2 * config.latent_channels, ops::Conv2d::same(3));
+  b.last_conv("encoder.conv_out", 2 * config.latent_channels, ops::Conv2d::same(3), "encoder.conv_norm_out");
   b.last_conv("quant_conv", 2 * config.latent_channels, {});
   return b.finished();
 }
 
-AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, int64_t width) {
-  Builder b(height, width, config.latent_channels);
+AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, int64_t width, int64_t slice_pixels) {
+  Builder b(height, width, config.latent_channels, slice_pixels);
   b.last_conv("post_quant_conv", config.latent_channels, {});
   b.conv("decoder.conv_in", config.channels.back(), ops::Conv2d::same(3), true, "decoder.conv_in");
   middle(b, "decoder", config.channels.back());
@@ -158,8 +161,7 @@ AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, in
     if (grows)
       b.conv(block + ".upsamplers.0.conv", channels, ops::Conv2d::same(3, true), true, block + ".upsamplers.0");
   }
-  b.norm("decoder.conv_norm_out", true, true, "decoder.conv_norm_out");
-  b.last_conv("decoder.conv_out", config.image_channels, ops::Conv2d::same(3));
+  b.last_conv("decoder.conv_out", config.image_channels, ops::Conv2d::same(3), "decoder.conv_norm_out");
   return b.finished();
 }
 

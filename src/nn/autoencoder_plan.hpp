@@ -22,15 +22,18 @@ struct PlannedStep {
   enum class Kind { kConv, kNorm, kAttention };
   static constexpr int kOutside = -1;  ///< a value that is no part of the block: what goes in and comes out, in f32
   Kind kind = Kind::kConv;
-  std::string weight = {};  ///< beginning of its weights' names; kAttention has none
-  int x = kOutside, y = kOutside;
-  int residual = kOutside;        ///< kConv: added to the result; kOutside: none
-  ops::Conv2d conv = {};          ///< kConv
-  bool silu = false;              ///< kNorm
-  bool makes_moments = false;     ///< kConv: a norm of its result follows
-  int64_t in = 0, out = 0;        ///< kConv: channels
-  std::string module = {};        ///< its result is that of this module of diffusers; empty: of none
-  int64_t height = 0, width = 0;  ///< of the result
+  std::string weight = {};         ///< beginning of its weights' names; kAttention has none
+  std::string norm = {};           ///< kConv: that of the norm before it, with SiLU; empty: none
+  int x = kOutside, y = kOutside;  ///< kConv: y may be x, whose memory the result then takes
+  int residual = kOutside;         ///< kConv: added to the result; kOutside: none
+  ops::Conv2d conv = {};           ///< kConv
+  int buffer = kOutside;           ///< kConv with a norm, or with y in the place of x: rows of x, slice by slice
+  int64_t slice_rows = 0;          ///< of the result, if there is a buffer
+  bool makes_moments = false;      ///< kConv: a norm of its result follows
+  int64_t in = 0, out = 0;         ///< kConv: channels
+  std::string module = {};         ///< its result is that of this module of diffusers; empty: of none
+  std::string norm_module = {};    ///< likewise, of its norm
+  int64_t height = 0, width = 0;   ///< of the result
 };
 
 struct AutoencoderPlan {
@@ -42,9 +45,11 @@ struct AutoencoderPlan {
   double macs = 0;
 };
 
-/// Encoder: of images of that size. Decoder: of latents of that size.
-AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, int64_t width);
-AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, int64_t width);
+/// Encoder: of images of that size. Decoder: of latents of that size. slice_pixels: as for Autoencoder.
+AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, int64_t width,
+                             int64_t slice_pixels = kSlicePixels);
+AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, int64_t width,
+                             int64_t slice_pixels = kSlicePixels);
 
 /// The joined projection of queries, keys and values: of this name in a plan, and made of three weights.
 inline const std::string kJoinedProjection = "to_qkv";

@@ -62,8 +62,9 @@ const Shape& shape_of(const std::string& where, const std::map<std::string, Shap
 }  // namespace
 
 void check_autoencoder_config(const AutoencoderConfig& c) {
-  const auto bad = [](const std::string& what, int64_t got, const std::string& expected) {
-    return InputError({.where = "autoencoder", .what = what, .got = std::to_string(got), .expected = expected});
+  const auto bad = [](const std::string& what, int64_t got, const std::string& expected, const std::string& hint = {}) {
+    return InputError(
+        {.where = "autoencoder", .what = what, .got = std::to_string(got), .expected = expected, .hint = hint});
   };
   const auto within = [&](const char* what, int64_t n, int64_t most) {
     if (n < 1 || n > most) throw bad(what, n, "1 to " + std::to_string(most));
@@ -76,7 +77,8 @@ void check_autoencoder_config(const AutoencoderConfig& c) {
     within("channels of a level", n, kMostChannels);
     if (c.groups < 1 || n % c.groups != 0)
       throw bad("channels of a level do not divide into groups of equal size", n,
-                "a multiple of " + std::to_string(c.groups));
+                "a multiple of " + std::to_string(c.groups),
+                "norm_num_groups in a config.json beside the weights, or --groups of ditdata encode");
   }
   within("channels of the attention", c.channels.back(), kernels::kMostHeadDim);
 }

@@ -1,5 +1,7 @@
 #include "ditrain/nn/dit.hpp"
 
+#include <algorithm>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 
@@ -75,6 +77,33 @@ void initialise(Dit& model, uint64_t seed) {
   }
 }
 
+Dit::Modulations Dit::record_modulations(autograd::Tape& tape, TokenStream& stream) const {
+  stream.cond_BC = tape.temporary("cond", {stream.batch, config_.hidden_size});
+  Modulations all{.conditioning = &tape.record<Conditioning>(config_, conditioning_, stream)};
+  const auto record = [&](const std::string& module, const LinearWeights& weights) {
+    all.of_modules.push_back(tape.record<AdalnModulation>(module, weights, stream).out());
+  };
+  for (size_t i = 0; i < blocks_.size(); ++i) record("blocks." + std::to_string(i), blocks_[i].adaLN);
+  record("final_layer", final_layer_.adaLN);
+  return all;
+}
+
+Dit::Modulations Dit::given_modulations(autograd::Tape& tape, int64_t batch) const {
+  DITRAIN_CHECK(tape.mode() == autograd::Mode::kInference, "modulations that backward does not reach");
+  Modulations all;
+  const auto declare = [&](const std::string& module, const LinearWeights& weights) {
+    all.of_modules.push_back(tape.temporary(module + ".adaLN_modulation", {batch, weights.b->size()}));
+  };
+  for (size_t i = 0; i < blocks_.size(); ++i) declare("blocks." + std::to_string(i), blocks_[i].adaLN);
+  declare("final_layer", final_layer_.adaLN);
+  return all;
+}
+
+ModulationTable::ModulationTable(Dit& model, int64_t rows) {
+  stream_.batch = rows;
+  modulations_ = model.record_modulations(tape_, stream_);
+}
+
 DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options) : tape_(mode) {
   const DitConfig& c = model.config();
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
@@ -87,7 +116,6 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
     stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
   };
   set_recompute(options.recompute);
-  stream_.cond_BC = tape_.temporary("cond", BC);
   if (mode == autograd::Mode::kTraining) {
     stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
@@ -101,22 +129,33 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   patch_embed_ = &tape_.record<PatchEmbed>(c, model.patch_embed_, stream_);
   if (options.want_input_gradient) patch_embed_->want_input_gradient(tape_);
   connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
-  conditioning_ = &tape_.record<Conditioning>(c, model.conditioning_, stream_);
-  std::vector<const AdalnModulation*> of_blocks;
-  for (int64_t i = 0; i < c.depth; ++i)
-    of_blocks.push_back(
-        &tape_.record<AdalnModulation>("blocks." + std::to_string(i), model.blocks_[size_t(i)].adaLN, stream_));
-  const auto& of_final_layer = tape_.record<AdalnModulation>("final_layer", model.final_layer_.adaLN, stream_);
+  modulations_ =
+      options.given_modulations ? model.given_modulations(tape_, batch) : model.record_modulations(tape_, stream_);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
     if (!options.recompute_of_blocks.empty()) set_recompute(options.recompute_of_blocks[size_t(i)]);
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, *of_blocks[size_t(i)]);
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations_.of_modules[size_t(i)]);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, of_final_layer);
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations_.of_modules.back());
   connect(final_layer_->x_BTC);
+}
+
+void DitPass::modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample) {
+  DITRAIN_CHECK(modulations_.conditioning == nullptr, "a pass that computes its modulations");
+  DITRAIN_CHECK(int64_t(row_of_sample.size()) == batch(), "a row of the table for every sample");
+  const auto modules = int64_t(modulations_.of_modules.size());
+  ctx.for_range(modules, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t m = begin; m < end; ++m) {
+      const Tensor &all = table.modulations_.of_modules[size_t(m)]->tensor,
+                   &mine = modulations_.of_modules[size_t(m)]->tensor;
+      const Pin<float> from(all), to(mine);
+      const int64_t width = all.dim(1);
+      for (int64_t b = 0; b < batch(); ++b) std::copy_n(from + row_of_sample[size_t(b)] * width, width, to + b * width);
+    }
+  });
 }
 
 void DitPass::forward(ops::Context& ctx) {

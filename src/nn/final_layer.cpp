@@ -17,8 +17,12 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig
 }
 
 FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLayerWeights& w, const TokenStream& stream,
-                       const AdalnModulation& modulation)
-    : Node("final_layer", w.in_arena()), patch_(c.patch_size), weights_(w), stream_(stream), modulation_(modulation) {
+                       ActivationRef modulation)
+    : Node("final_layer", w.in_arena()),
+      patch_(c.patch_size),
+      weights_(w),
+      stream_(stream),
+      modulation_(std::move(modulation)) {
   weights_.adaLN.products = weights_.linear.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
@@ -34,7 +38,7 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
 }
 
 ops::LinearInput FinalLayer::normalised() const {
-  const Tensor mod = modulation_.out();
+  const Tensor& mod = modulation_->tensor;
   return {x_BTC->tensor, {mean_->tensor, rstd_->tensor, {mod, 0}, {mod, 1}}};
 }
 
@@ -50,7 +54,7 @@ void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   weights_.linear.backward_weight(ctx, normalised(), dtokens_->tensor, gradients);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
-  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, {modulation_.out(), 1},
+  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, {modulation_->tensor, 1},
                                     dh_BTC_->tensor, dx, {dmod_->tensor, 0}, {dmod_->tensor, 1});
   weights_.adaLN.backward_weight_of_samples(ctx, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);

@@ -73,7 +73,13 @@ void check(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& c
     expect_shape(kOp, "residual", output.residual, y.shape());
     if (output.residual.dtype() != y.dtype()) throw_dtype_mismatch(output.residual.dtype(), y.dtype());
   }
-  if (output.moments.defined()) expect_shape(kOp, "moments", output.moments, moments_shape(y.shape()));
+  if (!output.moments.defined()) return;
+  Shape moments = moments_shape(y.shape());
+  if (output.moment_rows > 0) {
+    DITRAIN_CHECK(y.dim(0) == 1, "a part of one image");
+    moments[1] = (y.dim(1) * y.dim(2) + output.moment_rows - 1) / output.moment_rows;
+  }
+  expect_shape(kOp, "moments", output.moments, moments);
 }
 
 }  // namespace
@@ -126,7 +132,9 @@ void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, 
   if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
   if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.dim(3), y.shape());
   if (output.moments.defined())
-    g.moments = {.sums = pmoments.emplace(output.moments).get(), .rows = moment_rows(pixels), .stride = N};
+    g.moments = {.sums = pmoments.emplace(output.moments).get(),
+                 .rows = output.moment_rows > 0 ? output.moment_rows : moment_rows(pixels),
+                 .stride = N};
   gemm(ctx, g);
 }
 

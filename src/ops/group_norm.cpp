@@ -51,30 +51,15 @@ void apply(const T* x, const float* mean, const float* scale, const float* shift
        : kernels::group_norm_apply(x, mean, scale, shift, y, rows, C);
 }
 
+// Rows of one image.
 template <class T>
-void normalise_all(Context& ctx, const Sizes& s, const Tensor& x, const Tensor& moments, const Tensor& weight,
-                   const Tensor& bias, const GroupNorm& norm, const Tensor& y) {
+void normalise(Context& ctx, const Tensor& x, const float* terms, const Tensor& bias, const GroupNorm& norm,
+               const Tensor& y) {
   const Pin<T> px(x), py(y);
-  const Pin<float> pmoments(moments), pweight(weight), pbias(bias);
-  const int64_t each = s.C / norm.groups;
-  auto* terms = static_cast<float*>(ctx.workspace(Workspace::kShared, size_t(s.B * 2 * s.C) * sizeof(float)));
-  ctx.run(WorkKind::kElementwise, [&](const parallel::Worker& w) {
-    const parallel::Range groups = parallel::partition(s.B * norm.groups, w.worker, w.num_workers);
-    for (int64_t i = groups.begin; i < groups.end; ++i) {
-      const int64_t b = i / norm.groups, begin = i % norm.groups * each;
-      const Statistics of = statistics(s, pmoments + b * s.units * 3 * s.C, begin, begin + each, norm.eps);
-      float *mean = terms + b * 2 * s.C, *scale = mean + s.C;
-      for (int64_t c = begin; c < begin + each; ++c)
-        mean[c] = float(of.mean), scale[c] = float(of.rstd * double(pweight[c]));
-    }
-    ctx.barrier(w);
-    const parallel::Range rows = parallel::partition(s.B * s.pixels, w.worker, w.num_workers, 16);
-    for (int64_t row = rows.begin; row < rows.end;) {
-      const int64_t b = row / s.pixels, end = std::min(rows.end, (b + 1) * s.pixels);
-      const float* mean = terms + b * 2 * s.C;
-      apply<T>(px + row * s.C, mean, mean + s.C, pbias, py + row * s.C, end - row, s.C, norm.silu);
-      row = end;
-    }
+  const Pin<float> pbias(bias);
+  const int64_t C = x.shape().back();
+  ctx.for_range(x.size() / C, 16, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    apply<T>(px + begin * C, terms, terms + C, pbias, py + begin * C, end - begin, C, norm.silu);
   });
 }
 
@@ -116,22 +101,51 @@ void image_moments(Context& ctx, const Tensor& x, const Tensor& moments) {
   of(ctx, Sizes(x.shape()), x, moments);
 }
 
-void group_norm(Context& ctx, const Tensor& x, const Tensor& moments, const Tensor& weight, const Tensor& bias,
-                const GroupNorm& norm, const Tensor& y) {
-  expect_images(x);
-  const Sizes s(x.shape());
-  expect_shape(kOp, "y", y, x.shape());
-  expect_shape(kOp, "moments", moments, moments_shape(x.shape()));
+void group_norm_terms(Context& ctx, const Shape& x, const Tensor& moments, const Tensor& weight, const GroupNorm& norm,
+                      const Tensor& terms) {
+  const Sizes s(x);
+  expect_shape(kOp, "moments", moments, moments_shape(x));
   expect_shape(kOp, "weight", weight, {s.C});
-  expect_shape(kOp, "bias", bias, {s.C});
+  expect_shape(kOp, "terms", terms, {s.B, 2, s.C});
   if (norm.groups < 1 || s.C % norm.groups != 0)
     throw ShapeError({.where = kOp,
                       .what = "channels do not divide into groups",
                       .got = std::to_string(s.C),
                       .expected = "a multiple of " + std::to_string(norm.groups)});
+  const Pin<float> pmoments(moments), pweight(weight), pterms(terms);
+  const int64_t each = s.C / norm.groups;
+  ctx.for_range(s.B * norm.groups, 1, [&](int64_t first, int64_t last, const parallel::Worker&) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t b = i / norm.groups, begin = i % norm.groups * each;
+      const Statistics of = statistics(s, pmoments + b * s.units * 3 * s.C, begin, begin + each, norm.eps);
+      float *mean = pterms + b * 2 * s.C, *scale = mean + s.C;
+      for (int64_t c = begin; c < begin + each; ++c)
+        mean[c] = float(of.mean), scale[c] = float(of.rstd * double(pweight[c]));
+    }
+  });
+}
+
+void group_norm_rows(Context& ctx, const Tensor& x, const Tensor& terms, const Tensor& bias, const GroupNorm& norm,
+                     const Tensor& y) {
+  expect_images(x);
+  const int64_t C = x.dim(3);
+  expect_shape(kOp, "y", y, x.shape());
+  expect_shape(kOp, "terms", terms, {1, 2, C});
+  expect_shape(kOp, "bias", bias, {C});
+  DITRAIN_CHECK(x.dim(0) == 1, "rows of one image");
   if (x.dtype() != y.dtype()) throw_dtype_mismatch(y.dtype(), x.dtype());
-  const auto normalise = x.dtype() == DType::kBF16 ? normalise_all<BFloat16> : normalise_all<float>;
-  normalise(ctx, s, x, moments, weight, bias, norm, y);
+  const Pin<float> pterms(terms);
+  (x.dtype() == DType::kBF16 ? normalise<BFloat16> : normalise<float>)(ctx, x, pterms, bias, norm, y);
+}
+
+void group_norm(Context& ctx, const Tensor& x, const Tensor& moments, const Tensor& weight, const Tensor& bias,
+                const GroupNorm& norm, const Tensor& y) {
+  expect_images(x);
+  expect_shape(kOp, "y", y, x.shape());
+  const Tensor terms({x.dim(0), 2, x.dim(3)});
+  group_norm_terms(ctx, x.shape(), moments, weight, norm, terms);
+  for (int64_t b = 0; b < x.dim(0); ++b)
+    group_norm_rows(ctx, x.rows(b, b + 1), terms.rows(b, b + 1), bias, norm, y.rows(b, b + 1));
 }
 
 }  // namespace ditrain::ops

@@ -1,8 +1,10 @@
 #include "ditrain/ops/pooling.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 
 namespace ditrain::ops {
 namespace {
@@ -12,8 +14,34 @@ constexpr int64_t kChannels = 16;  // at a time: a multiple of every vector
 
 float to_float(float v) { return v; }
 float to_float(BFloat16 v) { return to_f32(v); }
-void store(float v, float* to) { *to = v; }
-void store(float v, BFloat16* to) { *to = to_bf16(v); }
+void store(const float* from, int64_t n, float* to) { std::copy_n(from, n, to); }
+void store(const float* from, int64_t n, BFloat16* to) { kernels::convert(from, to, n); }
+
+// Vectors of the baseline: pooling is a few percent of a network, the loads of its taps included.
+typedef float Vec __attribute__((vector_size(16)));
+constexpr int64_t kLanes = 4, kVecs = kChannels / kLanes;
+
+void load(const float* x, Vec* to) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kVecs; ++i) std::memcpy(to + i, x + i * kLanes, sizeof(Vec));
+}
+void load(const BFloat16* x, Vec* to) {
+  typedef uint16_t Half __attribute__((vector_size(8)));
+  typedef uint32_t Bits __attribute__((vector_size(16)));
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kVecs; ++i) {
+    Half half;
+    std::memcpy(&half, x + i * kLanes, sizeof half);
+    const Bits bits = __builtin_convertvector(half, Bits) << 16;
+    std::memcpy(to + i, &bits, sizeof bits);
+  }
+}
+template <class T>
+void load_first(const T* x, int64_t n, Vec* to) {
+  T padded[kChannels] = {};
+  std::copy_n(x, n, padded);
+  load(padded, to);
+}
 
 // The pixels of one window that lie in the image: `rows` times `columns` from `first`.
 struct Taps {
@@ -26,30 +54,34 @@ Taps taps_of(const Pool& p, int64_t height, int64_t width, int64_t row, int64_t 
           std::min(left + p.size, width) - first_column};
 }
 
-// Channels [0, n), n <= kChannels, of one output pixel; n is a constant in all calls but the last of a pixel.
-template <class T>
-void pool_channels(const T* x, int64_t row_stride, int64_t pixel_stride, const Taps& taps, Pool::Kind kind, int64_t n,
-                   T* y) {
-  float value[kChannels];
-  for (int64_t c = 0; c < n; ++c) value[c] = kind == Pool::Kind::kMax ? to_float(x[c]) : 0.0f;
+// Channels [0, n) of one output pixel; n is kChannels if `whole`.
+template <Pool::Kind kind, bool whole, class T>
+void pool_channels(const T* x, int64_t row_stride, int64_t pixel_stride, const Taps& taps, int64_t n, T* y) {
+  const auto read = [n](const T* from, Vec* to) { whole ? load(from, to) : load_first(from, n, to); };
+  Vec value[kVecs] = {}, tap[kVecs];
+  if (kind == Pool::Kind::kMax) read(x, value);
   for (int64_t i = 0; i < taps.rows; ++i) {
     for (int64_t j = 0; j < taps.columns; ++j) {
-      const T* tap = x + i * row_stride + j * pixel_stride;
-      if (kind == Pool::Kind::kMax) {
-        for (int64_t c = 0; c < n; ++c) {
-          const float v = to_float(tap[c]);
-          value[c] = v > value[c] || v != v ? v : value[c];  // NaN stays
+      read(x + i * row_stride + j * pixel_stride, tap);
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kVecs; ++k) {
+        if (kind == Pool::Kind::kAverage) {
+          value[k] += tap[k];
+        } else {
+          const Vec larger = tap[k] > value[k] ? tap[k] : value[k];
+          value[k] = tap[k] == tap[k] ? larger : tap[k];  // NaN stays
         }
-      } else {
-        for (int64_t c = 0; c < n; ++c) value[c] += to_float(tap[c]);
       }
     }
   }
-  const float count = kind == Pool::Kind::kMax ? 1.0f : float(taps.rows * taps.columns);
-  for (int64_t c = 0; c < n; ++c) store(value[c] / count, y + c);
+  if (kind == Pool::Kind::kAverage)
+    for (Vec& v : value) v /= float(taps.rows * taps.columns);
+  float result[kChannels];
+  std::memcpy(result, value, sizeof result);
+  store(result, n, y);
 }
 
-template <class T>
+template <Pool::Kind kind, class T>
 void pool_all(Context& ctx, const ChannelView& x, const Pool& pool, const ChannelView& y) {
   const Pin<T> px(x.images), py(y.images);
   const int64_t H = x.images.dim(1), W = x.images.dim(2), stride = x.images.dim(3);
@@ -62,8 +94,8 @@ void pool_all(Context& ctx, const ChannelView& x, const Pool& pool, const Channe
         T* to = py + (r * columns + q) * y.images.dim(3) + y.begin;
         int64_t c = 0;
         for (; c + kChannels <= C; c += kChannels)
-          pool_channels(from + c, W * stride, stride, taps, pool.kind, kChannels, to + c);
-        if (c < C) pool_channels(from + c, W * stride, stride, taps, pool.kind, C - c, to + c);
+          pool_channels<kind, true>(from + c, W * stride, stride, taps, kChannels, to + c);
+        if (c < C) pool_channels<kind, false>(from + c, W * stride, stride, taps, C - c, to + c);
       }
     }
   });
@@ -95,7 +127,11 @@ void pool2d(Context& ctx, const ChannelView& x, const Pool& pool, const ChannelV
   if (want[1] < 1 || want[2] < 1 || y.shape() != want)
     throw ShapeError({.where = kOp, .what = "y", .got = to_string(y.shape()), .expected = to_string(want)});
   if (x.images.dtype() != y.images.dtype()) throw_dtype_mismatch(y.images.dtype(), x.images.dtype());
-  x.images.dtype() == DType::kBF16 ? pool_all<BFloat16>(ctx, x, pool, y) : pool_all<float>(ctx, x, pool, y);
+  const auto run = [&]<class T>(T) {
+    pool.kind == Pool::Kind::kMax ? pool_all<Pool::Kind::kMax, T>(ctx, x, pool, y)
+                                  : pool_all<Pool::Kind::kAverage, T>(ctx, x, pool, y);
+  };
+  x.images.dtype() == DType::kBF16 ? run(BFloat16()) : run(0.0f);
 }
 
 void mean_over_pixels(Context& ctx, const ChannelView& x, const Tensor& y) {

@@ -22,19 +22,20 @@ using autograd::Mode;
 constexpr size_t kProgramBytes = size_t{160} << 20;
 
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
-  int64_t batch = 0;
+  size_t bytes = 0;
   const bool distances = config.eval.fid_every_steps > 0;
   if (config.sample.every_steps > 0 || distances) {
     const int64_t images =
         std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
     const int64_t mine = (images + world_size - 1) / world_size;
-    const bool guided = config.sample.cfg_scale != 1 && config.model.num_classes > 0;
-    batch = std::min(mine, eval::kDefaultBatch) * (guided ? 2 : 1);
+    bytes =
+        eval::generate_bytes(model, config.diffusion, config::sampler_of(config), std::min(mine, eval::kDefaultBatch));
   }
-  if (config.eval.every_steps > 0) batch = std::max(batch, eval::kDefaultBatch);
-  if (batch == 0) return 0;
-  nn::DitPass pass(model, batch, Mode::kInference);
-  return pass.tape().temporary_bytes();
+  if (config.eval.every_steps > 0) {
+    nn::DitPass validation(model, eval::kDefaultBatch, Mode::kInference);
+    bytes = std::max(bytes, validation.tape().temporary_bytes());
+  }
+  return bytes;
 }
 
 // Autoencoders that encode data and decode samples, and what they get.

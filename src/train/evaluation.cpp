@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
+#include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/plan/inputs.hpp"
@@ -37,10 +39,29 @@ void write_grid(const std::string& path, const std::vector<float>& images, const
   io::write_png(path, io::make_grid(pictures, columns, 2));
 }
 
+constexpr const char* kLabels = "balanced";
+
+void write_facts(const std::string& picture, int64_t step, const config::Config& c, bool decoded) {
+  const std::filesystem::path folder = std::filesystem::path(picture).parent_path();
+  eval::write_sample_facts(folder.string(),
+                           {.program = "ditrain",
+                            .images = c.sample.num_images,
+                            .sampler = sampler_of(c),
+                            .labels = kLabels,
+                            .seed = uint64_t(c.train.seed),
+                            .checkpoint = folder.parent_path().string(),
+                            .step = step,
+                            .weights = "ema",
+                            .vae = !decoded               ? ""
+                                   : c.sample.vae.empty() ? c.data.vae
+                                                          : c.sample.vae},
+                           *diffusion::make_process(c.diffusion, c.model.learn_sigma));
+}
+
 // This rank's of n samples, classes in turn.
 eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm) {
   const auto seed = uint64_t(config.train.seed);
-  const std::vector<int64_t> labels = eval::make_labels("balanced", n, config.model.num_classes, seed);
+  const std::vector<int64_t> labels = eval::make_labels(kLabels, n, config.model.num_classes, seed);
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
   return {.sampler = sampler_of(config),
           .seed = seed,
@@ -50,7 +71,8 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
 
 }  // namespace
 
-void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std::string, double>& extra) {
+void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare,
+                             std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
   const eval::GenerateRequest request = share_of(config, n, comm);
@@ -72,12 +94,13 @@ void Evaluation::sample_grid(const std::string& path, bool compare, std::map<std
   try {
     const eval::BandPictures picture(decoder != nullptr ? dataset::Config() : config.data, shape.channels);
     write_grid(path, all, shape, config.model, picture);
+    write_facts(path, step, config, decoder != nullptr);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const std::string note =
         latents ? "latents, of which the first channels are shown: sample.vae decodes them" : picture.description();
     log::info("samples: {}{}", path, note.empty() ? "" : " (" + note + ")");
   } catch (const RunError& e) {
-    log::warn("the sample grid is not written: {}", e.what());
+    log::warn("the sample grid or its samples.json is not written: {}", e.what());
   }
 }
 

@@ -165,7 +165,7 @@ bool Run::after_step(StepMetrics& m, bool last) {
                         decoder_.get(), encoded_.get()};
   if (due(config_.sample.every_steps)) {
     const PhaseTimer timer(beside_, Phase::kSample);
-    evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "",
+    evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "", progress_.step,
                            last && config_.eval.every_steps > 0, m.extra);
   }
   if (due(config_.eval.every_steps)) {

@@ -53,7 +53,7 @@ class Block {
     stream_.cond_BC = tape_.temporary("cond", BC), stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
     out_ = tape_.temporary("out", BTC);
-    const auto& modulation = tape_.record<nn::AdalnModulation>("block", weights_.adaLN, stream_);
+    const auto& modulation = tape_.record<nn::AdalnModulation>("block", weights_.adaLN, stream_).out();
     first_half_ = &tape_.record<nn::AttentionHalf>(c, 0, weights_, stream_, modulation);
     tape_.record<nn::MlpHalf>(c, 0, weights_.mlp, stream_, *first_half_).set_output(out_);
     tape_.allocate();

@@ -41,6 +41,15 @@ Comparison compare(std::span<const double> got, std::span<const double> want, do
   return c;
 }
 
+Comparison compare_l2(std::span<const double> got, std::span<const double> want, double tolerance) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) error += (got[i] - want[i]) * (got[i] - want[i]), norm += want[i] * want[i];
+  Comparison c = compare(got, want, tolerance, std::vector<double>{std::sqrt(norm / double(want.size()))});
+  c.max_rel = relative_error(std::sqrt(error), std::sqrt(norm));
+  c.passed = c.nan_count == 0 && c.max_rel <= tolerance;
+  return c;
+}
+
 std::vector<double> piece_scales(std::span<const double> want, int64_t rows) {
   DITRAIN_CHECK(rows > 0 && want.size() % size_t(rows) == 0, "equal pieces");
   const size_t piece = want.size() / size_t(rows);

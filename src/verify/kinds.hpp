@@ -21,6 +21,8 @@ void verify_vae_rect(Verification& v);        ///< one on images that are not sq
 void verify_vae_stats(Verification& v);       ///< that of Stable Diffusion at full size
 void verify_fid_inception(Verification& v);   ///< the FID Inception: means of every module, features
 void verify_fid_presets(Verification& v);     ///< resize of FID tools, then features, sFID's features and logits
+void verify_fid_math(Verification& v);        ///< distances and metrics of small sets of features
+void verify_fid_sets(Verification& v);        ///< the same of sets as large as those of images
 
 // Parts of verify_ops.
 void verify_elementwise_ops(Verification& v);

@@ -26,8 +26,8 @@ nn::AutoencoderConfig read_config(Verification& v) {
   return config;
 }
 
-nn::Autoencoder make_model(Verification& v, const nn::AutoencoderConfig& config) {
-  return {config, DType::kF32, [&](const std::string& name, const Shape& shape) {
+nn::Autoencoder make_model(Verification& v, const nn::AutoencoderConfig& config, DType type = DType::kF32) {
+  return {config, type, [&](const std::string& name, const Shape& shape) {
             if (v.has(name)) return v.f32(name, shape);
             std::vector<float> values(size_t(num_elements(shape)));
             fill_by_formula(name, v.suffix(), shape, 0, int64_t(values.size()), values.data());
@@ -87,6 +87,21 @@ Tensor decode(Verification& v, nn::Autoencoder& model, const Tensor& latents) {
   return images;
 }
 
+/// What the same network gives in bf16, from the same images and latents: every activation and weight is rounded to a
+/// relative error of 2^-9 at most, 2^-9 / sqrt(3) in the mean; the sum over some 90 independent roundings on the way
+/// through encoder or decoder is sqrt(90) of that, 0.0107. Twice as much passes.
+constexpr double kBf16Bound = 0.022;
+
+struct Bf16Results {
+  std::vector<double> moments, decoded;
+};
+Bf16Results run_bf16(Verification& v, const Tensor& images, const Tensor& latents) {
+  nn::Autoencoder model = make_model(v, read_config(v), DType::kBF16);
+  const Tensor moments(moments_shape(model.config(), images));
+  model.encode(v.ctx(), images, moments);
+  return {to_f64(moments), to_f64(decode(v, model, latents))};
+}
+
 /// The divergence of each image's posterior from the unit normal.
 std::vector<double> divergence(const nn::Posterior& p) {
   const std::vector<double> mean = to_f64(p.mean), logvar = to_f64(p.logvar);
@@ -107,7 +122,11 @@ void verify_with_noise(Verification& v, const Tolerances& t) {
   v.check_both("logvar", posterior.logvar, t.logvar);
   v.check_both("sample", posterior.sample(v.tensor("eps", posterior.mean.shape())), t.sample);
   v.check_both("kl", {images.dim(0)}, divergence(posterior), t.kl, Per::entry());
-  v.check_both("decoded", decode(v, model, read_latents(v, model.config())), t.decoded);
+  const Tensor latents = read_latents(v, model.config()), decoded = decode(v, model, latents);
+  v.check_both("decoded", decoded, t.decoded);
+  const Bf16Results bf16 = run_bf16(v, images, latents);
+  v.check_bf16("moments", moments.shape(), bf16.moments, kBf16Bound);
+  v.check_bf16("decoded", decoded.shape(), bf16.decoded, kBf16Bound);
 }
 
 /// Means over space of what modules give, in the order of execution.
@@ -121,6 +140,12 @@ nn::Autoencoder::Observer mean_checker(Verification& v) {
     for (size_t i = 0; i < values.size(); ++i) mean[i % size_t(C)] += values[i] * double(C) / double(y.size());
     v.check_both(name, {C}, mean, 3e-6);
   };
+}
+
+std::vector<double> every_seventh(const std::vector<double>& values) {
+  std::vector<double> some;
+  for (size_t i = 0; i < values.size(); i += 7) some.push_back(values[i]);
+  return some;
 }
 
 void verify_rect_stats(Verification& v) {
@@ -137,10 +162,11 @@ void verify_rect_stats(Verification& v) {
   model.encode(v.ctx(), images, moments, mean_checker(v));
   v.check_both("moments", moments, 9e-6);
   model.decode(v.ctx(), nn::Posterior(moments).mean, decoded, mean_checker(v));
-  const std::vector<double> all = to_f64(decoded);
-  std::vector<double> seventh;
-  for (size_t i = 0; i < all.size(); i += 7) seventh.push_back(all[i]);
+  const std::vector<double> seventh = every_seventh(to_f64(decoded));
   v.check_both("decoded.s7", {int64_t(seventh.size())}, seventh, 2e-5);
+  const Bf16Results bf16 = run_bf16(v, images, nn::Posterior(moments).mean);
+  v.check_bf16("moments", moments.shape(), bf16.moments, kBf16Bound);
+  v.check_bf16("decoded.s7", {int64_t(seventh.size())}, every_seventh(bf16.decoded), kBf16Bound);
 }
 
 }  // namespace
@@ -160,7 +186,11 @@ void verify_vae_rect(Verification& v) {
   const Tensor mode = nn::Posterior(moments).mean;
   v.check_both("mode", mode, 2e-5);
   v.check_both("decoded", decode(v, model, mode), 4e-5);
-  v.check_both("decoded_given", decode(v, model, read_latents(v, model.config())), 2e-5);
+  const Tensor latents = read_latents(v, model.config()), decoded = decode(v, model, latents);
+  v.check_both("decoded_given", decoded, 2e-5);
+  const Bf16Results bf16 = run_bf16(v, images, latents);
+  v.check_bf16("moments", moments.shape(), bf16.moments, kBf16Bound);
+  v.check_bf16("decoded_given", decoded.shape(), bf16.decoded, kBf16Bound);
 }
 
 }  // namespace ditrain::verify

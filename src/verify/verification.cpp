@@ -118,6 +118,11 @@ void Verification::check_both(const std::string& name, const Tensor& got, double
   check_both(name, got.shape(), to_f64(got), tolerance, per);
 }
 
+void Verification::check_bf16(const std::string& name, const Shape& shape, const std::vector<double>& got,
+                              double bound) {
+  add(name, "bf16, relative L2", compare_l2(got, f64(name, shape), bound));
+}
+
 void Verification::check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got) {
   const std::vector<int64_t> want = io::to_i64(view(name, shape, {"I64"}));
   DITRAIN_CHECK(got.size() == want.size(), "both sides have the same number of entries");

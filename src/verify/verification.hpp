@@ -54,6 +54,8 @@ class Verification {
   void check_both(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
                   Per per = {});
   void check_both(const std::string& name, const Tensor& got, double tolerance, Per per = {});
+  /// `name` again, as bf16 gives it: the difference in the L2 norm, relative to the tensor's, stays below `bound`.
+  void check_bf16(const std::string& name, const Shape& shape, const std::vector<double>& got, double bound);
   /// Integers, exactly.
   void check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got);
   /// Tensors of what this build does not offer, which are therefore compared with nothing: all whose names start so.

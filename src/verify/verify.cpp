@@ -33,6 +33,8 @@ constexpr Kind kKinds[] = {
     {"vae_sd_stats", verify_vae_stats, "vae_sd_", "_stats"},
     {"fid_inception_stats", verify_fid_inception},
     {"fid_presets", verify_fid_presets},
+    {"fid_math", verify_fid_math},
+    {"fid_sets", verify_fid_sets},
 };
 
 const Kind& find_kind(const io::SafetensorsFile& file) {

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ditrain/nn/autoencoder.hpp"
+
 using namespace ditrain;
 using namespace ditrain::bench;
 using Json = nlohmann::json;
@@ -68,7 +70,7 @@ TEST_CASE("inception: the features of a batch are a row with images a second and
   const Json rows = Json::parse(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 1);
   CHECK(rows.at(0).at("name") == "FID Inception, 1 images");
-  for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes"}) {
+  for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes", "peak_rss_bytes"}) {
     INFO(key);
     CHECK(rows.at(0).at(key).get<double>() > 0);
   }
@@ -82,6 +84,16 @@ TEST_CASE("vae: encoding and decoding are rows with images a second and memory")
   CHECK(rows.at(0).at("name") == "VAE encode 16x16");
   CHECK(rows.at(1).at("name") == "VAE decode 16x16");
   for (const Json& row : rows)
-    for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes"})
+    for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes", "peak_rss_bytes",
+                            "products_s", "attention_s", "elementwise_s"})
       CHECK(row.at(key).get<double>() > 0);
+}
+
+TEST_CASE("vae: the convolutions of the network are those of its layers") {
+  double macs = 0;
+  for (const nn::AutoencoderConv& c : nn::autoencoder_convolutions({}, true, 256, 256)) {
+    const Shape x = {1, c.height, c.width, c.channels}, w = {c.conv.kernel_h, c.conv.kernel_w, c.channels, c.outputs};
+    macs += double(num_elements(ops::conv2d_shape(x, w, c.conv))) * double(num_elements(w)) / double(c.outputs);
+  }
+  CHECK(2 * macs == Approx(272e9).epsilon(0.02));  // all but the attention's
 }

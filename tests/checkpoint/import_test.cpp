@@ -10,6 +10,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
@@ -135,6 +136,29 @@ TEST_CASE("PyTorch checkpoints: the average or the weights, both formats, names 
   CHECK((in(folder / "ema", name) == twice));  // as the fixture was made
   CHECK(has_line(import("lightning.pt", "lightning", Weights::kModel).notes, "6 rows of labels"));
   CHECK((get_file(folder / "lightning/ema.safetensors") == get_file(folder / "prefix/ema.safetensors")));
+}
+
+TEST_CASE("weights of DiT and of SiT have the same tensors: keys say what they predict, and a note asks") {
+  const TemporaryFolder folder;
+  const auto import = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"model.num_heads=2"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return import_weights({.from = golden("pt_files/train.pt"), .out = folder / out, .sets = sets});
+  };
+  const checkpoint::Imported noise = import("noise", {}),
+                             velocity = import("velocity", {"diffusion.process=flow", "model.learn_sigma=false"});
+  CHECK(has_line(noise.notes, "taken as a model that predicts noise"));
+  CHECK_FALSE(has_line(velocity.notes, "taken as a model that predicts noise"));
+  const config::Config saved =
+      config::parse_config(checkpoint::read_checkpoint_state(folder / "velocity").config_yaml, "state.json");
+  CHECK(saved.diffusion.process->name == "flow");
+  CHECK(in(folder / "velocity", "blocks.0.attn.qkv.weight") == in(folder / "noise", "blocks.0.attn.qkv.weight"));
+  const std::vector<float> both = in(folder / "noise", "final_layer.linear.bias"),
+                           first = in(folder / "velocity", "final_layer.linear.bias");
+  CHECK(first.size() * 2 == both.size());
+  CHECK_THROWS_WITH(import("sigma", {"diffusion.process=flow"}), Contains("model.learn_sigma: false"));
+  const checkpoint::Imported again = import_weights({.from = folder / "velocity", .out = folder / "again"});
+  CHECK_FALSE(has_line(again.notes, "taken as a model that predicts noise"));
 }
 
 TEST_CASE("export, import, export gives the same bytes") {

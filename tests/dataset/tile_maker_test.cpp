@@ -116,8 +116,15 @@ TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counte
   CHECK(TileShards(scratch / "loose").bands()[0].nodata == -9.0);
   std::fill(numbers.begin(), numbers.end(), NAN);
   io::write_test_raster(scratch.at("nan/a.tif"), io::PixelType::kF32, {"x"}, 8, 8, numbers);
-  refused([&] { make_tiles(job_of({.from = scratch / "nan"}, scratch / "none", 4, 1)); }, "4 were dropped");
-  refused([&] { make_tiles(job_of({.from = scratch / "in"}, scratch / "large", 16)); }, "a smaller --tile");
+  refused([&] { make_tiles(job_of({.from = scratch / "nan"}, scratch / "none", 4, 1)); },
+          "every tile was dropped for its missing pixels; got 4 tiles of 4 x 4 pixels");
+  refused([&] { make_tiles(job_of({.from = scratch / "in"}, scratch / "large", 16)); },
+          "a.tif] the scene is smaller than a tile; got 8 x 8 pixels, expected at least 16 x 16 pixels; try --tile 8");
+  io::write_u16(scratch.at("sizes/a.tif"), {"x"}, 8, 4);
+  io::write_u16(scratch.at("sizes/b.tif"), {"x"}, 6, 12);
+  CHECK(make_tiles(job_of({.from = scratch / "sizes"}, scratch / "six", 6)).small_scenes == 1);
+  refused([&] { make_tiles(job_of({.from = scratch / "sizes"}, scratch / "seven", 7)); },
+          "b.tif] all scenes are smaller than a tile; this one is the largest; got 12 x 6 pixels");
 }
 
 TEST_CASE("tile maker: the mask of a source goes into the tensor `valid`") {
@@ -193,9 +200,9 @@ TEST_CASE("scenes: what does not go together is refused by name") {
   refused([&] { find_scenes({.from = scratch / "types"}); }, "another type");
   io::write_test_raster(scratch.at("f64/a.tif"), io::PixelType::kF64, {"x"}, 4, 4, std::vector<double>(16));
   refused([&] { find_scenes({.from = scratch / "f64"}); }, "tiles cannot have");
-  io::write_u16(scratch.at("doubled/S_B02_10m.tif"), {""}, 4, 4, place(10));
-  io::write_u16(scratch.at("doubled/S_B02_20m.tif"), {""}, 2, 2, place(20));
-  refused([&] { find_scenes({.from = scratch / "doubled"}); }, "band B02 is there twice");
+  io::write_u16(scratch.at("doubled/S_B02.tif"), {""}, 4, 4, place(10));
+  io::write_u16(scratch.at("doubled/S_B2.tif"), {""}, 4, 4, place(10));
+  refused([&] { find_scenes({.from = scratch / "doubled"}); }, "band B2 is there twice");
   io::write_u16(scratch.at("ground/S_B02.tif"), {""}, 4, 4, place(10));
   io::write_u16(scratch.at("ground/S_B03.tif"), {""}, 4, 4, place(20));
   refused([&] { find_scenes({.from = scratch / "ground"}); }, "covers other ground");
@@ -248,9 +255,51 @@ TEST_CASE("scenes: products with previews and masks, a folder each, are no class
                         std::vector<uint8_t>(48));
   const SceneList list = find_scenes({.from = scratch / "in", .bands = {"B8A", "B2"}});
   REQUIRE(list.scenes.size() == 2);
-  CHECK(list.left_out.size() == 1);
+  CHECK((list.left_out.size() == 1 && list.classes.empty()));
   CHECK(list.scenes[1].bands[0].facts.name == "B8A");
   refused([&] { find_scenes({.from = scratch / "in", .bands = {"B11"}}); }, "no raster has any of the bands");
+}
+
+// As a product of level 2A: folders by resolution, bands in several of them, rasters that are no bands.
+TEST_CASE("scenes: a band at several resolutions comes from its finest file, or the one for --resolution") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  for (const std::string product : {"in/A.SAFE/", "in/B.SAFE/"}) {
+    const auto write = [&](const std::string& folder, const std::string& name, double pixel) {
+      const auto side = int64_t(120 / pixel);
+      io::write_u16(scratch.at(product + "IMG_DATA/" + folder + "/T33_2020_" + name + ".tif"), {""}, side, side,
+                    place(pixel), {}, int(pixel));
+    };
+    for (const char* name : {"AOT_10m", "B02_10m", "B04_10m"}) write("R10m", name, 10);
+    for (const char* name : {"B01_20m", "B02_20m", "B04_20m", "B8A_20m", "SCL_20m"}) write("R20m", name, 20);
+    for (const char* name : {"B01_60m", "B02_60m", "B04_60m", "B8A_60m", "B09_60m"}) write("R60m", name, 60);
+  }
+  const std::vector<std::string> bands = {"B1", "B2", "B4", "B8A", "B9"};
+  const auto folders = [&](double resolution) {
+    const SceneList list = find_scenes({.from = scratch / "in", .bands = bands, .resolution = resolution});
+    REQUIRE(list.scenes.size() == 2);
+    CHECK(list.classes.empty());
+    CHECK(list.left_out.size() == 4);
+    CHECK(list.other_resolutions.size() == 12);
+    CHECK(list.scenes[1].name.ends_with("B.SAFE/IMG_DATA/T33_2020"));
+    std::string all;
+    for (const SceneBand& band : list.scenes[1].bands)
+      all += std::filesystem::path(band.file).parent_path().filename().string() + " ";
+    return all;
+  };
+  CHECK(folders(0) == "R20m R10m R10m R20m R60m ");
+  CHECK(folders(5) == "R20m R10m R10m R20m R60m ");
+  CHECK(folders(15) == "R20m R10m R10m R20m R60m ");
+  CHECK(folders(20) == "R20m R20m R20m R20m R60m ");
+  CHECK(folders(60) == "R60m R60m R60m R60m R60m ");
+  make_tiles(job_of({.from = scratch / "in", .bands = bands, .resolution = 20}, scratch / "out", 6));
+  const TileShards shards(scratch / "out");
+  REQUIRE(shards.size() == 2);
+  for (int64_t p = 0; p < 36; ++p) {
+    REQUIRE(band_of(shards, 1, 1)[size_t(p)] == io::test_number(0, p / 6, p % 6) + 20);
+    REQUIRE(band_of(shards, 1, 4)[size_t(p)] == io::test_number(0, p / 6 / 3, p % 6 / 3) + 60);
+  }
+  refused([&] { find_scenes({.from = scratch / "in"}); }, "--bands with those that are wanted");
 }
 
 TEST_CASE("inspect: rasters, tiles and images") {

@@ -10,6 +10,7 @@
 #include "ditrain/dataset/loader.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/io/files.hpp"
+#include "support/files.hpp"
 #include "tile_fixture.hpp"
 
 using namespace ditrain;
@@ -125,6 +126,8 @@ TEST_CASE("tiles: statistics are exact for every type, without missing pixels") 
   check(float(), "F32", 1e4);
   io::write_file_atomically(scratch / "stats.json", "{\"tiles\": 3}");
   refused([&] { read_statistics(scratch / "stats.json"); }, "no statistics of tiles");
+  tiles.write(scratch.at("nan/a.safetensors"), std::vector<float>(400, NAN), "F32");
+  refused([&] { statistics_of(TileShards(scratch / "nan")); }, "band x has no valid pixel at all");
 }
 
 TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") {
@@ -132,7 +135,7 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   TestTiles().write(scratch.at("set/a.safetensors"));
   Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
   refused([&] { settle_tiles(config); }, "ditdata stats");
-  const TileStatistics all = statistics_of(TileShards(scratch / "set"));
+  const TileStatistics all = statistics_of(TileShards(scratch / "set"), 3);
   write_statistics(scratch / "set/stats.json", all);
   settle_tiles(config);
   CHECK(config.scale_low == std::vector<double>{100, 200, 300});
@@ -155,7 +158,10 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
   tiles.write(scratch.at("set/a.safetensors"), std::vector<uint16_t>(32, 64), "U16");
   write_statistics(scratch / "set/stats.json", statistics_of(TileShards(scratch / "set")));
   Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
-  refused([&] { settle_tiles(config); }, "divide by zero");
+  for (const ScalingFrom from : {ScalingFrom::kPercentiles, ScalingFrom::kDeviation}) {
+    config.scaling = {from};
+    refused([&] { settle_tiles(config); }, "band B2 has no width: scaling would divide by zero; got 64 to 64");
+  }
   config = tiles_config(scratch / "set");
   config.bands = {"B20"};
   refused([&] { settle_tiles(config); }, "B2");
@@ -192,6 +198,10 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   io::write_safetensors(scratch.at("one/a.safetensors"), {{"images", "F64", {1, 1, 4, 4}, wide.data()}});
   refused([&] { TileShards(scratch / "one"); }, "U8, U16, I16 or F32");
   refused([&] { TileShards(scratch / "none"); }, "none");
+  TestTiles{}.write(scratch.at("cut/a.safetensors"));
+  const std::string whole = get_file(scratch / "cut/a.safetensors");
+  put_file(scratch / "cut/a.safetensors", whole.substr(0, whole.size() - 1));
+  refused([&] { TileShards(scratch / "cut"); }, "a.safetensors] the data is truncated");
 }
 
 TEST_CASE("tiles: colours are found by words and by the numbers of Sentinel-2") {

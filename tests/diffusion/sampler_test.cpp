@@ -294,6 +294,7 @@ TEST_CASE("the loop gives the model original timesteps and asks for noise only w
     std::vector<float> z = normals(kSamples * kShape.elements(), 2);
     const SampleRequest request{.n = kSamples, .z = z.data(), .labels = labels, .null_class = 7};
     sample_loop(*process, c.config, kShape, model, request, noise);
+    CHECK(model_times(*process, c.config) == timesteps);
     if (c.least_timestep == 0) CHECK(timesteps == std::vector<double>{999, 749, 500, 250, 0});
     CHECK(timesteps.front() == 999);
     CHECK(timesteps.back() == c.least_timestep);

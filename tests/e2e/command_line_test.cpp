@@ -127,6 +127,11 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
              Contains("ranks: 2 on 1 node(s)") && Contains("threads: ") && Contains("kernels: "));
   CHECK_THAT(read_file(out + "/log.txt"), Contains("ranks: 2") && Contains("phase [s]"));
   CHECK(fs::is_regular_file(out + "/samples/step_00000002.png"));
+  const auto facts = nlohmann::json::parse(read_file(out + "/samples/samples.json"));
+  CHECK(facts.at("program") == "ditrain");
+  CHECK(facts.at("step") == metrics.back().at("step"));
+  CHECK(facts.at("checkpoint") == out);
+  CHECK(facts.at("weights") == "ema");
   const auto state = nlohmann::json::parse(read_file(checkpoint_of(out, 4) + "/state.json"));
   CHECK(state.at("world_size") == 2);
   CHECK_FALSE(state.at("isa").get<std::string>().empty());

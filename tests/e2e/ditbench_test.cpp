@@ -12,11 +12,12 @@ using Catch::Contains;
 TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
-  for (const char* text : {"  gemm  ",         "  ops  ",        "  step  ",     "  ladder  ",   "  tune  ",
-                           "  comm  ",         "  strategies  ", "  clusters  ", "--kib N,...",  "--memory-gib X",
-                           "--model M",        "--batch N,...",  "--threads T",  "--clusters C", "--precision P,...",
-                           "--recompute MODE", "--peers",        "--repeats N",  "--quick",      "--set KEY=VALUE...",
-                           "--json FILE",      "--matrix",       "--out FILE",   "--help",       "--version"})
+  for (const char* text :
+       {"  gemm  ",  "  ops  ",       "  step  ",       "  ladder  ",         "  tune  ",          "  comm  ",
+        "  data  ",  "  sample  ",    "  strategies  ", "  clusters  ",       "--kib N,...",       "--memory-gib X",
+        "--model M", "--batch N,...", "--threads T",    "--clusters C",       "--precision P,...", "--recompute MODE",
+        "--peers",   "--repeats N",   "--quick",        "--set KEY=VALUE...", "--json FILE",       "--out FILE",
+        "--help",    "--matrix",      "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
@@ -33,6 +34,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "--batch", "0"}, "integers from 1");
   refused({"step", "--precision", "f16"}, "f32 or bf16");
   refused({"step", "--precision", "f32,bf16"}, "one precision at a time");
+  refused({"sample", "--precision", "bf16"}, "samples are drawn in f32");
   refused({"gemm", "--precision", "f32,"}, "f32 or bf16");
   refused({"gemm", "--precision", "f32,f32"}, "--precision names f32 twice");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");

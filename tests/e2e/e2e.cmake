@@ -2,8 +2,8 @@
 # because they take all cores and some of them send signals at certain moments.
 file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 add_executable(test_e2e ${e2e_sources})
-target_link_libraries(test_e2e PRIVATE ditrain_io test_main nlohmann_json::nlohmann_json)
-target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+target_link_libraries(test_e2e PRIVATE ditrain_io ditrain_nn test_main nlohmann_json::nlohmann_json)
+target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 target_precompile_headers(test_e2e REUSE_FROM test_main)
 target_compile_definitions(test_e2e PRIVATE
   DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"

@@ -5,6 +5,7 @@
 #include "ditrain/io/npz.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
+#include "support/inception_weights.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -19,6 +20,13 @@ void write_images(const std::string& path, int64_t n, uint32_t seed) {
   for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t((seed = seed * 1664525u + 1013904223u) >> 24));
   writer.append(data.data(), data.size());
   writer.finish();
+}
+
+/// A header, and 48 bytes.
+void write_npy(const std::string& path, const std::string& type, const std::string& shape) {
+  std::string header = "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  header.append(117 - header.size(), ' ');
+  write_file(path, std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + std::string(48, 'x'));
 }
 
 }  // namespace
@@ -74,6 +82,73 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   const Result metric = run(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}));
   REQUIRE_EXIT(metric, 2);
   CHECK_THAT(metric.err, Contains("'kdi'") && Contains("try kid"));
+}
+
+TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
+  const TemporaryFolder scratch;
+  const std::string good = scratch / "good.npz", two = scratch / "two.npz", asymmetric = scratch / "asymmetric.npz";
+  write_images(good, 60, 1);
+  const double mu[] = {1, 2}, sigma[] = {1, 0, 0, 1}, other[] = {1, 0.5, 0.1, 1}, nan[] = {1, NAN, NAN, 1};
+  ditrain::io::write_npz_f64(two, {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
+  ditrain::io::write_npz_f64(asymmetric, {{"mu", {2}, mu}, {"sigma", {2, 2}, other}});
+  ditrain::io::write_npz_f64(scratch / "nan.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, nan}});
+  ditrain::io::write_npz_f64(scratch / "keys.npz", {{"images", {2}, mu}});
+  ditrain::io::write_npz_f64(scratch / "mu.npz", {{"mu", {2}, mu}});
+  write_npy(scratch / "object.npy", "|O", "1, 4, 4, 3"), write_npy(scratch / "short.npy", "|u1", "2, 4, 4, 3");
+  const std::string mixed = scratch / "mixed";
+  for (const char* name : {"classes", "classes/a", "classes/b", "mixed"}) fs::create_directory(scratch / name);
+  for (int64_t i = 0; i < 3; ++i) {
+    const ditrain::io::ImageU8 image{8, 8 + i, 3, std::vector<uint8_t>(size_t(24 * (8 + i)), uint8_t(i))};
+    ditrain::io::write_png(mixed + "/" + std::to_string(i) + ".png", image);
+  }
+  fs::copy(mixed + "/0.png", scratch / "classes/a/0.png");
+  const std::vector<std::array<std::string, 3>> cases = {
+      {good, scratch / "keys.npz", "keys.npz] there is no array 'arr_0'; got 'images'"},
+      {scratch / "mu.npz", good, "mu.npz] there is no array 'sigma'; got 'mu'"},
+      {good, scratch / "object.npy", "objects are not read: only a pickle could"},
+      {good, scratch / "short.npy", "more or fewer bytes than its shape says; got 48, expected 96"},
+      {two, good, "good.npz] the two sides have features of different dimensions; got 48, expected 2"},
+      {two, asymmetric, "asymmetric.npz] 'sigma' is no covariance: it is not symmetric"},
+      {two, scratch / "nan.npz", "nan.npz] 'sigma' holds numbers that are not finite"},
+      {good, scratch / "classes", "classes] the class 'b' has no images"},
+      {mixed, good, "features of pixels need images of one size"},
+      {good, scratch / "nowhere", "nowhere] there is no such folder or file"}};
+  for (const auto& [real, generated, message] : cases) {
+    CAPTURE(message);
+    const Result refused = run(program("ditfid", {"--real", real, "--generated", generated, "--features", "pixels",
+                                                  "--allow-small", "--threads", "1"}));
+    REQUIRE_EXIT(refused, 2);
+    CHECK_THAT(refused.err, Contains("ditfid: error: [") && Contains(message));
+  }
+  const Result precision =
+      run(program("ditfid", {"--real", good, "--generated", good, "--features", "pixels", "--precision", "bf16"}));
+  REQUIRE_EXIT(precision, 2);
+  CHECK_THAT(precision.err, Contains("--precision are of inception features"));
+}
+
+TEST_CASE("ditfid: ranks share the images of the network, and any number of them gives the same numbers") {
+  const TemporaryFolder scratch;
+  ditrain::test::write_inception_weights(scratch / "weights.safetensors");
+  uint32_t seed = 1;
+  for (const char* side : {"real", "fake"}) {
+    fs::create_directory(scratch / side);
+    for (int64_t i = 0; i < 5; ++i) {  // of several sizes: the preset resizes
+      ditrain::io::ImageU8 image{20 + 7 * i, 33 - i, 3, {}};
+      for (int64_t k = 0; k < image.width * image.height * 3; ++k)
+        image.pixels.push_back(uint8_t((seed = seed * 1664525u + 1013904223u) >> 24));
+      ditrain::io::write_png(scratch / (side + ("/" + std::to_string(i) + ".png")), image);
+    }
+  }
+  const auto measure = [&](const std::string& json) {
+    return program("ditfid", {"--real", scratch / "real", "--generated", scratch / "fake", "--weights",
+                              scratch / "weights.safetensors", "--metrics", "kid,is,pr", "--threads", "1", "--json",
+                              scratch / json});
+  };
+  const Result alone = run(measure("one.json"));
+  REQUIRE_EXIT(alone, 0);
+  CHECK_THAT(alone.out, Contains("kid ") && Contains("precision ") && Contains("5 images in the folder"));
+  REQUIRE_EXIT(run(mpirun(2, measure("two.json"))), 0);
+  CHECK(same_file(scratch / "two.json", scratch / "one.json"));
 }
 
 TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and a link to the best checkpoint") {

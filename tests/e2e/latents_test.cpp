@@ -111,7 +111,8 @@ TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
   const std::string vae = kNames + "vae_names_new.safetensors",
                     dit = std::string(DITRAIN_GOLDEN_DIR) + "/dit_tiny.safetensors";
   const Args out = {"--out", scratch / "out"}, from = {"--from", images}, groups = {"--groups", "8"};
-  refused({}, "expected make, encode, stats or inspect");
+  refused({}, "a command is needed; expected make, encode, stats or inspect");
+  refused({"mke"}, "unknown command; got 'mke', expected make, encode, stats or inspect; try make");
   refused(Args{"encode"} + out + from, "--vae is needed");
   refused(Args{"encode", "--vae", dit} + out + from, "weights of a DiT");
   refused(Args{"encode", "--vae", vae} + out + from, "multiple of 32");

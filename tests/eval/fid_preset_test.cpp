@@ -39,7 +39,7 @@ constexpr Tool kTools[] = {
 }  // namespace
 
 TEST_CASE("each preset makes the network's input of its tool, bit for bit") {
-  const test::Fixture file("fid/fid_presets.safetensors");
+  const test::Fixture file("fid_presets.safetensors");
   std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
   for (int64_t k = 0; k < file.shape("hw")[0]; ++k) {
     const io::ImageU8 image = fixture_image(file, k);

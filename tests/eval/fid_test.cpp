@@ -1,6 +1,8 @@
 #include "ditrain/eval/fid.hpp"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
@@ -96,6 +98,52 @@ TEST_CASE("statistics stand in for images, where means and covariances are enoug
                     Contains("there is no array 'sigma'"));
 }
 
+TEST_CASE("statistics of spatial features give sFID without images and without weights") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 2});
+  const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}}, moved{{1, 4}, {1, 0, 0, 9}};
+  const FeatureStatistics spatial{{0, 1, 2}, {1, 0, 0, 0, 4, 0, 0, 0, 9}},
+      other{{0, 1, 5}, {4, 0, 0, 0, 4, 0, 0, 0, 4}};
+  write_statistics(folder / "a.npz", plain, spatial);
+  CHECK(io::NpzFile(folder / "a.npz").names() == std::vector<std::string>{"mu", "sigma", "mu_s", "sigma_s"});
+  write_statistics(folder / "b.npz", moved, other);
+  FidRequest both = request(folder / "a.npz", folder / "b.npz", {FidMetric::kFid, FidMetric::kSfid});
+  both.features.kind = FeatureKind::kInception;
+  both.save_statistics = folder / "again.npz";
+  const FidReport report = evaluate_fid(team, both);
+  CHECK(*report.fid == Approx(4 + 1));       // |(0, 2)|^2 + (2 - 1)^2
+  CHECK(*report.sfid == Approx(9 + 1 + 1));  // |(0, 0, 3)|^2 + (1 - 2)^2 + (3 - 2)^2
+  CHECK(read_statistics(io::NpzFile(folder / "again.npz"), kSpatialStatistics).sigma == spatial.sigma);
+
+  write_statistics(folder / "none.npz", moved);
+  both.generated = folder / "none.npz";
+  CHECK_THROWS_WITH(evaluate_fid(team, both),
+                    Contains("none.npz] 'sfid' needs images or statistics of spatial features"));
+  write_statistics(folder / "other.npz", moved, plain);
+  both.generated = folder / "other.npz";
+  CHECK_THROWS_WITH(evaluate_fid(team, both),
+                    Contains("other.npz] the two sides have features of different dimensions; got 2, expected 3"));
+}
+
+TEST_CASE("paths that cannot be read are found before anything is computed, folders that are not complete are told") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 1});
+  write_images(folder / "few.npz", 20, 100, 40, "a");  // too few: found once features are there
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "few.npz", folder / "nowhere")),
+                    Contains("nowhere] there is no such folder or file"));
+  const std::string samples = folder / "samples";
+  std::filesystem::create_directory(samples);
+  for (uint8_t i = 0; i < 4; ++i)
+    io::write_png(samples + "/" + std::to_string(i) + ".png", {4, 4, 3, std::vector<uint8_t>(48, uint8_t(50 * i))});
+  const auto warnings_of = [&](const std::string& facts) {
+    std::ofstream(samples + "/samples.json") << facts;
+    return evaluate_fid(team, request(folder / "few.npz", samples, {FidMetric::kPrecisionRecall})).warnings;
+  };
+  CHECK_THAT(warnings_of(R"({"images": 5})").at(0), Contains("samples.json tells of 5 images, but there are 4"));
+  for (const char* facts : {R"({"images": 4})", R"({"images": "5"})", "[5]", "7"})
+    CHECK(warnings_of(facts).size() == 1);
+}
+
 TEST_CASE("what would be no honest number is refused") {
   TemporaryFolder folder;
   write_images(folder / "many.npz", 100, 100, 40, "a");
@@ -119,4 +167,9 @@ TEST_CASE("what would be no honest number is refused") {
   FidRequest inception = request(folder / "many.npz", folder / "few.npz");
   inception.features.kind = FeatureKind::kInception;
   CHECK_THROWS_WITH(evaluate_fid(team, inception), Contains("need its weights"));
+  FidRequest saved = request(folder / "many.npz", folder / "few.npz", {FidMetric::kKid});
+  saved.real = folder / "few.npz", saved.save_statistics = folder / "s.npz";
+  CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("few.npz] too few real images for 48 dimensions"));
+  saved.metrics = {FidMetric::kBands};
+  CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("'bands' makes no statistics"));
 }

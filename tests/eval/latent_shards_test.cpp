@@ -192,5 +192,5 @@ TEST_CASE("latent shards: a disk that is full in the middle of one leaves no par
 TEST_CASE("latent shards: sizes that do not fit the autoencoder are refused") {
   Bench bench;
   bench.data = dataset::open_dataset(bench.config, {3, 15, 16}, 0, 0);
-  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("multiples of 2"));
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("multiples of 2; try --size 16"));
 }

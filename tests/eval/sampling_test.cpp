@@ -2,9 +2,11 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/random.hpp"
 #include "tiny_model.hpp"
 
 using namespace ditrain;
@@ -70,6 +72,71 @@ TEST_CASE("images differ by number, label, seed and guidance") {
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
   CHECK(differs([](auto& r) { r.sampler.sampler = diffusion::named<diffusion::Sampler>("ddim"); }));
   CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
+}
+
+// Times and labels embedded in every evaluation, as in training.
+std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest& request,
+                                     const diffusion::Config& config) {
+  parallel::Team team({});
+  ops::Context ctx(team);
+  const nn::DitConfig& m = model.config();
+  const auto n = int64_t(request.labels.size());
+  const diffusion::Shape shape{m.in_channels, m.pixels()};
+  nn::DitPass pass(model, 2 * n, autograd::Mode::kInference);
+  pass.allocate();
+  const auto noise = [&](int64_t loop_step, int64_t sample, float* out) {
+    const RandomKey key(request.seed, Stream::kSampleNoise, uint64_t(sample), uint64_t(loop_step + 1));
+    kernels::fill_normal(key, 0, out, shape.elements());
+  };
+  std::vector<float> z(size_t(n * shape.elements()));
+  for (int64_t i = 0; i < n; ++i) noise(-1, i, z.data() + i * shape.elements());
+  diffusion::sample_loop(
+      *diffusion::make_process(config, m.learn_sigma), request.sampler, shape,
+      [&](const float* x, const double* t, const int64_t* y, int64_t, float* out) {
+        std::copy_n(x, pass.image().size(), Pin<float>(pass.image()).get());
+        pass.t().assign(t, t + 2 * n), pass.y().assign(y, y + 2 * n);
+        pass.forward(ctx);
+        std::copy_n(Pin<float>(pass.out()).get(), pass.out().size(), out);
+      },
+      {.n = n, .z = z.data(), .labels = request.labels.data(), .null_class = m.num_classes}, noise);
+  return z;
+}
+
+TEST_CASE("modulations computed ahead of the steps, in chunks of any size, change no bit") {
+  nn::DitConfig tiny = test::tiny_config();
+  tiny.learn_sigma = false;
+  const auto model = test::random_model(tiny);
+  for (const char* name : {"ddpm", "heun"}) {
+    eval::GenerateRequest request = short_request();
+    request.sampler.sampler = diffusion::named<diffusion::Sampler>(name);
+    request.sampler.spacing = "5";
+    const diffusion::Config process{.process = request.sampler.sampler->process};
+    const std::vector<float> expected = draw_step_by_step(*model, request, process);
+    for (const size_t bytes : {size_t{0}, size_t{50'000}, eval::kModulationBytes})  // one, some and all steps at once
+      for (const int64_t batch : {3, 7}) {
+        INFO(name << ", " << bytes << " bytes, batch " << batch);
+        request.modulation_bytes = bytes, request.batch = batch;
+        const std::vector<float> images = draw(*model, request, 2, process);
+        REQUIRE(images.size() == expected.size());
+        CHECK(std::memcmp(images.data(), expected.data(), images.size() * sizeof(float)) == 0);
+      }
+  }
+}
+
+TEST_CASE("memory of sampling is known ahead, and grows with steps until the table is full") {
+  nn::DitConfig tiny = test::tiny_config();
+  tiny.learn_sigma = false;
+  const auto model = test::random_model(tiny);
+  const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
+  const auto bytes = [&](const char* steps, double cfg_scale, int64_t batch) {
+    return eval::generate_bytes(*model, flow, {.spacing = steps, .cfg_scale = cfg_scale}, batch);
+  };
+  const size_t pair = nn::ModulationTable(*model, 1).bytes();
+  CHECK(bytes("20", 2, 4) - bytes("10", 2, 4) == 10 * 5 * pair);  // four labels and none
+  CHECK(bytes("20", 2, 16) - bytes("10", 2, 16) == 10 * 9 * pair);
+  CHECK(bytes("10", 2, 4) > 2 * bytes("10", 1, 4) - 10 * 4 * pair);
+  CHECK(bytes("5000", 2, 16) - bytes("1", 2, 16) <= eval::kModulationBytes);
+  CHECK(bytes("5000", 2, 16) - bytes("1", 2, 16) > eval::kModulationBytes - 2 * 9 * pair);
 }
 
 TEST_CASE("samplers of either process draw the same image in any batch, each its own") {

@@ -9,7 +9,7 @@
 #include "ditrain/io/sha256.hpp"
 #include "ditrain/io/weight_list.hpp"
 #include "support/files.hpp"
-#include "zip_bytes.hpp"
+#include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;
@@ -25,21 +25,6 @@ std::string file_of(const std::string& pickle, const std::vector<ZipPart>& more 
   std::vector<ZipPart> parts = {stored("f/data.pkl", pickle)};
   parts.insert(parts.end(), more.begin(), more.end());
   return make_zip(parts);
-}
-std::string string_op(const std::string& s) { return "X" + field32(s.size()) + s; }
-std::string int_op(int32_t v) { return "J" + field32(uint32_t(v)); }
-std::string numbers(const std::vector<int32_t>& values) {
-  std::string ops = "(";
-  for (const int32_t v : values) ops += int_op(v);
-  return ops + "t";
-}
-
-// The opcodes that push a tensor over storage "0" of `n` floats.
-std::string tensor_op(const std::vector<int32_t>& shape, const std::vector<int32_t>& strides, int32_t offset,
-                      int32_t n) {
-  return "ctorch._utils\n_rebuild_tensor_v2\n((" + string_op("storage") + "ctorch\nFloatStorage\n" + string_op("0") +
-         string_op("cpu") + int_op(n) + "tQ" + int_op(offset) + numbers(shape) + numbers(strides) + "\x89" +
-         "ccollections\nOrderedDict\n)RtR";
 }
 ZipPart floats(const std::vector<float>& values) {
   return stored("f/data/0", {reinterpret_cast<const char*>(values.data()), values.size() * 4});

@@ -2,8 +2,10 @@
 // those of the reference in tests/verify and tests/eval.
 #include "ditrain/nn/autoencoder.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 
 #include "../../src/nn/autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
@@ -30,15 +32,21 @@ std::vector<float> some_weights(const std::string& name, const Shape& shape) {
 struct Results {
   std::vector<float> moments, images;
 };
-Results run(int workers, DType type, const AutoencoderConfig& config, const Shape& image) {
+Results run(int workers, DType type, const AutoencoderConfig& config, const Shape& image,
+            int64_t slice_pixels = kSlicePixels) {
   parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
   ops::Context ctx(team);
-  Autoencoder vae(config, type, some_weights);
+  Autoencoder vae(config, type, some_weights, slice_pixels);
   const int64_t z = config.latent_channels, f = config.shrink();
   const Tensor moments({image[0], 2 * z, image[2] / f, image[3] / f}), decoded(image);
   vae.encode(ctx, random_tensor(image, 1, 0.5f), moments);
   vae.decode(ctx, random_tensor({image[0], z, image[2] / f, image[3] / f}, 2), decoded);
   return {to_vector(moments), to_vector(decoded)};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::all_of(a.begin(), a.end(), [](float x) { return std::isfinite(x); }) && a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 double relative_l2(const std::vector<float>& got, const std::vector<float>& want) {
@@ -83,9 +91,30 @@ TEST_CASE("autoencoder: results that are needed at the same time lie apart, and 
 TEST_CASE("autoencoder: multiply-adds and memory of the full model are those of its layers") {
   const AutoencoderConfig full;
   CHECK(2 * plan_encoder(full, 256, 256).macs == Approx(272e9).epsilon(0.01));
-  // Two values of 256 channels and one of 128 at 256 x 256.
-  CHECK(plan_decoder(full, 32, 32).elements * 4 < 170'000'000);
-  CHECK(plan_encoder(full, 256, 256).elements * 4 < 102'000'000);
+  // At 256 x 256: a value of 256 channels, one of 128, and 66 rows of 256; two of 128, and 66 rows of 128.
+  CHECK(plan_decoder(full, 32, 32).elements == (256 * (256 + 128) + 66 * 256) * 256);
+  CHECK(plan_encoder(full, 256, 256).elements == (256 * (128 + 128) + 66 * 128) * 256);
+  // Normalised images beside them would take 1.6 and 1.5 times as much.
+  const auto whole = [](int64_t side) { return int64_t{2} * side * side; };
+  CHECK(double(plan_decoder(full, 128, 128, whole(1024)).elements) >
+        1.6 * double(plan_decoder(full, 128, 128).elements));
+  CHECK(double(plan_encoder(full, 1024, 1024, whole(1024)).elements) >
+        1.45 * double(plan_encoder(full, 1024, 1024).elements));
+}
+
+TEST_CASE("autoencoder: the same bits in slices of any number of rows") {
+  const AutoencoderConfig falling{.channels = {32, 16, 16}, .layers = 1, .groups = 8};
+  for (const AutoencoderConfig& config : {small_config(), falling})
+    for (const DType type : {DType::kF32, DType::kBF16})
+      for (const Shape& image : {Shape{2, 3, 24, 36}, Shape{1, 3, 36, 64}, Shape{1, 3, 4, 8}}) {
+        const Results whole = run(2, type, config, image, int64_t{1} << 40);
+        for (const int64_t slice_pixels : {1, 100, 500}) {
+          INFO(dtype_name(type) << ' ' << to_string(image) << ' ' << slice_pixels);
+          const Results sliced = run(2, type, config, image, slice_pixels);
+          CHECK(same_bits(sliced.moments, whole.moments));
+          CHECK(same_bits(sliced.images, whole.images));
+        }
+      }
 }
 
 TEST_CASE("autoencoder: the same bits on any team") {

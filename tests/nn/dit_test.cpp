@@ -112,6 +112,39 @@ TEST_CASE("a fresh model answers zero, whatever the input") {
   for (float v : to_vector(rig.pass.out())) CHECK(v == 0);
 }
 
+TEST_CASE("modulations of a table have the bits that a pass computes") {
+  const int workers = GENERATE(1, 3);
+  nn::DitConfig config = small();
+  if (workers == 1) config.num_classes = 0;
+  constexpr int64_t kRows = 7;  // more than samples, in another order
+  const std::vector<int64_t> rows = {5, 0, 5, 3};
+  Rig rig(config, int64_t(rows.size()), workers, Mode::kInference);
+  nn::ModulationTable table(rig.model, kRows);
+  table.allocate();
+  CHECK(table.bytes() >= size_t(kRows * (6 * 2 + 2) * 32) * sizeof(float));
+  for (size_t r = 0; r < kRows; ++r) {
+    table.t()[r] = 900 - 111.5 * double(r);
+    table.y()[r] = config.num_classes > 0 ? int64_t(r) % 6 : 0;
+  }
+  for (size_t b = 0; b < rows.size(); ++b) {
+    rig.pass.t()[b] = table.t()[size_t(rows[b])];
+    rig.pass.y()[b] = table.y()[size_t(rows[b])];
+  }
+  rig.pass.forward(rig.ctx);
+  nn::DitPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
+  given.allocate();
+  copy(rig.pass.image(), given.image());
+  table.compute(rig.ctx);
+  given.modulate(rig.ctx, table, rows);
+  given.forward(rig.ctx);
+  CHECK(to_vector(given.out()) == to_vector(rig.pass.out()));
+  CHECK(given.tape().temporary_bytes() < rig.pass.tape().temporary_bytes());
+  const std::vector<int64_t> too_few = {0};
+  CHECK_THROWS_AS(given.modulate(rig.ctx, table, too_few), LogicFault);
+  CHECK_THROWS_AS(rig.pass.modulate(rig.ctx, table, rows), LogicFault);
+  CHECK_THROWS_AS(nn::DitPass(rig.model, 2, Mode::kTraining, {.given_modulations = true}), LogicFault);
+}
+
 TEST_CASE("gradients of the whole model agree with finite differences") {
   const auto kind = GENERATE(0, 1, 2, 3, 4, 5);
   nn::DitConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();

@@ -113,6 +113,57 @@ TEST_CASE("attention of one head has the same bits on any team") {
   });
 }
 
+TEST_CASE("a convolution of views has the bits of one of the channels alone, and touches no others") {
+  struct Case {
+    ops::Conv2d conv;
+    int64_t inputs, outputs;
+  };
+  const Case cases[] = {{{}, 32, 48},
+                        {ops::Conv2d::same(3), 13, 7},
+                        {{.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2}, 16, 33},
+                        {{.kernel_w = 7, .pad_left = 3, .pad_right = 3}, 5, 64}};
+  constexpr float kUntouched = 77;
+  for (const Case& c : cases)
+    for (const bool half : {false, true}) {
+      CAPTURE(c.conv.kernel_h, c.conv.kernel_w, c.inputs, c.outputs, half);
+      const auto typed = [&](const Tensor& t) { return half ? as_bf16(t) : t; };
+      const Tensor wide = random_tensor({2, 9, 8, c.inputs + 6}, 1), alone({2, 9, 8, c.inputs});
+      const Pin<float> from(wide), to(alone);
+      for (int64_t i = 0; i < alone.size(); ++i) to[i] = from[i / c.inputs * (c.inputs + 6) + 2 + i % c.inputs];
+      const Tensor x = typed(wide), narrow = typed(alone), bias = random_tensor({c.outputs}, 3);
+      const Tensor w = typed(random_tensor({c.conv.kernel_h, c.conv.kernel_w, c.inputs, c.outputs}, 2));
+      const Shape shape = ops::conv2d_shape(narrow.shape(), w.shape(), c.conv);
+      const auto want = on_all_teams([&](ops::Context& ctx) {
+        const Tensor y(shape, x.dtype());
+        ops::conv2d(ctx, narrow, w, bias, c.conv, y, {.kind = ops::ConvOutput::Kind::kRelu});
+        return y;
+      });
+      const auto got = on_all_teams([&](ops::Context& ctx) {
+        const Tensor plain({shape[0], shape[1], shape[2], c.outputs + 4});
+        std::fill_n(Pin<float>(plain).get(), plain.size(), kUntouched);
+        const Tensor y = typed(plain);
+        ops::conv2d(ctx, {x, 2, c.inputs}, w, bias, c.conv, {y, 3, c.outputs}, ops::ConvOutput::Kind::kRelu);
+        return y;
+      });
+      for (size_t i = 0; i < got.size(); ++i) {
+        const int64_t pixel = int64_t(i) / (c.outputs + 4), channel = int64_t(i) % (c.outputs + 4) - 3;
+        const bool inside = channel >= 0 && channel < c.outputs;
+        REQUIRE(got[i] == (inside ? want[size_t(pixel * c.outputs + channel)] : kUntouched));
+      }
+    }
+  OneWorker one;
+  const Tensor x({1, 4, 4, 8}), w({1, 1, 4, 2}), y({1, 4, 4, 8});
+  const auto run = [&](const ops::ChannelView& from, const ops::ChannelView& to, ops::ConvOutput::Kind kind) {
+    ops::conv2d(one.ctx, from, w, {}, {}, to, kind);
+  };
+  CHECK_NOTHROW(run({x, 4, 4}, {y, 6, 2}, ops::ConvOutput::Kind::kPlain));
+  CHECK_THROWS_AS(run({x, 5, 4}, {y, 6, 2}, ops::ConvOutput::Kind::kPlain), LogicFault);
+  CHECK_THROWS_AS(run({x, 4, 4}, {y, -1, 2}, ops::ConvOutput::Kind::kPlain), LogicFault);
+  CHECK_THROWS_AS(run({x, 4, 4}, {y, 6, 2}, ops::ConvOutput::Kind::kResidual), LogicFault);
+  CHECK_THROWS_AS(run({x, 4, 3}, {y, 6, 2}, ops::ConvOutput::Kind::kPlain), ShapeError);
+  CHECK_THROWS_AS(run({x, 4, 4}, {y, 5, 3}, ops::ConvOutput::Kind::kPlain), ShapeError);
+}
+
 TEST_CASE("convolutions refuse shapes that do not fit") {
   OneWorker one;
   const ops::Conv2d three = ops::Conv2d::same(3), valid = {.kernel_h = 3, .kernel_w = 3};

@@ -151,7 +151,7 @@ TEST_CASE("sizes and indices that do not fit are errors") {
   CHECK_THAT(refusal(other), Catch::Contains("unexpected shape"));
 }
 
-TEST_CASE("fixtures of flow and samplers with impossible contents are errors") {
+TEST_CASE("fixtures with impossible contents are errors") {
   const auto refused = [](const char* kind, auto change, const char* text) {
     EditableFixture fixture(test::golden_path(kind));
     change(fixture);
@@ -171,11 +171,29 @@ TEST_CASE("fixtures of flow and samplers with impossible contents are errors") {
   refused("samplers", [](auto& f) { f.tensors.erase("flow.20.x"); }, "flow.20.sigmas");
   refused("samplers", [](auto& f) { f.tensors.erase("linear.abar"); }, "linear.abar");
   refused("samplers", [](auto& f) { f.tensors.erase("x_T"); }, "x_T");
+  refused("fid_math", [](auto& f) { f.tensors.erase("fd.full8.mu2"); }, "fd.full8.mu2");
+  refused("fid_math", [](auto& f) { f.tensors.erase("kid.subset_y"); }, "kid.subset_y");
+  refused("fid_math", [](auto& f) { f.tensors.erase("fd.same.exact"); }, "unknown tensor");
+  refused(
+      "fid_math", [](auto& f) { f.template data<int64_t>("kid.subset_x")[3] = 40; }, "kid.subset_x is out of range");
+  refused("fid_math", [](auto& f) { f.tensors["pr.gen"] = f.tensors.at("kid.x"); }, "no two sets of the same features");
+  const auto without_big = [](auto& f) {
+    std::erase_if(f.tensors, [](const auto& entry) { return entry.first.starts_with("big."); });
+  };
+  for (const int64_t rows : {int64_t{-1}, int64_t{1} << 40})
+    refused(
+        "fid_sets", [&](auto& f) { without_big(f), f.template data<int64_t>("small.shape")[0] = rows; },
+        "small.shape is out of range");
+  refused(
+      "fid_sets", [&](auto& f) { without_big(f), f.template data<int64_t>("small.shape")[2] = 8000; },
+      "too many features");
+  refused("fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.clean.rows2"); }, "small.clean.rows2");
+  refused("fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.shape"); }, "unknown tensor");
 }
 
 TEST_CASE("other kinds are not passed in silence") {
   EditableFixture fixture(test::golden_path("pos_embed"));
-  for (const char* kind : {"fid_sets.safetensors", "vae_names_check.safetensors", "fid_math.safetensors", "", "ops "}) {
+  for (const char* kind : {"tread.safetensors", "vae_names_check.safetensors", "", "ops "}) {
     fixture.metadata["file"] = kind;
     CHECK_THAT(refusal(fixture), Catch::Contains("not available in this version"));
   }

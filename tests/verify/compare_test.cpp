@@ -47,6 +47,20 @@ TEST_CASE("the worst entry is the one farthest over its scale") {
   CHECK(c.max_rel == Approx(0.5));
 }
 
+TEST_CASE("results of low precision are compared in the L2 norm") {
+  const std::vector<double> want{3, -4, 0, 0}, got{3.03, -4.04, 0, 0};
+  CHECK(compare_l2(want, want, 0).passed);
+  const Comparison c = compare_l2(got, want, 0.0101);
+  CHECK(c.passed);
+  CHECK(c.max_rel == Approx(0.01));
+  CHECK(c.max_abs == Approx(0.04));
+  CHECK(c.index == 1);
+  CHECK(c.scale == Approx(2.5));
+  CHECK_FALSE(compare_l2(got, want, 0.0099).passed);
+  const double nan = std::nan("");
+  CHECK_FALSE(compare_l2(std::vector<double>{3, nan, 0, 0}, want, 10).passed);
+}
+
 TEST_CASE("what is not finite never passes") {
   for (const double bad : {double(NAN), HUGE_VAL, -HUGE_VAL}) {
     for (const bool in_got : {true, false}) {

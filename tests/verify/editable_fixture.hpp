@@ -108,7 +108,7 @@ class TemporaryFile {
 };
 
 inline std::string golden_path(const std::string& kind) {
-  return std::string(DITRAIN_GOLDEN_DIR) + (kind.starts_with("fid_") ? "/fid/" : "/") + kind + ".safetensors";
+  return std::string(DITRAIN_GOLDEN_DIR) + "/" + kind + ".safetensors";
 }
 
 }  // namespace ditrain::test

@@ -44,15 +44,18 @@ struct InceptionBench {
   int64_t images = 8;
 };
 /// One row per precision: features of a batch by the FID Inception with made-up weights.
-/// Details   images_per_second, memory_bytes (activations), weight_bytes
+/// Details   images_per_second, memory_bytes (activations), weight_bytes, peak_rss_bytes of the process so far
 void bench_inception(Harness& harness, const InceptionBench& bench);
 
 struct VaeBench {
   std::vector<DType> precisions = {DType::kF32};
   int64_t side = 256;  ///< of the images, a multiple of 8
+  bool peers = false;  ///< time oneDNN's convolutions in alternation with the whole of ours
 };
 /// Two rows per precision: encoding and decoding one image, by the autoencoder of Stable Diffusion with random weights.
-/// Details   images_per_second, memory_bytes (activations), weight_bytes
+/// A peer runs the convolutions alone, in the layouts of its choice: it normalises nothing and has no attention.
+/// Details   images_per_second, memory_bytes (activations), weight_bytes, where the time of the median call went as for
+///           bench_steps, peak_rss_bytes of the process so far
 void bench_vae(Harness& harness, const VaeBench& bench);
 
 }  // namespace ditrain::bench

@@ -13,8 +13,9 @@ struct StepBench {
   std::string model = "DiT-S/2";
   std::vector<int64_t> batches = {8};
   DType precision = DType::kF32;
-  std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
-  bool once = false;                   ///< a single step, the first one, see Work::once
+  std::vector<std::string> sets = {};        ///< config keys, "a.b=v", as --set of ditrain
+  bool once = false;                         ///< a single step, the first one, see Work::once
+  std::function<void()> wait_for_data = {};  ///< called at the beginning of each step, and timed with it
 };
 
 /// Times whole training steps (noise, forward, loss, backward, AdamW and EMA) on random data at 32 x 32 x 4, 1,000
@@ -40,6 +41,23 @@ ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before);
 /// What worker 0 did in a step of `seconds`: products_s, attention_s, elementwise_s, optimizer_s, waiting_s and
 /// other_s, what no op accounts for.
 std::vector<Field> split_of(const ops::WorkTimes& work, double seconds);
+
+/// Makes calls and remembers where the time of each went.
+class CallTimes {
+ public:
+  explicit CallTimes(ops::Context& ctx) : ctx_(ctx) {}
+  void make(const std::function<void()>& call);
+  /// split_of the call that took nearest to `seconds`, without the optimiser.
+  std::vector<Field> split(double seconds) const;
+
+ private:
+  struct Call {
+    double seconds;
+    ops::WorkTimes work;
+  };
+  ops::Context& ctx_;
+  std::vector<Call> calls_;
+};
 
 /// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
 std::string model_name(const std::string& wanted);

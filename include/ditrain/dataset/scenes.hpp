@@ -2,8 +2,10 @@
 //
 // A raster of several bands is a scene. Rasters of one band are one scene together if their names differ only in the
 // band (T33_20200601_B02_10m.tif, T33_20200601_B8A_20m.tif) and a size such as 10m; the band's name is then that of the
-// file. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a class, unless
-// labels are not wanted or every sub-folder holds the single-band files of one scene.
+// file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that is there at
+// several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
+// coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
+// class, unless labels are not wanted or every sub-folder holds the single-band files of one scene.
 #pragma once
 #include <string>
 #include <vector>
@@ -47,6 +49,8 @@ struct SceneList {
   int64_t reordered = 0;  ///< scenes whose files have the bands in another order
   int64_t other_files = 0;
   std::vector<std::string> left_out = {};  ///< rasters that have none of the wanted bands, such as previews
+  std::vector<std::string> other_resolutions =
+      {};  ///< files that are not used: their band is there at another resolution
 };
 
 /// Opens every raster once.

@@ -28,6 +28,7 @@ struct TileResult {
   int64_t tiles = 0, dropped = 0;  ///< in all shards
   int64_t found = 0;               ///< tiles of shards that were there before this call
   int64_t edge_pixels = 0;         ///< of the scenes, in no whole tile
+  int64_t small_scenes = 0;        ///< smaller than a tile, so without any
 };
 
 /// Cuts whole tiles from the upper left corner of each scene on; what is left at the right and lower edge is counted.

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "ditrain/diffusion/process.hpp"
 #include "ditrain/diffusion/schedule.hpp"
@@ -68,6 +69,11 @@ struct SampleRequest {
   /// with its own outputs and noise but never shown to the model. Only for comparison with implementations that do so.
   bool keep_unconditional_half = false;
 };
+
+/// What the model is given as t in every evaluation of sample_loop, in their order: a sampler that evaluates twice per
+/// step, or at the same time again, lists it so.
+/// Errors:   as SamplerConfig::validate
+std::vector<double> model_times(const Process& process, const SamplerConfig& config);
 
 /// Runs all steps of the sampler. With guidance the model gets [x, x] with labels [labels, null class] in one call of
 /// 2n samples, at every evaluation of a step, and the conditional half is kept.

@@ -2,6 +2,7 @@
 // arrays `mu` and `sigma` (or ADM's `mu_s`, `sigma_s` for spatial features), which other FID tools read and write too.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,16 @@ FeatureStatistics statistics_of(parallel::Team& team, const std::vector<T>& feat
 struct StatisticsNames {
   std::string mu = "mu", sigma = "sigma";
 };
+inline const StatisticsNames kSpatialStatistics = {"mu_s", "sigma_s"};
 
 /// Reads statistics.
-/// Errors:   InputError, where = file: arrays that are missing, of other types or shapes, a sigma that is not finite,
-/// not
-///           symmetric or has a negative variance
+/// Errors:   InputError, where = file: arrays that are missing, of other types or shapes; a sigma that is not finite,
+///           is not symmetric or has a negative variance
 FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames& names = {});
 
-/// Writes `mu` and `sigma` as an npz, atomically. Errors: RunError (disk full, ...)
-void write_statistics(const std::string& path, const FeatureStatistics& statistics);
+/// Writes `mu` and `sigma`, of spatial features too if there are any, as an npz, atomically.
+/// Errors:   RunError (disk full, ...)
+void write_statistics(const std::string& path, const FeatureStatistics& statistics,
+                      const std::optional<FeatureStatistics>& spatial = {});
 
 }  // namespace ditrain::eval

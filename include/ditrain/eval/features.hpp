@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct FeatureSettings {
   FeatureKind kind = FeatureKind::kInception;
   std::string weights = {};  ///< of the network
   FidPreset preset = FidPreset::kPytorchFid;
+  DType precision = DType::kF32;                     ///< of the network: f32, or bf16, which is faster and a little off
   bool spatial = false, logits = false;              ///< wanted beside the features; of inception
   std::shared_ptr<nn::Inception> network = nullptr;  ///< made by load_network()
 };
@@ -40,6 +42,8 @@ struct Features {
   std::vector<float> spatial = {};  ///< [n, ...], for sFID; empty: the kind has none
   std::vector<float> logits = {};   ///< [n, classes], for the Inception Score; empty: the kind has none
   std::string description = {};     ///< for the protocol line
+  /// Of a network in bf16: |its features - those in f32| / |those in f32| over the first images, at most 8.
+  std::optional<double> error_of_precision = {};
 };
 
 /// What the kind cannot do is refused before any image is read; reads the weights of the network.

@@ -37,9 +37,10 @@ struct FidRequest {
 struct FidReport {
   std::optional<double> fid, sfid, inception_score, kid, precision, recall;
   std::optional<double> inception_score_deviation, kid_deviation;
-  std::optional<FrechetDistance> distance;  ///< the parts of `fid`
-  std::optional<BandComparison> bands;      ///< of two sets of tiles
-  std::string protocol;                     ///< one line
+  std::optional<FrechetDistance> distance;   ///< the parts of `fid`
+  std::optional<BandComparison> bands;       ///< of two sets of tiles
+  std::optional<double> error_of_precision;  ///< of features in bf16 (eval/features.hpp)
+  std::string protocol;                      ///< one line
   std::vector<std::string> warnings;
 };
 

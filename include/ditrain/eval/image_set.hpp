@@ -34,8 +34,8 @@ class ImageSet {
   /// A fingerprint of what was visited: the SHA-256 of the file, or of the list that sha256sum would print of the
   /// files.
   virtual std::string sha256() const = 0;
-  /// Facts that the program that made the images left beside them (samples.json), as one line of JSON; "" if there are
-  /// none.
+  /// Facts that the program that made the images left beside them (sample_facts.hpp), as one line of JSON; "" if there
+  /// are none.
   virtual std::string facts() const { return ""; }
   /// Calls use(i, image) for all images, each once, in no order. Errors: InputError naming the image; what `use` throws
   void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use);

@@ -16,6 +16,9 @@
 
 namespace ditrain::eval {
 
+/// 85 pairs of time and label of DiT-XL, with which the products that make them are no longer limited by memory.
+inline constexpr size_t kModulationBytes = size_t{64} << 20;
+
 inline constexpr int64_t kDefaultBatch = 32;  ///< images at once; guidance runs the model on twice as many
 
 struct GenerateRequest {
@@ -24,6 +27,8 @@ struct GenerateRequest {
   std::vector<int64_t> labels = {};  ///< one per image wanted here; a model without classes ignores their values
   int64_t first_index = 0;           ///< number of the first of these images among all images of the run
   int64_t batch = kDefaultBatch;     ///< images at once, >= 1
+  /// For the modulations of steps ahead; those of one step may take more.
+  size_t modulation_bytes = kModulationBytes;
 };
 
 /// Told after every step which share of the request is done, in (0, 1].
@@ -34,11 +39,15 @@ using GenerateProgress = std::function<void(double share)>;
 ///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
-/// Memory:   activations of an inference pass of min(batch, n) images (twice that under guidance)
+/// Memory:   generate_bytes() for min(batch, n) images
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, and guidance with a
 ///           model that has no classes or never trained without them (class_dropout 0)
 std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
+
+/// The most that generate() allocates for `batch` images at once with any labels, beside the images themselves.
+size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+                      int64_t batch);
 
 /// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.
 /// Nothing is copied; optimiser steps belong outside its life.

@@ -49,6 +49,8 @@ class SafetensorsFile {
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
   /// The tensor of that name; InputError naming the nearest existing name if there is none.
   const TensorView& tensor(const std::string& name) const;
+  /// Gives back the pages that were read: they are no longer memory of the process, and come again when they are read.
+  void release_pages() const;
   /// The string-to-string map "__metadata__" (empty if absent).
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 

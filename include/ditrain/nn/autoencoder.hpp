@@ -11,7 +11,8 @@
 //   vae.encode(ctx, images, moments);      // [B, 3, H, W] in [-1, 1] to [B, 2 z, H / 8, W / 8]: mean, log-variance
 //   vae.decode(ctx, latents, images);
 // Images of a batch are computed one after the other, each by all workers: an image has work for many, and memory is
-// that of one.
+// that of one. Nothing normalised is kept: convolutions run over slices of rows, whose input is normalised just before,
+// from statistics of the whole image; where they can, they leave the result in the place of their input.
 #pragma once
 #include <functional>
 #include <map>
@@ -19,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/ops/context.hpp"
+#include "ditrain/ops/conv.hpp"
 
 namespace ditrain::nn {
 
@@ -58,6 +59,18 @@ size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type);
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
                                     int64_t width);
 
+/// One convolution of an autoencoder: of an image height x width (already doubled, where it is) with `channels`.
+struct AutoencoderConv {
+  int64_t height, width, channels, outputs;
+  ops::Conv2d conv;
+};
+/// All of them for an image of H x W pixels, in order.
+std::vector<AutoencoderConv> autoencoder_convolutions(const AutoencoderConfig& config, bool encodes, int64_t height,
+                                                      int64_t width);
+
+/// 64 rows of an image of 256 x 256: products are as fast as of whole images, and the buffer is a fraction of one.
+inline constexpr int64_t kSlicePixels = 16384;
+
 struct AutoencoderPlan;  // src/nn/autoencoder_plan.hpp
 
 /// Weights of an autoencoder in memory, ready to run.
@@ -70,8 +83,10 @@ class Autoencoder {
   /// What a module gives, for those who compare: its name in diffusers and [1, H, W, C] in f32.
   using Observer = std::function<void(const std::string& module, const Tensor& y)>;
 
+  /// slice_pixels: of the images that a convolution makes at a time, about: what it reads is normalised just before, in
+  /// a buffer of that size. No bit depends on it.
   /// Errors: as check_autoencoder_config
-  Autoencoder(const AutoencoderConfig& config, DType type, const Source& source);
+  Autoencoder(const AutoencoderConfig& config, DType type, const Source& source, int64_t slice_pixels = kSlicePixels);
   ~Autoencoder();
   Autoencoder(Autoencoder&&) noexcept;
 
@@ -101,6 +116,7 @@ class Autoencoder {
 
   AutoencoderConfig config_;
   DType type_;
+  int64_t slice_pixels_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Memory> memory_;
 };

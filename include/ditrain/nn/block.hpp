@@ -55,7 +55,7 @@ double attention_macs(const DitConfig& config);
 class AttentionHalf final : public autograd::Node {
  public:
   AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
-                const TokenStream& stream, const AdalnModulation& modulation);
+                const TokenStream& stream, ActivationRef modulation);
   int64_t samples() const override { return stream_.batch; }
   void forward_of(ops::Context& ctx, const Samples& s) override { compute(ctx, s); }
   void backward(ops::Context& ctx, Gradients gradients) override;
@@ -64,9 +64,7 @@ class AttentionHalf final : public autograd::Node {
   void compute(ops::Context& ctx, const Samples& s) const;
   /// x between the halves, x + gate_msa proj, into x_mid.
   void compute_x_mid(ops::Context& ctx, const Samples& s) const;
-  ops::Chunk modulation(Modulation which, const Samples& s) const {
-    return {modulation_.out().rows(s.begin, s.end), which};
-  }
+  ops::Chunk modulation(Modulation which, const Samples& s) const { return {of(modulation_, s), which}; }
   ops::Chunk dmodulation(Modulation which, const Samples& s) const { return {of(dmod_, s), which}; }
 
   ActivationRef x_BTC;      ///< input of the block, written by the node before
@@ -79,7 +77,7 @@ class AttentionHalf final : public autograd::Node {
   AttentionWeights weights_;
   LinearWeights adaLN_;
   TokenStream stream_;
-  const AdalnModulation& modulation_;
+  ActivationRef modulation_;
   // Sums the parts of the gradients of the norm, of samples, heads and ranks.
   void finish_norm_gradients(ops::Context& ctx, Gradients gradients) const;
 

@@ -39,9 +39,17 @@ class Dit {
 
  private:
   friend class DitPass;
+  friend class ModulationTable;
   friend ProductReads block_reads(const DitConfig& config);
   void declare();
   std::vector<Parameter*> in_arena() const;
+  // The nodes of all that depends on times and labels alone.
+  struct Modulations {
+    Conditioning* conditioning = nullptr;        // null: no nodes, tensors only
+    std::vector<ActivationRef> of_modules = {};  // blocks, final layer
+  };
+  Modulations record_modulations(autograd::Tape& tape, TokenStream& stream) const;
+  Modulations given_modulations(autograd::Tape& tape, int64_t batch) const;
 
   DitConfig config_;
   TensorParallel tensor_;
@@ -66,6 +74,29 @@ struct PassOptions {
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
   std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: all do the same
+  /// Inference only: the pass embeds no times and labels, DitPass::modulate gives it the modulations of a table.
+  bool given_modulations = false;
+};
+
+/// Shifts, scales and gates of all blocks and of the final layer for pairs of a time and a label, in rows: computed
+/// for many steps of a sampler at once, as they depend on nothing else, and read the weights of a third of the model.
+/// Numerics: a row has the bits that a pass with this time and label computes
+class ModulationTable {
+ public:
+  /// Allocates nothing. The model has to outlive the table.
+  ModulationTable(Dit& model, int64_t rows);
+  size_t bytes() const { return tape_.temporary_bytes(); }
+  void allocate() { tape_.allocate(); }
+
+  std::vector<double>& t() const { return modulations_.conditioning->t; }   ///< [rows], input
+  std::vector<int64_t>& y() const { return modulations_.conditioning->y; }  ///< [rows], input
+  void compute(ops::Context& ctx) { tape_.forward(ctx); }
+
+ private:
+  friend class DitPass;
+  autograd::Tape tape_{autograd::Mode::kInference};
+  TokenStream stream_;
+  Dit::Modulations modulations_;
 };
 
 /// A tape of the model for one batch size: what a training step or a sampler replays.
@@ -77,13 +108,16 @@ class DitPass {
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
   int64_t batch() const { return stream_.batch; }
-  Tensor image() const { return patch_embed_->image->tensor; }    ///< [B, in, H, W], input
-  std::vector<double>& t() const { return conditioning_->t; }     ///< [B], input
-  std::vector<int64_t>& y() const { return conditioning_->y; }    ///< [B], input; null class where dropped
-  Tensor out() const { return final_layer_->out->tensor; }        ///< [B, O, H, W]
-  Tensor dout() const { return final_layer_->dout->tensor; }      ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if options.want_input_gradient
+  Tensor image() const { return patch_embed_->image->tensor; }              ///< [B, in, H, W], input
+  std::vector<double>& t() const { return modulations_.conditioning->t; }   ///< [B], input
+  std::vector<int64_t>& y() const { return modulations_.conditioning->y; }  ///< [B], input; null class where dropped
+  Tensor out() const { return final_layer_->out->tensor; }                  ///< [B, O, H, W]
+  Tensor dout() const { return final_layer_->dout->tensor; }                ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return patch_embed_->dimage->tensor; }            ///< only if options.want_input_gradient
 
+  /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
+  /// them then, and neither t() nor y() exists.
+  void modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample);
   void forward(ops::Context& ctx);
   void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
     tape_.backward(ctx, gradients);
@@ -94,7 +128,7 @@ class DitPass {
   autograd::Tape tape_;
   TokenStream stream_;
   PatchEmbed* patch_embed_;
-  Conditioning* conditioning_;
+  Dit::Modulations modulations_;
   FinalLayer* final_layer_;
 };
 

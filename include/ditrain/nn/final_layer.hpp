@@ -16,7 +16,7 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig
 class FinalLayer final : public autograd::Node {
  public:
   FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights, const TokenStream& stream,
-             const AdalnModulation& modulation);
+             ActivationRef modulation);
   void forward(ops::Context& ctx) override;
   /// Starts the gradients of the residual stream and of the conditioning.
   void backward(ops::Context& ctx, Gradients gradients) override;
@@ -31,7 +31,7 @@ class FinalLayer final : public autograd::Node {
   int64_t patch_;
   FinalLayerWeights weights_;
   TokenStream stream_;
-  const AdalnModulation& modulation_;
+  ActivationRef modulation_;
   ActivationRef dmod_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
 };
 

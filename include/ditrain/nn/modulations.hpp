@@ -20,7 +20,7 @@ class AdalnModulation final : public autograd::Node {
   void forward(ops::Context& ctx) override { weights_.forward(ctx, stream_.cond_BC->tensor, out_->tensor); }
   void backward(ops::Context&, Gradients) override {}
 
-  Tensor out() const { return out_->tensor; }  ///< [B, chunks C]
+  const ActivationRef& out() const { return out_; }  ///< [B, chunks C]
 
  private:
   LinearWeights weights_;

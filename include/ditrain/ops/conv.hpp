@@ -25,6 +25,9 @@ struct ConvOutput {
   Kind kind = Kind::kPlain;
   Tensor residual = {};  ///< kResidual: y = t + residual; of y's shape and type, not y itself
   Tensor moments = {};   ///< f32 moments_shape(y), written: what group_norm wants to know of y
+  /// y is a part of an image: the pixels of a unit of that image's moments, of which `moments` are those of y. The part
+  /// begins where a unit does. 0: y is whole.
+  int64_t moment_rows = 0;
 };
 
 /// [B, OH, OW, N]. Errors: ShapeError if an image is smaller than the kernel

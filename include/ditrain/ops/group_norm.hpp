@@ -30,4 +30,12 @@ struct GroupNorm {
 void group_norm(Context& ctx, const Tensor& x, const Tensor& moments, const Tensor& weight, const Tensor& bias,
                 const GroupNorm& norm, const Tensor& y);
 
+/// group_norm in two parts, for images that are normalised a few rows at a time, to the same bits.
+/// Terms:    of images [B,H,W,C] `x` with these moments: f32 [B, 2, C], mean and scale of each channel
+void group_norm_terms(Context& ctx, const Shape& x, const Tensor& moments, const Tensor& weight, const GroupNorm& norm,
+                      const Tensor& terms);
+/// Rows:     x, y [1,h,W,C], of the image whose terms [1, 2, C] are given
+void group_norm_rows(Context& ctx, const Tensor& x, const Tensor& terms, const Tensor& bias, const GroupNorm& norm,
+                     const Tensor& y);
+
 }  // namespace ditrain::ops

@@ -27,6 +27,10 @@ struct Comparison {
 Comparison compare(std::span<const double> got, std::span<const double> want, double tolerance,
                    std::span<const double> scales);
 
+/// The same in the L2 norm, for results of low precision: max_rel is |got - want| / |want|, of vectors; the worst entry
+/// is the one with the largest difference, the scale is the root mean square of `want`.
+Comparison compare_l2(std::span<const double> got, std::span<const double> want, double tolerance);
+
 /// Scales for compare(): max |want| of each of `rows` equal pieces, or 1 where that is 0.
 std::vector<double> piece_scales(std::span<const double> want, int64_t rows);
 /// The same with every entry as its own piece: errors are then relative errors.

@@ -1,0 +1,29 @@
+// How samples were drawn, in a file beside them: ditfid states it in its protocol line, because sampler, guidance and
+// weights change an FID more than most models differ.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "ditrain/diffusion/diffusion.hpp"
+
+namespace ditrain::eval {
+
+inline constexpr const char* kSampleFactsFile = "samples.json";
+
+struct SampleFacts {
+  std::string program;
+  int64_t images = 0;
+  diffusion::SamplerConfig sampler = {};
+  std::string labels;  ///< as make_labels() takes them
+  uint64_t seed = 0;
+  std::string checkpoint;  ///< a file, or the folder of a run
+  int64_t step = -1;       ///< of the training; -1: unknown
+  std::string weights;     ///< ema or model
+  std::string vae = {};    ///< that decoded them; "": none
+};
+
+/// Writes the file into `folder`, atomically. Call when the samples are complete.
+/// Errors:   RunError (disk full, ...)
+void write_sample_facts(const std::string& folder, const SampleFacts& facts, const diffusion::Process& process);
+
+}  // namespace ditrain::eval

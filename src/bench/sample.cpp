@@ -1,0 +1,62 @@
+#include "ditrain/bench/sample.hpp"
+
+#include "ditrain/bench/step.hpp"
+#include "ditrain/eval/sampling.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+// Draws the same few images again and again.
+class Drawing {
+ public:
+  Drawing(const config::Config& config, const SampleBench& bench, int64_t batch, ops::Context& ctx)
+      : process_(config.diffusion), model_(config.model), ctx_(ctx), times_(ctx) {
+    request_.sampler = config::sampler_of(config);
+    request_.sampler.spacing = std::to_string(bench.steps);
+    request_.sampler.cfg_scale = 4;
+    request_.labels = eval::make_labels("balanced", batch, config.model.num_classes, 0);
+    request_.batch = batch;
+    model_.parameters().allocate(autograd::ParameterStore::For::kInference);
+    nn::initialise(model_, 0);
+  }
+
+  void draw() {
+    times_.make([&] { eval::generate(ctx_, model_, process_, request_); });
+  }
+  std::vector<Field> split(double seconds) const { return times_.split(seconds); }
+  size_t bytes() { return eval::generate_bytes(model_, process_, request_.sampler, request_.batch); }
+
+ private:
+  diffusion::Config process_;
+  nn::Dit model_;
+  ops::Context& ctx_;
+  eval::GenerateRequest request_;
+  CallTimes times_;
+};
+
+Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) {
+  const config::Config config = step_config({.model = bench.model, .sets = bench.sets}, batch);
+  harness.apply(config);
+  Drawing drawing(config, bench, batch, harness.ctx());
+  Row row = harness.measure({.name = "sample " + config.model.name,
+                             .dtype = DType::kF32,
+                             .call = [&] { drawing.draw(); },
+                             .flop = 2 * nn::forward_macs(config.model) * double(2 * batch * bench.steps)});
+  row.details = {{"batch", batch},
+                 {"steps", bench.steps},
+                 {"step_s", row.time.median_s / double(bench.steps)},
+                 {"mfu", row.share, false}};
+  for (Field& f : drawing.split(row.time.median_s)) row.details.push_back(std::move(f));
+  row.details.push_back({"memory_bytes", int64_t(drawing.bytes())});
+  row.details.push_back({"products", harness.products(), false});
+  return row;
+}
+
+}  // namespace
+
+void bench_sampling(Harness& harness, const SampleBench& bench) {
+  for (const int64_t batch : bench.batches) harness.add(measure_sampling(harness, bench, batch));
+  harness.note(harness.products());
+}
+
+}  // namespace ditrain::bench

@@ -1,0 +1,30 @@
+#include "ditrain/eval/sample_facts.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::eval {
+
+void write_sample_facts(const std::string& folder, const SampleFacts& f, const diffusion::Process& process) {
+  using Json = nlohmann::ordered_json;
+  const int64_t guided = f.sampler.cfg_channels;
+  const Json json = {{"program", f.program},
+                     {"images", f.images},
+                     {"sampler", diffusion::sampler_of(f.sampler, process).name},
+                     {"steps", f.sampler.spacing.text()},
+                     {"eta", f.sampler.eta},
+                     {"guidance", f.sampler.cfg_scale},
+                     {"guided_channels", guided < 0 ? Json("all") : Json(guided)},
+                     {"labels", f.labels},
+                     {"seed", f.seed},
+                     {"clip", f.sampler.clip_denoised},
+                     {"checkpoint", f.checkpoint},
+                     {"step", f.step},
+                     {"weights", f.weights},
+                     {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)}};
+  const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  io::write_file_atomically(folder + "/" + kSampleFactsFile, text);
+}
+
+}  // namespace ditrain::eval

@@ -1,0 +1,50 @@
+#include "ditrain/bench/sample.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ditrain/base/error.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+
+namespace {
+
+SampleBench tiny() {
+  return {.model = "custom",
+          .batches = {1, 3},
+          .sets = {"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8"}};
+}
+
+}  // namespace
+
+TEST_CASE("sample: one row per batch size, whose times add up") {
+  Harness harness(2, Effort::quick());
+  bench_sampling(harness, tiny());
+  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  REQUIRE(j.at("rows").size() == 2);
+  for (const auto& row : j.at("rows")) {
+    CAPTURE(row.dump());
+    for (const char* key : {"median_s", "gflops", "mfu", "step_s", "products_s", "attention_s", "memory_bytes"})
+      CHECK(row.at(key).get<double>() > 0);
+    double sum = 0;
+    for (const char* key : {"products_s", "attention_s", "elementwise_s", "waiting_s", "other_s"})
+      sum += row.at(key).get<double>();
+    const double seconds = row.at("median_s");
+    CHECK(sum == Approx(seconds).epsilon(0.01));
+    CHECK(row.at("step_s").get<double>() == Approx(seconds / 2));
+    CHECK(row.at("mfu") == row.at("share"));
+    CHECK(row.at("name") == "sample custom");
+  }
+  const auto flop = [&](size_t i) {
+    return j.at("rows").at(i).at("gflops").get<double>() * j.at("rows").at(i).at("median_s").get<double>();
+  };
+  CHECK(flop(1) == Approx(3 * flop(0)));
+}
+
+TEST_CASE("sample: a model that cannot be guided is refused") {
+  Harness harness(1, Effort::quick());
+  SampleBench bench = tiny();
+  bench.sets.push_back("model.class_dropout=0");
+  CHECK_THROWS_AS(bench_sampling(harness, bench), InputError);
+}
