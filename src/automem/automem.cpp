@@ -5,7 +5,6 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/platform/numa.hpp"
 
 namespace ditrain::automem {
 namespace {
@@ -15,26 +14,26 @@ constexpr int kWarmUpSteps = 3;  // before times are taken as those of all steps
 }  // namespace
 
 AutoMem::AutoMem(Plan plan, const Setup& setup)
-    : plan_(std::move(plan)), pool_(plan_.capacity.pool_bytes, setup.pages) {
-  const auto place = [&] {
-    if (setup.fast_nodes.empty()) return;
-    const auto placed =
-        platform::place_on_nodes(pool_.data(), pool_.bytes(), setup.fast_nodes, platform::NodePolicy::kInterleave);
-    if (!placed && notes_.empty()) notes_.push_back(placed.reason);
-  };
-  place();
-  if (pool_.take_pages()) place();
-  if (!pool_.note().empty()) notes_.push_back(pool_.note());
-  if (plan_.bulk_bytes > 0)
-    bulk_ = memory::make_bulk_memory({.bytes = plan_.bulk_bytes, .pages = setup.pages, .node = setup.bulk_node});
-  if (plan_.disk_bytes > 0) disk_ = memory::make_disk(setup.disk_folder, plan_.disk_bytes);
-  for (const auto* tier : {bulk_.get(), disk_.get()})
-    if (tier != nullptr)
-      for (const std::string& note : tier->notes()) notes_.push_back(note);
+    : plan_(std::move(plan)),
+      pool_({.bytes = plan_.capacity.pool_bytes,
+             .pages = setup.pages,
+             .clusters = setup.clusters,
+             .beside_bytes = plan_.capacity.fixed_bytes}) {
+  notes_at_start_ = pool_.notes().size();
+  memory::PerTier<memory::Backing*> tiers{};
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    if (plan_.tier_bytes[i] == 0) continue;
+    tiers_[i] = memory::kTiers[i].make(
+        {.bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder});
+    tiers[i] = tiers_[i].get();
+  }
   engine_ = std::make_unique<memory::CopyEngine>(
       memory::CopyEngine::Setup{.pus = setup.copy_pus, .simulate = setup.simulate});
-  Residency::Setup residency = plan_.setup(bulk_.get(), disk_.get());
+  Residency::Setup residency = plan_.setup(tiers);
   residency.pool = pool_.data();
+  residency.place = [this](int64_t tensor, size_t offset, size_t bytes) {
+    pool_.place(offset, bytes, plan_.uses.is_divided(int(tensor)));
+  };
   residency_ = std::make_unique<Residency>(plan_.uses, std::move(residency), *engine_);
 }
 
@@ -64,19 +63,34 @@ void AutoMem::end_step() {
   }
   forecast_again(plan_, machine);
   residency_->set_times(machine.point_s, machine.in_bytes_s, machine.out_bytes_s, plan_.margin);
-  log::info_lines(automem::describe(plan_));
+  log::info_lines(automem::describe(plan_) + describe_places());
 }
 
 std::string AutoMem::describe() const {
   std::string text = "fast tier: " + format_bytes(pool_.bytes()) + " for tensors that move, " + pool_.describe() + "\n";
-  for (const auto* tier : {bulk_.get(), disk_.get()})
-    if (tier != nullptr) text += tier->name() + " tier: " + format_bytes(tier->bytes()) + "\n";
+  for (const auto& tier : tiers_)
+    if (tier) text += tier->name() + " tier: " + format_bytes(tier->bytes()) + "\n";
   return text;
 }
 
+// Once pages are in use: what each tier has, read back, and what could not be bound since the start.
+std::string AutoMem::describe_places() const {
+  const std::vector<std::string> notes = pool_.notes();
+  std::string text;
+  for (size_t i = notes_at_start_; i < notes.size(); ++i) text += notes[i] + "\n";
+  text += "fast tier: " + pool_.describe();
+  if (const std::string places = pool_.describe_places(); !places.empty()) text += "; " + places;
+  for (const auto& tier : tiers_)
+    if (tier && !tier->describe().empty()) text += "\n" + tier->name() + " tier: " + tier->describe();
+  return text + "\n";
+}
+
 std::vector<std::string> AutoMem::notes() const {
-  std::vector<std::string> all = notes_;
-  for (const std::string& note : engine_->notes()) all.push_back(note);
+  std::vector<std::string> all = pool_.notes();
+  const auto add = [&](const std::vector<std::string>& more) { all.insert(all.end(), more.begin(), more.end()); };
+  for (const auto& tier : tiers_)
+    if (tier) add(tier->notes());
+  add(engine_->notes());
   return all;
 }
 

@@ -42,34 +42,40 @@ void place_homes(Plan& plan) {
   plan.homes.assign(order.size(), {});
   for (const size_t id : order) {
     const size_t bytes = whole_blocks(plan.uses.tensors[id].bytes);
-    const bool bulk = plan.bulk_bytes + bytes <= plan.capacity.bulk_bytes;
-    size_t& used = bulk ? plan.bulk_bytes : plan.disk_bytes;
-    plan.homes[id] = {.tier = bulk ? Tier::kBulk : Tier::kDisk, .offset = used};
-    used += bytes;
+    size_t tier = 0;  // the slowest one, if none has room: what is missing is told below
+    while (tier + 1 < memory::kTiers.size() && plan.tier_bytes[tier] + bytes > plan.capacity.tier_bytes[tier]) ++tier;
+    plan.homes[id] = {.tier = tier, .offset = plan.tier_bytes[tier]};
+    plan.tier_bytes[tier] += bytes;
   }
-  if (plan.disk_bytes <= plan.capacity.disk_bytes) return;
+  constexpr size_t kLast = memory::kTiers.size() - 1;
+  if (plan.tier_bytes[kLast] <= plan.capacity.tier_bytes[kLast]) return;
+  std::string limits;
+  for (size_t i = 0; i <= kLast; ++i)
+    limits += fmt::format("{}{} (memory.{}_gib)", i == 0 ? "at most " : " and ",
+                          format_bytes(plan.capacity.tier_bytes[i]), memory::kTiers[i].name);
   throw InputError({.where = "memory",
                     .what = "the tensors that move do not fit the slow tiers",
-                    .got = format_bytes(plan.bulk_bytes + plan.disk_bytes),
-                    .expected = "at most " + format_bytes(plan.capacity.bulk_bytes) +
-                                " in memory (memory.bulk_gib) and " + format_bytes(plan.capacity.disk_bytes) +
-                                " on disk (memory.disk_gib)",
-                    .hint = fmt::format("--set memory.disk_gib={:.1f}", double(plan.disk_bytes) / 0x1p30 + 0.05)});
+                    .got = format_bytes(std::accumulate(plan.tier_bytes.begin(), plan.tier_bytes.end(), size_t{0})),
+                    .expected = limits,
+                    .hint = fmt::format("--set memory.{}_gib={:.1f}", memory::kTiers[kLast].name,
+                                        double(plan.tier_bytes[kLast]) / 0x1p30 + 0.05)});
 }
 
 Forecast forecast_of(const Plan& plan) {
-  NoBacking bulk, disk;
-  return simulate(plan.uses, plan.setup(&bulk, &disk), plan.machine);
+  NoBacking nothing;
+  memory::PerTier<memory::Backing*> tiers;
+  tiers.fill(&nothing);
+  return simulate(plan.uses, plan.setup(tiers), plan.machine);
 }
 
-// Uses tensors of the bulk tier in place, those first that a step uses least, until at most `moving` bytes are left.
+// Uses tensors of tiers in memory in place, those first that a step uses least, until at most `moving` bytes are left.
 void use_in_place(Plan& plan, size_t moving) {
   const std::vector<int> counts = counts_of(plan.uses);
   std::vector<size_t> order;
   size_t left = 0;
   for (size_t id = 0; id < plan.homes.size(); ++id) {
     left += whole_blocks(plan.uses.tensors[id].bytes);
-    if (plan.homes[id].tier == Tier::kBulk) order.push_back(id);
+    if (memory::kTiers[plan.homes[id].tier].in_memory) order.push_back(id);
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] < counts[b]; });
   for (const size_t id : order) {
@@ -108,15 +114,14 @@ size_t Plan::in_place_bytes() const {
   return bytes;
 }
 
-Residency::Setup Plan::setup(memory::Backing* bulk, memory::Backing* disk) const {
+Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) const {
   Residency::Setup setup{.strategy = strategy,
                          .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
                          .point_s = machine.point_s,
                          .in_bytes_s = machine.in_bytes_s,
                          .out_bytes_s = machine.out_bytes_s,
                          .margin = margin};
-  for (const PlannedHome& home : homes)
-    setup.homes.push_back({home.tier == Tier::kBulk ? bulk : disk, home.offset, home.in_place});
+  for (const PlannedHome& home : homes) setup.homes.push_back({tiers[home.tier], home.offset, home.in_place});
   return setup;
 }
 
@@ -162,11 +167,14 @@ void forecast_again(Plan& plan, const Machine& machine) {
 std::string describe(const Plan& plan) {
   const double compute_s = std::accumulate(plan.machine.point_s.begin(), plan.machine.point_s.end(), 0.0);
   const Forecast& f = plan.forecast;
-  std::string text = fmt::format(
-      "automem: {} of tensors in {} points per step, a pool of {}, {} in the bulk tier ({} used in place), {} on "
-      "disk\n",
-      format_bytes(plan.uses.total_bytes()), plan.uses.points.size(), format_bytes(plan.capacity.pool_bytes),
-      format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()), format_bytes(plan.disk_bytes));
+  std::string tiers;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    if (plan.tier_bytes[i] > 0)
+      tiers += fmt::format(", {} in the {} tier", format_bytes(plan.tier_bytes[i]), memory::kTiers[i].name);
+  const std::string text =
+      fmt::format("automem: {} of tensors in {} points per step, a pool of {}{} ({} used in place)\n",
+                  format_bytes(plan.uses.total_bytes()), plan.uses.points.size(),
+                  format_bytes(plan.capacity.pool_bytes), tiers, format_bytes(plan.in_place_bytes()));
   return text + fmt::format("automem: expected per step: {} in, {} out, {:.2f} s ({:.2f} x of all in the fast tier)\n",
                             format_bytes(size_t(f.bytes_in)), format_bytes(size_t(f.bytes_out)), f.step_s,
                             compute_s > 0 ? f.step_s / compute_s : 1.0);

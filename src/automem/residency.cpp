@@ -97,6 +97,12 @@ bool Residency::is_being_written(const Item& item) const {
                      [&](const auto& active) { return is_written_by(item, active.first); });
 }
 
+void Residency::take_slot(Item& item, size_t offset) {
+  item.slot = offset;
+  slots_.take(offset, item.bytes, id_of(item));
+  if (setup_.place) setup_.place(id_of(item), offset, item.bytes);
+}
+
 void Residency::settle(Item& item) {
   item.state = State::kHere;
   item.storage->place(address(item));
@@ -156,8 +162,7 @@ bool Residency::make_room(Item& item, int64_t distance, Victims victims) {
   if (!clean) return false;
   for (const int64_t owner : window->owners)
     if (!drop(items_[size_t(owner)])) return false;
-  item.slot = window->offset;
-  slots_.take(item.slot, item.bytes, id_of(item));
+  take_slot(item, window->offset);
   totals_.peak_bytes = std::max(totals_.peak_bytes, slots_.used_bytes());
   return true;
 }
@@ -367,10 +372,10 @@ bool Residency::compact() {
     const size_t to = slots_.lowest(item.slot);
     if (to == item.slot || item.state != State::kHere || item.leaving || item.wanted > 0) continue;
     if (!item.storage->try_leave()) continue;
-    if (!setup_.simulated) std::memmove(setup_.pool + to, address(item), item.bytes);
+    const std::byte* from = address(item);
     slots_.free(item.slot);
-    slots_.take(to, item.bytes, owner);
-    item.slot = to;
+    take_slot(item, to);
+    if (!setup_.simulated) std::memmove(address(item), from, item.bytes);
     settle(item);
     moved = true;
   }

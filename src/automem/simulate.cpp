@@ -96,7 +96,7 @@ class SimulatedQueue final : public memory::CopyQueue {
 
 Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machine& machine, int steps) {
   Residency::Setup setup = wanted;
-  setup.simulated = true, setup.pool = nullptr;
+  setup.simulated = true, setup.pool = nullptr, setup.place = {};
   setup.point_s = machine.point_s, setup.in_bytes_s = machine.in_bytes_s, setup.out_bytes_s = machine.out_bytes_s;
   SimulatedQueue queue(machine);
   Residency residency(uses, setup, queue);

@@ -24,6 +24,13 @@ size_t Uses::bytes_of(const Point& point) const {
   return sum;
 }
 
+bool Uses::is_divided(int tensor) const {
+  if (tensors[size_t(tensor)].written == Written::kInForward) return true;
+  return std::none_of(points.begin(), points.end(), [&](const Point& p) {
+    return p.phase != Phase::kUpdate && std::binary_search(p.uses.begin(), p.uses.end(), tensor);
+  });
+}
+
 size_t Uses::total_bytes() const {
   size_t sum = 0;
   for (const MovableTensor& tensor : tensors) sum += tensor.bytes;

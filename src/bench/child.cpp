@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -115,9 +116,19 @@ std::string program_of(pid_t pid) {
 }
 
 int64_t pss_bytes(pid_t pid) {
+  int64_t sum = 0;
   std::ifstream in("/proc/" + std::to_string(pid) + "/smaps_rollup");
   for (std::string line; std::getline(in, line);)
-    if (line.starts_with("Pss:")) return std::atoll(line.c_str() + 4) * 1024;
+    for (const char* field : {"Pss:", "Private_Hugetlb:"})  // explicit huge pages are not in PSS
+      if (line.starts_with(field)) sum += std::atoll(line.c_str() + std::strlen(field)) * 1024;
+  return sum;
+}
+
+int64_t shared_huge_bytes(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/smaps_rollup");
+  constexpr std::string_view kField = "Shared_Hugetlb:";
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(kField)) return std::atoll(line.c_str() + kField.size()) * 1024;
   return 0;
 }
 

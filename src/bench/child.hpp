@@ -43,8 +43,10 @@ class Child {
 
 /// The program that a process runs; "" if it is gone.
 std::string program_of(pid_t pid);
-/// Proportional set size: what it shares counts in parts. 0 if it is gone.
+/// Proportional set size: what it shares counts in parts. Its own explicit huge pages are counted. 0 if it is gone.
 int64_t pss_bytes(pid_t pid);
+/// Explicit huge pages that it shares with others, whole; 0 if it is gone.
+int64_t shared_huge_bytes(pid_t pid);
 /// The first file of that name in the folders of $PATH; "" if there is none.
 std::string find_in_path(const std::string& name);
 

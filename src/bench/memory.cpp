@@ -32,7 +32,7 @@ class Contender {
         automem_(plan.automem
                      ? std::make_unique<automem::AutoMem>(
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
-                                                                  .fast_nodes = plan.place.fast_nodes,
+                                                                  .clusters = plan::fast_shares(plan.place),
                                                                   .bulk_node = plan.place.bulk_node,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
@@ -142,12 +142,13 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const config::Config config =
       step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);
   const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
-  memory::make_disk(disk, memory::kBlock);  // a folder that is no disk is refused before anything is measured
+  // A folder that is no disk is refused before anything is measured.
+  memory::make_disk({.bytes = memory::kBlock, .folder = disk});
   bench_pages(harness, config.model, bench.batch);
   const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
-  bench_tier(harness, *memory::make_bulk_memory({.bytes = tier_bytes, .pages = config.memory.pages}),
-             config.memory.simulate_bulk);
-  bench_tier(harness, *memory::make_disk(disk, tier_bytes), {});
+  for (const memory::TierRow& tier : memory::kTiers)
+    bench_tier(harness, *tier.make({.bytes = tier_bytes, .pages = config.memory.pages, .folder = disk}),
+               tier.in_memory ? config.memory.simulate_bulk : std::nullopt);
 
   config::Config off = config;
   off.memory.automem = config::AutoMem::kOff;

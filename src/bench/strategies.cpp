@@ -172,10 +172,11 @@ std::vector<std::string> StrategiesMeter::command(const Contender& c, const std:
 }
 
 void StrategiesMeter::look_at_memory(const Child& child, Contender& c) const {
-  int64_t sum = 0;
+  int64_t sum = 0, shared = 0;
   for (const pid_t pid : child.processes())
-    if (program_of(pid) == fs::canonical(ditrain_)) sum += pss_bytes(pid);
-  c.peak_bytes = std::max(c.peak_bytes, sum);
+    if (program_of(pid) == fs::canonical(ditrain_))
+      sum += pss_bytes(pid), shared = std::max(shared, shared_huge_bytes(pid));
+  c.peak_bytes = std::max(c.peak_bytes, sum + shared);
 }
 
 // A run that ended before it was told to: it did not fit, or something is wrong.

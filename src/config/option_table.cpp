@@ -282,7 +282,17 @@ Rows optimizer_rows() {
   };
 }
 
-Rows machine_rows() {
+/// memory.NAME_gib of each slow tier.
+Rows tier_rows() {
+  Rows rows;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    rows.push_back(number_or_auto(
+        fmt::format("memory.{}_gib", memory::kTiers[i].name), [i](auto& c) -> auto& { return c.memory.tier_gib[i]; },
+        {0, kMaxGib}, memory::kTiers[i].help));
+  return rows;
+}
+
+Rows parallel_rows() {
   return {
       integer_or_auto(DITRAIN_KEY(parallel.threads), 1, kMaxThreads,
                       "worker threads per rank; auto: the least of affinity mask, cgroup CPU quota, "
@@ -305,16 +315,16 @@ Rows machine_rows() {
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
       number(DITRAIN_KEY(memory.fast_gib), {0, kMaxGib},
              "fast memory of a rank [GiB], for memory.automem; 0: its part of the memory on the package (HBM)"),
-      number_or_auto(DITRAIN_KEY(memory.bulk_gib), {0, kMaxGib},
-                     "ordinary memory of a rank for tensors that are away from the fast one [GiB]; auto: as much as "
-                     "they need"),
-      number(DITRAIN_KEY(memory.disk_gib), {0, kMaxGib},
-             "disk of a rank for tensors that have no place in memory [GiB]; 0: none"),
+  };
+}
+
+Rows machine_rows() {
+  return {
       text(DITRAIN_KEY(memory.disk_path), "folder of the disk tier, on a local disk; empty: the run folder", "a path"),
       word(DITRAIN_KEY(memory.pages),
-           "pages of the fast and the bulk tier of memory.automem: explicit: reserved huge pages (vm.nr_hugepages); "
-           "transparent: huge where "
-           "the kernel grants them; plain; auto: the first of these that can be had"),
+           "pages of the tiers in memory of memory.automem, and of gradients that ranks of a node share: explicit: "
+           "reserved huge pages (vm.nr_hugepages); transparent: huge where the kernel grants them; plain; auto: the "
+           "first of these that can be had"),
       simulate_bulk(),
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
                       "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if "
@@ -414,8 +424,8 @@ bool free_on_resume(const Option& o) {
 
 Rows all_rows() {
   Rows all;
-  for (const auto& rows : {model_rows(), diffusion_rows(), data_rows(), train_rows(), optimizer_rows(), machine_rows(),
-                           dist_rows(), output_rows()})
+  for (const auto& rows : {model_rows(), diffusion_rows(), data_rows(), train_rows(), optimizer_rows(), parallel_rows(),
+                           tier_rows(), machine_rows(), dist_rows(), output_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   for (Option& o : all) o.may_change_on_resume = free_on_resume(o);
   return all;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "disk_queue.hpp"
 #include "ditrain/base/error.hpp"
@@ -28,7 +29,8 @@ std::string gib(size_t bytes) {
 
 class BulkPool final : public Backing {
  public:
-  explicit BulkPool(const BulkMemory& wanted) : block_(wanted.bytes, wanted.pages) {
+  explicit BulkPool(const TierSetup& wanted) : block_(wanted.bytes, wanted.pages) {
+    check_room(wanted.node);
     place(wanted.node);
     if (block_.take_pages()) place(wanted.node);
     if (!block_.note().empty()) notes_.push_back(block_.note());
@@ -43,13 +45,28 @@ class BulkPool final : public Backing {
   void write(size_t offset, const std::byte* from, size_t bytes) override { copy(block_.data() + offset, from, bytes); }
   std::byte* in_place(size_t offset) override { return block_.data() + offset; }
   std::vector<std::string> notes() const override { return notes_; }
+  std::string describe() const override {
+    const std::string places = platform::format_places(platform::bytes_on_nodes(block_.data(), block_.bytes()));
+    return block_.describe() + (places.empty() ? "" : "; ") + places;
+  }
 
  private:
+  void check_room(int node) {
+    const auto room = node < 0 ? std::nullopt : platform::room_on_node(node);
+    if (!room) return;
+    const bool huge = block_.got() == platform::PageWish::kExplicit;
+    const size_t free = huge ? room->free_huge_bytes : room->free_bytes + room->cached_bytes;
+    if (free >= block_.bytes()) return;
+    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + gib(free) + " free where " +
+                     gib(block_.bytes()) + " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
+                     std::to_string(free >> 30) + " and memory.disk_gib for the rest");
+  }
   void place(int node) {
     if (node < 0) return;
     const auto placed =
         platform::place_on_nodes(block_.data(), block_.bytes(), {node}, platform::NodePolicy::kPreferred);
-    if (!placed && notes_.empty()) notes_.push_back(placed.reason);
+    if (placed || std::count(notes_.begin(), notes_.end(), placed.reason) > 0) return;
+    notes_.push_back(placed.reason);
   }
   static void copy(std::byte* to, const std::byte* from, size_t bytes);
   platform::PageBlock block_;
@@ -154,10 +171,10 @@ class DiskFile final : public Backing {
 
 }  // namespace
 
-std::unique_ptr<Backing> make_bulk_memory(const BulkMemory& wanted) { return std::make_unique<BulkPool>(wanted); }
+std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted) { return std::make_unique<BulkPool>(wanted); }
 
-std::unique_ptr<Backing> make_disk(const std::string& folder, size_t bytes) {
-  return std::make_unique<DiskFile>(folder, bytes);
+std::unique_ptr<Backing> make_disk(const TierSetup& wanted) {
+  return std::make_unique<DiskFile>(wanted.folder, wanted.bytes);
 }
 
 }  // namespace ditrain::memory

@@ -28,8 +28,6 @@ class NoMemory final : public memory::Allocator {
   alignas(memory::kAlignment) std::byte nothing_[memory::kAlignment];
 };
 
-// Until a run has measured its own: a disk of today, and half of what a core copies in memory.
-constexpr double kDiskBytesPerS = 1.5e9, kCopyBytesPerS = 6e9;
 constexpr double kUpdateBytesPerS = 8e9;  // of AdamW, which reads and writes what it holds
 constexpr double kShareOfPeak = 0.85;     // that products reach
 
@@ -53,11 +51,21 @@ double core_peak(DType type) {
   return type == DType::kBF16 && bf16 > 0 ? bf16 : f32;
 }
 
+memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
+  memory::PerTier<size_t> bytes{};
+  bool slower = false;  // one has a size
+  for (size_t i = bytes.size(); i-- > 0;) {
+    bytes[i] = m.tier_gib[i] ? size_t(*m.tier_gib[i] * 0x1p30) : slower ? 0 : SIZE_MAX;
+    slower = slower || m.tier_gib[i].value_or(0) > 0;
+  }
+  return bytes;
+}
+
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
-                                  bool disk) {
+                                  const memory::TierRow& tier) {
   automem::Machine machine;
-  machine.in_bytes_s = machine.out_bytes_s = disk ? kDiskBytesPerS : kCopyBytesPerS;
-  if (const auto& bulk = config.memory.simulate_bulk; bulk && !disk) {
+  machine.in_bytes_s = machine.out_bytes_s = tier.bytes_s;
+  if (const auto& bulk = config.memory.simulate_bulk; bulk && tier.in_memory) {
     machine.in_bytes_s = machine.out_bytes_s = machine.in_place_bytes_s = bulk->gb_s * 1e9;
     machine.latency_s = bulk->latency_us * 1e-6;
   }
@@ -157,16 +165,14 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   const automem::Capacity capacity{
       .fixed_bytes = fixed,
       .pool_bytes = std::min(fast - fixed, uses.total_bytes() + uses.tensors.size() * memory::kBlock),
-      .bulk_bytes = m.bulk_gib       ? size_t(*m.bulk_gib * 0x1p30)
-                    : m.disk_gib > 0 ? 0
-                                     : SIZE_MAX,
-      .disk_bytes = size_t(m.disk_gib * 0x1p30)};
+      .tier_bytes = tier_capacities(m)};
   int workers = 0;
   for (const int n : place.cluster_sizes) workers += n;
-  const bool disk = capacity.bulk_bytes == 0;
+  size_t first = 0;  // of the slow tiers that there are: most copies are its
+  while (first + 1 < memory::kTiers.size() && capacity.tier_bytes[first] == 0) ++first;
   return automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
-      expected_machine(config, uses, samples, workers, disk));
+      expected_machine(config, uses, samples, workers, memory::kTiers[first]));
 }
 
 }  // namespace ditrain::plan

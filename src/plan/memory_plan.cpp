@@ -61,6 +61,20 @@ MemoryItem tree_of_sums(const config::Config& config, int replicas, int64_t aren
           size_t(levels) * size_t(arena_elements) * sizeof(float)};
 }
 
+// Slow tiers that take memory of the machine.
+std::string tiers_in_memory() {
+  std::string names;
+  for (const memory::TierRow& tier : memory::kTiers)
+    if (tier.in_memory) names += (names.empty() ? "" : ", ") + std::string(tier.name);
+  return names;
+}
+
+size_t slow_bytes(const automem::Plan& plan) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) bytes += memory::kTiers[i].in_memory ? plan.tier_bytes[i] : 0;
+  return bytes;
+}
+
 std::vector<MemoryItem> kept_by_node(nn::DitPass& pass) {
   std::vector<MemoryItem> kept;
   for (const auto& node : pass.tape().nodes()) {
@@ -127,7 +141,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), states_moved ? 0 : 2 * state},
       {"EMA", share, states_moved ? 0 : state},
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
-      {"bulk tier", "tensors that are away from the fast pool", moved ? automem->bulk_bytes : 0},
+      {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
+       moved ? slow_bytes(*automem) : 0},
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
       {"kept activations", fmt::format("{}, train.recompute: {}", batch, recompute_text(config)),
        moved ? 0 : pass.tape().kept_bytes()},
@@ -180,13 +195,14 @@ std::string occupancy_svg(const automem::Plan& plan, int top) {
       "<rect x=\"20\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#9c6b4e\"/>\n<rect x=\"20\" y=\"{:.1f}\" "
       "width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n",
       bottom - fixed, kWidth, fixed, bottom - kHeight, kWidth, kHeight);
-  return svg +
-         fmt::format(
-             "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} in bulk memory ({} of it used in place), {} "
-             "on disk</text>\n<text x=\"20\" y=\"{:.0f}\">Per step {} come in, {} go out</text>\n",
-             bottom + 20, format_bytes(plan.bulk_bytes), format_bytes(plan.in_place_bytes()),
-             format_bytes(plan.disk_bytes), bottom + 40, format_bytes(size_t(plan.forecast.bytes_in)),
-             format_bytes(size_t(plan.forecast.bytes_out)));
+  std::string tiers;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    tiers += fmt::format("{}{}: {}", i == 0 ? "" : ", ", memory::kTiers[i].name, format_bytes(plan.tier_bytes[i]));
+  return svg + fmt::format(
+                   "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} ({} used in place)</text>\n"
+                   "<text x=\"20\" y=\"{:.0f}\">Per step {} come in, {} go out</text>\n",
+                   bottom + 20, tiers, format_bytes(plan.in_place_bytes()), bottom + 40,
+                   format_bytes(size_t(plan.forecast.bytes_in)), format_bytes(size_t(plan.forecast.bytes_out)));
 }
 
 }  // namespace

@@ -303,14 +303,23 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
   // Domains of other ranks have their part of a node that is local to several.
   std::map<int, int> fast;
-  for (const platform::Domain& domain : placement.plan.domain_of)
+  for (const platform::Domain& domain : placement.plan.domain_of) {
+    place.fast_nodes.push_back(domain.fast_node >= 0 ? domain.fast_node : domain.bulk_node);
     if (domain.fast_node >= 0) ++fast[domain.fast_node], place.bulk_node = domain.bulk_node;
+  }
   for (const platform::MemoryNode& node : placement.topology.memory)
-    if (const auto it = fast.find(node.os); it != fast.end()) {
-      place.fast_nodes.push_back(node.os);
+    if (const auto it = fast.find(node.os); it != fast.end())
       place.fast_bytes += node.bytes / std::max<size_t>(1, node.domains.size()) * size_t(it->second);
-    }
   return place;
+}
+
+std::vector<memory::ClusterShare> fast_shares(const RankPlace& place) {
+  const std::set<int> distinct(place.fast_nodes.begin(), place.fast_nodes.end());
+  if (place.fast_nodes.size() != place.cluster_sizes.size() || (distinct.size() < 2 && place.bulk_node < 0)) return {};
+  std::vector<memory::ClusterShare> shares;
+  for (size_t c = 0; c < place.fast_nodes.size(); ++c)
+    shares.push_back({.node = place.fast_nodes[c], .workers = place.cluster_sizes[c]});
+  return shares;
 }
 
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors) {

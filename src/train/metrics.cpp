@@ -29,10 +29,10 @@ std::string to_json_line(const StepMetrics& m) {
   j["step"] = m.step;
   for (const Metric& metric : kMetrics) j[metric.name] = number(m.*metric.value);
   j["seconds"] = seconds;
-  j["memory"] = {{"rss_bytes", m.rss_bytes},
-                 {"fast_peak_bytes", m.fast_peak_bytes},
-                 {"bulk_peak_bytes", m.bulk_peak_bytes},
-                 {"disk_bytes", m.disk_bytes}};
+  j["memory"] = {
+      {"rss_bytes", m.rss_bytes}, {"fast_peak_bytes", m.fast_peak_bytes}, {"bulk_peak_bytes", m.bulk_peak_bytes}};
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    j["memory"][std::string(memory::kTiers[i].name) + "_bytes"] = m.tier_bytes[i];
   for (const auto& [name, value] : m.automem) j["automem"][name] = number(value);
   j["skipped_steps"] = m.skipped_steps;
   j["bad_files"] = m.bad_files;

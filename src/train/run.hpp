@@ -99,6 +99,7 @@ class Run {
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // what computes the matrix products
   plan::RankGroups groups_;
+  bool told_pages_ = false;  // of the gradients' memory
   std::unique_ptr<dist::NodeMemory>
       gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;

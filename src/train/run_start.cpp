@@ -47,8 +47,10 @@ void Run::open() {
   plan::check_memory(plan_);
   if (config_.dist.engine && groups_.data().world_size() > 1) {
     gradient_memory_ =
-        std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float));
-    if (!gradient_memory_->note().empty()) placement_.notes.push_back(gradient_memory_->note());
+        std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float),
+                                           /*may_share=*/true, config_.memory.pages);
+    for (const std::string& note : {gradient_memory_->note(), gradient_memory_->page_note()})
+      if (!note.empty()) placement_.notes.push_back(note);
   }
   data_ = plan::open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
@@ -277,7 +279,7 @@ void Run::start_automem() {
   const config::MemoryConfig& m = config_.memory;
   automem_ = std::make_unique<automem::AutoMem>(
       *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
-                                              .fast_nodes = plan_.place.fast_nodes,
+                                              .clusters = plan::fast_shares(plan_.place),
                                               .bulk_node = plan_.place.bulk_node,
                                               .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
                                               .copy_pus = placement_.copy_pus,

@@ -204,6 +204,9 @@ void Run::report(StepMetrics& m, bool last) {
   hidden_s_ += m.allreduce_hidden_s;
   if (!leader()) return;
   folder_->append_metrics(m);
+  // Once its pages are in use.
+  if (gradient_memory_ && !std::exchange(told_pages_, true))
+    log::info("gradients in the {}: {}", gradient_memory_->name(), gradient_memory_->describe_pages());
   const double left = recent_step_s_ * double(config_.train.steps - m.step);
   if (m.step % std::max<int64_t>(1, config_.log.every_steps) == 0 || last)
     log::progress_line(progress_text(m, config_.train.steps, left));
@@ -212,7 +215,10 @@ void Run::report(StepMetrics& m, bool last) {
 void Run::report_automem(StepMetrics& m) {
   const automem::ResidencyTotals now = automem_->totals();
   m.fast_peak_bytes = automem_->plan().capacity.fixed_bytes + now.peak_bytes;
-  m.bulk_peak_bytes += automem_->bulk_bytes(), m.disk_bytes = automem_->disk_bytes();
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) {
+    m.tier_bytes[i] = automem_->tier_bytes(i);
+    if (memory::kTiers[i].in_memory) m.bulk_peak_bytes += m.tier_bytes[i];
+  }
   m.automem = {{"bytes_in", now.bytes_in - moved_.bytes_in},
                {"bytes_out", now.bytes_out - moved_.bytes_out},
                {"stall_s", now.stall_s - moved_.stall_s},

@@ -68,10 +68,10 @@ TEST_CASE("bulk memory and disk give back what they got") {
   const TemporaryFolder folder;
   const size_t bytes = 11 * kMiB + 3 * kBlock;  // more than a chunk, and not a multiple of one
   check_round_trip(*make_bulk_memory({.bytes = bytes + kBlock}), bytes);
-  check_round_trip(*make_disk(folder.path(), bytes + kBlock), bytes);
+  check_round_trip(*make_disk({.bytes = bytes + kBlock, .folder = folder.path()}), bytes);
   setenv("DITRAIN_NO_IO_URING", "1", 1);
   {
-    const auto disk = make_disk(folder.path(), bytes + kBlock);
+    const auto disk = make_disk({.bytes = bytes + kBlock, .folder = folder.path()});
     CHECK_THAT(disk->notes().back(), Catch::Contains("io_uring: refused"));
     check_round_trip(*disk, bytes);
   }
@@ -80,17 +80,17 @@ TEST_CASE("bulk memory and disk give back what they got") {
 
 TEST_CASE("the file of the disk tier has no name, so that nothing of it can be left behind") {
   const TemporaryFolder folder;
-  const auto disk = make_disk(folder.path(), kMiB);
+  const auto disk = make_disk({.bytes = kMiB, .folder = folder.path()});
   CHECK(std::filesystem::is_empty(folder.path()));
   CHECK(disk->in_place(0) == nullptr);
 }
 
 TEST_CASE("a disk tier that cannot be had says what would help") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(make_disk(folder.path() + "/none", kMiB),
+  CHECK_THROWS_WITH(make_disk({.bytes = kMiB, .folder = folder.path() + "/none"}),
                     Catch::Contains("No such file") && Catch::Contains("memory.disk_path"));
-  CHECK_THROWS_AS(make_disk(folder.path(), size_t{1} << 60), InputError);
-  CHECK_THROWS_WITH(make_disk(folder.path(), size_t{1} << 60),
+  CHECK_THROWS_AS(make_disk({.bytes = size_t{1} << 60, .folder = folder.path()}), InputError);
+  CHECK_THROWS_WITH(make_disk({.bytes = size_t{1} << 60, .folder = folder.path()}),
                     Catch::Contains("GiB free") && Catch::Contains("memory.disk_gib"));
 }
 

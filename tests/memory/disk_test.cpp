@@ -36,7 +36,9 @@ struct Lacks {
 
 constexpr size_t kBytes = size_t{9} << 20;  // more than the queue has under way at once
 
-std::unique_ptr<Backing> disk_in(const std::string& folder, size_t bytes = kBytes) { return make_disk(folder, bytes); }
+std::unique_ptr<Backing> disk_in(const std::string& folder, size_t bytes = kBytes) {
+  return make_disk({.bytes = bytes, .folder = folder});
+}
 
 platform::PageBlock filled(unsigned seed) {
   platform::PageBlock block(kBytes, platform::PageWish::kPlain);

@@ -114,12 +114,13 @@ TEST_CASE("a run that does not fit is told of a fast tier and a disk with which 
   std::istringstream words(message.substr(at));
   for (std::string word; words >> word;)
     if (word.find('=') != word.npos && word.find("FOLDER") == word.npos) config::apply_set(tiered, word);
-  CHECK(tiered.memory.disk_gib > 0);
+  double& disk_gib = *tiered.memory.tier_gib[memory::tier("disk")];
+  CHECK(disk_gib > 0);
   CHECK(refusal(tiered, limit) == "no error");
-  tiered.memory.disk_gib /= 2;
+  disk_gib /= 2;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
                     Catch::Contains("do not fit the slow tiers") && Catch::Contains("--set memory.disk_gib="));
-  tiered.memory.disk_gib *= 2, tiered.memory.fast_gib = 0.1;
+  disk_gib *= 2, tiered.memory.fast_gib = 0.1;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
                     Catch::Contains("the fast tier is too small for") && Catch::Contains("memory.fast_gib"));
   tiered.memory.fast_gib = 0;

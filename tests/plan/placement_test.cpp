@@ -269,6 +269,11 @@ TEST_CASE("memory on the package is the fast tier of the ranks beside it, and th
   const plan::RankPlace socket = rank_on({4, 5, 6, 7}), domain = rank_on({3});
   CHECK((socket.fast_nodes == std::vector<int>{9, 11, 13, 15} && socket.nodes == std::vector<int>{8, 10, 12, 14}));
   CHECK(socket.fast_bytes == size_t{64} << 30);
+  const auto shares = plan::fast_shares(socket);
+  REQUIRE(shares.size() == 4);
+  for (size_t c = 0; c < 4; ++c) CHECK((shares[c].node == int(9 + 2 * c) && shares[c].workers == 14));
+  REQUIRE(plan::fast_shares(domain).size() == 1);  // of one cluster, but beside other memory
+  CHECK(plan::fast_shares(domain)[0].node == 7);
   CHECK((domain.fast_nodes == std::vector<int>{7} && domain.bulk_node == 6 && domain.fast_bytes == size_t{16} << 30));
   config::Config c;
   c.model.name = "DiT-XL/2";
@@ -285,7 +290,21 @@ TEST_CASE("memory on the package is the fast tier of the ranks beside it, and th
   CHECK(small.automem->uses.total_bytes() > domain.fast_bytes);
   CHECK(small.automem->forecast.peak_bytes <= small.automem->capacity.pool_bytes);
   CHECK((small.automem->forecast.bytes_in > 0 || small.automem->in_place_bytes() > 0));
-  CHECK(small.automem->disk_bytes == 0);
+  CHECK(small.automem->tier_bytes[memory::tier("disk")] == 0);
+}
+
+TEST_CASE("without memory on the package a cluster's share of the fast tier is its DRAM, where there are several") {
+  config::Config config;
+  config.memory.automem = kTiers;
+  config.parallel.comm_cores = config.memory.copy_cores = 0;
+  const auto place = [&](const char* machine) {
+    return plan::place_of(plan::suppose_ranks(config, synthetic_machine(machine), 1).on_node[0], 1);
+  };
+  const auto shares = plan::fast_shares(place(platform::kEpycNps4));
+  REQUIRE(shares.size() == 8);
+  for (size_t c = 0; c < shares.size(); ++c) CHECK((shares[c].node == int(c) && shares[c].workers == 16));
+  CHECK(place(platform::kEpycNps4).fast_bytes == 0);
+  CHECK(plan::fast_shares(place(platform::kLaptop)).empty());
 }
 
 TEST_CASE("tensors spread over nodes only if clusters have several") {

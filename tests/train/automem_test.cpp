@@ -40,8 +40,11 @@ Outcome four_steps(config::Config config, int clusters, double fast_share, const
   const plan::RunPlan plan = plan::plan_run(config, 1, place);
   std::unique_ptr<automem::AutoMem> moves;
   if (plan.automem)
-    moves = std::make_unique<automem::AutoMem>(
-        *plan.automem, automem::AutoMem::Setup{.disk_folder = disk_folder, .simulate = config.memory.simulate_bulk});
+    // A share of the pool for each cluster: one where there is memory, one where there is none.
+    moves = std::make_unique<automem::AutoMem>(*plan.automem,
+                                               automem::AutoMem::Setup{.clusters = {{.node = 0}, {.node = 4000}},
+                                                                       .disk_folder = disk_folder,
+                                                                       .simulate = config.memory.simulate_bulk});
   const auto comm = dist::make_null_communicator();
   train::TrainStep step(plan, model, *comm, ctx);
   autograd::ParameterStore& parameters = model.parameters();
@@ -84,7 +87,7 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
       INFO(tiers.name << ", " << word_of(automem) << ", " << dtype_name(config.train.precision) << ", micro-batch "
                       << config.train.micro_batch << ", clusters " << clusters);
       config.memory.automem = automem;
-      config.memory.bulk_gib = tiers.bulk_gib, config.memory.disk_gib = tiers.disk_gib;
+      config.memory.tier_gib = {tiers.bulk_gib, tiers.disk_gib};
       config.memory.simulate_bulk = tiers.link;
       const Outcome moved = four_steps(config, clusters, 0.5, folder.path());
       CHECK(moved.losses == off.losses);

@@ -13,6 +13,7 @@
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/automem/plan.hpp"
 #include "ditrain/memory/copy_engine.hpp"
+#include "ditrain/memory/fast_pool.hpp"
 
 namespace ditrain::automem {
 
@@ -20,7 +21,7 @@ class AutoMem {
  public:
   struct Setup {
     platform::PageWish pages = platform::PageWish::kAuto;
-    std::vector<int> fast_nodes = {};  ///< NUMA nodes of the pool; none: any
+    std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; none: anywhere
     int bulk_node = -1;
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
@@ -48,16 +49,17 @@ class AutoMem {
   std::array<memory::StreamTotals, memory::kDirections> copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
   size_t pool_bytes() const { return pool_.bytes(); }
-  size_t bulk_bytes() const { return bulk_ ? bulk_->bytes() : 0; }
-  size_t disk_bytes() const { return disk_ ? disk_->bytes() : 0; }
+  size_t tier_bytes(size_t tier) const { return tiers_[tier] ? tiers_[tier]->bytes() : 0; }
   std::string describe() const;            ///< tiers, and the pages they got
   std::vector<std::string> notes() const;  ///< fallbacks, each one line
 
  private:
+  std::string describe_places() const;
+
   Plan plan_;
-  platform::PageBlock pool_;
-  std::vector<std::string> notes_;
-  std::unique_ptr<memory::Backing> bulk_, disk_;
+  memory::FastPool pool_;
+  size_t notes_at_start_ = 0;  // of the pool
+  memory::PerTier<std::unique_ptr<memory::Backing>> tiers_;
   std::unique_ptr<memory::CopyEngine> engine_;
   std::unique_ptr<Residency> residency_;
   int steps_ = 0;

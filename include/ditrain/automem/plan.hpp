@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ditrain/automem/simulate.hpp"
+#include "ditrain/memory/tiers.hpp"
 
 namespace ditrain::automem {
 
@@ -12,14 +13,11 @@ namespace ditrain::automem {
 struct Capacity {
   size_t fixed_bytes = 0;  ///< of the fast tier: what never moves (gradients, temporaries)
   size_t pool_bytes = 0;   ///< the rest of it
-  size_t bulk_bytes = 0;
-  size_t disk_bytes = 0;
+  memory::PerTier<size_t> tier_bytes = {};
 };
 
-enum class Tier { kBulk, kDisk };
-
 struct PlannedHome {
-  Tier tier = Tier::kBulk;
+  size_t tier = 0;  ///< row of memory::kTiers
   size_t offset = 0;
   bool in_place = false;
 };
@@ -28,19 +26,18 @@ struct Plan {
   Uses uses;
   Strategy strategy = Strategy::kPlanned;
   Capacity capacity;
-  std::vector<PlannedHome> homes;         ///< of every tensor of the uses
-  size_t bulk_bytes = 0, disk_bytes = 0;  ///< what homes take of each tier
+  std::vector<PlannedHome> homes;           ///< of every tensor of the uses
+  memory::PerTier<size_t> tier_bytes = {};  ///< what homes take of each tier
   Machine machine;
   double margin = 1.5;
   Forecast forecast = {};
   size_t in_place_bytes() const;
   /// Setup of a Residency without addresses.
-  Residency::Setup setup(memory::Backing* bulk, memory::Backing* disk) const;
+  Residency::Setup setup(const memory::PerTier<memory::Backing*>& tiers) const;
 };
 
-/// Tensors go to the bulk tier as long as it has room, then to the disk; those that are used most to the bulk tier.
-/// All bytes of the plan are known then; it has no forecast.
-/// Errors: InputError if the tiers together are too small, with what is missing
+/// Tensors go to the fastest of the slow tiers that has room; those that are used most choose first. All bytes of the
+/// plan are known then; it has no forecast. Errors: InputError if the tiers together are too small, with what is missing
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
 
 /// Simulates steps to choose what is used in place and how early copies begin, and to forecast the time: seconds of a

@@ -18,6 +18,7 @@
 // checkpoints) is brought when it is wanted: plans change times, never results.
 #pragma once
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -58,6 +59,8 @@ class Residency final : public Mover, public StorageSource {
     std::byte* pool = nullptr;     ///< the fast tier's; kBlock-aligned. May be null in a simulation
     size_t pool_bytes = 0;
     bool simulated = false;  ///< nothing touches memory
+    /// Called when a tensor has got a place in the pool, before anything touches it.
+    std::function<void(int64_t tensor, size_t offset, size_t bytes)> place = {};
     /// Expected seconds of each point and rates of the link: when copies have to begin. None: at once.
     std::vector<double> point_s = {};
     double in_bytes_s = 0, out_bytes_s = 0;
@@ -131,6 +134,7 @@ class Residency final : public Mover, public StorageSource {
   bool clear_for(int64_t time);
   std::optional<double> cost_of(const Item& item, int64_t distance, Victims victims) const;
   bool is_used_now(const Item& item) const;
+  void take_slot(Item& item, size_t offset);
   void settle(Item& item);  // in its slot: contents are there
   void copy_out(Item& item);
   bool drop(Item& item);

@@ -39,6 +39,9 @@ struct Uses {
   size_t bytes_of(const Point& point) const;
   size_t total_bytes() const;
   const Point& largest() const;  ///< the point that uses most bytes
+  /// Whether each cluster uses a part of the tensor of its own: activations, and what only updates use. Weights of
+  /// products are read whole by all.
+  bool is_divided(int tensor) const;
 };
 
 /// Tensors below this stay where they are: a copy of their own would cost more than their room is worth.

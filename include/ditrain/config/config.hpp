@@ -15,6 +15,7 @@
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/memory/copy_engine.hpp"
+#include "ditrain/memory/tiers.hpp"
 #include "ditrain/nn/dit_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/optim/config.hpp"
@@ -44,10 +45,11 @@ struct ParallelConfig {
 };
 
 struct MemoryConfig {
-  double fast_gib = 0;                  ///< of a rank; 0: the memory on the package, if there is any
-  std::optional<double> bulk_gib = {};  ///< none: as much as tensors need
-  double disk_gib = 0;                  ///< 0: no disk tier
-  std::string disk_path = {};           ///< "": the run folder
+  double fast_gib = 0;  ///< of a rank; 0: the memory on the package, if there is any
+  /// Of each slow tier, in the order of memory::kTiers. None (auto): as much as tensors need, or nothing if a slower
+  /// tier has a size.
+  memory::PerTier<std::optional<double>> tier_gib = memory::default_gib();
+  std::string disk_path = {};  ///< "": the run folder
   platform::PageWish pages = platform::PageWish::kAuto;
   std::optional<memory::SimulatedBulk> simulate_bulk = {};
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers

@@ -1,5 +1,5 @@
 // Slow tiers: where the bytes of a tensor are that has no place in the fast one. Each is one preallocated range of
-// bytes, addressed by offset; a new kind of tier is one more implementation.
+// bytes, addressed by offset; a new kind of tier is one more implementation, and a row of the table (tiers.hpp).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,20 +27,24 @@ class Backing {
   /// The bytes themselves where cores can use them in place; null for a disk.
   virtual std::byte* in_place(size_t) { return nullptr; }
   virtual std::vector<std::string> notes() const { return {}; }  ///< what it was refused, each with what would mend it
+  virtual std::string describe() const { return ""; }  ///< its pages, and where they are, as the system says now
 };
 
-struct BulkMemory {
+/// What a slow tier is made from; each takes what it needs.
+struct TierSetup {
   size_t bytes = 0;
   platform::PageWish pages = platform::PageWish::kAuto;
-  int node = -1;  ///< NUMA node to lie on; -1: any
+  int node = -1;            ///< NUMA node for memory; -1: any
+  std::string folder = {};  ///< for a file
 };
-/// Pinned (mlock) memory of the bulk node. What is never written takes no RAM where locking is refused.
-std::unique_ptr<Backing> make_bulk_memory(const BulkMemory& wanted);
 
-/// One preallocated file without a name in `folder`, read and written past the page cache (O_DIRECT) where the file
+/// Pinned (mlock) memory of the bulk node. What is never written takes no RAM where locking is refused.
+std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
+
+/// One preallocated file without a name in the folder, read and written past the page cache (O_DIRECT) where the file
 /// system can. Nothing of it is left when the process ends, however it ends.
 /// Errors: InputError if the folder is none, has not as much room, or is RAM (tmpfs; DITRAIN_DISK_IN_RAM in the
 /// environment allows it, for tests)
-std::unique_ptr<Backing> make_disk(const std::string& folder, size_t bytes);
+std::unique_ptr<Backing> make_disk(const TierSetup& wanted);
 
 }  // namespace ditrain::memory

@@ -5,6 +5,7 @@
 
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/memory/fast_pool.hpp"
 #include "ditrain/parallel/core_plan.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/topology.hpp"
@@ -62,11 +63,14 @@ struct RankPlace {
   std::vector<int> nodes = {};           ///< NUMA nodes of the clusters, each once; none where workers are not bound or
                                          ///< nodes are unknown
   int ranks_on_node = 1;                 ///< ranks that share the memory of the machine
-  std::vector<int> fast_nodes = {};      ///< NUMA nodes of memory on the package (HBM) near the clusters
-  size_t fast_bytes = 0;                 ///< this rank's part of them
+  std::vector<int> fast_nodes = {};      ///< of each cluster: the NUMA node of highest bandwidth near it; as `nodes`
+  size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
   int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
+
+/// Where the clusters' shares of the fast tier lie; none where there is nothing to choose from.
+std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
 
 /// Spreads the pages of tensors that every cluster reads over NUMA nodes, those of all clusters; nothing to do for
 /// fewer than two. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined

@@ -8,6 +8,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/memory/tiers.hpp"
 
 namespace ditrain::train {
 
@@ -76,8 +77,9 @@ struct StepMetrics {
   double images_per_second = 0, tflops = 0, mfu = 0;
   PhaseTimes seconds;
   double allreduce_hidden_s = 0;  ///< beside the phases, not one of them
-  size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0, disk_bytes = 0;
-  std::map<std::string, double> automem;  ///< copies between tiers in this step; empty: nothing moves
+  size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
+  memory::PerTier<size_t> tier_bytes = {};  ///< that the slow tiers take
+  std::map<std::string, double> automem;    ///< copies between tiers in this step; empty: nothing moves
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none
   std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them

@@ -1,0 +1,51 @@
+// The one table of slow tiers, from fast to slow. A new tier is a Backing (backing.hpp) and a row here: its key
+// memory.NAME_gib, its place in the plan, its lines in reports and its metrics follow. The fast tier, in which cores
+// compute, is FastPool (fast_pool.hpp).
+#pragma once
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "ditrain/memory/backing.hpp"
+
+namespace ditrain::memory {
+
+struct TierRow {
+  const char* name;
+  const char* help;           ///< of its key
+  std::optional<double> gib;  ///< default of its key; none: auto, see config::MemoryConfig
+  bool in_memory;             ///< takes memory of the machine, and cores can use it in place
+  double bytes_s;             ///< what a copy is expected to reach until a run has measured its own
+  std::unique_ptr<Backing> (*make)(const TierSetup&);
+};
+
+inline constexpr std::array<TierRow, 2> kTiers{{
+    {"bulk",
+     "ordinary memory of a rank for tensors that are away from the fast one [GiB]; auto: as much as they need, "
+     "or none if a slower tier has a size",
+     {},
+     true,
+     6e9,
+     make_bulk_memory},  // half of what a core copies in memory
+    {"disk", "disk of a rank for tensors that have no place in memory [GiB]; auto: as much as they need", 0.0, false, 1.5e9, make_disk},
+}};
+template <class T>
+using PerTier = std::array<T, kTiers.size()>;
+
+/// Defaults of all keys.
+constexpr PerTier<std::optional<double>> default_gib() {
+  PerTier<std::optional<double>> gib;
+  for (size_t i = 0; i < gib.size(); ++i) gib[i] = kTiers[i].gib;
+  return gib;
+}
+
+/// The row of a tier.
+constexpr size_t tier(std::string_view name) {
+  size_t i = 0;
+  while (kTiers.at(i).name != name) ++i;
+  return i;
+}
+
+}  // namespace ditrain::memory

@@ -1,0 +1,151 @@
+#include "ditrain/memory/fast_pool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/platform/numa.hpp"
+
+namespace ditrain::memory {
+namespace {
+
+constexpr size_t kPage = platform::kHugePageBytes;  // smaller pieces would keep huge pages from being had
+
+std::vector<int> nodes_of(const std::vector<ClusterShare>& clusters) {
+  std::set<int> nodes;
+  for (const ClusterShare& c : clusters)
+    if (c.node >= 0) nodes.insert(c.node);
+  return {nodes.begin(), nodes.end()};
+}
+
+int workers_of(const std::vector<ClusterShare>& clusters) {
+  int workers = 0;
+  for (const ClusterShare& c : clusters) workers += c.workers;
+  return workers;
+}
+
+}  // namespace
+
+size_t cluster_of_page(size_t page, size_t page_bytes, size_t offset, size_t bytes,
+                       const std::vector<ClusterShare>& clusters) {
+  const size_t begin = std::max(page, offset), end = std::min(page + page_bytes, offset + bytes);
+  const double middle = (double(begin - offset) + double(end - offset)) / 2 / double(bytes);
+  const double workers = workers_of(clusters);
+  double before = 0;
+  size_t c = 0;
+  while (c + 1 < clusters.size() && middle >= (before + clusters[c].workers) / workers) before += clusters[c++].workers;
+  return c;
+}
+
+FastPool::FastPool(const Setup& setup)
+    : setup_(setup),
+      block_(setup.bytes, setup.pages),
+      nodes_(nodes_of(setup.clusters)),
+      bound_((block_.bytes() + kPage - 1) / kPage, kNew) {
+  check_room();
+  const auto bind_all = [&] {
+    if (nodes_.size() == 1) bind(0, bound_.size(), nodes_);
+  };
+  bind_all();
+  // With several nodes it shows later where each page belongs: they are taken one by one then.
+  if (nodes_.size() < 2 && block_.take_pages()) bind_all();
+  if (!block_.note().empty()) notes_.push_back(block_.note());
+}
+
+// Nodes that are full give pages of others, which nobody would notice.
+void FastPool::check_room() {
+  const bool huge = block_.got() == platform::PageWish::kExplicit;
+  double fits = 1;  // share of the pool for which every node has room
+  std::string advice;
+  for (const int node : nodes_) {
+    double wanted = 0;
+    for (const ClusterShare& c : setup_.clusters)
+      if (c.node == node) wanted += double(bytes()) * c.workers / workers_of(setup_.clusters);
+    const auto room = platform::room_on_node(node, setup_.root);
+    if (!room) continue;
+    const size_t free = huge ? room->free_huge_bytes : room->free_bytes;
+    if (double(free) >= wanted) continue;
+    fits = std::min(fits, double(huge ? free : free + room->cached_bytes) / wanted);
+    const std::string what = fmt::format(
+        "fast tier: NUMA node {} has {} free where {} are wanted, the rest comes from "
+        "other nodes; ",
+        node, format_bytes(free), format_bytes(size_t(wanted)));
+    if (huge)
+      notes_.push_back(what + fmt::format("echo {} > /sys/devices/system/node/node{}/hugepages/hugepages-2048kB/"
+                                          "nr_hugepages (as root) provides them",
+                                          size_t(wanted) / kPage + 1, node));
+    else if (double(free + room->cached_bytes) >= wanted)
+      notes_.push_back(what + "sysctl vm.drop_caches=1 (as root) frees " + format_bytes(room->cached_bytes) +
+                       " of cached files");
+    else
+      notes_.push_back(what);
+  }
+  for (std::string& note : notes_)
+    if (note.ends_with("; "))
+      note += fmt::format("--set memory.fast_gib={:.2f} fits",
+                          (double(setup_.beside_bytes) + 0.98 * fits * double(bytes())) / 0x1p30);
+}
+
+void FastPool::bind(size_t first, size_t last, std::vector<int> nodes) {
+  const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
+  const size_t end = std::min(last * kPage, bytes());
+  const auto placed = platform::place_on_nodes(data() + first * kPage, end - first * kPage, nodes, policy);
+  if (!placed) {
+    notes_.push_back(placed.reason);
+    nodes_.clear();  // no further attempts
+    return;
+  }
+  const auto mark = nodes.size() > 1 ? kSpread : int16_t(nodes.front());
+  std::fill(bound_.begin() + std::ptrdiff_t(first), bound_.begin() + std::ptrdiff_t(last), mark);
+}
+
+void FastPool::place(size_t offset, size_t bytes, bool divided) {
+  const std::lock_guard lock(mutex_);
+  if (nodes_.size() < 2) return;
+  const size_t last = (offset + bytes + kPage - 1) / kPage;
+  const auto node_of = [&](size_t page) {
+    return setup_.clusters[cluster_of_page(page * kPage, kPage, offset, bytes, setup_.clusters)].node;
+  };
+  for (size_t page = offset / kPage; page < last && !nodes_.empty();) {
+    if (bound_[page] != kNew) {
+      ++page;
+      continue;
+    }
+    const int node = divided ? node_of(page) : -1;
+    size_t end = page + 1;
+    while (end < last && bound_[end] == kNew && (!divided || node_of(end) == node)) ++end;
+    if (divided && node >= 0)
+      bind(page, end, {node});
+    else
+      bind(page, end, nodes_);
+    page = end;
+  }
+}
+
+std::vector<std::string> FastPool::notes() const {
+  const std::lock_guard lock(mutex_);
+  return notes_;
+}
+
+std::string FastPool::describe_places() const {
+  const std::vector<int> found = platform::nodes_of_pages(data(), bytes(), kPage);
+  if (found.empty()) return "";
+  const std::lock_guard lock(mutex_);
+  std::map<int, size_t> places;
+  size_t used = 0, as_bound = 0;
+  for (size_t p = 0; p < found.size(); ++p) {
+    places[found[p]] += std::min(kPage, bytes() - p * kPage);
+    if (found[p] < 0 || bound_[p] == kNew) continue;
+    ++used;
+    as_bound +=
+        bound_[p] == kSpread ? size_t(std::count(nodes_.begin(), nodes_.end(), found[p])) : bound_[p] == found[p];
+  }
+  const std::string text = platform::format_places(places);
+  return used == 0 ? text
+                   : fmt::format("{}; {} of {} huge-page ranges are where they were bound", text, as_bound, used);
+}
+
+}  // namespace ditrain::memory

@@ -1,0 +1,87 @@
+// Shares of clusters in the fast tier: which page belongs to whom, and that pages are there, where a node is real.
+#include "ditrain/memory/fast_pool.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/platform/numa.hpp"
+#include "ditrain/platform/topology.hpp"
+
+using namespace ditrain;
+using namespace ditrain::memory;
+
+namespace {
+
+constexpr size_t kPage = platform::kHugePageBytes;
+
+// The nodes of the pages of a tensor, each its middle.
+std::vector<int> nodes_of(size_t offset, size_t bytes, const std::vector<ClusterShare>& clusters) {
+  std::vector<int> nodes;
+  for (size_t page = offset / kPage * kPage; page < offset + bytes; page += kPage)
+    nodes.push_back(clusters[cluster_of_page(page, kPage, offset, bytes, clusters)].node);
+  return nodes;
+}
+
+int real_node() { return platform::probe_machine().memory.at(0).os; }
+
+}  // namespace
+
+TEST_CASE("what clusters divide is cut in their order, by their workers") {
+  const std::vector<ClusterShare> socket = {{9, 14}, {11, 14}, {13, 14}, {15, 14}};  // HBM of a Xeon Max
+  CHECK(nodes_of(0, 8 * kPage, socket) == std::vector<int>{9, 9, 11, 11, 13, 13, 15, 15});
+  CHECK(nodes_of(3 * kPage, 4 * kPage, socket) == std::vector<int>{9, 11, 13, 15});
+  CHECK(nodes_of(kPage / 2, 4 * kPage, socket) == std::vector<int>{9, 11, 13, 15, 15});  // its pages are cut off
+  CHECK(nodes_of(5 * kPage + 4096, 8192, socket) == std::vector<int>{13});  // smaller than a page: one has it
+  CHECK(nodes_of(0, 8 * kPage, {{1, 2}, {3, 6}}) == std::vector<int>{1, 1, 3, 3, 3, 3, 3, 3});
+  CHECK(nodes_of(kPage, 2 * kPage, {{7, 5}}) == std::vector<int>{7, 7});
+}
+
+TEST_CASE("a pool on one node lies there, and says so") {
+  const int node = real_node();
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{node, 1}, {node, 1}}});
+  pool.place(0, 2 * kPage, /*divided=*/true);
+  std::memset(pool.data(), 1, 2 * kPage);
+  if (!pool.notes().empty() || pool.describe_places().empty()) {
+    WARN("skipped: the system binds no memory here");
+    return;
+  }
+  CHECK(pool.describe_places() == "4.0 MiB on node " + std::to_string(node) +
+                                      ", 4.0 MiB not touched yet; 2 of 2 huge-page ranges are where they were bound");
+}
+
+TEST_CASE("a node that is not there is told once, and the pool serves as before") {
+  const int node = real_node(), absent = 4000;
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{node, 1}, {absent, 1}}});
+  for (int times = 0; times < 2; ++times) pool.place(0, 4 * kPage, /*divided=*/true);
+  pool.place(0, 4 * kPage, /*divided=*/false);
+  REQUIRE(pool.notes().size() == 1);
+  CHECK_THAT(pool.notes()[0], Catch::Contains("NUMA node(s) "));
+  std::memset(pool.data(), 1, pool.bytes());
+  const std::string places = pool.describe_places();
+  if (places.find("bound") != places.npos)
+    CHECK_THAT(places, Catch::EndsWith("2 of 2 huge-page ranges are where they were bound"));
+}
+
+TEST_CASE("a node without room is told before anything is bound, with what would mend it") {
+  const TemporaryFolder root;
+  const auto note_with = [&](int free_mib, int cached_mib) {
+    const std::string node = root.path() + "/sys/devices/system/node/node3";
+    std::filesystem::create_directories(node);
+    std::ofstream(node + "/meminfo") << "Node 3 MemFree: " << free_mib * 1024
+                                     << " kB\nNode 3 Inactive(file): " << cached_mib * 1024 << " kB\n";
+    const FastPool pool({.bytes = size_t{100} << 20,
+                         .pages = platform::PageWish::kPlain,
+                         .clusters = {{3, 1}},
+                         .beside_bytes = size_t{1} << 30,
+                         .root = root.path()});
+    return pool.notes().empty() ? "" : pool.notes()[0];
+  };
+  CHECK_THAT(note_with(200, 0), !Catch::Contains("free where"));
+  CHECK(note_with(40, 80) ==
+        "fast tier: NUMA node 3 has 40.0 MiB free where 100.0 MiB are wanted, the rest comes from other nodes; sysctl "
+        "vm.drop_caches=1 (as root) frees 80.0 MiB of cached files");
+  CHECK_THAT(note_with(40, 10), Catch::EndsWith("from other nodes; --set memory.fast_gib=1.05 fits"));
+}
