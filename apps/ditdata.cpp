@@ -271,7 +271,7 @@ int inspect(const config::CommandLine& line, const std::string& path) {
   const dataset::Inspection found = dataset::inspect_path(path);
   log::info_lines(found.table);
   if (line.has("json")) io::write_file_atomically(line.get_path("json"), found.json);
-  return kExitDone;
+  return found.damaged > 0 ? kExitBadInput : kExitDone;
 }
 
 /// Flags of one command would be ignored in silence by another.

@@ -65,6 +65,35 @@ CheckedFile file_from_json(const json& j, const std::string& where) {
   return file;
 }
 
+namespace {
+
+// The runs of all pieces, which together have as many bytes as the file.
+void expect_each_byte_once(const CheckedFile& file, const std::string& where) {
+  constexpr uint64_t kMostRuns = uint64_t{1} << 24;  // 28 blocks of DiT-XL cut over ranks have half a million
+  uint64_t rows = 0;
+  for (const CheckedPiece& p : file.pieces) rows += p.rows;
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    throw InputError({.where = where,
+                      .what = "checksums do not cover each byte of the file once",
+                      .got = got,
+                      .expected = expected,
+                      .hint = "an earlier checkpoint"});
+  };
+  if (rows > kMostRuns) refuse(fmt::format("{} runs of bytes", rows), fmt::format("at most {}", kMostRuns));
+  std::vector<std::pair<uint64_t, uint64_t>> runs;  // offset, bytes
+  runs.reserve(rows);
+  for (const CheckedPiece& p : file.pieces)
+    for (uint64_t row = 0; row < p.rows; ++row) runs.emplace_back(p.offset + row * p.stride, p.run);
+  std::sort(runs.begin(), runs.end());
+  uint64_t at = 0;
+  for (const auto& [offset, bytes] : runs) {
+    if (offset != at) refuse(fmt::format("a run from offset {}", offset), fmt::format("one from {}", at));
+    at += bytes;
+  }
+}
+
+}  // namespace
+
 void expect_coverage(const CheckedFile& file, const std::string& where) {
   uint64_t covered = 0;
   for (const CheckedPiece& p : file.pieces) {
@@ -82,6 +111,7 @@ void expect_coverage(const CheckedFile& file, const std::string& where) {
                       .got = fmt::format("{} bytes", covered),
                       .expected = std::to_string(file.bytes),
                       .hint = "an earlier checkpoint"});
+  expect_each_byte_once(file, where);
 }
 
 std::optional<CheckedFile> checks_of(const std::string& path) {

@@ -520,6 +520,15 @@ std::vector<Difference> differences_on_resume(const Config& old_config, const Co
   return differences;
 }
 
+bool measure_same_distances(const Config& a, const Config& b) {
+  constexpr std::string_view kOther[] = {"every_steps", "num_images", "fid_every_steps"};  // when, and what is shown
+  return std::none_of(option_table().begin(), option_table().end(), [&](const Option& o) {
+    const bool matters = (o.section == "eval" || o.section == "sample") &&
+                         std::find(std::begin(kOther), std::end(kOther), o.key) == std::end(kOther);
+    return matters && o.get(a) != o.get(b);
+  });
+}
+
 void check_resume(const Config& old_config, const Config& new_config) {
   const std::vector<Difference> differences = differences_on_resume(old_config, new_config);
   if (differences.empty()) return;

@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/io/exif.hpp"
 #include "ditrain/io/files.hpp"
@@ -142,6 +146,14 @@ json of_tiles(const std::string& path) {
   return file;
 }
 
+// As numpy calls it; numpy has no bfloat16, but everybody knows what is meant. Others as the file has them.
+std::string numpy_name(const std::string& safetensors_type) {
+  for (const auto& [type, name] :
+       {std::pair{"F64", "float64"}, {"F32", "float32"}, {"F16", "float16"}, {"BF16", "bfloat16"}})
+    if (safetensors_type == type) return name;
+  return safetensors_type;
+}
+
 json of_latents(const std::string& path) {
   const io::SafetensorsFile shard(path);
   const char* name = shard.contains("latents") ? "latents" : "mean";
@@ -152,14 +164,12 @@ json of_latents(const std::string& path) {
   std::vector<Sums> sums(static_cast<size_t>(view.shape[1]));
   const int64_t plane = view.shape[2] * view.shape[3];
   for (int64_t row = 0; row < view.shape[0]; ++row) {
-    const std::vector<float> values = io::to_f32(io::row_range(view, row, 1));
+    const std::vector<double> values = io::to_f64(io::row_range(view, row, 1));
     for (size_t i = 0; i < values.size(); ++i)
-      if (std::isfinite(values[i])) sums[i / size_t(plane)].add(double(values[i]));
+      if (std::isfinite(values[i])) sums[i / size_t(plane)].add(values[i]);
   }
   json file = {{"file", path},
-               {"dtype", view.dtype == "F32"   ? "float32"
-                         : view.dtype == "F16" ? "float16"
-                                               : "bfloat16"},
+               {"dtype", numpy_name(view.dtype)},
                {"shape", {view.shape[1], view.shape[2], view.shape[3]}},
                {"samples", view.shape[0]},
                {"nodata", nullptr},
@@ -171,28 +181,28 @@ json of_latents(const std::string& path) {
   return file;
 }
 
-enum class Kind { kRaster, kImage, kShard, kOther };
-Kind kind_of(const std::string& name) {
+enum class FileKind { kRaster, kImage, kShard, kOther };
+FileKind kind_of(const std::string& name) {
   const std::string ext = lower_extension(name);
   const auto is = [&](std::initializer_list<const char*> all) {
     return std::any_of(all.begin(), all.end(), [&](const char* e) { return ext == e; });
   };
-  if (is({"tif", "tiff", "jp2", "vrt"})) return Kind::kRaster;
-  if (is({"jpg", "jpeg", "png", "bmp"})) return Kind::kImage;
-  return is({"safetensors"}) ? Kind::kShard : Kind::kOther;
+  if (is({"tif", "tiff", "jp2", "vrt"})) return FileKind::kRaster;
+  if (is({"jpg", "jpeg", "png", "bmp"})) return FileKind::kImage;
+  return is({"safetensors"}) ? FileKind::kShard : FileKind::kOther;
 }
 
 struct Found {
-  std::map<Kind, std::vector<std::string>> paths;
+  std::map<FileKind, std::vector<std::string>> paths;
   std::set<std::string> classes;  // sub-folders with data
 };
 
 void look(const std::string& folder, const std::string& top, int depth, Found& found) {
   const Listing listing = list_folder(folder);
   for (const std::string& name : listing.files) {
-    const Kind kind = kind_of(name);
+    const FileKind kind = kind_of(name);
     found.paths[kind].push_back(folder + "/" + name);
-    if (!top.empty() && kind != Kind::kOther) found.classes.insert(top);
+    if (!top.empty() && kind != FileKind::kOther) found.classes.insert(top);
   }
   if (depth < kMaxDepth)
     for (const std::string& name : listing.folders)
@@ -232,14 +242,30 @@ std::string table_of(const json& all) {
   return text;
 }
 
+// The data set that ditrain would open, and what it says; null: it would refuse the path, and `problem` is why.
+std::unique_ptr<Dataset> open_as(const std::string& kind, const std::string& path, const json& shape,
+                                 std::string& problem) {
+  Config config;
+  config.kind = find_kind(kind == "images" ? "folder" : kind), config.path = path;
+  config.scaling.from = ScalingFrom::kType;  // the ranges of tiles do not matter here
+  const auto side = [&](size_t i) { return shape[i].get<int64_t>(); };
+  try {
+    if (kind == "tiles") settle_tiles(config);
+    return open_dataset(config, {side(0), side(1), side(2)}, /*num_classes=*/0, /*seed=*/0);
+  } catch (const Error& e) {
+    problem = e.what();
+    return nullptr;
+  }
+}
+
 // What ditrain would make of it: one or two lines.
-std::string advice_of(const json& all, const std::string& kind) {
+std::string advice_of(const json& all, const std::string& kind, int64_t classes, const std::string& problem) {
   const json& first = all.at("files").front();
   const json& s = first.at("shape");
   const auto path = all.at("path").get<std::string>();
-  const size_t classes = all.at("classes").size();
   if (kind == "rasters")
     return fmt::format("ditrain trains on tiles of them: ditdata make --from {} --out TILES\n", path);
+  if (!problem.empty()) return fmt::format("ditrain would refuse it: {}\n", problem);
   if (kind == "images")
     return fmt::format(
         "data.kind=folder data.path={} model.in_channels=3 model.num_classes={}: scaled and cropped to "
@@ -258,39 +284,55 @@ Inspection inspect_path(const std::string& path) {
     found.paths[kind_of(path)].push_back(path);
   else
     look(path, "", 0, found);
-  json files = json::array();
+  json files = json::array(), damaged = json::array();
   int64_t turned = 0;
   std::string kind;
   std::set<std::string> shapes;
-  std::vector<std::string> classes(found.classes.begin(), found.classes.end());
-  for (const std::string& file : found.paths[Kind::kShard]) {
-    const bool tiles = io::SafetensorsFile(file).contains("images");
-    kind = tiles ? "tiles" : "latents";
-    files.push_back(tiles ? of_tiles(file) : of_latents(file));
-    if (tiles && classes.empty()) classes = TileShards(file).classes();
-  }
-  for (const std::string& file : found.paths[Kind::kRaster]) files.push_back(of_raster(file)), kind = "rasters";
-  for (const std::string& file : found.paths[Kind::kImage]) {
-    files.push_back(of_image(file, turned));
-    if (kind.empty()) kind = "images";
-  }
-  const size_t others = found.paths[Kind::kOther].size();
+  const auto add = [&](const std::string& file, const std::function<json()>& read) {
+    try {
+      files.push_back(read());
+    } catch (const Error& e) {  // the others are looked at all the same
+      damaged.push_back({{"file", file}, {"problem", e.what()}});
+    }
+  };
+  for (const std::string& file : found.paths[FileKind::kShard])
+    add(file, [&] {
+      const bool tiles = io::SafetensorsFile(file).contains("images");
+      kind = tiles ? "tiles" : "latents";
+      return tiles ? of_tiles(file) : of_latents(file);
+    });
+  if (!found.paths[FileKind::kRaster].empty()) kind = "rasters";
+  for (const std::string& file : found.paths[FileKind::kRaster]) add(file, [&] { return of_raster(file); });
+  if (kind.empty()) kind = "images";
+  for (const std::string& file : found.paths[FileKind::kImage]) add(file, [&] { return of_image(file, turned); });
+  const size_t others = found.paths[FileKind::kOther].size();
+  if (files.empty() && !damaged.empty())
+    throw InputError({.where = path,
+                      .what = fmt::format("none of {} files can be read", damaged.size()),
+                      .got = damaged.front().at("problem").get<std::string>()});
   if (files.empty())
     throw InputError({.where = path,
                       .what = "there is no data",
                       .got = fmt::format("{} other files", others),
                       .expected = "rasters (.tif, .jp2, .vrt), images (.jpg, .png, .bmp) or .safetensors shards"});
   for (const json& file : files) shapes.insert(shape_text(file.at("shape")));
-  json all = {{"path", path},          {"kind", kind},          {"classes", classes},
-              {"other_files", others}, {"exif_turned", turned}, {"files", files}};
+  std::string problem;
+  std::vector<std::string> classes(found.classes.begin(), found.classes.end());
+  auto num_classes = int64_t(classes.size());
+  if (kind != "rasters")  // their folders are what ditdata make sees as classes
+    if (const auto data = open_as(kind, path, files.front().at("shape"), problem))
+      classes = data->class_names(), num_classes = data->num_classes();
+  json all = {{"path", path},          {"kind", kind},          {"classes", classes}, {"num_classes", num_classes},
+              {"other_files", others}, {"exif_turned", turned}, {"files", files},     {"damaged", damaged}};
   std::string table = table_of(all);
   table +=
       fmt::format("{} files ({}), {} kinds of sizes, {} classes{}, {} other files\n", files.size(), kind, shapes.size(),
-                  classes.size(), classes.empty() ? "" : fmt::format(" ({})", fmt::join(classes, ", ")), others);
+                  num_classes, classes.empty() ? "" : fmt::format(" ({})", fmt::join(classes, ", ")), others);
   if (turned > 0)
     table += fmt::format("{} images have an EXIF orientation that data.exif_orientation: true would turn\n", turned);
-  table += advice_of(all, kind);
-  return {table, all.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
+  for (const json& file : damaged) table += fmt::format("damaged: {}\n", file.at("problem").get<std::string>());
+  table += advice_of(all, kind, num_classes, problem);
+  return {table, int64_t(damaged.size()), all.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
 }
 
 }  // namespace ditrain::dataset

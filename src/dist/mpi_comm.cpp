@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -24,7 +25,7 @@ namespace ditrain::dist {
 namespace {
 
 constexpr double kRankZeroFirst_s = 3;  // for rank 0 to say what went wrong
-constexpr double kPatience_s = 2;  // for the answer of a rank that may be busy, not dead
+constexpr double kPatience_s = 2;       // for the answer of a rank that may be busy, not dead
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -95,7 +96,6 @@ class MpiCommunicator final : public Communicator {
 
   void allreduce_sum(double* data, int64_t n) override { allreduce(data, n, MPI_SUM); }
   void allreduce_max(double* data, int64_t n) override { allreduce(data, n, MPI_MAX); }
-  void allreduce_min(double* data, int64_t n) override { allreduce(data, n, MPI_MIN); }
 
   uint64_t allreduce_or(uint64_t flags) override {
     control(1, "MPI_Iallreduce", [&](int64_t, int, MPI_Request* r) {
@@ -118,19 +118,24 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::string> gather_strings(const std::string& text, int root) override {
     check_rank(root);
     const std::vector<double> sizes = gather_to_all(double(text.size()));
-    const double total = std::accumulate(sizes.begin(), sizes.end(), 0.0);
-    DITRAIN_CHECK(total <= std::numeric_limits<int>::max(), "gather_strings of 2 GiB or more");
-    const std::vector<int> counts(sizes.begin(), sizes.end());
-    std::vector<int> starts(counts.size());
-    std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
-    std::string all(rank_ == root ? size_t(total) : 0, '\0');
-    control(1, "MPI_Igatherv", [&](int64_t, int, MPI_Request* r) {
-      return MPI_Igatherv(text.data(), int(text.size()), MPI_CHAR, all.data(), counts.data(), starts.data(), MPI_CHAR,
-                          root, control_.get(), r);
-    });
-    std::vector<std::string> out;
-    if (rank_ != root) return out;
-    for (size_t i = 0; i < counts.size(); ++i) out.push_back(all.substr(size_t(starts[i]), size_t(counts[i])));
+    std::vector<std::string> out(rank_ == root ? sizes.size() : 0);
+    for (size_t i = 0; i < out.size(); ++i) out[i].reserve(size_t(sizes[i]));
+    // In rounds, so that MPI's counts and places stay within an int.
+    const auto most = size_t(std::max<int64_t>(1, max_count_ / world_size_));
+    const auto longest = size_t(*std::max_element(sizes.begin(), sizes.end()));
+    std::vector<int> counts(sizes.size()), starts(sizes.size());
+    std::string all;
+    for (size_t first = 0; first < longest; first += most) {
+      for (size_t i = 0; i < sizes.size(); ++i)
+        counts[i] = int(std::min(most, size_t(sizes[i]) - std::min(first, size_t(sizes[i]))));
+      std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
+      if (rank_ == root) all.resize(size_t(starts.back()) + size_t(counts.back()));
+      control(1, "MPI_Igatherv", [&](int64_t, int, MPI_Request* r) {
+        return MPI_Igatherv(text.data() + std::min(first, text.size()), counts[size_t(rank_)], MPI_CHAR, all.data(),
+                            counts.data(), starts.data(), MPI_CHAR, root, control_.get(), r);
+      });
+      for (size_t i = 0; i < out.size(); ++i) out[i].append(all, size_t(starts[i]), size_t(counts[i]));
+    }
     return out;
   }
 

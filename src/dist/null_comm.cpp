@@ -37,7 +37,6 @@ class NullCommunicator final : public Communicator {
   }
   void allreduce_sum(double*, int64_t n) override { check_count(n); }
   void allreduce_max(double*, int64_t n) override { check_count(n); }
-  void allreduce_min(double*, int64_t n) override { check_count(n); }
   uint64_t allreduce_or(uint64_t flags) override { return flags; }
   void broadcast(void*, size_t, int root) override { check_root(root); }
   void barrier() override {}

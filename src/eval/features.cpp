@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/io/sha256.hpp"
 #include "inception_features.hpp"
 
 namespace ditrain::eval {
@@ -49,7 +50,7 @@ class CommonShape {
     if (features.d == 0) {
       first_ = {image.height, image.width, image.channels, image.is_u8, false, {}, {}, image.name};
       block_ = pixel_block(image.height, image.width, image.channels);
-      features.d = blocks_of(image.height, block_) * blocks_of(image.width, block_) * image.channels;
+      features.d = dimensions_of(FeatureKind::kPixels, {image.channels, image.height, image.width});
       features.values.resize(size_t(num_images_ * features.d));
     }
     const bool same = image.height == first_.height && image.width == first_.width && image.channels == first_.channels;
@@ -101,6 +102,12 @@ int64_t pixel_block(int64_t height, int64_t width, int64_t channels) {
   return block;
 }
 
+int64_t dimensions_of(FeatureKind kind, const dataset::SampleShape& shape) {
+  if (kind == FeatureKind::kInception) return nn::kInceptionFeatures;
+  const int64_t block = pixel_block(shape.height, shape.width, shape.channels);
+  return blocks_of(shape.height, block) * blocks_of(shape.width, block) * shape.channels;
+}
+
 void load_network(FeatureSettings& settings) {
   if (settings.kind != FeatureKind::kInception || settings.network) return;
   if (settings.weights.empty())
@@ -110,6 +117,7 @@ void load_network(FeatureSettings& settings) {
                       .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
                       .hint = "--features pixels needs none; its distances are not comparable with published FIDs"});
   settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights, settings.precision));
+  settings.weights_sha256 = io::sha256_of_file(settings.weights);
 }
 
 Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings) {

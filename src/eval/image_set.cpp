@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/json_problem.hpp"
@@ -85,6 +87,20 @@ std::string read_facts(const std::string& folder) {
   } catch (const nlohmann::json::exception& e) {
     throw InputError({.where = path, .what = io::json_problem(e)});
   }
+}
+
+std::string folder_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+// That of the file, or of the list that sha256sum would print.
+std::string sha256_of_files(const std::vector<std::string>& paths) {
+  if (paths.size() == 1) return io::sha256_of_file(paths[0]);
+  io::Sha256 sum;
+  for (const std::string& path : paths)
+    sum.add(io::sha256_of_file(path) + "  " + fs::path(path).filename().string() + "\n");
+  return sum.hex();
 }
 
 class ImageFolder final : public ImageSet {
@@ -196,11 +212,6 @@ class NpzImages final : public ImageSet {
   }
 
  private:
-  static std::string folder_of(const std::string& path) {
-    const fs::path parent = fs::path(path).parent_path();
-    return parent.empty() ? "." : parent.string();
-  }
-
   std::string path_;
   io::NpzFile file_;
   std::string array_ = "arr_0", facts_;
@@ -210,12 +221,17 @@ class NpzImages final : public ImageSet {
   std::vector<std::byte> bytes_;
 };
 
+const char* images_of(const io::SafetensorsFile& file) {
+  return file.contains("images") ? "images" : file.contains("samples") ? "samples" : "latents";
+}
+
 class Shards final : public ImageSet {
  public:
-  Shards(const std::string& path, const std::vector<std::string>& files) : path_(path) {
+  Shards(const std::string& path, const std::vector<std::string>& files)
+      : path_(path), paths_(files), facts_(read_facts(folder_of(files.front()))) {
     for (const std::string& file : files) {
       files_.emplace_back(file);
-      const char* name = files_.back().contains("images") ? "images" : "latents";
+      const char* name = images_of(files_.back());
       const io::TensorView& tensor = files_.back().tensor(name);
       if (tensor.shape.size() != 4 || tensor.num_elements() == 0) {
         throw InputError({.where = file,
@@ -231,18 +247,17 @@ class Shards final : public ImageSet {
 
   int64_t size() const override { return size_; }
   std::string describe() const override { return fmt::format("{} images in the shards {}", size_, path_); }
-  std::string sha256() const override {
-    io::Sha256 sum;
-    for (const io::SafetensorsFile& file : files_)
-      sum.add(io::sha256_of_file(file.path()) + "  " + fs::path(file.path()).filename().string() + "\n");
-    return files_.size() == 1 ? io::sha256_of_file(files_[0].path()) : sum.hex();
-  }
+  std::string sha256() const override { return sha256_of_files(paths_); }
+  std::string facts() const override { return facts_; }
 
   EvalImage image(int64_t i) override {
     const size_t shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), i) - begins_.begin()) - 1;
     const io::TensorView row = io::row_range(tensors_[shard], i - begins_[shard], 1);
+    const std::string name = fmt::format("{}, image {}", paths_[shard], i - begins_[shard]);
+    if (tensors_[shard].name == "samples" && row.dtype != "U8")
+      return as_in_a_file(io::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
     EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
-    image.name = fmt::format("{}, image {}", files_[shard].path(), i - begins_[shard]);
+    image.name = name;
     if (image.is_u8) {
       const auto* p = reinterpret_cast<const uint8_t*>(row.data);
       image.u8.assign(p, p + row.bytes);
@@ -255,11 +270,85 @@ class Shards final : public ImageSet {
 
  private:
   std::string path_;
+  std::vector<std::string> paths_;
+  std::string facts_;
   std::vector<io::SafetensorsFile> files_;
   std::vector<io::TensorView> tensors_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
 };
+
+class Tiles final : public ImageSet {
+ public:
+  explicit Tiles(const std::string& path)
+      : shards_(path), facts_(read_facts(folder_of(shards_.shards().front().file.path()))) {}
+
+  int64_t size() const override { return shards_.size(); }
+  std::string describe() const override { return fmt::format("{} tiles in {}", size(), shards_.path()); }
+  std::string sha256() const override {
+    std::vector<std::string> paths;
+    for (const dataset::TileShard& shard : shards_.shards()) paths.push_back(shard.file.path());
+    return sha256_of_files(paths);
+  }
+  std::string facts() const override { return facts_; }
+
+  EvalImage image(int64_t i) override {
+    const dataset::TileShard& shard = shards_.shard_of(i);
+    const int64_t tile = i - shard.first, n = shard.height * shard.width;
+    EvalImage image{shard.height, shard.width, shard.channels, shard.type == io::PixelType::kU8, true};
+    image.name = fmt::format("{}, tile {}", shard.file.path(), tile);
+    std::vector<double> plane(static_cast<size_t>(n));
+    for (int64_t b = 0; b < shard.channels; ++b) {
+      io::to_f64(shard.type, shard.plane(tile, b), n, plane.data());
+      fill_missing(shard, tile, size_t(b), plane, image.name);
+      for (const double x : plane) {
+        if (image.is_u8)
+          image.u8.push_back(uint8_t(std::lround(x)));
+        else
+          image.f32.push_back(float(x));
+      }
+    }
+    return image;
+  }
+
+ private:
+  static void fill_missing(const dataset::TileShard& shard, int64_t tile, size_t band, std::vector<double>& plane,
+                           const std::string& name) {
+    const uint8_t* valid = shard.valid(tile);
+    const auto& nodata = shard.bands[band].nodata;
+    std::vector<size_t> missing;
+    double sum = 0;
+    for (size_t p = 0; p < plane.size(); ++p) {
+      if ((valid != nullptr && valid[p] == 0) || (nodata && plane[p] == *nodata) || !std::isfinite(plane[p]))
+        missing.push_back(p);
+      else
+        sum += plane[p];
+    }
+    if (missing.size() == plane.size())
+      throw InputError({.where = name,
+                        .what = "no pixel of band " + shard.bands[band].name + " is valid",
+                        .hint = "tiles that ditdata make keeps have valid pixels in each band"});
+    for (const size_t p : missing) plane[p] = sum / double(plane.size() - missing.size());
+  }
+
+  dataset::TileShards shards_;
+  std::string facts_;
+};
+
+// Whether pictures cannot show what the first shard of a folder holds.
+bool has_more_channels(const std::string& shard) {
+  const io::SafetensorsFile file(shard);
+  const char* name = images_of(file);
+  if (!file.contains(name) || file.tensor(name).shape.size() != 4) return false;
+  const int64_t channels = file.tensor(name).shape[1];
+  return channels != 1 && channels != 3;
+}
+
+std::unique_ptr<ImageSet> open_shards(const std::string& path, const std::vector<std::string>& files) {
+  const io::SafetensorsFile first(files.front());
+  if (first.contains("images") && first.metadata().contains("bands")) return std::make_unique<Tiles>(path);
+  return std::make_unique<Shards>(path, files);
+}
 
 std::string first_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -270,6 +359,19 @@ std::string first_bytes(const std::string& path) {
 }
 
 }  // namespace
+
+EvalImage as_in_a_file(const float* chw, const dataset::SampleShape& shape, std::string name) {
+  EvalImage image{.height = shape.height, .width = shape.width, .channels = shape.channels};
+  image.name = std::move(name);
+  if (shape.channels == 1 || shape.channels == 3) {
+    io::ImageU8 picture = io::to_image(chw, shape.channels, shape.height, shape.width);
+    image.channels = picture.channels, image.u8 = std::move(picture.pixels);
+  } else {
+    image.is_u8 = false, image.channels_first = true;
+    image.f32.assign(chw, chw + shape.elements());
+  }
+  return image;
+}
 
 void ImageSet::visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use) {
   for (int64_t begin = 0; begin < size(); begin += most_prepared()) {
@@ -283,14 +385,15 @@ std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     const Listing top = list(path);
-    if (!top.images.empty() || top.shards.empty()) return std::make_unique<ImageFolder>(path, top);
     std::vector<std::string> shards;
     for (const std::string& name : top.shards) shards.push_back(path + "/" + name);
-    return std::make_unique<Shards>(path, shards);
+    if (shards.empty() || (!top.images.empty() && !has_more_channels(shards[0])))
+      return std::make_unique<ImageFolder>(path, top);
+    return open_shards(path, shards);
   }
   if (!fs::is_regular_file(path, error)) throw InputError({.where = path, .what = "there is no such folder or file"});
   const std::string begin = first_bytes(path);
-  if (begin.size() > 8 && begin[8] == '{') return std::make_unique<Shards>(path, std::vector<std::string>{path});
+  if (begin.size() > 8 && begin[8] == '{') return open_shards(path, {path});
   return std::make_unique<NpzImages>(path);
 }
 

@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/sha256.hpp"
 #include "ditrain/parallel/partition.hpp"
 
 namespace ditrain::eval {
@@ -124,8 +123,8 @@ Features inception_features(parallel::Team& team, dist::Communicator& comm, Imag
                             const FeatureSettings& settings) {
   Features features{.n = set.size(), .d = nn::kInceptionFeatures};
   features.description =
-      fmt::format("{} of the FID Inception, weights sha256 {}; preset {}: {}", features.d,
-                  io::sha256_of_file(settings.weights), word_of(settings.preset), description_of(settings.preset));
+      fmt::format("{} of the FID Inception, weights sha256 {}; preset {}: {}", features.d, settings.weights_sha256,
+                  word_of(settings.preset), description_of(settings.preset));
   const parallel::Range mine = parallel::partition(set.size(), comm.rank(), comm.world_size());
   features.values.resize(size_t(mine.size() * features.d));
   if (settings.spatial) features.spatial.resize(size_t(mine.size() * nn::kInceptionSpatial));

@@ -15,19 +15,6 @@ namespace {
 
 using dataset::SampleShape;
 
-EvalImage as_in_a_file(const float* chw, const SampleShape& shape, std::string name) {
-  EvalImage image{.height = shape.height, .width = shape.width, .channels = shape.channels};
-  image.name = std::move(name);
-  if (shape.channels == 1 || shape.channels == 3) {
-    io::ImageU8 picture = io::to_image(chw, shape.channels, shape.height, shape.width);
-    image.channels = picture.channels, image.u8 = std::move(picture.pixels);
-  } else {
-    image.is_u8 = false, image.channels_first = true;
-    image.f32.assign(chw, chw + shape.elements());
-  }
-  return image;
-}
-
 // Images in memory.
 class Samples final : public ImageSet {
  public:
@@ -68,51 +55,62 @@ class ImagesOfData final : public ImageSet {
 
 }  // namespace
 
-// Every rank computes the features of its own images; rank 0 gets those of all, in the order of the ranks.
-Features TrainingFid::features_of_all(ImageSet* mine) {
-  Features all;
-  if (mine->size() > 0) all = features_of(team_, *mine, settings_);
-  const std::string bytes(reinterpret_cast<const char*>(all.values.data()), all.values.size() * sizeof(float));
-  std::string gathered;
-  for (const std::string& of_rank : comm_.gather_strings(bytes)) gathered += of_rank;
-  if (comm_.rank() != 0 || all.d == 0) return all;
-  all.values.resize(gathered.size() / sizeof(float));
-  std::memcpy(all.values.data(), gathered.data(), gathered.size());
-  all.n = int64_t(all.values.size()) / all.d;
-  return all;
+// Each rank has the features of its own images; rank 0 gets statistics of those of all, in the order of the ranks.
+FeatureStatistics TrainingFid::statistics_of_all(std::vector<float> mine) {
+  std::string all(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
+  mine = {};
+  const std::vector<std::string> parts = comm_.gather_strings(all);
+  all = {};
+  if (comm_.rank() != 0) return {};
+  for (const std::string& part : parts) {
+    const size_t at = mine.size();
+    mine.resize(at + part.size() / sizeof(float));
+    if (!part.empty()) std::memcpy(mine.data() + at, part.data(), part.size());
+  }
+  return statistics_of(team_, mine, dimensions_of(settings_.kind, shape_));
 }
 
 TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, parallel::Team& team,
                          dist::Communicator& comm)
-    : settings_(setup.features), team_(team), comm_(comm) {
+    : settings_(setup.features), shape_(setup.samples), team_(team), comm_(comm) {
   load_network(settings_);
   if (!setup.reference.empty()) {
     reference_ = reference_statistics(team, comm, setup.reference, settings_, description_);
-    return;
+  } else {
+    const int64_t n = std::min(data.size(), setup.most_of_data);
+    ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n);
+    reference_ =
+        statistics_of_all(images.size() > 0 ? features_of(team, images, settings_).values : std::vector<float>());
+    description_ = images.describe();
   }
-  const int64_t n = std::min(data.size(), setup.most_of_data);
-  ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n);
-  const Features features = features_of_all(&images);
-  if (comm.rank() != 0) return;
-  reference_ = statistics_of(team, features.values, features.d);
-  description_ = images.describe();
+  const int64_t d = dimensions_of(settings_.kind, shape_);
+  if (comm.rank() == 0 && reference_.dimensions() != d)
+    throw InputError({.where = setup.reference.empty() ? "eval" : "eval.reference",
+                      .what = "the reference has features of other dimensions than the samples",
+                      .got = std::to_string(reference_.dimensions()),
+                      .expected = std::to_string(d),
+                      .hint = "images of the size of the samples, or statistics made with the same features"});
 }
 
-double TrainingFid::distance(const std::vector<float>& mine, const SampleShape& shape) {
-  Samples samples(mine, shape);
-  const Features features = features_of_all(&samples);
-  double value = 0;
-  if (comm_.rank() == 0) {
-    if (features.d != reference_.dimensions())
-      throw InputError({.where = "eval.reference",
-                        .what = "the reference has features of other dimensions than the samples",
-                        .got = std::to_string(reference_.dimensions()),
-                        .expected = std::to_string(features.d),
-                        .hint = "images of the size of the samples, or statistics made with the same features"});
-    value = frechet_distance(team_, reference_, statistics_of(team_, features.values, features.d)).value;
+double TrainingFid::distance(int64_t num_mine, const Draw& draw) {
+  std::vector<float> features;
+  for (int64_t first = 0; first < num_mine; first += kSamplesAtOnce) {
+    const std::vector<float> images = draw(first, std::min(kSamplesAtOnce, num_mine - first));
+    Samples samples(images, shape_);
+    const std::vector<float> more = features_of(team_, samples, settings_).values;
+    features.insert(features.end(), more.begin(), more.end());
   }
+  const FeatureStatistics drawn = statistics_of_all(std::move(features));
+  double value = comm_.rank() == 0 ? frechet_distance(team_, reference_, drawn).value : 0;
   comm_.broadcast(&value, sizeof value, 0);
   return value;
+}
+
+size_t TrainingFid::bytes(FeatureKind kind, const SampleShape& samples, int64_t num_samples, int64_t most_of_data) {
+  const auto d = size_t(dimensions_of(kind, samples));
+  const size_t rows = size_t(std::max(num_samples, most_of_data)) * d * sizeof(float);
+  // Rows as they are gathered and as they are used; the statistics of both sides, and what the distance takes.
+  return 2 * rows + 6 * d * d * sizeof(double) + size_t(kSamplesAtOnce * samples.elements()) * sizeof(float);
 }
 
 }  // namespace ditrain::eval

@@ -10,6 +10,7 @@
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/eval/training_fid.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/plan/inputs.hpp"
 
@@ -20,6 +21,7 @@ using autograd::Mode;
 
 // Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
 constexpr size_t kProgramBytes = size_t{160} << 20;
+constexpr size_t kInceptionBytes = size_t{220} << 20;  // weights, and activations of a batch
 
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
   size_t bytes = 0;
@@ -36,6 +38,18 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
     bytes = std::max(bytes, validation.tape().temporary_bytes());
   }
   return bytes;
+}
+
+// Rank 0 of the node has most of it.
+size_t distance_bytes(const config::Config& c) {
+  if (c.eval.fid_every_steps == 0) return 0;
+  const bool inception = c.eval.features == config::FidFeatures::kInception;
+  const dataset::SampleShape latents = model_shape(c.model);
+  return eval::TrainingFid::bytes(
+             inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
+             c.sample.vae.empty() ? latents : eval::LatentCodecPlan(c.sample.vae, latents).images(), c.eval.fid_samples,
+             c.eval.reference.empty() ? eval::TrainingFid::kMostOfData : 0) +
+         (inception ? kInceptionBytes : 0);
 }
 
 // Autoencoders that encode data and decode samples, and what they get.
@@ -157,6 +171,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
        checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements()) * size_t(writers) /
            size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config) / size_t(ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
 }

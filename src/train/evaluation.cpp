@@ -106,11 +106,14 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
-  std::vector<float> images =
-      eval::generate(ctx, model, config.diffusion, share_of(config, config.eval.fid_samples, comm));
-  if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
-  const double value =
-      measure.distance(images, decoder != nullptr ? decoder->images() : plan::model_shape(config.model));
+  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
+  const double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
+    eval::GenerateRequest some = mine;
+    some.labels.assign(mine.labels.begin() + first, mine.labels.begin() + first + n);
+    some.first_index += first;
+    std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
+    return decoder != nullptr ? decoder->decode(ctx, std::move(images)) : images;
+  });
   extra[measure.name()] = value;
   log::info("{}: {:.4g} ({} samples)", measure.name(), value, config.eval.fid_samples);
   return value;

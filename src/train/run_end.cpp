@@ -3,6 +3,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/run_summary.hpp"
 #include "run.hpp"
@@ -40,8 +41,11 @@ void Run::finish() {
   comm_.allreduce_max(&peak, 1);
   log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}", progress_.skipped_steps,
             int64_t(agreed_.bad_files), format_bytes(size_t(peak)));
-  if (best_step_ >= 0)
-    log::info("best {}: {:.4g} at step {}, {}/checkpoints/best", fid_->name(), best_fid_, best_step_, options_.out);
+  if (best_step_ >= 0) {
+    const bool linked = leader() && io::best_checkpoint(folder_->checkpoints()) == best_step_;
+    log::info("best {}: {:.4g} at step {}, {}", fid_->name(), best_fid_, best_step_,
+              linked ? options_.out + "/checkpoints/best" : "of which there is no checkpoint");
+  }
   for (const std::string& line : advice(summary, config_)) log::info("advice: {}", line);
   if (!options_.trace) return;
   trace_.add_phases(beside_.spans);

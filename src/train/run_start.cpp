@@ -12,6 +12,8 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -249,16 +251,33 @@ void Run::load_autoencoders() {
   encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
 }
 
+namespace {
+
+// A reference of tiles, in the values that the model learns; null: it is statistics or pictures.
+std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c) {
+  const bool learns_tiles = c.data.kind == dataset::find_kind("tiles");
+  if (!learns_tiles || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference)) return nullptr;
+  dataset::Config data = c.data;
+  data.path = c.eval.reference;
+  return dataset::open_dataset(data, plan::model_shape(c.model), /*num_classes=*/0, uint64_t(c.train.seed));
+}
+
+}  // namespace
+
 // Collective: the reference that samples are compared with.
 void Run::prepare_fid() {
   if (config_.eval.fid_every_steps == 0) return;
-  eval::TrainingFid::Setup setup{.reference = config_.eval.reference};
+  const auto tiles = reference_tiles(config_);
+  eval::TrainingFid::Setup setup{
+      .reference = tiles ? "" : config_.eval.reference,
+      .samples = decoder_ != nullptr ? decoder_->images() : plan::model_shape(config_.model)};
   setup.features.kind = config_.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
                                                                                  : eval::FeatureKind::kPixels;
   setup.features.weights = config_.eval.weights;
   const PatienceScope no_limit(comm_, groups_, 0);
-  fid_ = std::make_unique<eval::TrainingFid>(setup, *data_, team_, comm_);
-  log::info("{}: samples are compared with {}", fid_->name(), fid_->description());
+  fid_ = std::make_unique<eval::TrainingFid>(setup, tiles ? *tiles : *data_, team_, comm_);
+  log::info("{}: samples are compared with {}{}", fid_->name(), fid_->description(),
+            tiles ? " in " + config_.eval.reference : "");
 }
 
 // Collective: of a run that goes on, the distance that belongs to the checkpoint `best`.
@@ -266,9 +285,15 @@ void Run::restore_best() {
   if (fid_ == nullptr || resumed_.empty()) return;
   double found[2] = {best_fid_, -1};
   if (leader())
-    if (const auto step = io::best_checkpoint(folder_->checkpoints()))
-      if (const auto value = metric_of_step(options_.out, *step, fid_->name()))
+    if (const auto step = io::best_checkpoint(folder_->checkpoints())) {
+      const std::string link = folder_->checkpoints() + "/best";
+      const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
+      const auto value = metric_of_step(options_.out, *step, fid_->name());
+      if (!config::measure_same_distances(before, config_))
+        log::info("{}: was measured in another way before; the best checkpoint is chosen anew", fid_->name());
+      else if (value)
         found[0] = *value, found[1] = double(*step);
+    }
   comm_.broadcast(found, sizeof found, 0);
   best_fid_ = found[0], best_step_ = int64_t(found[1]);
 }

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxEvents = 400000;          // about 50 MB
-constexpr size_t kMaxBytes = size_t{1} << 30;  // of all ranks: gather_strings ends at 2 GiB
+constexpr size_t kMaxBytes = size_t{1} << 30;  // of all ranks
 constexpr const char* kEndOfEvent = ",\n";
 
 struct LaneName {

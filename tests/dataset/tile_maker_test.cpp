@@ -184,11 +184,15 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
 TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid") {
   if (!io::has_gdal()) return;
   const ScratchFolder scratch;
-  io::write_u16(scratch.at("in/T_B8A.tif"), {""}, 32, 32, place(80));  // one strip
-  io::write_u16(scratch.at("in/raw.tif"), {""}, 256, 256, place(10));
-  put_file(scratch / "in/T_B02.vrt",  // blocks of 128
-           io::vrt_of("raw.tif", 1, 256, 256, "",
-                      "<SRS>" + io::utm33() + "</SRS><GeoTransform>500000, 10, 0, 5400000, 0, -10</GeoTransform>"));
+  const auto put = [&](const std::string& band, int side, int metres) {  // blocks of at most 128
+    const std::string raw = band + "_raw.tif";
+    io::write_u16(scratch.at("in/" + raw), {""}, side, side);
+    put_file(scratch / ("in/T_" + band + ".vrt"),
+             io::vrt_of(raw, 1, side, side, "",
+                        "<SRS>" + io::utm33() + "</SRS>" +
+                            fmt::format("<GeoTransform>500000, {0}, 0, 5400000, 0, -{0}</GeoTransform>", metres)));
+  };
+  put("B8A", 32, 80), put("B02", 256, 10);
   const auto pieces = [&](double resolution) {
     int64_t of = 0;
     make_tiles(job_of({.from = scratch / "in", .bands = {"B8A", "B2"}, .resolution = resolution},
@@ -370,6 +374,27 @@ TEST_CASE("inspect: rasters, tiles and images") {
   const Inspection tiles = inspect_path(scratch / "tiles");
   CHECK(nlohmann::json::parse(tiles.json)["files"][0]["tiles"] == 4);
   CHECK(tiles.table.find("data.kind=tiles") != std::string::npos);
+  CHECK(tiles.table.find("model.num_classes=2") != std::string::npos);
+
+  const std::vector<double> values(3 * 4 * 2 * 2, 0.5);
+  const std::vector<int64_t> labels = {0, 4, 2};
+  io::write_safetensors(
+      scratch.at("latents/a.safetensors"),
+      {{"latents", "F32", {3, 4, 2, 2}, std::vector<float>(48, 0.5f).data()}, {"labels", "I64", {3}, labels.data()}});
+  CHECK(inspect_path(scratch / "latents").table.find("model.num_classes=5") != std::string::npos);
+  io::write_safetensors(scratch.at("wide/a.safetensors"), {{"latents", "F64", {3, 4, 2, 2}, values.data()}});
+  const Inspection wide = inspect_path(scratch / "wide");
+  CHECK(nlohmann::json::parse(wide.json)["files"][0]["dtype"] == "float64");
+  CHECK(wide.table.find("ditrain would refuse it: ") != std::string::npos);
+  CHECK(wide.damaged == 0);
+
+  put_file(scratch.at("images/a/broken.png"), "no picture");
+  const Inspection some = inspect_path(scratch / "images");
+  CHECK(some.damaged == 1);
+  CHECK(some.table.find("damaged: ") != std::string::npos);
+  CHECK(nlohmann::json::parse(some.json)["files"].size() == 1);
+  CHECK(nlohmann::json::parse(some.json)["damaged"][0]["problem"].get<std::string>().find("broken.png") !=
+        std::string::npos);
   refused([&] { inspect_path(scratch / "none"); }, "none");
   if (!io::has_gdal()) return;
   io::write_u16(scratch.at("in/a.tif"), {"x", "y"}, 4, 6, place(10), 9);

@@ -35,7 +35,6 @@ class DoublingCommunicator final : public Communicator {
   }
   void allreduce_sum(double* data, int64_t n) override { null_->allreduce_sum(data, n); }
   void allreduce_max(double* data, int64_t n) override { null_->allreduce_max(data, n); }
-  void allreduce_min(double* data, int64_t n) override { null_->allreduce_min(data, n); }
   uint64_t allreduce_or(uint64_t flags) override { return flags; }
   void broadcast(void* data, size_t bytes, int root) override { null_->broadcast(data, bytes, root); }
   void barrier() override {}

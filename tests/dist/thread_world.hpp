@@ -99,9 +99,6 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
   void allreduce_max(double* data, int64_t n) override {
     reduce(data, n, [](double a, double b) { return std::max(a, b); });
   }
-  void allreduce_min(double* data, int64_t n) override {
-    reduce(data, n, [](double a, double b) { return std::min(a, b); });
-  }
   uint64_t allreduce_or(uint64_t flags) override {
     uint64_t all = 0;
     for (const std::string& text : all_texts(std::to_string(flags))) all |= std::stoull(text);

@@ -191,6 +191,7 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
   write_images(small, 20, 1);
   const Args reference = {"--set", "eval.reference=" + small};
   const Result other_size = run(tiny_ditrain(scratch / "other", 2, fid + reference));
-  CHECK(other_size.exit_code != 0);
+  CHECK(other_size.exit_code == 2);
   CHECK_THAT(other_size.err, Contains("features of other dimensions"));
+  CHECK_FALSE(fs::exists(checkpoint_of(scratch / "other", 2)));  // refused before the first step
 }

@@ -55,6 +55,18 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   const std::string config = read_file(scratch / "run/config.yaml");
   CHECK_THAT(config,
              Contains("bands: [B8, B4, B3, B2]") && Contains("number_type: u16") && !Contains("scale_low: auto"));
+  // Distances compare in the values that the model learns: a reference of tiles is scaled as the data are.
+  double distances[2];
+  for (const bool named : {false, true}) {
+    const std::string out = scratch / (named ? "named" : "own");
+    auto all = settings(scratch / "tiles");
+    all.insert(all.end(), {"eval.fid_every_steps=2", "eval.fid_samples=8", "sample.steps=2",
+                           "eval.reference=" + (named ? scratch / "tiles" : "")});
+    REQUIRE_EXIT(run(tiny_ditrain(out, 2, sets(all))), 0);
+    distances[named] = read_metrics(out).at(1).at("fid_pixels");
+  }
+  CHECK(distances[0] == distances[1]);
+  CHECK(distances[0] > 0);
   fs::remove(scratch / "tiles/stats.json");  // samples need none
   const auto draw = [&](const std::string& out, const Args& more) {
     return program("ditsample",

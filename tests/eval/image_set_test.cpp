@@ -1,9 +1,11 @@
 #include "ditrain/eval/image_set.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
 #include <mutex>
 
+#include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/features.hpp"
 #include "ditrain/io/npz.hpp"
@@ -124,6 +126,38 @@ TEST_CASE("shards of images and latents are one set") {
   CHECK(first_values(*open_image_set(folder / "1.safetensors")) == std::vector<double>{3, 4});
   io::write_safetensors(folder / "2.safetensors", {{"weights", "F32", {2, 2}, values.data()}});
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there is no tensor 'latents'"));
+}
+
+TEST_CASE("tiles keep their numbers, and a missing one gets the mean of the valid ones of its band") {
+  TemporaryFolder folder;
+  dataset::TestTiles tiles{.n = 2, .side = 2, .bands = {"B4", "B8"}, .metadata = {{"nodata", "[9, null]"}}};
+  tiles.write<uint16_t>(folder / "a.safetensors", {9, 1, 2, 3, 5, 6, 7, 9, 4, 4, 4, 4, 8, 8, 8, 8}, "U16",
+                        {1, 1, 1, 0, 1, 1, 1, 1});
+  const auto set = open_image_set(folder.path());
+  REQUIRE(set->size() == 2);
+  CHECK(set->image(0).f32 == std::vector<float>{1.5f, 1, 2, 1.5f, 5, 6, 7, 6});
+  CHECK(set->image(1).f32 == std::vector<float>{4, 4, 4, 4, 8, 8, 8, 8});
+  CHECK((set->image(0).channels_first && set->image(0).channels == 2));
+
+  tiles.n = 1;
+  tiles.write<float>(folder / "nan.safetensors", {NAN, 1, 1, 1, NAN, NAN, NAN, NAN}, "F32");
+  const auto empty = open_image_set(folder / "nan.safetensors");
+  CHECK_THROWS_WITH(empty->image(0), Contains("tile 0") && Contains("no pixel of band B8 is valid"));
+
+  tiles.write<uint8_t>(folder / "u8.safetensors", {9, 1, 2, 4, 0, 255, 7, 8}, "U8");
+  CHECK(open_image_set(folder / "u8.safetensors")->image(0).u8 == std::vector<uint8_t>{2, 1, 2, 4, 0, 255, 7, 8});
+}
+
+TEST_CASE("samples of ditsample: values from -1 to 1 become eight bits, many bands come before their pictures") {
+  TemporaryFolder folder;
+  std::vector<float> values(2 * 3 * 4, -1.0f);
+  values[12] = 1;
+  io::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {2, 3, 2, 2}, values.data()}});
+  CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 255});
+  io::write_png(folder / "000000.png", coloured(2, 2, 7));
+  CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{7});
+  io::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {1, 6, 2, 2}, values.data()}});
+  CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{-1});
 }
 
 TEST_CASE("features of pixels are means of blocks, the same for both orders of channels") {

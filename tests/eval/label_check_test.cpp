@@ -53,7 +53,6 @@ class TwoRanks final : public dist::Communicator {
   std::string description() const override { return "two ranks in turn"; }
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }
-  void allreduce_min(double*, int64_t) override { throw std::logic_error("unused"); }
   uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
   void broadcast(void*, size_t, int) override { throw std::logic_error("unused"); }
   void barrier() override { throw std::logic_error("unused"); }

@@ -33,7 +33,6 @@ class SilentRanks final : public dist::Communicator {
   std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
   void allreduce_sum(double*, int64_t) override {}
   void allreduce_max(double*, int64_t) override {}
-  void allreduce_min(double*, int64_t) override { throw std::logic_error("unused"); }
   uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
   void broadcast(void*, size_t, int) override {}
   void barrier() override { throw std::logic_error("unused"); }
@@ -143,8 +142,7 @@ TEST_CASE("a trace that was not asked for does nothing") {
 }
 
 TEST_CASE("a trace tells how far the clocks of other nodes have drifted") {
-  const auto trace = world_trace(
-      4, [](train::Trace&, int) {}, 0.25);
+  const auto trace = world_trace(4, [](train::Trace&, int) {}, 0.25);
   // Rank 2 leads the other node.
   CHECK(trace.at("otherData").at("largest_clock_drift_us").get<double>() == Approx(0.5e6).margin(2e4));
 }

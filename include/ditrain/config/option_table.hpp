@@ -17,8 +17,8 @@ struct OptionValue {
 
 struct Option {
   std::string section, key;
-  std::string help;      ///< what it does, with its unit
-  std::string expected;  ///< the values that are accepted, for messages and the reference
+  std::string help;          ///< what it does, with its unit
+  std::string expected;      ///< the values that are accepted, for messages and the reference
   std::string process = {};  ///< of section diffusion: the process that alone reads the key; "": every process does
   bool may_change_on_resume = false;
   bool takes_map = false;
@@ -53,8 +53,13 @@ struct Difference {
 
 /// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
 /// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
-/// kernels.fuse and kernels.tuned, and what the run does not read: keys of another process, min_snr_gamma without its loss_weight.
+/// kernels.fuse and kernels.tuned, and what the run does not read: keys of another process, min_snr_gamma without its
+/// loss_weight.
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
+
+/// Whether samples are drawn and compared in one way (sections sample and eval), so that their distances are
+/// comparable.
+bool measure_same_distances(const Config& a, const Config& b);
 
 /// Errors:   InputError "[resume] ..." that lists both values of every such key
 void check_resume(const Config& old_config, const Config& new_config);

@@ -89,17 +89,16 @@ class Communicator {
   virtual std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag);
   virtual std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag);
 
-  /// data[i] becomes the sum, largest or smallest over ranks, for i < n. A NaN may or may not survive max and min.
+  /// data[i] becomes the sum or the largest over ranks, for i < n. A NaN may or may not survive max.
   virtual void allreduce_sum(double* data, int64_t n) = 0;
   virtual void allreduce_max(double* data, int64_t n) = 0;
-  virtual void allreduce_min(double* data, int64_t n) = 0;
   /// Bitwise or over ranks.
   virtual uint64_t allreduce_or(uint64_t flags) = 0;
   /// Copies `bytes` of rank `root` into every rank's `data`.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
   /// Returns when every rank is here.
   virtual void barrier() = 0;
-  /// On `root` the texts of all ranks in order of rank; elsewhere empty. LogicFault for 2 GiB or more together.
+  /// On `root` the texts of all ranks in order of rank; elsewhere empty.
   virtual std::vector<std::string> gather_strings(const std::string& text, int root = 0) = 0;
   /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;

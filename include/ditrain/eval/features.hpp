@@ -30,9 +30,11 @@ struct FeatureSettings {
   FeatureKind kind = FeatureKind::kInception;
   std::string weights = {};  ///< of the network
   FidPreset preset = FidPreset::kPytorchFid;
-  DType precision = DType::kF32;                     ///< of the network: f32, or bf16, which is faster and a little off
-  bool spatial = false, logits = false;              ///< wanted beside the features; of inception
-  std::shared_ptr<nn::Inception> network = nullptr;  ///< made by load_network()
+  DType precision = DType::kF32;         ///< of the network: f32, or bf16, which is faster and a little off
+  bool spatial = false, logits = false;  ///< wanted beside the features; of inception
+  // Made by load_network():
+  std::shared_ptr<nn::Inception> network = nullptr;
+  std::string weights_sha256 = {};
 };
 
 /// Features of a set, one row per image in the order of the set.
@@ -64,6 +66,9 @@ Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& s
 Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings);
 
 inline constexpr int64_t kMaxPixelFeatures = 4096;
+
+/// Dimensions of the features of images of that shape.
+int64_t dimensions_of(FeatureKind kind, const dataset::SampleShape& shape);
 
 /// The side of the blocks that an image is averaged by: the smallest with at most kMaxPixelFeatures blocks and
 /// channels. Errors:   InputError if there are more channels than features

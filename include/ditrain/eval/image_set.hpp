@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/parallel/team.hpp"
 
@@ -24,6 +25,9 @@ struct EvalImage {
   std::vector<float> f32 = {};   ///< otherwise; the values of the file
   std::string name = {};         ///< for messages
 };
+
+/// An image [C, H, W] in about [-1, 1] as programs write it: one or three channels are rounded to eight bits.
+EvalImage as_in_a_file(const float* chw, const dataset::SampleShape& shape, std::string name);
 
 /// Threads:  one caller at a time
 class ImageSet {
@@ -48,8 +52,10 @@ class ImageSet {
 };
 
 /// Opens a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), a .npz or .npy with an array
-/// `arr_0` of images [N, H, W, C] or [N, H, W], or a safetensors file or a folder of them with `images` or `latents`
-/// [N, C, H, W]. The content tells files apart.
+/// `arr_0` of images [N, H, W, C] or [N, H, W], or a safetensors file or a folder of them with `images`, `latents` or
+/// `samples` (of ditsample, in [-1, 1]: as_in_a_file) [N, C, H, W]. The content tells files apart. Pictures beside
+/// shards are what is read, unless they cannot show all channels of the shards.
+/// Tiles (tile_shards.hpp) keep their numbers; a missing one gets the mean of the valid ones of its band in its tile.
 /// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
 std::unique_ptr<ImageSet> open_image_set(const std::string& path);
 
