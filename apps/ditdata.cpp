@@ -152,7 +152,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   for (const std::string& note : placement.notes) log::info("{}", note);
   parallel::Team team(placement.team());
   ops::Context ctx(team);
-  nn::Autoencoder vae = file.load(word<DType>(line, "precision"));
+  nn::Autoencoder vae = file.load(word<DType>(line, "precision"), nn::AutoencoderUse::kEncode);
   const dataset::SampleShape& image = data->shape();
   log::info("autoencoder {}: weights {:.0f} MB, activations of an image {:.0f} MB, latents {} x {} x {}",
             file.weights_path(), double(vae.weight_bytes()) * 1e-6,

@@ -170,7 +170,7 @@ class Decoder {
     output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
     output_.decoded = true;
     log::info("{}", plan.describe());
-    codec_.emplace(plan);
+    codec_.emplace(plan, nn::AutoencoderUse::kDecode);
   }
 
   const Output& output() const { return output_; }

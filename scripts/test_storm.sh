@@ -122,6 +122,13 @@ life() {
   count[$kind]=$((${count[$kind]:-0} + 1))
   # A run that was about to end by itself is as good.
   [[ $code -ne 2 ]] || { complain "exit 2 after $kind"; cat "$out.text" >&4; }
+  if grep -qE 'internal check failed|terminate called|Segmentation fault|Bus error' "$out.text"; then
+    complain "a crash beside $kind"
+    cat "$out.text" >&4
+  fi
+  # A run that has begun writes a checkpoint and ends with 75, or was at its end.
+  [[ $kind != SIGUSR2 || $code -eq 0 || $code -eq 75 ]] || ! grep -qE ': (new run|resuming) ' "$out.text" ||
+    { complain "exit $code after SIGUSR2"; cat "$out.text" >&4; }
   after=$(newest "$out")
   [[ $before == none || ($after != none && 10#$after -ge 10#$before) ]] || complain "checkpoint $before is gone after $kind, $after is left"
 }

@@ -229,8 +229,11 @@ void bench_vae(Harness& harness, const VaeBench& bench) {
   const std::unique_ptr<kernels::Peer> peer = bench.peers ? load_rival(harness) : nullptr;
   if (peer != nullptr) harness.note("onednn runs the convolutions of the network alone, without norms and attention");
   for (const DType type : bench.precisions) {
-    nn::Autoencoder model({}, type, some_weights);
-    for (const bool encodes : {true, false}) add_vae_row(harness, model, encodes, bench.side, peer.get());
+    for (const bool encodes : {true, false}) {
+      nn::Autoencoder model({}, type, some_weights,
+                            encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode);
+      add_vae_row(harness, model, encodes, bench.side, peer.get());
+    }
   }
 }
 

@@ -439,10 +439,12 @@ OptionValue value_of_text(const std::string& text, bool maps) {
   OptionValue value{{}, true};
   std::string item;
   for (char c : text.substr(1, text.size() - 2) + ",") {
-    if (c == ',')
+    if (c == ',') {
+      item.erase(item.find_last_not_of(' ') + 1);
       value.items.push_back(std::exchange(item, ""));
-    else if (c != ' ')
+    } else if (c != ' ' || (text.front() == '[' && !item.empty())) {  // names of bands may have blanks inside
       item += c;
+    }
   }
   return value;
 }

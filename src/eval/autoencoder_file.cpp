@@ -204,10 +204,13 @@ double AutoencoderFile::scale_factor() const {
                     .hint = "writing that file, or --scale-factor of ditdata encode"});
 }
 
-nn::Autoencoder AutoencoderFile::load(DType type) const {
-  return {state_->config, type, [this](const std::string& name, const Shape&) {
-            return io::to_f32(state_->file.tensor(state_->name_in_file(name)));
-          }};
+nn::Autoencoder AutoencoderFile::load(DType type, nn::AutoencoderUse use) const {
+  const auto read = [this](const std::string& name, const Shape&) {
+    std::vector<float> values = io::to_f32(state_->file.tensor(state_->name_in_file(name)));
+    state_->file.release_pages();
+    return values;
+  };
+  return {state_->config, type, read, use};
 }
 
 }  // namespace ditrain::eval

@@ -22,7 +22,8 @@ LatentCodecPlan::LatentCodecPlan(const std::string& path, const dataset::SampleS
 }
 
 size_t LatentCodecPlan::bytes(bool encodes) const {
-  return nn::autoencoder_weight_bytes(file_.config(), DType::kF32) +
+  const auto use = encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode;
+  return nn::autoencoder_weight_bytes(file_.config(), DType::kF32, use) +
          nn::autoencoder_activation_bytes(file_.config(), DType::kF32, encodes, images_.height, images_.width);
 }
 
@@ -32,11 +33,11 @@ std::string LatentCodecPlan::describe() const {
                      file_.scale_factor());
 }
 
-LatentCodec::LatentCodec(const LatentCodecPlan& plan)
+LatentCodec::LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use)
     : latents_(plan.latents_),
       images_(plan.images_),
       scale_(float(plan.file_.scale_factor())),
-      vae_(plan.file_.load(DType::kF32)) {}
+      vae_(plan.file_.load(DType::kF32, use)) {}
 
 std::vector<float> LatentCodec::encode(ops::Context& ctx, const std::vector<float>& images,
                                        const std::vector<RandomKey>& keys) {

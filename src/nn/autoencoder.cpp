@@ -76,11 +76,12 @@ struct Autoencoder::Memory {
   }
 };
 
-Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Source& source, int64_t slice_pixels)
-    : config_(config), type_(type), slice_pixels_(slice_pixels), weights_(new Weights), memory_(new Memory) {
+Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Source& source, AutoencoderUse use,
+                         int64_t slice_pixels)
+    : config_(config), type_(type), use_(use), slice_pixels_(slice_pixels), weights_(new Weights), memory_(new Memory) {
   check_autoencoder_config(config);
   memory_->terms = Tensor({2 * *std::max_element(config.channels.begin(), config.channels.end())});
-  for (const AutoencoderWeight& w : autoencoder_weights(config)) {
+  for (const AutoencoderWeight& w : autoencoder_weights(config, use)) {
     if (!w.name.ends_with(".weight")) continue;
     const std::string name = w.name.substr(0, w.name.rfind('.'));
     const bool part = name.ends_with(".to_q") || name.ends_with(".to_k") || name.ends_with(".to_v");
@@ -116,9 +117,9 @@ size_t bytes_of(const AutoencoderPlan& plan, DType type) {
 }
 }  // namespace
 
-size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type) {
+size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type, AutoencoderUse use) {
   size_t bytes = 0;
-  for (const AutoencoderWeight& w : autoencoder_weights(config))
+  for (const AutoencoderWeight& w : autoencoder_weights(config, use))
     bytes += size_t(num_elements(w.shape)) * dtype_bytes(type);
   return bytes;
 }
@@ -282,6 +283,8 @@ struct Pass {
 }  // namespace
 
 void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const Tensor& out, const Observer& observer) {
+  DITRAIN_CHECK(use_ == AutoencoderUse::kBoth || (use_ == AutoencoderUse::kEncode) == encodes,
+                "an autoencoder whose other half was wanted");
   const AutoencoderPlan& steps = plan(encodes, in.dim(2), in.dim(3));
   memory_->make_room(steps, type_);
   const int64_t pixels_in = in.dim(2) * in.dim(3), pixels_out = out.dim(2) * out.dim(3);

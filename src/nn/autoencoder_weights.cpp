@@ -83,7 +83,7 @@ void check_autoencoder_config(const AutoencoderConfig& c) {
   within("channels of the attention", c.channels.back(), kernels::kMostHeadDim);
 }
 
-std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& c) {
+std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& c, AutoencoderUse use) {
   List list;
   const int64_t levels = c.levels(), deepest = c.channels.back();
   list.conv("encoder.conv_in", c.image_channels, c.channels[0], 3);
@@ -108,6 +108,11 @@ std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& c) {
   list.conv("decoder.conv_out", c.channels[0], c.image_channels, 3);
   list.conv("quant_conv", 2 * c.latent_channels, 2 * c.latent_channels, 1);
   list.conv("post_quant_conv", c.latent_channels, c.latent_channels, 1);
+  if (use == AutoencoderUse::kBoth) return list.all;
+  std::erase_if(list.all, [&](const AutoencoderWeight& w) {
+    const bool encodes = w.name.starts_with("encoder.") || w.name.starts_with("quant_conv.");
+    return encodes != (use == AutoencoderUse::kEncode);
+  });
   return list.all;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "ditrain/base/error.hpp"
@@ -12,21 +13,23 @@
 namespace ditrain::train {
 namespace {
 
-constexpr int kLosses = 3;  // loss, mse and vb
+constexpr int kLosses = StepFacts::kLosses;
+constexpr size_t kNumSums = std::size(StepFacts::kSums), kNumFlags = std::size(StepFacts::kFlags);
 
 // StepFacts as numbers whose sums over ranks mean the same; losses first.
-using Numbers = std::array<double, kLosses + 5>;
+using Numbers = std::array<double, kNumSums + kNumFlags>;
 Numbers numbers_of(const StepFacts& f) {
-  return {f.loss,
-          f.mse,
-          f.vb,
-          f.bad_files,
-          double(f.stop),
-          double(f.checkpoint),
-          double(f.peak_too_low),
-          double(f.writes_checkpoint)};
+  Numbers n;
+  for (size_t i = 0; i < kNumSums; ++i) n[i] = f.*StepFacts::kSums[i];
+  for (size_t i = 0; i < kNumFlags; ++i) n[kNumSums + i] = double(f.*StepFacts::kFlags[i]);
+  return n;
 }
-StepFacts facts_of(const Numbers& n) { return {n[0], n[1], n[2], n[3], n[4] > 0, n[5] > 0, n[6] > 0, n[7] > 0}; }
+StepFacts facts_of(const Numbers& n) {
+  StepFacts f;
+  for (size_t i = 0; i < kNumSums; ++i) f.*StepFacts::kSums[i] = n[i];
+  for (size_t i = 0; i < kNumFlags; ++i) f.*StepFacts::kFlags[i] = n[kNumSums + i] > 0;
+  return f;
+}
 
 // Losses along the tree, all else one by one.
 Numbers tree_sums(const double* terms, int64_t n) {
@@ -164,12 +167,10 @@ void GradientSync::exchange(StepFacts& facts) {
   facts = facts_of(numbers);
   if (group_ == nullptr) return;
   // Ranks that share a replica have the same losses, but signals of their own.
-  constexpr uint64_t kStop = 1, kCheckpoint = 2, kPeakTooLow = 4, kWrites = 8;
-  const uint64_t mine = (facts.stop ? kStop : 0) | (facts.checkpoint ? kCheckpoint : 0) |
-                        (facts.peak_too_low ? kPeakTooLow : 0) | (facts.writes_checkpoint ? kWrites : 0);
+  uint64_t mine = 0;
+  for (size_t i = 0; i < kNumFlags; ++i) mine |= uint64_t{facts.*StepFacts::kFlags[i]} << i;
   const uint64_t any = group_->communicator().allreduce_or(mine);
-  facts.stop = any & kStop, facts.checkpoint = any & kCheckpoint, facts.peak_too_low = any & kPeakTooLow;
-  facts.writes_checkpoint = any & kWrites;
+  for (size_t i = 0; i < kNumFlags; ++i) facts.*StepFacts::kFlags[i] = (any >> i & 1) != 0;
 }
 
 double GradientSync::norm() {

@@ -239,15 +239,15 @@ void Run::allocate() {
 }
 
 void Run::load_autoencoders() {
-  const auto load = [&](const std::string& path) {
+  const auto load = [&](const std::string& path, nn::AutoencoderUse use) {
     const eval::LatentCodecPlan plan(path, plan::model_shape(config_.model));
     log::info("{}", plan.describe());
-    return std::make_unique<eval::LatentCodec>(plan);
+    return std::make_unique<eval::LatentCodec>(plan, use);
   };
   const bool samples = config::draws_samples(config_);
-  if (samples && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae);
+  if (samples && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae, nn::AutoencoderUse::kDecode);
   if (config_.data.vae.empty()) return;
-  encoder_ = load(config_.data.vae);
+  encoder_ = load(config_.data.vae, nn::AutoencoderUse::kEncode);
   encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
 }
 

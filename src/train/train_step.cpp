@@ -173,12 +173,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   }
   result.lr = update.lr;
   sync_.collect(update, log);
-  if (mine) {
-    const StepFacts beside = mine();
-    result.facts.bad_files = beside.bad_files, result.facts.stop = beside.stop;
-    result.facts.checkpoint = beside.checkpoint, result.facts.peak_too_low = beside.peak_too_low;
-    result.facts.writes_checkpoint = beside.writes_checkpoint;
-  }
+  if (mine) result.facts.add(mine());
   timed(Phase::kAllreduceExposed, log, [&] { sync_.exchange(result.facts); });
   timed(Phase::kOptimizer, log, [&] { result.grad_norm = sync_.norm(); });
   ++progress.step;

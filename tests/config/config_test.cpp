@@ -254,6 +254,12 @@ TEST_CASE("sizes of memory that no machine has are refused") {
   }
 }
 
+TEST_CASE("a list of --set may have blanks around its items and inside of them") {
+  config::Config config;
+  config::apply_set(config, "data.bands=[ near infrared,B4 , B3]");
+  CHECK(config.data.bands == std::vector<std::string>{"near infrared", "B4", "B3"});
+}
+
 TEST_CASE("keys given twice are refused") {
   CHECK(parse_error("train:\n  steps: 1\n  steps: 2\n") ==
         "[config] a.yaml:3: steps is there twice in section train; expected each key once");

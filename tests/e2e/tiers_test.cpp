@@ -43,6 +43,20 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   REQUIRE(different_files(checkpoint_of(scratch / "shards", 4), checkpoint_of(scratch / "two", 4)).empty());
 }
 
+TEST_CASE("tiers: checkpoints that are written while tensors move hold what those without tiers hold") {
+  const TemporaryFolder scratch;
+  const Args each = sets({"checkpoint.every_steps=1", "checkpoint.keep_last=5", "checkpoint.buffer_gib=0.0001"});
+  const Args in_backward = sets({"optimizer.clip_norm=0", "train.on_non_finite=stop"});  // weights change in it
+  for (const Args& how : {Args(), in_backward}) {
+    const std::string all = scratch / ("all" + std::to_string(how.size())),
+                      moved = scratch / ("moved" + std::to_string(how.size()));
+    REQUIRE_EXIT(run(tiny_ditrain(all, 5, kModel + each + how + sets({"checkpoint.async=false"}))), 0);
+    REQUIRE_EXIT(run(tiny_ditrain(moved, 5, kModel + each + how + on_disk(scratch / "."))), 0);
+    for (int step = 1; step <= 5; ++step)
+      REQUIRE(different_files(checkpoint_of(moved, step), checkpoint_of(all, step)).empty());
+  }
+}
+
 TEST_CASE("tiers: nothing of the disk tier is left behind by a run that is killed") {
   const TemporaryFolder scratch;
   const std::string disk = scratch / "disk";

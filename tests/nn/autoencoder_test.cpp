@@ -36,7 +36,7 @@ Results run(int workers, DType type, const AutoencoderConfig& config, const Shap
             int64_t slice_pixels = kSlicePixels) {
   parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
   ops::Context ctx(team);
-  Autoencoder vae(config, type, some_weights, slice_pixels);
+  Autoencoder vae(config, type, some_weights, AutoencoderUse::kBoth, slice_pixels);
   const int64_t z = config.latent_channels, f = config.shrink();
   const Tensor moments({image[0], 2 * z, image[2] / f, image[3] / f}), decoded(image);
   vae.encode(ctx, random_tensor(image, 1, 0.5f), moments);
@@ -136,6 +136,24 @@ TEST_CASE("autoencoder: images of a batch do not touch each other") {
   vae.encode(ctx, images, all);
   vae.encode(ctx, images.rows(2, 3), last);
   CHECK(to_vector(all.rows(2, 3)) == to_vector(last));
+}
+
+TEST_CASE("autoencoder: one half alone gives the same bits, from the weights of that half") {
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  const Results both = run(2, DType::kF32, small_config(), {1, 3, 16, 16});
+  Autoencoder encoder(small_config(), DType::kF32, some_weights, AutoencoderUse::kEncode),
+      decoder(small_config(), DType::kF32, some_weights, AutoencoderUse::kDecode);
+  const Tensor moments({1, 8, 8, 8}), images({1, 3, 16, 16});
+  encoder.encode(ctx, random_tensor({1, 3, 16, 16}, 1, 0.5f), moments);
+  decoder.decode(ctx, random_tensor({1, 4, 8, 8}, 2), images);
+  CHECK(to_vector(moments) == both.moments);
+  CHECK(to_vector(images) == both.images);
+  CHECK_THROWS_AS(encoder.decode(ctx, random_tensor({1, 4, 8, 8}, 2), images), LogicFault);
+  CHECK_THROWS_AS(decoder.encode(ctx, images, moments), LogicFault);
+  const auto bytes = [](AutoencoderUse use) { return autoencoder_weight_bytes(small_config(), DType::kF32, use); };
+  CHECK(bytes(AutoencoderUse::kEncode) + bytes(AutoencoderUse::kDecode) == bytes(AutoencoderUse::kBoth));
+  CHECK(encoder.weight_bytes() == bytes(AutoencoderUse::kEncode));
 }
 
 TEST_CASE("autoencoder: bf16 stays near f32") {

@@ -31,7 +31,7 @@ class AutoencoderFile {
   double scale_factor() const;
   const std::string& weights_path() const;
 
-  nn::Autoencoder load(DType type) const;
+  nn::Autoencoder load(DType type, nn::AutoencoderUse use = nn::AutoencoderUse::kBoth) const;
 
  private:
   struct State;

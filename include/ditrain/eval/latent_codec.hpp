@@ -1,8 +1,8 @@
 // Between images and the latents that a model learns: an autoencoder and its scale factor. Training encodes with it
 // (data.vae) and shows its samples decoded (sample.vae); ditsample decodes.
 //
-//   LatentCodec codec("sd-vae-ft-ema.safetensors");
-//   std::vector<float> images = codec.decode(ctx, samples, {4, 32, 32});
+//   LatentCodec codec(LatentCodecPlan("sd-vae-ft-ema.safetensors", {4, 32, 32}), nn::AutoencoderUse::kDecode);
+//   std::vector<float> images = codec.decode(ctx, samples);
 #pragma once
 #include <string>
 #include <vector>
@@ -32,7 +32,7 @@ class LatentCodecPlan {
 /// Numerics: f32; the bits do not depend on the number of workers or of images at a time
 class LatentCodec {
  public:
-  explicit LatentCodec(const LatentCodecPlan& plan);
+  LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use);
 
   const dataset::SampleShape& latents() const { return latents_; }
   const dataset::SampleShape& images() const { return images_; }

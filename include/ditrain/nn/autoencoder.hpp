@@ -44,7 +44,10 @@ struct AutoencoderWeight {
   std::string name;
   Shape shape;
 };
-std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& config);
+/// Which way it is wanted: the weights of the other half need not be in memory.
+enum class AutoencoderUse { kBoth, kEncode, kDecode };
+std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& config,
+                                                   AutoencoderUse use = AutoencoderUse::kBoth);
 /// The names of a weight in files of diffusers before 2023 and of the original latent-diffusion code, which counts the
 /// levels of the decoder from the finest one.
 std::string older_autoencoder_name(const std::string& name);
@@ -55,7 +58,7 @@ AutoencoderConfig autoencoder_config_of(const std::string& where, const std::map
 
 /// What an Autoencoder of these sizes will take: bytes of its weights, and of the activations of one image of H x W
 /// pixels.
-size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type);
+size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type, AutoencoderUse use);
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
                                     int64_t width);
 
@@ -86,7 +89,8 @@ class Autoencoder {
   /// slice_pixels: of the images that a convolution makes at a time, about: what it reads is normalised just before, in
   /// a buffer of that size. No bit depends on it.
   /// Errors: as check_autoencoder_config
-  Autoencoder(const AutoencoderConfig& config, DType type, const Source& source, int64_t slice_pixels = kSlicePixels);
+  Autoencoder(const AutoencoderConfig& config, DType type, const Source& source,
+              AutoencoderUse use = AutoencoderUse::kBoth, int64_t slice_pixels = kSlicePixels);
   ~Autoencoder();
   Autoencoder(Autoencoder&&) noexcept;
 
@@ -116,6 +120,7 @@ class Autoencoder {
 
   AutoencoderConfig config_;
   DType type_;
+  AutoencoderUse use_;
   int64_t slice_pixels_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Memory> memory_;
