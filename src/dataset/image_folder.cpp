@@ -6,6 +6,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/io/checksum.hpp"
 #include "ditrain/io/exif.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
@@ -56,6 +57,11 @@ class ImageFolder final : public Dataset {
   std::string describe() const override {
     const std::string labels = num_classes_ == 0 ? "no labels" : std::to_string(num_classes_) + " classes";
     return "folder '" + root_ + "': " + std::to_string(size_) + " images, " + labels;
+  }
+  std::string names_checksum() const override {
+    std::string names;
+    for (const File& file : files_) names += file.name + '\n';
+    return io::to_hex(io::checksum_of(names));
   }
 
  private:

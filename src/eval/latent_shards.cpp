@@ -47,7 +47,7 @@ void append(std::vector<float>& all, const Tensor& more) {
 class Writer {
  public:
   Writer(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data, const LatentShards& request)
-      : ctx_(ctx), vae_(vae), data_(data), request_(request), image_(data.shape()) {
+      : ctx_(ctx), vae_(vae), data_(data), request_(request), names_(data.names_checksum()), image_(data.shape()) {
     const int64_t f = vae.config().shrink(), z = vae.config().latent_channels;
     latent_ = {z, image_.height / f, image_.width / f};
     count_ = (data.size() + request.samples - 1) / request.samples;
@@ -70,6 +70,7 @@ class Writer {
             {"vae", request_.vae},
             {"precision", dtype_name(vae_.type())},
             {"source", data_.describe()},
+            {"names", names_},
             {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
             {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
                                                                       : std::string(word_of(request_.posterior))},
@@ -171,6 +172,7 @@ class Writer {
   nn::Autoencoder& vae_;
   const dataset::Dataset& data_;
   const LatentShards& request_;
+  const std::string names_;
   dataset::SampleShape image_;
   std::vector<int64_t> latent_;
   int64_t count_ = 0;

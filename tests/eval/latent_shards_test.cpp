@@ -174,6 +174,11 @@ TEST_CASE("latent shards: other work in the same folder is refused") {
   request = bench.request("out"), request.scale_factor = 1;
   CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("scale_factor; got 0.25, expected 1"));
   CHECK(content(request.out) == whole);
+  fs::rename(bench.folder / "images/a/0.png", bench.folder / "images/a/4.png");  // as many, in another order
+  bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("made in another way: names"));
+  fs::rename(bench.folder / "images/a/4.png", bench.folder / "images/a/0.png");
+  bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
   std::ofstream(request.out + "/latents_00002.safetensors") << "no shard";
   CHECK_THROWS_AS(bench.encode(bench.request("out")), InputError);
 }
