@@ -284,15 +284,18 @@ void Run::prepare_fid() {
 void Run::restore_best() {
   if (fid_ == nullptr || resumed_.empty()) return;
   double found[2] = {best_fid_, -1};
-  if (leader())
-    if (const auto step = io::best_checkpoint(folder_->checkpoints())) {
-      const std::string link = folder_->checkpoints() + "/best";
-      const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
-      const auto value = metric_of_step(options_.out, *step, fid_->name());
-      if (!config::measure_same_distances(before, config_))
-        log::info("{}: was measured in another way before; the best checkpoint is chosen anew", fid_->name());
-      else if (value)
-        found[0] = *value, found[1] = double(*step);
+  if (leader()) try {
+      if (const auto step = io::best_checkpoint(folder_->checkpoints())) {
+        const std::string link = folder_->checkpoints() + "/best";
+        const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
+        const auto value = metric_of_step(options_.out, *step, fid_->name());
+        if (!config::measure_same_distances(before, config_))
+          log::info("{}: was measured in another way before; the best checkpoint is chosen anew", fid_->name());
+        else if (value)
+          found[0] = *value, found[1] = double(*step);
+      }
+    } catch (const InputError& e) {
+      log::warn("the best checkpoint is chosen anew: {}", e.what());
     }
   comm_.broadcast(found, sizeof found, 0);
   best_fid_ = found[0], best_step_ = int64_t(found[1]);

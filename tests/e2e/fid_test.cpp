@@ -184,6 +184,11 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
   CHECK(fs::read_symlink(link).string() ==
         fs::path(checkpoint_of(one, last < best ? 8 : best_step)).filename().string());
 
+  const Result other = run(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(other, 0);
+  CHECK_THAT(other.out, Contains("the best checkpoint is chosen anew"));  // distances of other samples
+  CHECK(fs::read_symlink(link).string() == fs::path(checkpoint_of(one, 10)).filename().string());
+
   const Result no_weights = run(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})));
   REQUIRE_EXIT(no_weights, 2);
   CHECK_THAT(no_weights.err, Contains("--set eval.weights=FILE"));
