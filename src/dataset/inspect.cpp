@@ -247,7 +247,7 @@ std::unique_ptr<Dataset> open_as(const std::string& kind, const std::string& pat
                                  std::string& problem) {
   Config config;
   config.kind = find_kind(kind == "images" ? "folder" : kind), config.path = path;
-  config.scaling.from = ScalingFrom::kType;  // the ranges of tiles do not matter here
+  config.scaling = {.from = ScalingFrom::kRange, .low = 0, .high = 1};  // the ranges of tiles do not matter here
   const auto side = [&](size_t i) { return shape[i].get<int64_t>(); };
   try {
     if (kind == "tiles") settle_tiles(config);

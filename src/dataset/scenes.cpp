@@ -301,13 +301,14 @@ void place(Scene& scene, const Group& group, double resolution) {
 std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
   std::set<std::string> tops;
   std::map<std::string, int> scenes;
-  bool all_single = true;
+  bool all_single = true, loose = false;
   for (const auto& [group, scene] : found) {
+    loose = loose || group->top.empty();
     if (group->top.empty()) continue;
     tops.insert(group->top), ++scenes[group->top];
     all_single = all_single && group->single_bands && scenes[group->top] == 1;
   }
-  if (all_single) return {};
+  if (all_single || (loose && tops.size() < 2)) return {};  // a folder of previews beside scenes is no class
   return {tops.begin(), tops.end()};
 }
 
@@ -316,7 +317,7 @@ void leave_out_loose(std::vector<std::pair<const Group*, Scene>>& found, const s
   const auto loose = [](const auto& item) { return item.first->top.empty(); };
   const auto count = std::count_if(found.begin(), found.end(), loose);
   if (count == 0) return;
-  log::warn("scenes: {} rasters beside the class folders of '{}' are not used", count, from);
+  log::warn("{} scenes beside the class folders of '{}' are not used", count, from);
   std::erase_if(found, loose);
 }
 

@@ -45,6 +45,15 @@ NpzContents contents_of(const std::string& path) {
   }
 }
 
+}  // namespace
+
+int64_t num_images_of(const std::string& path) {
+  const NpzContents npz = contents_of(path);
+  return npz.statistics && !npz.images ? 0 : open_image_set(path)->size();
+}
+
+namespace {
+
 bool needs_rows(const FidRequest& request, bool is_generated) {
   return wants(request, FidMetric::kKid) || wants(request, FidMetric::kPrecisionRecall) ||
          (is_generated && wants(request, FidMetric::kInceptionScore));

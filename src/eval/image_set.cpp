@@ -335,9 +335,14 @@ class Tiles final : public ImageSet {
   std::string facts_;
 };
 
-// Whether pictures cannot show what the first shard of a folder holds.
-bool has_more_channels(const std::string& shard) {
+bool is_of_tiles(const io::SafetensorsFile& file) {
+  return file.contains("images") && file.metadata().contains("bands");
+}
+
+// Whether pictures cannot show what the first shard of a folder holds: digital numbers, or other channels.
+bool says_more_than_pictures(const std::string& shard) {
   const io::SafetensorsFile file(shard);
+  if (is_of_tiles(file)) return true;
   const char* name = images_of(file);
   if (!file.contains(name) || file.tensor(name).shape.size() != 4) return false;
   const int64_t channels = file.tensor(name).shape[1];
@@ -345,8 +350,7 @@ bool has_more_channels(const std::string& shard) {
 }
 
 std::unique_ptr<ImageSet> open_shards(const std::string& path, const std::vector<std::string>& files) {
-  const io::SafetensorsFile first(files.front());
-  if (first.contains("images") && first.metadata().contains("bands")) return std::make_unique<Tiles>(path);
+  if (is_of_tiles(io::SafetensorsFile(files.front()))) return std::make_unique<Tiles>(path);
   return std::make_unique<Shards>(path, files);
 }
 
@@ -387,7 +391,7 @@ std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
     const Listing top = list(path);
     std::vector<std::string> shards;
     for (const std::string& name : top.shards) shards.push_back(path + "/" + name);
-    if (shards.empty() || (!top.images.empty() && !has_more_channels(shards[0])))
+    if (shards.empty() || (!top.images.empty() && !says_more_than_pictures(shards[0])))
       return std::make_unique<ImageFolder>(path, top);
     return open_shards(path, shards);
   }

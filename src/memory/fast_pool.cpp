@@ -50,16 +50,29 @@ FastPool::FastPool(const Setup& setup)
     if (nodes_.size() == 1) bind(0, bound_.size(), nodes_);
   };
   bind_all();
-  // With several nodes it shows later where each page belongs: they are taken one by one then.
-  if (nodes_.size() < 2 && block_.take_pages()) bind_all();
+  if (nodes_.size() > 1) try_nodes();
+  if (block_.take_pages()) bind_all();
   if (!block_.note().empty()) notes_.push_back(block_.note());
+}
+
+// What belongs where shows later. What the system refuses shows now, and explicit pages, which are taken now, lie on
+// the right nodes as a whole.
+void FastPool::try_nodes() {
+  const auto refused = [&](const std::vector<int>& nodes, size_t bytes) {
+    const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
+    const auto placed = platform::place_on_nodes(data(), bytes, nodes, policy);
+    if (!placed) notes_.push_back(placed.reason);
+    return !placed;
+  };
+  for (const int node : nodes_)
+    if (refused({node}, std::min(kPage, bytes()))) return nodes_.clear();
+  if (refused(nodes_, bytes())) nodes_.clear();
 }
 
 // Nodes that are full give pages of others, which nobody would notice.
 void FastPool::check_room() {
   const bool huge = block_.got() == platform::PageWish::kExplicit;
   double fits = 1;  // share of the pool for which every node has room
-  std::string advice;
   for (const int node : nodes_) {
     double wanted = 0;
     for (const ClusterShare& c : setup_.clusters)

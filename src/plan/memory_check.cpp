@@ -21,7 +21,10 @@ int64_t fitting_micro_batch(config::Config config, int world_size, const RankPla
   for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
     if (share % micro != 0) continue;
     config.train.micro_batch = micro;
-    if (planned_bytes(config, world_size, place) * size_t(ranks) <= limit) return micro;
+    try {
+      if (planned_bytes(config, world_size, place) * size_t(ranks) <= limit) return micro;
+    } catch (const InputError&) {  // tiers that would be too small for it
+    }
   }
   return 0;
 }

@@ -7,7 +7,10 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/dist/sums.hpp"
+#include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
@@ -40,15 +43,26 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
   return bytes;
 }
 
-// Rank 0 of the node has most of it.
-size_t distance_bytes(const config::Config& c) {
+// Images of the reference whose features are in memory at once. What cannot be read is told by those who read it.
+int64_t reference_rows(const config::Config& c) try {
+  const std::string& reference = c.eval.reference;
+  const bool scaled =
+      reference.empty() || (c.data.kind == dataset::find_kind("tiles") && dataset::holds_tiles(reference));
+  return scaled ? eval::TrainingFid::kMostOfData : eval::num_images_of(reference);
+} catch (const InputError&) {
+  return 0;
+}
+
+// Most of it is rank 0's, once per node at most; each has the network.
+size_t distance_bytes(const config::Config& c, int ranks_on_node) {
   if (c.eval.fid_every_steps == 0) return 0;
   const bool inception = c.eval.features == config::FidFeatures::kInception;
   const dataset::SampleShape latents = model_shape(c.model);
   return eval::TrainingFid::bytes(
              inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
              c.sample.vae.empty() ? latents : eval::LatentCodecPlan(c.sample.vae, latents).images(), c.eval.fid_samples,
-             c.eval.reference.empty() ? eval::TrainingFid::kMostOfData : 0) +
+             reference_rows(c)) /
+             size_t(ranks_on_node) +
          (inception ? kInceptionBytes : 0);
 }
 
@@ -171,7 +185,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
        checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements()) * size_t(writers) /
            size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
-      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config) / size_t(ranks_on_node)},
+      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
 }

@@ -254,12 +254,12 @@ void Run::load_autoencoders() {
 namespace {
 
 // A reference of tiles, in the values that the model learns; null: it is statistics or pictures.
-std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c) {
+std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const dataset::SampleShape& shape) {
   const bool learns_tiles = c.data.kind == dataset::find_kind("tiles");
   if (!learns_tiles || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference)) return nullptr;
   dataset::Config data = c.data;
   data.path = c.eval.reference;
-  return dataset::open_dataset(data, plan::model_shape(c.model), /*num_classes=*/0, uint64_t(c.train.seed));
+  return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
 }
 
 }  // namespace
@@ -267,7 +267,7 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c) {
 // Collective: the reference that samples are compared with.
 void Run::prepare_fid() {
   if (config_.eval.fid_every_steps == 0) return;
-  const auto tiles = reference_tiles(config_);
+  const auto tiles = reference_tiles(config_, data_->shape());
   eval::TrainingFid::Setup setup{
       .reference = tiles ? "" : config_.eval.reference,
       .samples = decoder_ != nullptr ? decoder_->images() : plan::model_shape(config_.model)};

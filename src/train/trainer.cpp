@@ -230,8 +230,8 @@ void Run::report_automem(StepMetrics& m) {
                span.direction == memory::Direction::kIn ? Lane::kCopyIn : Lane::kCopyOut);
 }
 
-// How long a step may wait for another rank. Beside a checkpoint an update may wait for the disk of any rank: as long as
-// a slow one takes for the whole checkpoint.
+// How long a step may wait for another rank. Beside a checkpoint an update may wait for the disk of any rank: as long
+// as a slow one takes for the whole checkpoint.
 double Run::patience_s() const {
   constexpr double kLeast_s = 300, kSteps = 30, kSlowDisk = 10e6;  // bytes per second
   const double patience = config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));

@@ -216,8 +216,15 @@ TEST_CASE("checksums that do not fit the tensors are refused, whoever signed the
   refused([](Pieces& p) { p[0].run += p[1].run, p.erase(p.begin() + 1); });    // over the header and a tensor
   refused([](Pieces& p) { p[2].run += 4, p[3].offset += 4, p[3].run -= 4; });  // over a border
   refused([](Pieces& p) { p[2] = p[1]; });
+  refused([](Pieces& p) { p[2].offset += 4; });  // a gap before it, and as many bytes twice
   refused([](Pieces& p) { p[2].offset = ~uint64_t{0} - 3; });
   refused([](Pieces& p) { p[2].rows = uint64_t{1} << 62, p[2].stride = 4; });
+  // Sums that wrap: bytes of all pieces, and their runs.
+  checkpoint::CheckpointState huge = sound;
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  huge.files.at("model.safetensors") = {kHalf, {{0, 1, kHalf, 1}, {0, 1, kHalf, 1}, {0, kHalf}}};
+  checkpoint::write_checkpoint_state(saved, huge);
+  CHECK_THROWS_AS(checkpoint::check_checkpoint(saved), InputError);
   checkpoint::write_checkpoint_state(saved, sound);
   CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
 }

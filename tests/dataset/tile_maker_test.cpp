@@ -376,6 +376,9 @@ TEST_CASE("inspect: rasters, tiles and images") {
   CHECK(tiles.table.find("data.kind=tiles") != std::string::npos);
   CHECK(tiles.table.find("model.num_classes=2") != std::string::npos);
 
+  TestTiles{.n = 1, .side = 2, .bands = {"B4"}}.write<float>(scratch.at("reals/a.safetensors"), {1, 2, 3, 4}, "F32");
+  CHECK(inspect_path(scratch / "reals").table.find("data.kind=tiles") != std::string::npos);
+
   const std::vector<double> values(3 * 4 * 2 * 2, 0.5);
   const std::vector<int64_t> labels = {0, 4, 2};
   io::write_safetensors(

@@ -112,6 +112,10 @@ TEST_CASE("a step is recorded as it runs: nodes forward and backward, then segme
       }
     return text;
   };
+  for (size_t i = 0; i < uses.tensors.size(); ++i) {
+    CAPTURE(uses.tensors[i].name);  // clusters read weights whole, and divide all else
+    CHECK(uses.is_divided(int(i)) == !uses.tensors[i].name.starts_with("weights of "));
+  }
   using automem::Phase;
   CHECK(uses_of(Phase::kForward, "blocks.0.adaLN_modulation") == "weights of blocks.0.adaLN_modulation.1.weight\n");
   CHECK(uses_of(Phase::kForward, "blocks.1.mlp") ==

@@ -37,7 +37,8 @@ struct Plan {
 };
 
 /// Tensors go to the fastest of the slow tiers that has room; those that are used most choose first. All bytes of the
-/// plan are known then; it has no forecast. Errors: InputError if the tiers together are too small, with what is missing
+/// plan are known then; it has no forecast. Errors: InputError if the tiers together are too small, with what is
+/// missing
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
 
 /// Simulates steps to choose what is used in place and how early copies begin, and to forecast the time: seconds of a

@@ -70,7 +70,7 @@ class FileChecker {
   const io::PieceReader reader_;
 };
 
-/// Errors: InputError naming `where` unless the pieces lie in the file and are as many bytes as it has
+/// Errors: InputError naming `where` unless the pieces lie in the file and have each of its bytes once
 void expect_coverage(const CheckedFile& file, const std::string& where);
 
 /// Reads and checks all of a file, with the cores of `pus` (parallel::run_jobs). Errors: InputError as check

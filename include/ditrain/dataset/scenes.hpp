@@ -5,8 +5,8 @@
 // file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that is there at
 // several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
 // coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
-// class, unless labels are not wanted or every sub-folder holds the single-band files of one scene. Rasters beside
-// folders of classes are not used.
+// class, unless labels are not wanted or every sub-folder holds the single-band files of one scene. Scenes beside
+// two class folders or more are not used; one folder beside scenes is no class.
 #pragma once
 #include <string>
 #include <vector>

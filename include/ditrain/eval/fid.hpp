@@ -60,6 +60,9 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
 FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
                                        const FeatureSettings& features, std::string& description);
 
+/// Images at the path whose features a distance would need; 0: it holds statistics. Errors: as open_image_set
+int64_t num_images_of(const std::string& path);
+
 /// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.
 std::string to_json(const FidReport& report);
 

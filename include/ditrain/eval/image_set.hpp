@@ -54,7 +54,7 @@ class ImageSet {
 /// Opens a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), a .npz or .npy with an array
 /// `arr_0` of images [N, H, W, C] or [N, H, W], or a safetensors file or a folder of them with `images`, `latents` or
 /// `samples` (of ditsample, in [-1, 1]: as_in_a_file) [N, C, H, W]. The content tells files apart. Pictures beside
-/// shards are what is read, unless they cannot show all channels of the shards.
+/// shards are what is read, unless they cannot show what the shards hold (tiles, or other than one or three channels).
 /// Tiles (tile_shards.hpp) keep their numbers; a missing one gets the mean of the valid ones of its band in its tile.
 /// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
 std::unique_ptr<ImageSet> open_image_set(const std::string& path);

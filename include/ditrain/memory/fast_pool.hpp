@@ -5,10 +5,11 @@
 // where they are: a tensor that clusters divide between them (activations by samples, moments and EMA by elements) is
 // cut in the order of the clusters, by their workers, and each cut lies on the node of its cluster; one that every
 // cluster reads whole (weights of products) is spread page by page over all of these nodes. Pages are bound before
-// anything touches them, so it does not matter which thread does that first, and nothing ever moves between nodes. A
-// step uses its tensors in the same order every time, and layers are alike, so that a part mostly serves tensors of one
-// kind. With parallel.cut: n a cluster has columns of an activation, which no page can follow: there the cuts are only
-// as good as spreading. Where pages are alters times, never results.
+// anything touches them, so it does not matter which thread does that first, and nothing moves between nodes later
+// (explicit huge pages are taken at the start, spread, and move when they are bound). A step uses its tensors in the
+// same order every time, and layers are alike, so that a part mostly serves tensors of one kind. With parallel.cut: n a
+// cluster has columns of an activation, which no page can follow: there the cuts are only as good as spreading. Where
+// pages are alters times, never results.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -55,6 +56,7 @@ class FastPool {
 
  private:
   void check_room();
+  void try_nodes();
   void bind(size_t first, size_t last, std::vector<int> nodes);
 
   const Setup setup_;

@@ -27,9 +27,14 @@ inline constexpr std::array<TierRow, 2> kTiers{{
      "or none if a slower tier has a size",
      {},
      true,
-     6e9,
-     make_bulk_memory},  // half of what a core copies in memory
-    {"disk", "disk of a rank for tensors that have no place in memory [GiB]; auto: as much as they need", 0.0, false, 1.5e9, make_disk},
+     6e9,  // half of what a core copies in memory
+     make_bulk_memory},
+    {"disk",
+     "disk of a rank for tensors that have no place in memory [GiB]; auto: what memory.bulk_gib, which is a number "
+     "then, leaves",
+     0.0, false,
+     1.5e9,  // a disk of today
+     make_disk},
 }};
 template <class T>
 using PerTier = std::array<T, kTiers.size()>;
