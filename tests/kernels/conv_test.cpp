@@ -23,8 +23,9 @@ struct Problem {
 };
 
 // Odd sizes, few channels, kernels larger than the image, strides, one-sided padding, doubling, gaps between pixels,
-// more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps). The last ones have channels of whole
-// vectors, one with a chunk that ends within a tap.
+// more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps). Some have channels of whole vectors,
+// one with a chunk that ends within a tap. The last ones have lines that register tiles fill, so that they are read as
+// lines: blocks of several lines and images, one of part of a line, strides as long as the kernel and shorter.
 const std::vector<Problem> kProblems = {
     {2, 5, 7, 3, 5},
     {1, 1, 1, 16, 33},
@@ -41,6 +42,13 @@ const std::vector<Problem> kProblems = {
     {1, 3, 5, 64, 20, 3, 3, 1, 1, 1, 1, 1, 1, true},
     {1, 6, 5, 160, 20},
     {2, 9, 7, 32, 9, 3, 5, 2, 1, 0, 2, 2, 1, false, 5},
+    {3, 9, 8, 32, 40},
+    {2, 7, 20, 130, 9},
+    {1, 3, 120, 6, 40},
+    {2, 8, 15, 10, 12, 3, 5, 2, 1, 0, 2, 2, 1, false, 6},
+    {2, 9, 17, 8, 20, 1, 1, 2, 2, 0, 0, 0, 0},
+    {2, 5, 29, 6, 33, 3, 3, 2, 2, 0, 0, 1, 1, false, 2},
+    {2, 5, 9, 12, 7, 3, 3, 1, 1, 1, 1, 1, 1, true},
 };
 
 std::string text(const Problem& p, const ProductKernels& table) {
@@ -218,6 +226,27 @@ TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang, 
       CHECK(same_bits(gang.moments, one.moments));
     }
   set_gemm_blocking(before);
+}
+
+// Few columns are computed from rows in place, many from packed ones.
+TEST_CASE("conv: the same bits from packed pixels and from pixels in place, and of a product as well") {
+  const Problem windows{2, 9, 14, 18, 530}, product{1, 15, 14, 300, 530, 1, 1, 1, 1, 0, 0, 0, 0};
+  for (const DType type : kTypes)
+    for (const ProductKernels* table : usable_products(type))
+      for (const Problem& p : {windows, product}) {
+        INFO(text(p, *table) << ", " << dtype_name(type));
+        Data packed(p, type, type), parts(p, type, type);
+        for (Data* d : {&packed, &parts})
+          if (p.kernel_h == 1) d->args.window_a = {}, d->args.lda = p.channels;
+        packed.run(*table);
+        for (int64_t j = 0; j < p.outputs; j += 53) {
+          const GemmArgs part = block_of(parts.args, 0, p.rows(), j, 53);
+          const Scratch scratch(table->scratch_bytes(part, {}));
+          table->gemm(part, scratch.get(), {});
+          CHECK(scratch.zone_untouched());
+        }
+        CHECK(same_bits(parts.y.values(), packed.y.values()));
+      }
 }
 
 TEST_CASE("conv: moments are those of the finished columns") {

@@ -125,7 +125,8 @@ struct Gang {
 /// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, gang), 64-byte aligned. c aliases nothing; c is f32
 ///         if it is accumulated
 /// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to kFewSteps steps of a that is
-///         transposed and plain b in f32 (a rank-B update) pack nothing; a gang always packs
+///         transposed and plain b in f32 (a rank-B update) pack nothing; a gang always packs b. With few columns a, and
+///         the lines of pixels under a window, are read as they lie: to pack them would take longer than it saves
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);
