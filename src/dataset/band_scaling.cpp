@@ -95,19 +95,7 @@ std::vector<std::byte> BandScaling::numbers(const float* values, int64_t pixels)
     for (int64_t p = 0; p < pixels; ++p) {
       const auto i = size_t(c * pixels + p);
       const double x = number(c, values[i]);
-      switch (type) {
-        case io::PixelType::kU8:
-          put<uint8_t>(bytes, i, x);
-          break;
-        case io::PixelType::kU16:
-          put<uint16_t>(bytes, i, x);
-          break;
-        case io::PixelType::kI16:
-          put<int16_t>(bytes, i, x);
-          break;
-        default:
-          put<float>(bytes, i, x);
-      }
+      io::with_tile_number(type, [&](auto number) { put<decltype(number)>(bytes, i, x); });
     }
   return bytes;
 }

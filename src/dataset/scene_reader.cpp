@@ -117,22 +117,9 @@ ScenePixels SceneReader::read(const Scene& scene, const io::Window& w) {
       for (size_t b = first; b < last; ++b) {
         const std::byte* from = numbers.data() + int64_t(b - first) * source.width * source.height * bytes;
         std::byte* to = out.numbers.data() + int64_t(b) * plane;
-        const auto with = [&](auto type) {
+        io::with_tile_number(scene.type, [&](auto type) {
           resample<decltype(type)>(rows, columns, source.x, source.y, source.width, from, scene.bands[b].facts, to);
-        };
-        switch (scene.type) {
-          case io::PixelType::kU8:
-            with(uint8_t());
-            break;
-          case io::PixelType::kU16:
-            with(uint16_t());
-            break;
-          case io::PixelType::kI16:
-            with(int16_t());
-            break;
-          default:
-            with(float());
-        }
+        });
       }
     }
     if (!band.has_mask || std::find(masked.begin(), masked.end(), band.file) != masked.end()) continue;

@@ -26,9 +26,4 @@ class SceneReader {
   std::map<std::string, io::Raster> open_;
 };
 
-/// Whether a number is missing.
-inline bool is_missing(double number, const TileBand& band) {
-  return !(number - number == 0) || (band.nodata && number == *band.nodata);
-}
-
 }  // namespace ditrain::dataset

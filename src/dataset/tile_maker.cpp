@@ -96,19 +96,8 @@ bool is_dropped(const Scene& scene, const Tile& tile, int64_t pixels, double max
     const TileBand& band = scene.bands[b].facts;
     const std::byte* plane = tile.numbers.data() + int64_t(b) * pixels * io::pixel_bytes(scene.type);
     int64_t count = 0;
-    switch (scene.type) {
-      case io::PixelType::kU8:
-        mark_missing<uint8_t>(plane, pixels, band, missing, count);
-        break;
-      case io::PixelType::kU16:
-        mark_missing<uint16_t>(plane, pixels, band, missing, count);
-        break;
-      case io::PixelType::kI16:
-        mark_missing<int16_t>(plane, pixels, band, missing, count);
-        break;
-      default:
-        mark_missing<float>(plane, pixels, band, missing, count);
-    }
+    io::with_tile_number(scene.type,
+                         [&](auto type) { mark_missing<decltype(type)>(plane, pixels, band, missing, count); });
     if (count == pixels) return true;
   }
   const auto gone = std::count(missing.begin(), missing.end(), uint8_t{1});

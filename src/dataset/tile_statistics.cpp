@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -38,46 +37,12 @@ double number_of_key(io::PixelType type, uint32_t key) {
   return double(std::bit_cast<float>(key >> 31 != 0 ? key & 0x7fffffffu : ~key));
 }
 
-// Calls use(number) for every pixel of a band that is not missing.
-template <class T, class F>
-int64_t visit_typed(const TileShard& shard, int64_t tile, int64_t band, F use) {
-  const std::byte* plane = shard.plane(tile, band);
-  const uint8_t* valid = shard.valid(tile);
-  const auto& nodata = shard.bands[size_t(band)].nodata;
-  const bool all_valid = valid == nullptr && !nodata && std::is_integral_v<T>;
-  int64_t missing = 0;
-  for (int64_t p = 0, n = shard.height * shard.width; p < n; ++p) {
-    T x;
-    std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
-    if (all_valid) {
-      use(x);
-      continue;
-    }
-    const bool gone =
-        (valid != nullptr && valid[p] == 0) || (nodata && double(x) == *nodata) || !std::isfinite(double(x));
-    gone ? void(++missing) : use(x);
-  }
-  return missing;
-}
-
+// Calls use(number) for every pixel of a band that is not missing; how many are.
 template <class F>
 int64_t visit(const TileShard& shard, int64_t band, F use) {
   int64_t missing = 0;
-  for (int64_t tile = 0; tile < shard.count; ++tile) {
-    switch (shard.type) {
-      case io::PixelType::kU8:
-        missing += visit_typed<uint8_t>(shard, tile, band, use);
-        break;
-      case io::PixelType::kU16:
-        missing += visit_typed<uint16_t>(shard, tile, band, use);
-        break;
-      case io::PixelType::kI16:
-        missing += visit_typed<int16_t>(shard, tile, band, use);
-        break;
-      default:
-        missing += visit_typed<float>(shard, tile, band, use);
-    }
-  }
+  for (int64_t tile = 0; tile < shard.count; ++tile)
+    for_pixels(shard, tile, band, [&](int64_t, auto x, bool is_gone) { is_gone ? void(++missing) : use(x); });
   return missing;
 }
 

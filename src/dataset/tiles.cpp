@@ -3,7 +3,6 @@
 // nor shifts the colours; a tile in which a band has no valid pixel is unreadable (data.on_bad_file).
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
@@ -55,57 +54,35 @@ class Tiles final : public Dataset {
     const TileShard& shard = shards_.shard_of(index);
     const int64_t tile = index - shard.first;
     for (int64_t c = 0; c < shape_.channels; ++c) {
-      float* out = chw + c * shape_.height * shape_.width;
-      switch (shard.type) {
-        case io::PixelType::kU8:
-          read_band<uint8_t>(shard, tile, c, flip, out);
-          break;
-        case io::PixelType::kU16:
-          read_band<uint16_t>(shard, tile, c, flip, out);
-          break;
-        case io::PixelType::kI16:
-          read_band<int16_t>(shard, tile, c, flip, out);
-          break;
-        default:
-          read_band<float>(shard, tile, c, flip, out);
-      }
+      read_band(shard, tile, c, flip, chw + c * shape_.height * shape_.width);
     }
     *label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
   }
 
-  template <class T>
   void read_band(const TileShard& shard, int64_t tile, int64_t channel, bool flip, float* out) const {
     const auto c = size_t(channel);
     const int64_t n = shape_.height * shape_.width;
-    const std::byte* plane = shard.plane(tile, bands_[c]);
-    const uint8_t* valid = shard.valid(tile);
-    const auto& nodata = shard.bands[size_t(bands_[c])].nodata;
-    const bool whole = valid == nullptr && !nodata && std::is_integral_v<T>;
     const double low = scaling_.low[c];
     const float factor = float(2 / (scaling_.high[c] - low)), offset = float(-1 - low * 2 / (scaling_.high[c] - low));
-    double sum = 0;
     int64_t missing = 0;
-    for (int64_t p = 0; p < n; ++p) {
-      T x;
-      std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
+    for_pixels(shard, tile, bands_[c], [&](int64_t p, auto x, bool is_gone) {
       const float scaled = std::clamp(float(x) * factor + offset, -1.0f, 1.0f);
-      out[p] = scaled;
-      if (whole) continue;
-      if ((valid != nullptr && valid[p] == 0) || (nodata && double(x) == *nodata) || !std::isfinite(float(x)))
-        out[p] = NAN, ++missing;
-      else
-        sum += double(scaled);
-    }
-    if (missing > 0) fill(shard, tile, c, n, missing, sum, out);
+      out[p] = is_gone ? NAN : scaled;
+      missing += is_gone;
+    });
+    if (missing > 0) fill(shard, tile, c, n, missing, out);
     if (flip)
       for (int64_t y = 0; y < shape_.height; ++y) std::reverse(out + y * shape_.width, out + (y + 1) * shape_.width);
   }
 
-  void fill(const TileShard& shard, int64_t tile, size_t c, int64_t n, int64_t missing, double sum, float* out) const {
+  void fill(const TileShard& shard, int64_t tile, size_t c, int64_t n, int64_t missing, float* out) const {
     if (missing == n)
       throw InputError({.where = shard.file.path(),
                         .what = "tile " + std::to_string(tile) + " has no valid pixel in band " + scaling_.names[c],
                         .hint = "ditdata make, which drops such tiles"});
+    double sum = 0;
+    for (int64_t p = 0; p < n; ++p)
+      if (!std::isnan(out[p])) sum += double(out[p]);
     const auto mean = float(sum / double(n - missing));
     for (int64_t p = 0; p < n; ++p)
       if (std::isnan(out[p])) out[p] = mean;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "ditrain/base/clock.hpp"
@@ -128,6 +129,20 @@ std::string broadcast_text(Communicator& communicator, std::string text, int roo
   text.resize(size);
   communicator.broadcast(text.data(), size, root);
   return text;
+}
+
+std::vector<float> gather_floats(Communicator& communicator, std::vector<float> mine, int root) {
+  if (communicator.world_size() == 1) return mine;
+  std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
+  mine = {};
+  const std::vector<std::string> parts = communicator.gather_strings(bytes, root);
+  bytes = {};
+  for (const std::string& part : parts) {
+    const size_t at = mine.size();
+    mine.resize(at + part.size() / sizeof(float));
+    if (!part.empty()) std::memcpy(mine.data() + at, part.data(), part.size());
+  }
+  return mine;
 }
 
 TimeoutScope::TimeoutScope(Communicator& communicator, double seconds)

@@ -43,8 +43,7 @@ void visit_pixels(const dataset::TileShards& shards, const std::vector<int>& ban
         bool good = valid == nullptr || valid[p] != 0;
         for (size_t b = 0; b < bands.size() && good; ++b) {
           pixel[b] = planes[size_t(int64_t(b) * n + p)];
-          const auto& nodata = shard.bands[size_t(bands[b])].nodata;
-          good = std::isfinite(pixel[b]) && !(nodata && pixel[b] == *nodata);
+          good = !is_missing(pixel[b], shard.bands[size_t(bands[b])]);
         }
         if (good) use(pixel);
       }

@@ -125,6 +125,25 @@ void check_counts(const Side& side, int64_t d, const FidRequest& request, std::v
       fmt::format("{} {} images for {} dimensions: the distance depends on the number of images", n, side.role(), d));
 }
 
+// Numbers of eight bits are divided by 255, others are taken as they are: pixels of one kind say nothing about those of
+// the other, unless they lie between 0 and 1 as well.
+void check_numbers(Side& real, Side& generated) {
+  if (!real.set || !generated.set || real.set->size() == 0 || generated.set->size() == 0) return;
+  const auto first_of = [](ImageSet& set) { return set.prepare(0, 1), set.image(0); };
+  const EvalImage a = first_of(*real.set), b = first_of(*generated.set);
+  if (a.is_u8 == b.is_u8) return;
+  const EvalImage& other = a.is_u8 ? b : a;
+  const auto [least, greatest] = std::minmax_element(other.f32.begin(), other.f32.end());
+  if (other.f32.empty() || (*least >= 0 && *greatest <= 1)) return;
+  const Side &eight = a.is_u8 ? real : generated, &digital = a.is_u8 ? generated : real;
+  throw InputError({.where = digital.path,
+                    .what = fmt::format(
+                        "pixels of other numbers than the {} side's, which are of eight bits (0 to 255)", eight.role()),
+                    .got = fmt::format("{:g} to {:g} in {}", *least, *greatest, other.name),
+                    .expected = "eight bits on both sides, numbers of sensors on both, or numbers from 0 to 1",
+                    .hint = "tiles of the same scenes on both sides (ditdata make, ditsample of a model of tiles)"});
+}
+
 // A folder that was copied in part, or that holds something else than the samples.
 void check_facts(const Side& side, std::vector<std::string>& warnings) {
   if (!side.set || side.facts.empty()) return;
@@ -265,6 +284,7 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
   Side real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
   if (real.set || generated.set) load_network(request.features);
   const bool pixels = request.features.kind == FeatureKind::kPixels;
+  if (pixels) check_numbers(real, generated);
   for (Side* side : {&real, &generated}) {
     check_facts(*side, report.warnings);
     if (!pixels) check_counts(*side, nn::kInceptionFeatures, request, report.warnings);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -299,8 +298,7 @@ class Tiles final : public ImageSet {
     image.name = fmt::format("{}, tile {}", shard.file.path(), tile);
     std::vector<double> plane(static_cast<size_t>(n));
     for (int64_t b = 0; b < shard.channels; ++b) {
-      io::to_f64(shard.type, shard.plane(tile, b), n, plane.data());
-      fill_missing(shard, tile, size_t(b), plane, image.name);
+      read_band(shard, tile, b, plane, image.name);
       for (const double x : plane) {
         if (image.is_u8)
           image.u8.push_back(uint8_t(std::lround(x)));
@@ -312,21 +310,21 @@ class Tiles final : public ImageSet {
   }
 
  private:
-  static void fill_missing(const dataset::TileShard& shard, int64_t tile, size_t band, std::vector<double>& plane,
-                           const std::string& name) {
-    const uint8_t* valid = shard.valid(tile);
-    const auto& nodata = shard.bands[band].nodata;
+  // Missing pixels get the mean of the others.
+  static void read_band(const dataset::TileShard& shard, int64_t tile, int64_t band, std::vector<double>& plane,
+                        const std::string& name) {
     std::vector<size_t> missing;
     double sum = 0;
-    for (size_t p = 0; p < plane.size(); ++p) {
-      if ((valid != nullptr && valid[p] == 0) || (nodata && plane[p] == *nodata) || !std::isfinite(plane[p]))
-        missing.push_back(p);
+    dataset::for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) {
+      plane[size_t(p)] = double(x);
+      if (is_gone)
+        missing.push_back(size_t(p));
       else
-        sum += plane[p];
-    }
+        sum += double(x);
+    });
     if (missing.size() == plane.size())
       throw InputError({.where = name,
-                        .what = "no pixel of band " + shard.bands[band].name + " is valid",
+                        .what = "no pixel of band " + shard.bands[size_t(band)].name + " is valid",
                         .hint = "tiles that ditdata make keeps have valid pixels in each band"});
     for (const size_t p : missing) plane[p] = sum / double(plane.size() - missing.size());
   }

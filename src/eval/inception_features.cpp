@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/parallel/partition.hpp"
@@ -104,19 +103,6 @@ double error_of(ops::Context& ctx, const FeatureSettings& settings, const Tensor
   return std::sqrt(error / norm);
 }
 
-// Rows of all ranks in the order of the ranks, on rank 0.
-void gather(dist::Communicator& comm, std::vector<float>& rows) {
-  if (comm.world_size() == 1) return;
-  const auto parts =
-      comm.gather_strings(std::string(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float)));
-  rows.clear();
-  for (const std::string& part : parts) {
-    const size_t at = rows.size();
-    rows.resize(at + part.size() / sizeof(float));
-    if (!part.empty()) std::memcpy(rows.data() + at, part.data(), part.size());
-  }
-}
-
 }  // namespace
 
 Features inception_features(parallel::Team& team, dist::Communicator& comm, ImageSet& set,
@@ -155,7 +141,8 @@ Features inception_features(parallel::Team& team, dist::Communicator& comm, Imag
     };
     keep(out.features, features.values), keep(out.spatial, features.spatial), keep(out.logits, features.logits);
   }
-  gather(comm, features.values), gather(comm, features.spatial), gather(comm, features.logits);
+  for (std::vector<float>* rows : {&features.values, &features.spatial, &features.logits})
+    *rows = dist::gather_floats(comm, std::move(*rows));
   return features;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/fid.hpp"
@@ -57,17 +56,9 @@ class ImagesOfData final : public ImageSet {
 
 // Each rank has the features of its own images; rank 0 gets statistics of those of all, in the order of the ranks.
 FeatureStatistics TrainingFid::statistics_of_all(std::vector<float> mine) {
-  std::string all(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
-  mine = {};
-  const std::vector<std::string> parts = comm_.gather_strings(all);
-  all = {};
+  const std::vector<float> all = dist::gather_floats(comm_, std::move(mine));
   if (comm_.rank() != 0) return {};
-  for (const std::string& part : parts) {
-    const size_t at = mine.size();
-    mine.resize(at + part.size() / sizeof(float));
-    if (!part.empty()) std::memcpy(mine.data() + at, part.data(), part.size());
-  }
-  return statistics_of(team_, mine, dimensions_of(settings_.kind, shape_));
+  return statistics_of(team_, all, dimensions_of(settings_.kind, shape_));
 }
 
 TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, parallel::Team& team,

@@ -1,7 +1,6 @@
 #include "ditrain/train/evaluation.hpp"
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
@@ -17,16 +16,6 @@ namespace ditrain::train {
 namespace {
 
 constexpr int64_t kReferenceImages = 4000;
-
-// The images of all ranks, in order, on rank 0.
-std::vector<float> gather_images(dist::Communicator& comm, const std::vector<float>& mine) {
-  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
-  std::string all;
-  for (const std::string& s : comm.gather_strings(bytes)) all += s;
-  std::vector<float> images(all.size() / sizeof(float));
-  if (!all.empty()) std::memcpy(images.data(), all.data(), images.size() * sizeof(float));  // other ranks have none
-  return images;
-}
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
                 const nn::DitConfig& m, const eval::BandPictures& picture) {
@@ -89,7 +78,7 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
   }
   const dataset::SampleShape shape = decoder != nullptr ? decoder->images() : plan::model_shape(config.model);
   if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
-  const std::vector<float> all = gather_images(comm, images);
+  const std::vector<float> all = dist::gather_floats(comm, std::move(images));
   if (comm.rank() != 0) return;
   try {
     const eval::BandPictures picture(decoder != nullptr ? dataset::Config() : config.data, shape.channels);

@@ -229,6 +229,10 @@ void check_gathers(Communicator& comm) {
     const size_t own = size_t(comm.rank());
     expect(comm.gather_strings(texts[own], root) == (is_root ? texts : std::vector<std::string>{}), "strings", comm);
     expect(comm.gather(&values[2 * own], 2, root) == (is_root ? values : std::vector<double>{}), "gather", comm);
+    const std::vector<float> floats(own, float(own));  // of rank 0: none
+    std::vector<float> all;
+    for (int rank = 0; rank < comm.world_size() && is_root; ++rank) all.insert(all.end(), size_t(rank), float(rank));
+    expect(gather_floats(comm, floats, root) == all, "floats", comm);
     std::vector<char> bytes(16666, is_root ? 'x' : ' ');
     comm.broadcast(bytes.data(), bytes.size(), root);
     expect(bytes == std::vector<char>(16666, 'x'), "broadcast", comm);

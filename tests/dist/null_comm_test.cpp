@@ -40,6 +40,7 @@ TEST_CASE("the null communicator is one rank whose results are its own values") 
   CHECK(comm->gather(nullptr, 0).empty());
   CHECK(comm->allreduce_or(6) == 6);
   CHECK(comm->gather_strings("alone") == std::vector<std::string>{"alone"});
+  CHECK(gather_floats(*comm, {1, 2}) == std::vector<float>{1, 2});
   CHECK(comm->split(3, 0)->world_size() == 1);
   CHECK(comm->rank_in_run(0) == 0);
 }

@@ -170,6 +170,19 @@ TEST_CASE("what would be no honest number is refused") {
   FidRequest saved = request(folder / "many.npz", folder / "few.npz", {FidMetric::kKid});
   saved.real = folder / "few.npz", saved.save_statistics = folder / "s.npz";
   CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("few.npz] too few real images for 48 dimensions"));
+  // Numbers of sensors beside eight bits; from 0 to 1 both mean the same.
+  const auto write_numbers = [&](const char* name, double factor) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < 100 * 48; ++i) values.push_back(factor * double(i % 101) / 100);
+    io::write_npz_f64(folder / name, {{"arr_0", {100, 4, 4, 3}, values.data()}});
+  };
+  write_numbers("sensor.npz", 3000), write_numbers("unit.npz", 1);
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "sensor.npz")),
+                    Contains("sensor.npz] pixels of other numbers than the real side's, which are of eight bits") &&
+                        Contains("got 0 to 1410 in "));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "sensor.npz", folder / "many.npz")),
+                    Contains("than the generated side's"));
+  CHECK_NOTHROW(evaluate_fid(team, request(folder / "many.npz", folder / "unit.npz")));
   saved.metrics = {FidMetric::kBands};
   CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("'bands' makes no statistics"));
 }

@@ -7,8 +7,10 @@
 //   (JSON lists).
 // A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
 #pragma once
+#include <cstring>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ditrain/io/raster.hpp"
@@ -23,6 +25,9 @@ struct TileBand {
   std::optional<double> nodata = {};
   bool operator==(const TileBand&) const = default;
 };
+inline bool is_missing(double number, const TileBand& band) {
+  return !(number - number == 0) || (band.nodata && number == *band.nodata);
+}
 
 struct TileShard {
   io::SafetensorsFile file;
@@ -40,6 +45,31 @@ struct TileShard {
   /// [height, width]; null: the shard has no masks.
   const uint8_t* valid(int64_t tile) const;
 };
+
+/// f(pixel, number in the shard's type, whether it is missing) for each pixel of one band of one tile of the shard.
+template <class F>
+void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) {
+  io::with_tile_number(shard.type, [&](auto zero) {
+    using T = decltype(zero);
+    const std::byte* plane = shard.plane(tile, band);
+    const uint8_t* valid = shard.valid(tile);
+    const TileBand& facts = shard.bands[size_t(band)];
+    const int64_t n = shard.height * shard.width;
+    const auto number = [&](int64_t p) {
+      T x;
+      std::memcpy(&x, plane + p * int64_t(sizeof x), sizeof x);
+      return x;
+    };
+    if (valid == nullptr && !facts.nodata && std::is_integral_v<T>) {  // a loop that becomes vectors
+      for (int64_t p = 0; p < n; ++p) f(p, number(p), false);
+    } else {
+      for (int64_t p = 0; p < n; ++p) {
+        const T x = number(p);
+        f(p, x, (valid != nullptr && valid[p] == 0) || is_missing(double(x), facts));
+      }
+    }
+  });
+}
 
 /// The shards of a folder, or one file, in the order of their names; opened and compared.
 /// Errors:   InputError: no shards; tensors or metadata that are missing or do not fit; shards of different types,

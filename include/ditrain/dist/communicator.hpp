@@ -147,6 +147,8 @@ class TimeoutScope {
 
 /// The root's text on every rank. Collective.
 std::string broadcast_text(Communicator& communicator, std::string text, int root = 0);
+/// On `root` the values of all ranks in order of rank, as many of each as it likes; elsewhere empty. Collective.
+std::vector<float> gather_floats(Communicator& communicator, std::vector<float> mine, int root = 0);
 
 /// The only rank: every operation is a no-op or a copy.
 std::unique_ptr<Communicator> make_null_communicator();

@@ -32,6 +32,20 @@ int64_t pixel_bytes(PixelType type);
 std::string safetensors_name(PixelType type);  ///< "U16"
 std::string numpy_name(PixelType type);        ///< "uint16"
 bool is_integer(PixelType type);
+/// f(number) with a number of one of the types that tiles have: u8, u16, i16, f32.
+template <class F>
+void with_tile_number(PixelType type, const F& f) {
+  switch (type) {
+    case PixelType::kU8:
+      return f(uint8_t());
+    case PixelType::kU16:
+      return f(uint16_t());
+    case PixelType::kI16:
+      return f(int16_t());
+    default:
+      return f(float());
+  }
+}
 /// The least and greatest number of an integer type.
 std::pair<double, double> number_range(PixelType type);
 /// n numbers of that type as f64; `from` may be unaligned.
