@@ -132,8 +132,8 @@ class Meter {
 
   void add_passing() {
     config::Config config = config_;
-    config.dist.engine = false, config.dist.wire = DType::kF32, config.dist.adaln = config::AdalnExchange::kReduce;
-    harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors (dist.adaln)");
+    config.dist.engine = false, config.dist.wire = DType::kF32;
+    harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors of adaLN's");
     passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_), model_, comm_, harness_.ctx());
     passing_->allocate();
     contenders_.push_back({"no engine", [this] { passing_->run(batch_, progress_); }, passing_.get()});

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/kinds.hpp"
 
 namespace ditrain::checkpoint {
@@ -18,23 +20,24 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
                      *kLabels = "y_embedder.embedding_table.weight", *kLast = "final_layer.linear.weight",
                      *kLastBias = "final_layer.linear.bias";
 
-void refuse_other_networks(const DitFile& file, const nn::DitConfig& from, const nn::DitConfig& to) {
-  const auto require = [&](const char* key, const std::string& theirs, const std::string& ours) {
+// Keys of section model that may differ; the name stands for others, and of mlp_ratio the width counts.
+bool may_differ(const std::string& key, const nn::DitConfig& from, const nn::DitConfig& to) {
+  static const std::set<std::string> kAdapted = {"input_size", "in_channels", "num_classes", "class_dropout",
+                                                 "learn_sigma"};
+  return key == "name" || kAdapted.contains(key) || (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
+}
+
+void refuse_other_networks(const DitFile& file, const config::Config& target) {
+  for (const config::Option& o : config::option_table()) {
+    if (o.section != "model" || may_differ(o.key, file.config().model, target.model)) continue;
+    const std::string theirs = o.get(file.config()), ours = o.get(target);
     if (theirs != ours)
       throw InputError({.where = file.path(),
-                        .what = fmt::format("the weights are of another network: {}", key),
+                        .what = fmt::format("the weights are of another network: {}", o.name()),
                         .got = theirs,
                         .expected = ours + ", as the config says",
-                        .hint = fmt::format("--set {}={}", key, theirs)});
-  };
-  const auto number = [](int64_t v) { return std::to_string(v); };
-  require("model.patch_size", number(from.patch_size), number(to.patch_size));
-  require("model.hidden_size", number(from.hidden_size), number(to.hidden_size));
-  require("model.depth", number(from.depth), number(to.depth));
-  require("model.num_heads", number(from.num_heads), number(to.num_heads));
-  if (from.mlp_size() != to.mlp_size())
-    require("model.mlp_ratio", fmt::format("{}", from.mlp_ratio), fmt::format("{}", to.mlp_ratio));
-  require("model.qk_norm", std::string(word_of(from.qk_norm)), std::string(word_of(to.qk_norm)));
+                        .hint = fmt::format("--set {}={}", o.name(), theirs)});
+  }
 }
 
 /// Makes full tensors of the model here from those of the file.
@@ -45,7 +48,7 @@ class Adapter {
         from_(file.config().model),
         to_(target.model),
         channels_(from_.in_channels, band_names(file.config()), to_.in_channels, band_names(target)) {
-    refuse_other_networks(file, from_, to_);
+    refuse_other_networks(file, target);
     if (!channels_.same()) {
       changes_.push_back(channels_.describe());
       rules_[kPatches] = &Adapter::patches;

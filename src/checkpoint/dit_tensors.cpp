@@ -152,9 +152,14 @@ class Sizes {
 
   void heads() {
     const int64_t published = published_heads();
-    if (const io::WeightTensor* norm = t_.find("blocks.0.attn.q_norm.weight")) {
-      c_.qk_norm = t_.find("blocks.0.attn.q_norm.bias") != nullptr ? nn::QkNorm::kLayer : nn::QkNorm::kRms;
-      c_.num_heads = norm->shape.size() == 1 && norm->shape[0] > 0 ? c_.hidden_size / norm->shape[0] : 1;
+    const int64_t width = nn::recognise_variant(
+        [this](const std::string& name) {
+          const io::WeightTensor* tensor = t_.find(name);
+          return tensor != nullptr ? &tensor->shape : nullptr;
+        },
+        c_);
+    if (width > 0) {
+      c_.num_heads = std::max<int64_t>(1, c_.hidden_size / width);
     } else if (hints_.num_heads && c_.hidden_size % *hints_.num_heads == 0) {
       c_.num_heads = *hints_.num_heads;
       if (published != 0 && published != c_.num_heads)

@@ -25,4 +25,8 @@ bool products_are_equal_on_all_ranks(const Config& config) {
   return config.kernels.gemm == Gemm::kOwn || config.kernels.gemm == Gemm::kRef;
 }
 
+bool may_exchange_factors(const Config& config) {
+  return config.dist.engine && !config.dist.reproducible && products_are_equal_on_all_ranks(config);
+}
+
 }  // namespace ditrain::config

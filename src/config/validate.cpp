@@ -152,7 +152,7 @@ void check_dist(const Config& c) {
   if (c.dist.shard_optimizer && !c.dist.engine)
     fail("dist.shard_optimizer is a task of the engine", "dist.engine: false", "dist.engine: true");
   if (c.dist.adaln != AdalnExchange::kFactors) return;
-  if (!c.dist.engine || c.dist.reproducible || !products_are_equal_on_all_ranks(c))
+  if (!may_exchange_factors(c))
     fail(
         "dist.adaln: factors are gathered by the engine, multiplied to the same bits on all ranks, and not added as "
         "dist.reproducible adds",

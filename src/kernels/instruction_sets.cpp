@@ -1,5 +1,5 @@
 // The one table of instruction sets, and the choice among them. To add one: a row here (with its obstacle), a line in
-// module.cmake, and what the CPU must have in ditrain/platform/cpu.hpp.
+// module.cmake, and what the CPU must have as a row of ditrain/platform/cpu_features.inc.
 #include "instruction_sets.hpp"
 
 #include <cstdlib>

@@ -40,6 +40,14 @@ std::string advice_on_tensor(const std::string& name, bool extra) {
   return shift ? "model.qk_norm: layer" : "model.qk_norm: rms, or layer if there are shifts (.bias)";
 }
 
+int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config) {
+  const std::vector<int64_t>* scales = shape_of("blocks.0.attn.q_norm.weight");
+  config.qk_norm = scales == nullptr                                  ? QkNorm::kNone
+                   : shape_of("blocks.0.attn.q_norm.bias") != nullptr ? QkNorm::kLayer
+                                                                      : QkNorm::kRms;
+  return scales != nullptr && scales->size() == 1 ? scales->front() : 0;
+}
+
 std::vector<Parameter*> AttentionWeights::in_arena() const {
   std::vector<Parameter*> all{qkv.w, qkv.b};
   for (Parameter* p : {q_norm.w, q_norm.b, k_norm.w, k_norm.b})

@@ -14,10 +14,8 @@ namespace {
 constexpr int64_t kLeastBucket = 1024;  // elements
 
 std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
-  if (replicas == 1 || !config.dist.engine || config.dist.reproducible ||
-      config.dist.adaln == config::AdalnExchange::kReduce)
+  if (replicas == 1 || config.dist.adaln == config::AdalnExchange::kReduce || !config::may_exchange_factors(config))
     return {};
-  if (!config::products_are_equal_on_all_ranks(config)) return {};
   std::vector<FactorLayer> layers;
   for (const autograd::Parameter* w : layout.state_dict()) {
     if (!w->offers_gradient) continue;
@@ -72,6 +70,11 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
           .updates_early = stops && whole && replicas > 1,
           .updates_in_backward = in_backward,
           .gradient_slices = in_backward && one_pass ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>()};
+}
+
+std::string advice_on_factors(const config::Config& config) {
+  const bool sums = config.dist.adaln == config::AdalnExchange::kReduce;
+  return sums && config::may_exchange_factors(config) ? "dist.adaln: auto" : "";
 }
 
 std::string describe_factors(const GradientPlan& plan, const config::Config& config) {

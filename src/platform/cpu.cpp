@@ -1,11 +1,11 @@
-// CPUID and XGETBV, see cpu.hpp. Bit positions: Intel SDM volume 2A (CPUID) and volume 1 chapter 13 (XCR0). On Arm
-// Linux says what programs may use (Documentation/arch/arm64/{elf_hwcaps,sve,sme}.rst).
+// CPUID, XGETBV and prctl, for the rows of cpu_features.inc.
 #include "ditrain/platform/cpu.hpp"
 
 #include <sys/utsname.h>
 
 #include <cstdint>
 #include <fstream>
+#include <initializer_list>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -19,42 +19,56 @@
 namespace ditrain::platform {
 namespace {
 
+[[maybe_unused]] constexpr uint64_t mask_of(std::initializer_list<int> bits) {
+  uint64_t mask = 0;
+  for (const int bit : bits) mask |= uint64_t{1} << bit;
+  return mask;
+}
+
 #if defined(__x86_64__)
 
-constexpr bool bit(uint32_t word, int i) { return (word >> i) & 1u; }
+class X86 {
+ public:
+  enum Register { kEax, kEbx, kEcx, kEdx };
 
-/// Register sets that the operating system saves (XCR0). Only where CPUID reports OSXSAVE.
-uint64_t saved_registers() {
-  uint32_t low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return uint64_t{high} << 32 | low;
-}
+  X86() {
+    constexpr int kOsxsave = 27;
+    uint32_t low = 0, high = 0;
+    if (!has(1, 0, kEcx, {kOsxsave})) return;  // then no register set counts as saved
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    saved_ = uint64_t{high} << 32 | low;
+  }
+  /// All these bits are set; CPUID answers 0 for what it does not know.
+  bool has(uint32_t leaf, uint32_t subleaf, Register from, std::initializer_list<int> bits) const {
+    uint32_t r[4] = {};
+    return __get_cpuid_count(leaf, subleaf, &r[kEax], &r[kEbx], &r[kEcx], &r[kEdx]) &&
+           (r[from] & mask_of(bits)) == mask_of(bits);
+  }
+  bool saves(uint64_t registers) const { return (saved_ & registers) == registers; }
+  /// Linux gives a process its tile registers only on request (Documentation/arch/x86/xstate.rst).
+  bool grants_amx_tiles() const {
+    constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
+    return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+  }
 
-/// Linux gives a process its tile registers only on request (Documentation/arch/x86/xstate.rst).
-bool request_amx_tiles() {
-  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
-  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
-}
+ private:
+  uint64_t saved_ = 0;
+};
 
 CpuFeatures probe() {
-  constexpr uint64_t kAvxState = 0x6, kAvx512State = 0xe6, kAmxState = 0x60000;
+  const X86 x;
   CpuFeatures f;
-  uint32_t a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return f;  // 27: OSXSAVE
-  const bool fma = bit(c, 12);
-  const uint64_t saved = saved_registers();
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
-  const uint32_t subleaves = a;
-  f.avx2_fma = fma && bit(b, 5) && (saved & kAvxState) == kAvxState;
-  f.avx512 =
-      f.avx2_fma && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && (saved & kAvx512State) == kAvx512State;
-  f.has_amx_bf16 = bit(d, 24) && bit(d, 22);  // AMX-TILE, AMX-BF16
-  f.amx_bf16 = f.has_amx_bf16 && (saved & kAmxState) == kAmxState && request_amx_tiles();
-  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = f.avx512 && bit(a, 5);
+#define DITRAIN_X86_FEATURE(name, usable) f.name = usable;
+#include "ditrain/platform/cpu_features.inc"
   return f;
 }
 
 #elif defined(__aarch64__)
+
+struct Arm {
+  uint64_t usable = getauxval(AT_HWCAP2);
+  bool has(std::initializer_list<int> bits) const { return (usable & mask_of(bits)) == mask_of(bits); }
+};
 
 /// Bits in a vector register, from PR_SVE_GET_VL or PR_SME_GET_VL; 0 where there are none.
 int vector_bits(int request) {
@@ -63,16 +77,13 @@ int vector_bits(int request) {
   return answer < 0 ? 0 : (answer & kLengthMask) * 8;
 }
 
-// The numbers are Linux' own and stand here because the headers of older systems lack some of them.
+// Numbers of Linux (Documentation/arch/arm64/{sve,sme}.rst) stand here because the headers of older systems lack some.
 CpuFeatures probe() {
   constexpr int kGetSveLength = 51, kGetSmeLength = 64;
-  constexpr unsigned long kSve2 = 1ul << 1, kSveBf16 = 1ul << 12, kSme = 1ul << 23, kSmeBf16 = 1ul << 28,
-                          kSmeF32 = 1ul << 29;
-  const unsigned long usable = getauxval(AT_HWCAP2);
-  const auto has = [usable](unsigned long bits) { return (usable & bits) == bits; };
+  const Arm arm;
   CpuFeatures f;
-  f.sve2 = has(kSve2 | kSveBf16);
-  f.sme = f.sve2 && has(kSme | kSmeBf16 | kSmeF32);
+#define DITRAIN_ARM_FEATURE(name, usable) f.name = usable;
+#include "ditrain/platform/cpu_features.inc"
   if (f.sve2) f.sve_bits = vector_bits(kGetSveLength);
   if (f.sme) f.sme_bits = vector_bits(kGetSmeLength);
   return f;

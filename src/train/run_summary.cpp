@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/plan/gradient_plan.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -52,7 +53,7 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config&
     ways.push_back("a larger train.micro_batch (the all-reduce hides behind backward of the last one only)");
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");
-  if (c.dist.adaln == config::AdalnExchange::kReduce) ways.push_back("dist.adaln: auto");
+  if (const std::string way = plan::advice_on_factors(c); !way.empty()) ways.push_back(way);
   ways.push_back("a larger train.global_batch (work grows, what travels hardly does)");
   return ways;
 }

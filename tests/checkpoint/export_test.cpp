@@ -273,7 +273,8 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.input_height = 16; }, "not square; got 16 x 32");
   refused([](auto& c) { c.num_classes = 0; }, "without classes");
   refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
-  refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }, "scales of queries and keys; got model.qk_norm rms");
+  refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; },
+          "tensor blocks.0.attn.q_norm.weight; expected model.qk_norm: none");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
   CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));

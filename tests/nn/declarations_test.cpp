@@ -81,6 +81,21 @@ TEST_CASE("norms of queries and keys stand between qkv and proj, as in timm, and
                                                               "proj.bias"});
 }
 
+TEST_CASE("the tensors of a file tell the variant of its blocks, and the width of a head") {
+  for (const nn::QkNorm qk_norm : {nn::QkNorm::kNone, nn::QkNorm::kRms, nn::QkNorm::kLayer}) {
+    nn::DitConfig c{.name = "custom", .hidden_size = 24, .depth = 1, .num_heads = 3, .qk_norm = qk_norm};
+    nn::Dit model(c);
+    const auto shape_of = [&](const std::string& name) -> const std::vector<int64_t>* {
+      for (const autograd::Parameter* p : model.parameters().state_dict())
+        if (p->name == name) return &p->full_shape;
+      return nullptr;
+    };
+    nn::DitConfig found{.qk_norm = nn::QkNorm::kLayer};
+    CHECK(nn::recognise_variant(shape_of, found) == (qk_norm == nn::QkNorm::kNone ? 0 : 8));
+    CHECK(found.qk_norm == qk_norm);
+  }
+}
+
 TEST_CASE("advice on tensors that a model lacks or has too many") {
   using nn::advice_on_tensor;
   CHECK(advice_on_tensor("blocks.3.attn.q_norm.weight", /*extra=*/true) == "model.qk_norm: none");

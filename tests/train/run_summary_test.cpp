@@ -69,7 +69,11 @@ TEST_CASE("advice: what shortens sums is what is not set yet") {
   CHECK_THAT(only_advice(s, c),
              Contains("dist.engine: true; dist.allreduce: hierarchical") && !Contains("dist.wire: bf16"));
   s.nodes = 1;
-  CHECK_THAT(only_advice(s, on_16_samples()), !Contains("dist.wire"));
+  CHECK_THAT(only_advice(s, on_16_samples()), !Contains("dist.wire") && !Contains("dist.adaln"));
+  c = on_16_samples(), c.dist.adaln = config::AdalnExchange::kReduce;
+  CHECK_THAT(only_advice(s, c), Contains("dist.adaln: auto"));
+  c.dist.reproducible = true;  // which has no factors
+  CHECK_THAT(only_advice(s, c), !Contains("dist.adaln"));
   // A core of eight is worth it from 12.5 % on.
   s.comm_shares_cores = true;
   CHECK_THAT(only_advice(s, on_16_samples()), !Contains("comm_cores"));

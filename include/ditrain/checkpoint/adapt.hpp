@@ -8,7 +8,7 @@
 //                       variances each for themselves
 //   size of the input   a new position table
 //   variance channels   dropped; or they start at 0, as in a new model
-// Everything else (width, depth, heads, patch, MLP, qk_norm) makes another network, and is refused with the key's name.
+// Every other key of section model (width, depth, heads, ...) makes another network, and is refused by its name.
 #pragma once
 #include <string>
 #include <vector>

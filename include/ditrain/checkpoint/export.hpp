@@ -48,7 +48,7 @@ void export_dit(const std::string& path, nn::Dit& model, const config::Config& c
 void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype);
 
 /// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, no classes, no
-///           row for dropped labels (class_dropout 0), mlp_ratio other than 4, qk_norm
+///           row for dropped labels (class_dropout 0), mlp_ratio other than 4, a parameter without a name there
 void check_diffusers(const nn::DitConfig& model);
 /// Errors:   InputError for a process whose times diffusers' schedulers give to a model in another way: flow
 void check_diffusers(const diffusion::Config& diffusion);

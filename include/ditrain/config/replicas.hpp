@@ -17,5 +17,8 @@ Config with_tensor_ranks(Config config, int ranks_per_node);
 
 /// Whether kernels.gemm gives the same bits with any number of threads: other libraries choose as they go along.
 bool products_are_equal_on_all_ranks(const Config& config);
+/// Whether ranks may exchange the factors of gradients instead of sums: the engine gathers them, their products have
+/// the same bits on all ranks, and dist.reproducible does not want sums of its own.
+bool may_exchange_factors(const Config& config);
 
 }  // namespace ditrain::config

@@ -7,8 +7,10 @@
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
 // hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
 // that share a replica (tensor_parallel.hpp) each has its own heads H and columns F. Queries and keys may be normalised
-// before the attention (model.qk_norm, as LightningDiT and timm have it); nothing is kept for that.
+// before the attention (as LightningDiT and timm have it); nothing is kept for that.
 #pragma once
+#include <functional>
+
 #include "ditrain/nn/modulations.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -47,6 +49,12 @@ MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
 /// What to set in a config so that the model has a tensor of this name, or (`extra`) has it not; "" if no setting
 /// decides about it.
 std::string advice_on_tensor(const std::string& name, bool extra);
+
+/// The shape of a tensor of the public state dict in some file; null if the file has none of that name.
+using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
+/// Sets the variant that the blocks of a file are. Returns the width of a head, where the tensors of the variant tell
+/// it; else 0.
+int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
 
 /// Multiply-adds per image of q k^T and of the product with v.
 double attention_macs(const DitConfig& config);

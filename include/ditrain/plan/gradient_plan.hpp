@@ -1,6 +1,5 @@
 // How the gradients of a rank become those of the global batch: the buckets in which they travel, the layers of which
-// ranks exchange factors instead (dist.adaln), which rank keeps which part of the optimiser's state, and when weights
-// change.
+// ranks exchange factors instead, which rank keeps which part of the optimiser's state, and when weights change.
 //
 // The gradient of a linear layer over a batch of B samples is dy^T x with B rows of dy [N] and x [K]: of rank B. While
 // B (N + K) <= N K, ranks gather these rows in the place of the matrix, which moves fewer bytes, and each multiplies
@@ -49,5 +48,7 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
 
 /// "": no factors. Else a line with the bytes that a rank moves in a step, without and with factors.
 std::string describe_factors(const GradientPlan& plan, const config::Config& config);
+/// The setting with which ranks would exchange factors; "": they do, or cannot.
+std::string advice_on_factors(const config::Config& config);
 
 }  // namespace ditrain::plan

@@ -1,4 +1,4 @@
-// Gradients of adaLN layers without sums of matrices (dist.adaln): which layers, and why, is in plan/gradient_plan.hpp.
+// Gradients of adaLN layers without sums of matrices: which layers, and why, is in plan/gradient_plan.hpp.
 //
 //   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> arrived()
 //
