@@ -92,11 +92,12 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   }
   dataset::settle_tiles(config.data);  // ranges of bands are part of the config of the run
   train::TrainOptions options;
-  options.resume = line.has("resume") ? line.get_path("resume") : "";
-  const bool resume_folder = !options.resume.empty() && options.resume != "auto";
+  const std::string resume = line.has("resume") ? line.get_path("resume") : "";
+  options.resume_auto = resume == "auto";
+  if (!options.resume_auto) options.resume_from = resume;
   options.out = line.has("out") ? line.get_path("out") : default_out(line.get("config"));
-  if (resume_folder && !line.has("out") && std::filesystem::exists(options.resume + "/config.yaml"))
-    options.out = options.resume;  // a run folder: go on inside it
+  if (!options.resume_from.empty() && !line.has("out") && std::filesystem::exists(options.resume_from + "/config.yaml"))
+    options.out = options.resume_from;  // a run folder: go on inside it
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");

@@ -102,7 +102,7 @@ void add_means(Harness& harness, const std::string& dtype) {
 
 std::unique_ptr<kernels::Peer> load_rival(Harness& harness) {
   try {
-    auto peer = kernels::load_peer("onednn", harness.num_threads(), harness.placement().pus);
+    auto peer = kernels::load_peer(kernels::Library::kOneDnn, harness.num_threads(), harness.placement().pus);
     harness.note("onednn: " + peer->description() +
                  ", layouts of its own choice; where an image is doubled, it gets the doubled one");
     return peer;

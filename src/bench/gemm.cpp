@@ -120,10 +120,11 @@ void add_means(Harness& harness, const std::string& dtype) {
 }  // namespace
 
 Peers::Peers(Harness& harness) {
-  for (const std::string& name : kernels::peer_names()) {
+  for (const auto& [word, library] : kernels::kLibraries) {
+    const std::string name(word);
     try {
       const std::vector<int>& pus = harness.placement().pus;
-      list_.push_back({name, kernels::load_peer(name, harness.num_threads(), pus)});
+      list_.push_back({name, kernels::load_peer(library, harness.num_threads(), pus)});
       harness.note(name + ": " + list_.back().peer->description());
     } catch (const InputError& error) {
       harness.note(name + ": left out; " + error.what());

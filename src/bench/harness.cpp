@@ -83,7 +83,7 @@ Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters, dist::
   report_.threads = placement_.threads;
   report_.notes = placement_.notes;
   config::Config config;
-  config.kernels.tuned = "off";
+  config.kernels.tuned = config::TunedFrom::kOff;
   apply(config);
 }
 

@@ -159,7 +159,7 @@ class Adapter {
 
 std::vector<std::string> band_names(const config::Config& config) {
   if (int64_t(config.data.bands.size()) == config.model.in_channels) return config.data.bands;
-  if (config.data.kind->name == "folder" && config.data.vae.empty() && config.model.in_channels == 3)
+  if (config.data.kind->of_colours && config.data.vae.empty() && config.model.in_channels == 3)
     return {"red", "green", "blue"};
   return {};
 }

@@ -86,6 +86,23 @@ Option betas() {
   return o;
 }
 
+Option tuned() {
+  const std::string name = "kernels.tuned", expected = alternatives(all_words<TunedFrom>()) + ", or a path";
+  Option o = named_option(
+      name, "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", expected);
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    const std::string text = read_text(v, origin, name);
+    if (text.empty()) refuse(origin, name, shown(v), expected);
+    if (!find_word(text, c.kernels.tuned)) c.kernels.tuned = TunedFrom::kFile;
+    c.kernels.tuning_file = c.kernels.tuned == TunedFrom::kFile ? text : "";
+  };
+  o.get = [](const Config& c) {
+    const bool file = c.kernels.tuned == TunedFrom::kFile;
+    return yaml_text(file ? c.kernels.tuning_file : std::string(word_of(c.kernels.tuned)));
+  };
+  return o;
+}
+
 /// A number of a map.
 template <class T>
 struct Entry {
@@ -233,8 +250,9 @@ Rows data_rows() {
           DITRAIN_KEY(data.scale_low),
           "tiles: the digital number of each band that becomes -1; auto: by data.scaling when a run starts"),
       numbers_or_auto(DITRAIN_KEY(data.scale_high), "tiles: that which becomes 1; numbers beyond are limited"),
-      choice(DITRAIN_KEY(data.number_type), {"auto", "u8", "u16", "i16", "f32"},
-             "tiles: type of the digital numbers, also of samples; auto: that of the tiles"),
+      word_or_auto(DITRAIN_KEY(data.number_type),
+                   "tiles: type of the digital numbers, also of samples; auto: that of the tiles",
+                   {std::begin(dataset::kTileTypes), std::end(dataset::kTileTypes)}),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
       integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),
@@ -335,8 +353,7 @@ Rows machine_rows() {
       word(DITRAIN_KEY(kernels.gemm),
            "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
-      text(DITRAIN_KEY(kernels.tuned),
-           "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", "a path"),
+      tuned(),
   };
 }
 

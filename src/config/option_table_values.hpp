@@ -180,11 +180,12 @@ struct WordsOf<std::optional<V>> {
   using type = V;
 };
 
-/// The same for a row, or for an optional value, that may be left open: the word "auto" stands for none.
-template <class F>
-Option word_or_auto(const std::string& name, F field, std::string help) {
-  using V = typename WordsOf<std::remove_cvref_t<decltype(field(std::declval<Config&>()))>>::type;
-  std::vector<std::string> words = all_words<V>();
+/// The same for a row, or for an optional value, that may be left open: the word "auto" stands for none. `only`: the
+/// values of the type that are accepted; empty: all.
+template <class F, class V = typename WordsOf<std::remove_cvref_t<std::invoke_result_t<F, Config&>>>::type>
+Option word_or_auto(const std::string& name, F field, std::string help, const std::vector<V>& only = {}) {
+  std::vector<std::string> words = only.empty() ? all_words<V>() : std::vector<std::string>();
+  for (const V& value : only) words.emplace_back(word_of(value));
   words.emplace_back("auto");
   Option o = named_option(name, std::move(help), alternatives(words));
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {

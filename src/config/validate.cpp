@@ -138,10 +138,6 @@ void check_automem(const Config& c) {
          "parallel.strategy: cftp or dp", "memory.automem: off");
 }
 
-void check_kernels(const Config& c) {
-  if (c.kernels.tuned.empty()) fail("kernels.tuned is empty", "nothing", "auto, off or a file");
-}
-
 void check_dist(const Config& c) {
   if (c.dist.wire == DType::kBF16 && (c.dist.allreduce == AllReduce::kFlat || !c.dist.engine))
     fail("dist.wire: bf16 is for hierarchical sums",
@@ -223,7 +219,6 @@ void validate_without_data(const Config& config) {
   check_strategy(config);
   check_fid(config);
   check_automem(config);
-  check_kernels(config);
   check_dist(config);
   check_reproducible(config);
 }

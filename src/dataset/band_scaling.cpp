@@ -108,28 +108,27 @@ std::string BandScaling::describe() const {
 }
 
 bool has_scaling(const Config& config) {
-  return config.kind->name == "tiles" && !config.scale_low.empty() && !config.bands.empty();
+  return config.kind->of_bands && !config.scale_low.empty() && !config.bands.empty();
 }
 
 BandScaling scaling_of(const Config& config) {
   check_widths(config);
-  BandScaling scaling{config.bands, config.scale_low, config.scale_high};
-  if (!find_word(config.number_type, scaling.type)) refuse("data.number_type is not settled", config.number_type);
-  return scaling;
+  if (!config.number_type) refuse("data.number_type is not settled", "auto");
+  return {config.bands, config.scale_low, config.scale_high, *config.number_type};
 }
 
 void settle_tiles(Config& config) {
-  if (config.kind->name != "tiles" || config.path.empty()) return;
+  if (!config.kind->of_bands || config.path.empty()) return;
   const TileShards shards(config.path);
   const std::vector<std::string> have = shards.band_names();
   if (config.bands.empty()) config.bands = have;
   std::vector<std::string> found;
   for (const int b : find_bands(have, config.bands, "data.bands")) found.push_back(have[size_t(b)]);
   config.bands = found;  // as the shards write them
-  const std::string type(word_of(shards.type()));
-  if (config.number_type != "auto" && config.number_type != type)
-    refuse("the tiles have another type than data.number_type", type, config.number_type, "data.number_type: auto");
-  config.number_type = type;
+  if (config.number_type.value_or(shards.type()) != shards.type())
+    refuse("the tiles have another type than data.number_type", std::string(word_of(shards.type())),
+           std::string(word_of(*config.number_type)), "data.number_type: auto");
+  config.number_type = shards.type();
   std::vector<double> low, high;
   if (config.scale_low.empty() || config.scale_high.empty()) ranges_from(config, shards, low, high);
   if (config.scale_low.empty()) config.scale_low = low;

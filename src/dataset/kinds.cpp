@@ -16,6 +16,7 @@ constexpr Kind kKinds[] = {
      .help = "images",
      .open = open_image_folder,
      .path = "a folder of images, or one with a sub-folder of images per class",
+     .of_colours = true,
      .advice = "smaller image files"},
     {.name = "latents",
      .help = "safetensors shards",
@@ -25,7 +26,8 @@ constexpr Kind kKinds[] = {
     {.name = "tiles",
      .help = "scenes of any number of bands, cut by ditdata make",
      .open = open_tiles,
-     .path = "a folder of .safetensors shards with tiles (ditdata make)"},
+     .path = "a folder of .safetensors shards with tiles (ditdata make)",
+     .of_bands = true},
 };
 }  // namespace
 

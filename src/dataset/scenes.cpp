@@ -13,6 +13,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/config.hpp"
 #include "file_list.hpp"
 
 namespace ditrain::dataset {
@@ -194,8 +195,7 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
 }
 
 void check_type(const Scene& scene) {
-  using io::PixelType;
-  for (const PixelType type : {PixelType::kU8, PixelType::kU16, PixelType::kI16, PixelType::kF32})
+  for (const io::PixelType type : kTileTypes)
     if (scene.type == type) return;
   refuse(scene.name, "tiles cannot have numbers of this type", std::string(word_of(scene.type)), "u8, u16, i16 or f32",
          "gdal_translate -ot Float32");

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/config.hpp"
 #include "ditrain/io/json_problem.hpp"
 #include "file_list.hpp"
 
@@ -78,7 +79,7 @@ std::vector<TileBand> bands_of(const io::SafetensorsFile& file, int64_t channels
 }
 
 io::PixelType type_of(const io::SafetensorsFile& file, const std::string& dtype) {
-  for (const auto type : {io::PixelType::kU8, io::PixelType::kU16, io::PixelType::kI16, io::PixelType::kF32})
+  for (const io::PixelType type : kTileTypes)
     if (io::safetensors_name(type) == dtype) return type;
   refuse(file.path(), "`images` has a type that tiles cannot have", dtype, "U8, U16, I16 or F32");
 }

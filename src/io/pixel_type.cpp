@@ -1,9 +1,9 @@
-// The types of pixels: their names elsewhere, and their numbers as f64.
+#include "ditrain/io/pixel_type.hpp"
+
 #include <cstring>
 #include <limits>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/raster.hpp"
 
 namespace ditrain::io {
 namespace {

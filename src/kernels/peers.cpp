@@ -166,30 +166,20 @@ std::unique_ptr<Peer> load_blis(int threads, const std::vector<int>& pus) {
   return std::make_unique<Cblas>(std::move(library), description, pus);
 }
 
-struct PeerKind {
-  const char* name;
-  std::unique_ptr<Peer> (*load)(int threads, const std::vector<int>& pus);
-};
-constexpr PeerKind kPeers[] = {{"openblas", load_openblas}, {"blis", load_blis}, {"onednn", load_onednn}};
-
 }  // namespace
 
-std::vector<std::string> peer_names() {
-  std::vector<std::string> names;
-  for (const PeerKind& kind : kPeers) names.emplace_back(kind.name);
-  return names;
-}
-
-std::unique_ptr<Peer> load_peer(const std::string& name, int threads, const std::vector<int>& pus) {
+std::unique_ptr<Peer> load_peer(Library library, int threads, const std::vector<int>& pus) {
   DITRAIN_CHECK(threads >= 1, std::to_string(threads) + " threads");
   const AffinityScope scope(pus);  // libraries count the cores and start threads while they load
-  for (const PeerKind& kind : kPeers)
-    if (name == kind.name) return kind.load(threads, pus);
-  throw InputError({.where = "kernels",
-                    .what = "unknown library",
-                    .got = "'" + name + "'",
-                    .expected = "openblas, blis or onednn",
-                    .hint = nearest_word(name, peer_names())});
+  switch (library) {
+    case Library::kOpenBlas:
+      return load_openblas(threads, pus);
+    case Library::kBlis:
+      return load_blis(threads, pus);
+    case Library::kOneDnn:
+      return load_onednn(threads, pus);
+  }
+  DITRAIN_CHECK(false, "a library");
 }
 
 }  // namespace ditrain::kernels

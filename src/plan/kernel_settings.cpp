@@ -53,13 +53,13 @@ Tuning tuning_of(const nlohmann::json& json) {
 }
 
 // Sets the blocks; says where they come from.
-std::string set_blocking(const std::string& tuned, const platform::Topology& topology) {
-  const bool automatic = tuned == "auto";
+std::string set_blocking(const config::KernelsConfig& kernels, const platform::Topology& topology) {
+  const bool automatic = kernels.tuned == config::TunedFrom::kAuto;
   std::error_code ignored;
-  const std::string path = automatic ? default_tuning_path() : tuned;
+  const std::string path = automatic ? default_tuning_path() : kernels.tuning_file;
   std::string why;
   kernels::GemmBlocking blocking = derived_blocking(topology);
-  if (tuned == "off") {
+  if (kernels.tuned == config::TunedFrom::kOff) {
     why = "kernels.tuned: off";
   } else if (automatic && (path.empty() || !fs::exists(path, ignored))) {
     why = path.empty() ? "no folder for a tuning file" : "no tuning file " + path;
@@ -74,14 +74,28 @@ std::string set_blocking(const std::string& tuned, const platform::Topology& top
   return why.empty() ? "from " + path : "derived from caches (" + why + ")";
 }
 
+// The library that makes the products; none: we do.
+std::optional<kernels::Library> library_of(config::Gemm gemm) {
+  switch (gemm) {
+    case config::Gemm::kOpenBlas:
+      return kernels::Library::kOpenBlas;
+    case config::Gemm::kBlis:
+      return kernels::Library::kBlis;
+    case config::Gemm::kOneDnn:
+      return kernels::Library::kOneDnn;
+    default:
+      return std::nullopt;
+  }
+}
+
 void set_products(const config::Config& config, const std::vector<int>& pus, ops::Context& ctx) {
   const config::Gemm gemm = config.kernels.gemm;
-  const std::string name(word_of(gemm));
   ctx.products.fuse = config.kernels.fuse;
-  if (gemm == config::Gemm::kOwn) return;
-  ctx.products.by = gemm == config::Gemm::kRef ? ops::Products::By::kReference : ops::Products::By::kPeer;
-  if (gemm == config::Gemm::kRef) return;
-  ctx.products.peer = kernels::load_peer(name, ctx.team().num_workers(), pus);
+  if (gemm == config::Gemm::kRef) ctx.products.by = ops::Products::By::kReference;
+  const std::optional<kernels::Library> library = library_of(gemm);
+  if (!library) return;
+  ctx.products.by = ops::Products::By::kPeer;
+  ctx.products.peer = kernels::load_peer(*library, ctx.team().num_workers(), pus);
   const DType type = config.train.precision;
   const kernels::GemmArgs probe{.m = 64,
                                 .n = 64,
@@ -146,7 +160,7 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
 
 std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
                                   const std::vector<int>& pus, ops::Context& ctx) {
-  const std::string origin = set_blocking(config.kernels.tuned, topology);
+  const std::string origin = set_blocking(config.kernels, topology);
   set_products(config, pus, ctx);
   const kernels::GemmBlocking b = kernels::gemm_blocking();
   const std::string who =

@@ -56,19 +56,18 @@ void Run::open() {
   }
   data_ = plan::open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
-    const bool named = !options_.resume.empty() && options_.resume != "auto";
-    if (named) candidates_ = {checkpoint::find_checkpoint(options_.resume)};
+    if (!options_.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options_.resume_from)};
     io::make_output_folder(options_.out);
-    lock_.emplace(options_.out, options_.resume == "auto" ? kPatience_s : 0);
+    lock_.emplace(options_.out, options_.resume_auto ? kPatience_s : 0);
     if (!lock_->note().empty()) placement_.notes.push_back(lock_->note());
-    if (!options_.resume.empty()) io::remove_stale_temporaries(options_.out + "/checkpoints");
-    if (options_.resume == "auto") candidates_ = io::checkpoints_to_resume(options_.out + "/checkpoints");
+    if (options_.resumes()) io::remove_stale_temporaries(options_.out + "/checkpoints");
+    if (options_.resume_auto) candidates_ = io::checkpoints_to_resume(options_.out + "/checkpoints");
     next_candidate();
     if (!resumed_.empty() && holds_run(options_.out) && run_of(resumed_) != fs::weakly_canonical(options_.out))
       throw InputError({.where = "output",
                         .what = options_.out + " holds another run than " + resumed_,
                         .expected = "the folder of the resumed run, or a new one"});
-    folder_ = std::make_unique<RunFolder>(options_.out, !options_.resume.empty());
+    folder_ = std::make_unique<RunFolder>(options_.out, options_.resumes());
     log::open_file(options_.out + "/log.txt");
   }
   resumed_ = dist::broadcast_text(comm_, resumed_);
@@ -95,7 +94,7 @@ void Run::next_candidate() {
 // or the last.
 void Run::pass_over(const std::string& folder, const std::string& why) {
   candidates_.erase(candidates_.begin());
-  if (options_.resume != "auto") {
+  if (!options_.resume_auto) {
     const std::string intact = checkpoint::newest_intact_beside(folder);
     throw InputError(
         {.where = "resume",
@@ -255,8 +254,7 @@ namespace {
 
 // A reference of tiles, in the values that the model learns; null: it is statistics or pictures.
 std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const dataset::SampleShape& shape) {
-  const bool learns_tiles = c.data.kind == dataset::find_kind("tiles");
-  if (!learns_tiles || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference)) return nullptr;
+  if (!c.data.kind->of_bands || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference)) return nullptr;
   dataset::Config data = c.data;
   data.path = c.eval.reference;
   return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));

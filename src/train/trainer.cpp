@@ -27,9 +27,9 @@ constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says th
 
 /// Program, instruction set, command line and config of this process.
 std::vector<config::Fact> start_facts(const config::Config& config, const TrainOptions& options) {
-  const std::string command_line =
-      fmt::format("--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume, options.max_hours,
-                  options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
+  const std::string command_line = fmt::format(
+      "--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume_auto ? "auto" : options.resume_from,
+      options.max_hours, options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
   std::vector<config::Fact> facts = config::program_facts("ditrain");
   facts.push_back({"instruction set", kernels::chosen_isa(),
                    "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and "

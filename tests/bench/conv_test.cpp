@@ -34,7 +34,7 @@ TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
   Harness harness(1, Effort::quick());
   std::unique_ptr<kernels::Peer> peer;
   try {
-    peer = kernels::load_peer("onednn", 1);
+    peer = kernels::load_peer(kernels::Library::kOneDnn, 1);
   } catch (const Error& error) {
     WARN("skipped: " << error.what());
     return;
@@ -47,8 +47,8 @@ TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
     CHECK(row.peers[0].first == "onednn");
     CHECK(row.peers[0].second > 0);
   }
-  CHECK_FALSE(kernels::load_peer("onednn", 1)->convolution({.height = 4, .width = 4, .channels = 1, .outputs = 1}) ==
-              nullptr);
+  CHECK_FALSE(kernels::load_peer(kernels::Library::kOneDnn, 1)
+                  ->convolution({.height = 4, .width = 4, .channels = 1, .outputs = 1}) == nullptr);
 }
 
 TEST_CASE("conv: the list has every shape once, those of both networks") {

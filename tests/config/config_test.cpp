@@ -400,7 +400,7 @@ TEST_CASE("resume accepts changes of some keys only") {
 
 TEST_CASE("products and precision of a run are for life, its tuning is not") {
   config::Config old_config, new_config;
-  new_config.kernels.tuned = "off", new_config.kernels.fuse = false;
+  new_config.kernels.tuned = config::TunedFrom::kOff, new_config.kernels.fuse = false;
   CHECK_NOTHROW(config::check_resume(old_config, new_config));
   new_config.kernels.gemm = config::Gemm::kOpenBlas, new_config.train.precision = DType::kBF16;
   CHECK(message_of([&] {

@@ -56,7 +56,7 @@ TEST_CASE("tiles: samples go back to the digital numbers they came from, and are
   Config config = tiles_config(scratch / "a.safetensors", {ScalingFrom::kRange, 100, 310});
   settle_tiles(config);
   CHECK(config.bands == std::vector<std::string>{"B2", "B3", "B4"});
-  CHECK(config.number_type == "u16");
+  CHECK(config.number_type == io::PixelType::kU16);
   const BandScaling scaling = scaling_of(config);
   const auto data = open_dataset(config, {3, 4, 4}, 0, 0);
   const std::vector<float> values = load(*data, 3).chw;
@@ -178,7 +178,7 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
   config.bands = {};
   refused([&] { open_dataset(config, {3, 4, 4}, 0, 0); }, "model.in_channels: 2");
   refused([&] { open_dataset(config, {2, 8, 8}, 0, 0); }, "another size");
-  config.number_type = "u8";
+  config.number_type = io::PixelType::kU8;
   refused([&] { settle_tiles(config); }, "data.number_type: auto");
   config = tiles_config(scratch / "set");
   config.scale_low = {1}, config.scale_high = {2};

@@ -54,7 +54,7 @@ TEST_CASE("band pictures: colours by name, false colour beside them, the stretch
   data.kind = dataset::find_kind("tiles");
   data.bands = {"B8", "B2", "B3", "B4"};
   data.scale_low = {0, 0, 0, 100}, data.scale_high = {1000, 1000, 1000, 900};
-  data.number_type = "u16";
+  data.number_type = io::PixelType::kU16;
   const eval::BandPictures picture(data, 4);
   CHECK(picture.width_of(2) == 5);
   CHECK(picture.description().find("B4 (100 to 900)") != std::string::npos);

@@ -2,7 +2,6 @@
 #include "ditrain/plan/kernel_settings.hpp"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -11,6 +10,8 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
 
@@ -36,17 +37,13 @@ class Environment {
 
 /// A new folder, and no tuning file of this user anywhere else; the cache blocks are put back.
 struct Sandbox {
-  Sandbox() { fs::create_directories(folder); }
-  ~Sandbox() {
-    fs::remove_all(folder);
-    kernels::set_gemm_blocking(blocking);
-  }
-  std::string operator/(const std::string& name) const { return (folder / name).string(); }
+  ~Sandbox() { kernels::set_gemm_blocking(blocking); }
+  std::string operator/(const std::string& name) const { return folder / name; }
   std::string write(const std::string& text, const std::string& name = "tuning.json") const {
     std::ofstream(folder / name, std::ios::binary) << text;
-    return *this / name;
+    return folder / name;
   }
-  const fs::path folder = fs::temp_directory_path() / ("ditrain_tuning_test_" + std::to_string(::getpid()));
+  const TemporaryFolder folder;
   const kernels::GemmBlocking blocking = kernels::gemm_blocking();
   const Environment no_file{"DITRAIN_TUNING", nullptr}, config_home{"XDG_CONFIG_HOME", (folder / "xdg").c_str()},
       home{"HOME", (folder / "home").c_str()};
@@ -62,7 +59,7 @@ std::string applied(const std::string& tuned) {
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
   config::Config config;
-  config.kernels.tuned = tuned;
+  config::apply_set(config, "kernels.tuned=" + tuned);
   return applied(config, ctx);
 }
 
@@ -248,10 +245,4 @@ TEST_CASE("kernels.gemm: a library that is installed is loaded, one that has no 
   ops::Context ctx(team);
   CHECK_THROWS_WITH(applied(config, ctx),
                     Contains(fmt::format("kernels.gemm: {} has no bf16 products", config.kernels.gemm)));
-}
-
-TEST_CASE("kernels.tuned may not be empty") {
-  config::Config config;
-  config.model.in_channels = 3, config.model.num_classes = 8, config.kernels.tuned = "";
-  CHECK_THROWS_WITH(config::validate(config), Contains("kernels.tuned is empty"));
 }

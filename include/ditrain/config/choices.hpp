@@ -50,6 +50,11 @@ inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn},
                                         {"ref", Gemm::kRef}};
 constexpr std::span<const Word<Gemm>> words_of(Gemm) { return kGemms; }
 
+/// Where the cache blocks of products come from: the file of ditbench tune, if there is one; the caches; another file.
+enum class TunedFrom { kAuto, kOff, kFile };
+inline constexpr Word<TunedFrom> kTunedFrom[] = {{"auto", TunedFrom::kAuto}, {"off", TunedFrom::kOff}};
+constexpr std::span<const Word<TunedFrom>> words_of(TunedFrom) { return kTunedFrom; }
+
 /// How gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes.
 enum class AllReduce { kFlat, kHierarchical };
 inline constexpr Word<AllReduce> kAllReduces[] = {{"flat", AllReduce::kFlat},

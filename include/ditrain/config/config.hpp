@@ -59,7 +59,8 @@ struct MemoryConfig {
 struct KernelsConfig {
   Gemm gemm = Gemm::kOwn;
   bool fuse = true;
-  std::string tuned = "auto";
+  TunedFrom tuned = TunedFrom::kAuto;
+  std::string tuning_file = {};  ///< of kFile
 };
 
 struct DistConfig {

@@ -1,11 +1,13 @@
 // Settings of the section `data` of a config file. Fields that a kind does not use are ignored by it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ditrain/base/words.hpp"
+#include "ditrain/io/pixel_type.hpp"
 
 namespace ditrain::dataset {
 
@@ -33,6 +35,10 @@ struct Scaling {
   std::string text() const;  ///< as in a config
 };
 
+/// Types that the numbers of tiles may have.
+inline constexpr io::PixelType kTileTypes[] = {io::PixelType::kU8, io::PixelType::kU16, io::PixelType::kI16,
+                                               io::PixelType::kF32};
+
 /// What is drawn for each sample besides the mirroring of random_flip.
 enum class Augment { kNone, kFlips, kTurns };
 inline constexpr Word<Augment> kAugments[] = {
@@ -50,7 +56,7 @@ struct Config {
   std::vector<std::string> bands = {};  ///< tiles: names, in the order of the channels; empty: all
   Scaling scaling = {};                 ///< tiles
   std::vector<double> scale_low = {}, scale_high = {};  ///< tiles: per band; empty: by `scaling` (settle_tiles)
-  std::string number_type = "auto";                     ///< tiles: io::PixelType of the digital numbers
+  std::optional<io::PixelType> number_type = {};        ///< tiles: of kTileTypes; none: that of the tiles
   double latent_scale = 1.0;   ///< latents are multiplied by it (1: the files already hold scaled latents)
   int64_t num_images = 50000;  ///< shapes: images per epoch
   int64_t loader_threads = 1;  ///< threads that read and decode, 1 to 1024

@@ -22,6 +22,8 @@ struct Kind {
   std::unique_ptr<Dataset> (*open)(const OpenRequest& request);
   std::string_view path;         ///< what data.path has to be; "": it is not needed
   bool pixels = true;            ///< samples are pictures: values in [-1, 1]
+  bool of_bands = false;         ///< samples are digital numbers of named bands, each with a range (band_scaling.hpp)
+  bool of_colours = false;       ///< three channels are red, green and blue
   int64_t num_classes = 0;       ///< that every such set has; 0: it depends on the data
   std::string_view advice = {};  ///< what else shortens the wait for data, for the summary of a run
 };

@@ -1,17 +1,24 @@
 // Matrix products of other libraries, loaded at run time if they are installed: to measure beside ours and to train
 // with instead of ours. Nothing of them is needed to build; every declaration is our own.
 //
-//   const auto peer = load_peer("openblas", threads, pus);
+//   const auto peer = load_peer(Library::kOpenBlas, threads, pus);
 //   if (peer->can(args)) peer->gemm(args);
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "ditrain/base/words.hpp"
 #include "ditrain/kernels/gemm.hpp"
 
 namespace ditrain::kernels {
+
+enum class Library { kOpenBlas, kBlis, kOneDnn };
+inline constexpr Word<Library> kLibraries[] = {
+    {"openblas", Library::kOpenBlas}, {"blis", Library::kBlis}, {"onednn", Library::kOneDnn}};
+constexpr std::span<const Word<Library>> words_of(Library) { return kLibraries; }
 
 /// A convolution of images, all of one type, without a bias.
 struct ConvSizes {
@@ -51,8 +58,6 @@ class Peer {
 /// Calls of one shape until a peer has settled on its fastest way to compute it.
 inline constexpr int kPeerTrials = 6;
 
-std::vector<std::string> peer_names();  ///< "openblas", "blis", "onednn"
-
 /// Loads the library, asks it for `threads` threads and chooses its best settings:
 ///   openblas  OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512 and it would take narrower kernels
 ///   blis      BLIS_ARCH_TYPE likewise, where it does not know the CPU
@@ -61,7 +66,7 @@ std::vector<std::string> peer_names();  ///< "openblas", "blis", "onednn"
 /// cores to ours between two products. Environment variables that are set already stay.
 /// pus       hardware threads that the library may use: the calling thread is let onto them during its calls;
 ///           empty: the affinity stays as it is
-/// Errors:   InputError for an unknown name, or if no file of the library is found: names the files and the package
-std::unique_ptr<Peer> load_peer(const std::string& name, int threads, const std::vector<int>& pus = {});
+/// Errors:   InputError if no file of the library is found: names the files and the package
+std::unique_ptr<Peer> load_peer(Library library, int threads, const std::vector<int>& pus = {});
 
 }  // namespace ditrain::kernels
