@@ -1,0 +1,97 @@
+// Config files: where they are found, and what those say that come along.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+
+#include "config_support.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/diffusion/registry.hpp"
+#include "support/files.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string configs_dir() { return std::string(DITRAIN_GOLDEN_DIR) + "/../../configs/"; }
+
+}  // namespace
+
+TEST_CASE("config files are found, read and capped") {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, const std::string& text) {
+    put_file(folder / name, text);
+    return folder / name;
+  };
+  const std::string path = write("good.yaml", "train: {steps: 41}\n");
+  CHECK(config::load_config(path, {"train.seed=5"}).train.steps == 41);
+  CHECK(config::load_config(path, {"train.seed=5"}).train.seed == 5);
+  const std::string bad = write("bad.yaml", "train:\n  stepss: 41\n");
+  CHECK(message_of([&] { config::load_config(bad); }).find("[config] " + bad + ":2: unknown key train.stepss") == 0);
+  const std::string big = write("big.yaml", std::string((1 << 20) + 1, '#'));
+  CHECK(message_of([&] {
+          config::load_config(big);
+        }).find("[" + big + "] the file is too large; expected at most 1048576") != std::string::npos);
+  CHECK(message_of([&] { config::load_config(folder.path()); }).find("is a folder") != std::string::npos);
+  const std::string missing = message_of([] { config::load_config("no_such.yaml"); });
+  CHECK(missing.find("[config] no such config file; got no_such.yaml, expected one of: no_such.yaml, ") == 0);
+  CHECK(missing.find("share/ditrain/configs/no_such.yaml") != std::string::npos);
+  CHECK(message_of([] { config::load_config(""); }).find("no config file given") != std::string::npos);
+}
+
+TEST_CASE("a config that does not exist: the one with the nearest name is proposed") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "configs");
+  for (const char* name : {"quickstart.yaml", "other.yml", "configs/dit_b2.yaml", "notes.txt"})
+    std::ofstream(folder / name) << "train: {steps: 1}\n";
+  const auto proposal = [](const std::string& path) {
+    const std::string message = message_of([&] { config::load_config(path); });
+    CHECK(message.starts_with("[config] no such config file; got " + path + ", expected one of: " + path));
+    const size_t at = message.find("; try ");
+    return at == std::string::npos ? "" : message.substr(at + 6);
+  };
+  CHECK(proposal(folder / "quickstrat.yaml") == "--config " + folder / "quickstart.yaml");
+  CHECK(proposal(folder / "quickstart") == "--config " + folder / "quickstart.yaml");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  CHECK(proposal("quickstrat.yaml") == "--config quickstart.yaml");
+  CHECK(proposal("othr.yaml") == "--config other.yml");
+  CHECK(proposal("elsewhere/othr.yaml") == "--config other.yml");
+  CHECK(proposal("dit_b.yaml") == "--config configs/dit_b2.yaml");
+  CHECK(proposal("notes.md") == "");
+  CHECK(proposal("somethingelse.yaml") == "");
+  fs::current_path(before);
+}
+
+TEST_CASE("all configs that come along parse, and validate once their path is set") {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(configs_dir())) {
+    if (entry.path().extension() != ".yaml") continue;
+    INFO(entry.path().string());
+    const config::Config config = config::load_config(entry.path().string());
+    ++count;
+    if (config.data.kind->name == "shapes") {
+      CHECK_NOTHROW(config::validate(config));
+      continue;
+    }
+    CHECK(message_of([&] { config::validate(config); }).find("[config] data.path is not set") == 0);
+    CHECK_NOTHROW(validate(config::load_config(entry.path().string(), {"data.path=/some/where"})));
+  }
+  CHECK(count >= 8);
+}
+
+TEST_CASE("the configs of the paper hold its settings") {
+  for (const char* name : {"S", "B", "L", "XL"}) {
+    std::string file = std::string("dit_") + name + "2.yaml";
+    std::transform(file.begin(), file.end(), file.begin(), [](unsigned char c) { return std::tolower(c); });
+    const config::Config c = config::load_config(configs_dir() + file);
+    INFO(file);
+    CHECK(c.model.name == std::string("DiT-") + name + "/2");
+    CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == 1000));
+    CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind->name == "latents"));
+    CHECK((c.train.global_batch == 112 && c.optimizer.lr == 1e-4 && c.ema.decay == 0.9999));
+  }
+}

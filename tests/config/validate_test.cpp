@@ -1,0 +1,159 @@
+// Keys that are fine by themselves and do not go together.
+#include <catch2/catch.hpp>
+
+#include "config_support.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/diffusion/registry.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+TEST_CASE("cross checks of a config") {
+  CHECK(validate_error([](config::Config&) {}) == "no error");
+  CHECK(validate_error([](config::Config& c) { c.model.input_height = 33; }) ==
+        "[model] model.input_size; got 33 x 32, expected multiples of the patch size 2");
+  CHECK(validate_error([](config::Config& c) { c.model.input_width = 31; }).find("got 32 x 31") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.model.num_heads = 5; }).find("a multiple of model.num_heads = 5") !=
+        std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.model.hidden_size = 378; }).find("a multiple of 4") !=
+        std::string::npos);
+  CHECK(validate_error([](config::Config& c) {
+          c.diffusion.variance = diffusion::Variance::kLearnedRange, c.model.learn_sigma = false;
+        }).find("[diffusion] variance does not fit the model") == 0);
+  CHECK(validate_error([](config::Config& c) {
+          c.diffusion.variance = diffusion::Variance::kFixedLarge;
+        }).find("[diffusion] variance does not fit the model") == 0);
+  CHECK(validate_error([](config::Config& c) {
+          c.model.learn_sigma = false, c.diffusion.loss = diffusion::named<diffusion::Objective>("mse");
+        }) == "no error");
+  const auto sampling = [](auto change) {
+    return validate_error([=](config::Config& c) { c.sample.every_steps = 10, change(c.sample); });
+  };
+  CHECK(sampling([](auto& s) { s.steps = "5000"; }).find("[config] section sample is not usable: [diffusion] ") == 0);
+  CHECK(sampling([](auto& s) { s.steps = "5000"; }).find("5000") != std::string::npos);
+  CHECK(sampling([](auto& s) { s.cfg_scale = -1; }).find("[diffusion] cfg_scale out of range") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.sample.every_steps = 0, c.sample.steps = "5000"; }) == "no error");
+  CHECK(validate_error([](config::Config& c) { c.parallel.threads = 2, c.parallel.clusters = 3; }) ==
+        "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
+  CHECK(validate_error([](config::Config& c) {
+          c.optimizer.schedule = optim::LrSchedule::kCosine, c.optimizer.min_lr = 1;
+        }) == "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
+}
+
+TEST_CASE("process, model and sampler that do not go together are refused with what to change") {
+  const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
+    INFO(what);
+    sets.push_back("sample.every_steps=10");
+    const std::string message =
+        message_of([&] { config::validate(config::parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
+    CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
+  };
+  const std::string flow = "diffusion.process=flow", fixed = "model.learn_sigma=false";
+  refused({flow}, "process flow has no variance to learn", "try model.learn_sigma: false");
+  refused({flow, fixed, "diffusion.prediction=epsilon"}, "prediction does not fit process flow", "velocity or x0");
+  refused({flow, fixed, "diffusion.loss=kl"}, "no variational bound", "try diffusion.loss: mse");
+  refused({flow, fixed, "sample.sampler=ddpm"}, "sampler does not fit process flow", "euler or heun");
+  refused({flow, fixed, "sample.steps=ddim25"}, "process flow has no steps", "try 25");
+  refused({"sample.sampler=heun"}, "sampler does not fit process ddpm", "ddpm, ddim or dpm++");
+  refused({fixed, "diffusion.variance=fixed_large", "sample.sampler=dpm++"}, "dpm++ adds no noise",
+          "got variance fixed_large, expected variance auto; try sampler ddpm or ddim");
+  refused({"diffusion.prediction=velocity"}, "prediction does not fit process ddpm", "epsilon, x0 or v");
+  const auto accepted = [](const std::vector<std::string>& sets) {
+    config::validate(config::parse_config("sample: {every_steps: 10}\nmodel: {num_classes: 8}", "a.yaml", sets));
+  };
+  for (const char* sampler : {"auto", "euler", "heun"})
+    CHECK_NOTHROW(accepted({flow, fixed, std::string("sample.sampler=") + sampler, "diffusion.prediction=x0",
+                            "diffusion.time=logit_normal", "diffusion.time_mean=-0.8", "diffusion.time_shift=2"}));
+  for (const char* sampler : {"auto", "ddpm", "ddim", "dpm++"})
+    CHECK_NOTHROW(accepted({std::string("sample.sampler=") + sampler, "diffusion.prediction=v",
+                            "diffusion.loss_weight=min_snr", "diffusion.min_snr_gamma=2"}));
+}
+
+TEST_CASE("a key that only another process reads is refused, with how to reset it") {
+  const auto message = [](std::vector<std::string> sets) {
+    sets.push_back("model.learn_sigma=false");
+    return message_of([&] { config::validate(config::parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
+  };
+  CHECK(message({"diffusion.process=flow", "diffusion.schedule=squaredcos_cap_v2", "diffusion.num_steps=500"}) ==
+        "[config] diffusion.process: flow does not read keys of process ddpm; got diffusion.num_steps: 500, "
+        "diffusion.schedule: squaredcos_cap_v2, expected the defaults; try --set diffusion.num_steps=1000 --set "
+        "diffusion.schedule=linear or --set diffusion.process=ddpm");
+  for (const char* set : {"variance=fixed_small", "loss_weight=min_snr", "min_snr_gamma=2"})
+    CHECK_THAT(message({"diffusion.process=flow", std::string("diffusion.") + set}),
+               Catch::Contains("flow does not read keys of process ddpm"));
+  CHECK(
+      message({"diffusion.time=logit_normal", "diffusion.time_mean=-0.8"}) ==
+      "[config] diffusion.process: ddpm does not read keys of process flow; got diffusion.time: logit_normal, "
+      "diffusion.time_mean: -0.8, expected the defaults; try --set diffusion.time=uniform --set diffusion.time_mean=0 "
+      "or --set diffusion.process=flow");
+  for (const char* set : {"time_deviation=2", "time_shift=3"})
+    CHECK_THAT(message({std::string("diffusion.") + set}), Catch::Contains("ddpm does not read keys of process flow"));
+  // The defaults may be written down.
+  CHECK(message({"diffusion.process=flow", "diffusion.schedule=linear", "diffusion.num_steps=1000"}) == "no error");
+}
+
+TEST_CASE("sizes whose bytes no integer holds are refused") {
+  const std::vector<std::string> largest = {"model.name=custom",       "model.input_size=4096",  "model.patch_size=1",
+                                            "model.hidden_size=65536", "model.depth=1024",       "model.num_heads=1024",
+                                            "model.mlp_ratio=64",      "model.in_channels=1024", "model.num_classes=0",
+                                            "data.queue_batches=1024"};
+  const auto with_batch = [&](const std::string& batch) {
+    std::vector<std::string> sets = largest;
+    sets.push_back("train.global_batch=" + batch);
+    return message_of([&] { validate(config::parse_config("train:", "a.yaml", sets)); });
+  };
+  CHECK(with_batch("4194304") ==
+        "[config] model and train.global_batch are too large for any machine; got about 2^83 bytes for a batch, "
+        "expected at most 2^60 bytes");
+  CHECK(with_batch("1").find("bytes for a batch") != std::string::npos);
+  for (const char* set : {"train.global_batch=4194305", "model.input_size=4097", "model.hidden_size=65537",
+                          "model.depth=1025", "model.mlp_ratio=65", "model.in_channels=1025", "optimizer.eps=0"})
+    CHECK(set_error(set).find(": bad value") != std::string::npos);
+  CHECK(validate_error(
+            [](config::Config& c) {  // the largest model of the names with a batch beyond all that was published
+              c.model.name = "DiT-XL/2", nn::apply_name(c.model);
+              c.model.input_height = c.model.input_width = 64, c.train.global_batch = 1 << 20;
+            }) == "no error");
+}
+
+TEST_CASE("guided samples need a model with labels and their absence") {
+  const auto guided = [](int64_t classes, double dropout, int64_t every, double scale) {
+    return validate_error([=](config::Config& c) {
+      c.model.num_classes = classes, c.model.class_dropout = dropout;
+      c.sample.every_steps = every, c.sample.cfg_scale = scale;
+    });
+  };
+  CHECK(guided(0, 0.1, 10, 4) ==
+        "[config] sample.cfg_scale needs a model that knows labels and their absence; got 4 with model.num_classes 0 "
+        "and model.class_dropout 0.1, expected classes and a class_dropout above 0; try sample.cfg_scale: 1");
+  CHECK(guided(8, 0, 10, 4).find("sample.cfg_scale needs") != std::string::npos);
+  CHECK(guided(8, 0.1, 10, 4) == "no error");
+  CHECK(guided(0, 0.1, 10, 1) == "no error");
+  CHECK(guided(0, 0.1, 0, 4) == "no error");
+  const std::string for_distances = validate_error([](config::Config& c) {
+    c.model.num_classes = 0, c.sample.every_steps = 0, c.sample.cfg_scale = 4, c.eval.fid_every_steps = 5;
+  });
+  CHECK(for_distances.find("sample.cfg_scale needs") != std::string::npos);
+}
+
+TEST_CASE("the drawn data fits models of any channels, and of its classes") {
+  for (const int64_t channels : {1, 4, 13})
+    CHECK(validate_error([=](config::Config& c) { c.model.in_channels = channels; }) == "no error");
+  CHECK(validate_error([](config::Config& c) { c.model.num_classes = 10; }) ==
+        "[config] data.kind: shapes has 8 classes; got model.num_classes 10, expected model.num_classes: 8, or 0 for "
+        "none");
+  CHECK(validate_error([](config::Config& c) { c.model.num_classes = 0; }) == "no error");
+  CHECK_NOTHROW(config::validate_without_data(config::Config{}));
+}
+
+TEST_CASE("an unset data path tells the line to set") {
+  CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("folder"); }) ==
+        "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or one "
+        "with a sub-folder of images per class; try --set data.path=DIR, or in section data of the config the line "
+        "`path: DIR`");
+  CHECK(validate_error([](config::Config& c) {
+          c.data.kind = dataset::find_kind("latents");
+        }).find("safetensors shards") != std::string::npos);
+  CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("latents"), c.data.path = "/x"; }) ==
+        "no error");
+}
