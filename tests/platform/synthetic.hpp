@@ -1,14 +1,13 @@
 // Machines that tests pretend to have: descriptions as HWLOC_SYNTHETIC takes them, and files as HWLOC_XMLFILE does.
 #pragma once
 #include <hwloc.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/platform/topology.hpp"
 
 namespace ditrain::platform {
@@ -61,13 +60,12 @@ inline Topology xeon_max(bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
                                       hbm ? hbm_bandwidth : 70000) == 0);
     }
   }
-  const auto file = std::filesystem::temp_directory_path() / ("ditrain_xeon_" + std::to_string(getpid()) + ".xml");
+  const TemporaryFolder folder;
+  const std::string file = folder / "xeon.xml";
   REQUIRE(hwloc_topology_export_xml(t, file.c_str(), 0) == 0);
   hwloc_topology_destroy(t);
-  const ScopedVariable xml("HWLOC_XMLFILE", file.string());
-  Topology machine = probe_machine();
-  std::filesystem::remove(file);
-  return machine;
+  const ScopedVariable xml("HWLOC_XMLFILE", file);
+  return probe_machine();
 }
 
 }  // namespace ditrain::platform

@@ -1,11 +1,8 @@
 // The trace of many ranks: names, lanes, one clock, and how much of it each rank may send.
 #include "ditrain/train/trace.hpp"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +10,7 @@
 
 #include "dist/thread_world.hpp"
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/io/files.hpp"
 
 using namespace ditrain;
@@ -50,26 +48,18 @@ std::string event(const std::string& name, int ts) {
          R"(.000,"dur":1000000.000})";
 }
 
-class TracePath {
- public:
-  ~TracePath() { std::filesystem::remove(path_); }
-  const std::string& get() const { return path_; }
-  std::string text() const { return io::read_text_file(path_, 1 << 20); }
-
- private:
-  std::string path_ = std::filesystem::temp_directory_path() / ("ditrain_trace_test_" + std::to_string(::getpid()));
-};
+std::string text_of(const std::string& path) { return io::read_text_file(path, 1 << 20); }
 
 std::string written(const train::Trace& trace, int ranks) {
-  const TracePath path;
+  const TemporaryFolder folder;
   SilentRanks comm(ranks);
-  trace.write(path.get(), comm);
-  return path.text();
+  trace.write(folder / "trace.json", comm);
+  return text_of(folder / "trace.json");
 }
 
 /// What `ranks` ranks, two per node, write of what each says; the clock of rank r gains r drift_s meanwhile.
 nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, int)>& say, double drift_s = 0) {
-  const TracePath path;
+  const TemporaryFolder folder;
   ThreadWorld world{.ranks = ranks, .ranks_per_node = 2};
   run_ranks(world, [&](ThreadCommunicator& comm) {
     double gained_s = 0;  // by this rank's clock
@@ -77,9 +67,9 @@ nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, in
     trace.start(comm);
     say(trace, comm.rank());
     gained_s = comm.rank() * drift_s;
-    trace.write(path.get(), comm);
+    trace.write(folder / "trace.json", comm);
   });
-  return nlohmann::json::parse(path.text());
+  return nlohmann::json::parse(text_of(folder / "trace.json"));
 }
 
 }  // namespace

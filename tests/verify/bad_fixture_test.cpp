@@ -16,10 +16,11 @@ namespace {
 std::string refusal(const EditableFixture& fixture) {
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
-  const test::TemporaryFile file;
-  fixture.save(file.path());
+  const TemporaryFolder folder;
+  const std::string file = folder / "fixture.safetensors";
+  fixture.save(file);
   try {
-    verify_fixture(file.path(), ctx);
+    verify_fixture(file, ctx);
   } catch (const InputError& e) {
     CHECK(e.exit_code() == kExitBadInput);
     return e.what();
@@ -217,11 +218,12 @@ TEST_CASE("broken files are errors") {
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
   CHECK_THROWS_AS(verify_fixture("/no/such/file.safetensors", ctx), InputError);
-  const test::TemporaryFile file;
+  const TemporaryFolder folder;
+  const std::string file = folder / "fixture.safetensors";
   std::ifstream in(test::golden_path("pos_embed"), std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   for (const size_t length : {size_t{0}, size_t{5}, size_t{100}, bytes.size() / 2, bytes.size() - 1}) {
-    std::ofstream(file.path(), std::ios::binary) << bytes.substr(0, length);
-    CHECK_THROWS_AS(verify_fixture(file.path(), ctx), InputError);
+    std::ofstream(file, std::ios::binary) << bytes.substr(0, length);
+    CHECK_THROWS_AS(verify_fixture(file, ctx), InputError);
   }
 }

@@ -16,9 +16,10 @@ namespace {
 Report run(const EditableFixture& fixture) {
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
-  const test::TemporaryFile file;
-  fixture.save(file.path());
-  return verify_fixture(file.path(), ctx);
+  const TemporaryFolder folder;
+  const std::string file = folder / "fixture.safetensors";
+  fixture.save(file);
+  return verify_fixture(file, ctx);
 }
 
 bool begins_with_one_of(const std::string& name, const std::vector<std::string>& prefixes) {

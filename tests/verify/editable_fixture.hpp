@@ -1,11 +1,8 @@
 // For tests of verify: a safetensors file as a map that can be changed and written again.
 #pragma once
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/io/safetensors.hpp"
 
 namespace ditrain::test {
@@ -84,27 +82,6 @@ struct EditableFixture {
 
   std::map<std::string, Entry> tensors;
   std::map<std::string, std::string> metadata;
-};
-
-/// A path in the temporary folder; the file is removed at the end.
-class TemporaryFile {
- public:
-  TemporaryFile() {
-    static int number = 0;
-    path_ = (std::filesystem::temp_directory_path() /
-             ("ditrain_verify_" + std::to_string(::getpid()) + "_" + std::to_string(number++) + ".safetensors"))
-                .string();
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 inline std::string golden_path(const std::string& kind) {

@@ -26,9 +26,10 @@ std::string text(const Report& report) {
 }
 
 Report run(const EditableFixture& fixture, ops::Context& ctx) {
-  const test::TemporaryFile file;
-  fixture.save(file.path());
-  return verify_fixture(file.path(), ctx);
+  const TemporaryFolder folder;
+  const std::string file = folder / "fixture.safetensors";
+  fixture.save(file);
+  return verify_fixture(file, ctx);
 }
 
 bool failed(const Report& report, const std::string& tensor) {
