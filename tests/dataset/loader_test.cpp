@@ -25,13 +25,12 @@ namespace {
 
 constexpr uint64_t kSeed = 11;
 
-// Samples that say which they are: chw = (index, mirrored), label = index. Slow ones and broken ones on request.
+// Samples that say which they are: chw = (index, mirrored), label = index. Broken ones on request.
 class Numbered final : public Dataset {
  public:
   explicit Numbered(int64_t size) : Dataset(Config{}, {2, 1, 1}) { size_ = num_classes_ = size; }
   std::string describe() const override { return "numbered"; }
   std::set<int64_t> broken;
-  double seconds_each = 0;        // slow work; no test waits less for it
   std::atomic<bool> gate = true;  // while it is shut, reads wait
   mutable std::atomic<int64_t> reads{0};
 
@@ -39,7 +38,6 @@ class Numbered final : public Dataset {
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
     ++reads;
     gate.wait(false);
-    if (seconds_each > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds_each));
     if (broken.contains(index)) throw InputError({.where = "numbered", .what = "sample " + std::to_string(index)});
     chw[0] = float(index), chw[1] = flip ? 1.0f : 0.0f;
     *label = index;
@@ -191,12 +189,26 @@ TEST_CASE("a loader goes while its threads are in the middle of a batch") {
 
 TEST_CASE("time blocked in next() is counted") {
   Numbered data(10);
-  data.seconds_each = 0.05;  // at least; a longer one is counted as well
+  data.gate = false;
   Loader loader(data, EpochSampler(10, kSeed), config_of(2, 0, 2));
+  std::atomic<bool> asks = false, all_sleep = false;
+  double blocked_s = 0;
+  std::thread opener([&] {
+    asks.wait(false);
+    all_sleep = others_sleep();  // the loader's thread before the gate, this one in next()
+    const double from = now_s();
+    while (now_s() - from < 1e-3) others_sleep();  // and they stay there
+    blocked_s = now_s() - from;
+    data.gate = true, data.gate.notify_all();
+  });
   const double start = now_s();
+  asks = true, asks.notify_all();
   loader.next();
-  CHECK(loader.wait_s() > 0.05);
-  CHECK(loader.wait_s() <= now_s() - start);
+  const double most = now_s() - start;
+  opener.join();
+  CHECK(all_sleep);
+  CHECK(loader.wait_s() >= blocked_s);
+  CHECK(loader.wait_s() <= most);
 }
 
 TEST_CASE("each thread calls on_thread_start first, and what it throws reaches next()") {

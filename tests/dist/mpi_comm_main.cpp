@@ -1,13 +1,15 @@
 // Checks of the MPI communicator on real ranks: `mpirun -np N test_mpi_comm MODE EXPECTED_RANKS`. Exit code 0: all
 // held. Modes: all; funneled (as if the library granted no more); nodes_of_2 (pretended nodes);
 //        abort CODE: the last rank ends the job; hang, stop: the last rank does not come, or its process stands still,
-//        and the others have to find out; late S: it does not come, rank 0 waits for S seconds, others for less.
+//        and the others have to find out; late 0, late 1: it does not come, rank 1 knows first and ends the run, or (1)
+//        is on its way to that for as long as it takes.
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -325,16 +327,24 @@ void check_messages(Communicator& comm) {
   comm.abort(1);
 }
 
-/// All ranks but the last one meet; that one sleeps (and its progress thread answers), or its process is stopped.
+/// Until another rank ends the job; a test that fails may take a minute for that.
+[[noreturn]] void wait_for_the_end() {
+  alarm(60);
+  for (;;) pause();
+}
+
+/// All ranks but the last one meet; that one waits (and its progress thread answers), or its process is stopped.
 /// Exit code 0 on rank 0 if the error says so; it ends the job.
 [[noreturn]] void wait_for_who_does_not_come(Communicator& comm, bool stopped) {
   NodeMemory memory(comm, 40000 * sizeof(float));
   Engine engine(comm, memory, {});
   GradientBuckets buckets(engine, reinterpret_cast<float*>(memory.part(memory.own_part())), {40000, 10000});
+  NodeMemory verdicts(comm, sizeof(int));
+  const auto verdict = [&](int rank) { return std::atomic_ref<int>(*reinterpret_cast<int*>(verdicts.part(rank))); };
   const int last = comm.world_size() - 1;
   comm.barrier();
   if (comm.rank() == last && stopped) raise(SIGSTOP);
-  if (comm.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(50));  // until the others end the job
+  if (comm.rank() == last) wait_for_the_end();
   comm.set_timeout(0.5);
   const std::string name = std::to_string(last) + " (" + comm.host(last) + ")";
   const std::string expected = (stopped ? "no answer at all: rank " : "not arrived: rank ") + name;
@@ -349,27 +359,31 @@ void check_messages(Communicator& comm) {
   if (!named) fmt::print(stderr, "rank {}: FAILED: expected '{}' in '{}'\n", comm.rank(), expected, got);
   if (comm.rank() == 0) {
     fmt::print("{}\n", got);
-    // A rank that gives up before rank 0 has spoken would fail in this time; nothing can be waited for.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    alarm(60);
+    for (int rank = 1; rank < std::min(last, verdicts.num_parts()); ++rank)  // a wrong verdict ends the job
+      while (verdict(rank) == 0) std::this_thread::yield();
   } else if (named) {
-    std::this_thread::sleep_for(std::chrono::seconds(50));  // until rank 0 ends the job
+    verdict(verdicts.own_part()) = 1;
+    wait_for_the_end();
   }
   comm.abort(named ? 75 : 1);
 }
 
-/// The last one of three ranks does not come to a part of the run. Rank 1 is the first to know and gives up after some
-/// 4 s, but its destructors take 4 s more; all that time it must not seem dead to rank 0.
-int give_up_one_after_the_other(Communicator& comm, int timeout_of_rank_0_s) {
+/// The last one of three ranks does not come to a part of the run. Rank 1 is the first to know and gives up after
+/// some 3.5 s. `slow`: its destructors take until rank 0, which asks after 4 s, has spoken, and all that time it must
+/// not seem dead to rank 0. Else it ends the run at once.
+int give_up_one_after_the_other(Communicator& comm, bool slow) {
   struct Slow {
-    int seconds;
-    // Much memory to free, say: what the case is about.
-    ~Slow() { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
+    bool waits;
+    ~Slow() {  // much memory to free, say
+      if (waits) wait_for_the_end();
+    }
   };
   const auto part = comm.split(0, 0);
-  const Slow slow{comm.rank() == 1 ? 4 : 0};
+  const Slow destructor{slow && comm.rank() == 1};
   comm.barrier();
-  if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(50));  // until rank 0 ends the job
-  part->set_timeout(comm.rank() == 0 ? timeout_of_rank_0_s : 0.5);
+  if (comm.rank() == 2) wait_for_the_end();
+  part->set_timeout(comm.rank() == 0 ? 4 : 0.5);
   part->barrier();
   return 0;
 }
@@ -426,7 +440,7 @@ int main(int argc, char** argv) {
       .max_count = kMaxCount, .funneled = mode == "funneled", .ranks_per_node = mode == "nodes_of_2" ? 2 : 0};
   if (mode == "late")
     return config::run_mpi_program("late", argc, argv,
-                                   [&](Communicator& comm) { return give_up_one_after_the_other(comm, number); });
+                                   [&](Communicator& comm) { return give_up_one_after_the_other(comm, number == 1); });
   const auto comm = make_communicator(&argc, &argv, config);
   if (mode == "abort") abort_while_others_wait(*comm, number);
   if (mode == "hang" || mode == "stop") wait_for_who_does_not_come(*comm, mode == "stop");

@@ -1,6 +1,7 @@
 // Ranks that are threads of this process: the engine under test, without MPI, where sanitizers see everything.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -39,6 +40,18 @@ struct ThreadWorld {
   size_t most_under_way = 0;
   std::map<int, ditrain::dist::Arrivals> told = {};
   std::atomic<int> dropped = 0;  // requests destroyed before they were done: MPI's would wait
+
+  /// Waits until `holds()`, which is asked with the mutex held after sums and arrivals; false after 30 s.
+  template <class F>
+  bool wait_until(F holds) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(30), holds);
+  }
+  /// Whether that rank has brought its part of sum `number`. With the mutex held.
+  bool has_part(int number, int rank) const {
+    const auto found = sums.find(number);
+    return found != sums.end() && !found->second[size_t(rank)].empty();
+  }
 };
 
 class ThreadCommunicator final : public ditrain::dist::Communicator {
@@ -73,6 +86,7 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
     parts[size_t(rank_)].push_back(1);  // it is there, even if n is 0
     if (rank_ == 0) world_.under_way.insert(number);
     world_.most_under_way = std::max(world_.most_under_way, world_.under_way.size());
+    world_.changed.notify_all();
     return std::make_unique<Poll>(world_, [=, this] { return sum_is_there(number, data, n); });
   }
   std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag) override {
@@ -126,6 +140,7 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
   void tell_arrivals() {
     const std::lock_guard lock(world_.mutex);
     world_.told[rank_] = arrivals();
+    world_.changed.notify_all();
   }
 
  private:

@@ -17,6 +17,11 @@ Args two_ranks(const std::string& out, const std::vector<std::string>& settings,
   return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02", "dist.adaln=reduce"}) + sets(settings) + more));
 }
 
+bool is_stopped(pid_t process) {
+  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");  // "NUMBER (NAME) STATE ..."
+  return stat.find(") T ") != std::string::npos;
+}
+
 }  // namespace
 
 TEST_CASE("communication: two ranks learn the same, however gradients are summed") {
@@ -91,8 +96,7 @@ TEST_CASE("communication: a rank that stands still is named and ends the run") {
     const char* every = round == 2 ? "checkpoint.every_steps=1" : "checkpoint.every_steps=0";  // beside writing, too
     jobs.push_back(
         std::make_unique<Process>(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2", every})))));
-    REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !jobs.back()->running(); }));
-    sleep_s(1e-3 * round);  // any moment will do
+    REQUIRE(wait_until([&] { return read_metrics(out).size() > size_t(3 + round) || !jobs.back()->running(); }));
     const pid_t rank_1 = process_of_rank(1, out);
     REQUIRE(rank_1 > 0);
     REQUIRE(kill(rank_1, SIGSTOP) == 0);
@@ -115,7 +119,9 @@ TEST_CASE("communication: time in which all ranks are stopped is nobody's delay"
   REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
   const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
   for (const pid_t rank : ranks) REQUIRE(kill(rank, SIGSTOP) == 0);
-  sleep_s(3);  // longer than a rank may be waited for
+  REQUIRE(wait_until([&] { return is_stopped(ranks[0]) && is_stopped(ranks[1]); }));
+  const double stopped_s = ditrain::now_s();  // longer than a rank may be waited for: the time is what is tested
+  REQUIRE(wait_until([&] { return ditrain::now_s() - stopped_s > 2.5; }));
   for (const pid_t rank : ranks) REQUIRE(kill(rank, SIGCONT) == 0);
   const size_t before = read_metrics(out).size();
   REQUIRE(wait_until([&] { return read_metrics(out).size() > before + 3 || !process.running(); }));
