@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures this machine for a dated report: products, operators, attention and whole training steps, each beside the
-# peaks of the same cores, what each optimisation gives and, if asked for, PyTorch. Takes hours on 2 cores; nothing else
+# peaks of the same cores, what each optimisation gives, memory tiers and, if asked for, PyTorch. Takes hours on 2 cores; nothing else
 # should run meanwhile. A command that fails is noted in the report, the others still run, and the script exits with 1.
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
-#   PARTS="gemm ops step ladder cluster pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
+#   PARTS="gemm ops step ladder cluster memory pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
+#   FLAGS=--quick                          more flags of every ditbench command: to see that a part runs
 #   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
 #   JSON=DIR                               keeps the JSON of every command
 # A report is these tables as printed. A person adds one section, "## Conclusions": at most one page, with numbers from
@@ -13,15 +14,16 @@ cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
 pytorch=${PYTORCH:-}
 out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
-parts=${PARTS:-"gemm ops step ladder cluster${pytorch:+ pytorch}"}
+parts=${PARTS:-"gemm ops step ladder cluster memory${pytorch:+ pytorch}"}
+read -ra flags <<<"${FLAGS:-}"
 cores=$(nproc)
 failed=0
 
 refuse() { echo "bench_report: error: $*" >&2; exit 2; }
 [[ -x $bench ]] || refuse "$bench is missing; run ./scripts/build.sh first"
 for part in $parts; do
-  [[ " gemm ops step ladder cluster pytorch " == *" $part "* ]] ||
-    refuse "no part called '$part'; gemm, ops, step, ladder, cluster or pytorch"
+  [[ " gemm ops step ladder cluster memory pytorch " == *" $part "* ]] ||
+    refuse "no part called '$part'; gemm, ops, step, ladder, cluster, memory or pytorch"
   [[ $part != pytorch || -n $pytorch ]] || refuse "part pytorch needs PYTORCH=python"
 done
 
@@ -45,7 +47,7 @@ run() {
     failed=1
   fi
 }
-ditbench() { run ditbench "$bench" "$@"; }
+ditbench() { run ditbench "$bench" "$@" "${flags[@]}"; }
 compare() { run python "$pytorch" scripts/bench_pytorch.py "$@" --against "$bench"; }
 
 gemm_part() {
@@ -80,8 +82,8 @@ step_part() {
 ladder_part() { ditbench ladder; }
 
 # Under mpirun; as root Open MPI wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM set to 1.
-ranks_2() { mpirun -np 2 "$bench" "$@"; }
-ranks_4() { mpirun -np 4 --oversubscribe "$bench" "$@"; }
+ranks_2() { mpirun -np 2 "$bench" "$@" "${flags[@]}"; }
+ranks_4() { mpirun -np 4 --oversubscribe "$bench" "$@" "${flags[@]}"; }
 
 cluster_part() {
   local model link="{gbit_s: 10, latency_us: 20, hosts: 2}"
@@ -97,6 +99,17 @@ cluster_part() {
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set dist.adaln=reduce
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link"
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link" --set dist.adaln=reduce
+}
+
+# The last two: a slow link while weights change in backward, and when they change after it.
+memory_part() {
+  local slow="memory.simulate_bulk={gb_s: 1}"
+  ditbench memory --matrix
+  ditbench memory --model B --batch 8
+  ditbench memory --model B --batch 8 --precision bf16
+  ditbench memory --model B --batch 8 --fast 0.4 --set memory.bulk_gib=0 --set memory.disk_gib=8
+  ditbench memory --model B --batch 8 --fast 0.4 --set "$slow"
+  ditbench memory --model B --batch 8 --fast 0.4 --set "$slow" --set train.on_non_finite=skip
 }
 
 pytorch_part() {
