@@ -62,9 +62,12 @@ memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
 }
 
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
-                                  const memory::TierRow& tier) {
+                                  const memory::TierRow& tier, const automem::Copying& copying) {
   automem::Machine machine;
   machine.in_bytes_s = machine.out_bytes_s = tier.bytes_s;
+  if (copying.by == memory::CopyBy::kWorkers && copying.bytes_s > 0 && tier.in_memory)
+    machine.in_bytes_s = machine.out_bytes_s = copying.bytes_s;
+  machine.copy_by = copying.by;
   if (const auto& bulk = config.memory.simulate_bulk; bulk && tier.in_memory) {
     machine.in_bytes_s = machine.out_bytes_s = machine.in_place_bytes_s = bulk->gb_s * 1e9;
     machine.latency_s = bulk->latency_us * 1e-6;
@@ -139,6 +142,20 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
          3 * image * size_t(micro_batch);
 }
 
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team) {
+  using memory::CopyBy;
+  const config::MemoryConfig& m = config.memory;
+  const memory::PerTier<size_t> bytes = tier_capacities(m);
+  bool in_memory = false;
+  for (size_t i = 0; i < bytes.size(); ++i) in_memory = in_memory || (memory::kTiers[i].in_memory && bytes[i] > 0);
+  if (m.automem == config::AutoMem::kOff || !in_memory || !placement.copy_pus.empty()) return {};
+  if (m.copy != config::Copy::kAuto)
+    return {.by = m.copy == config::Copy::kWorkers ? CopyBy::kWorkers : CopyBy::kThreads,
+            .why = fmt::format("memory.copy: {}", m.copy)};
+  if (team == nullptr) return {.why = "a run measures whether the workers are faster"};
+  return automem::choose_copying(automem::measure_copying(*team, placement.helper_pus, m.simulate_bulk));
+}
+
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place) {
   const config::MemoryConfig& m = config.memory;
@@ -170,9 +187,11 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   for (const int n : place.cluster_sizes) workers += n;
   size_t first = 0;  // of the slow tiers that there are: most copies are its
   while (first + 1 < memory::kTiers.size() && capacity.tier_bytes[first] == 0) ++first;
-  return automem::place_tensors(
+  automem::Plan plan = automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
-      expected_machine(config, uses, samples, workers, memory::kTiers[first]));
+      expected_machine(config, uses, samples, workers, memory::kTiers[first], place.copying));
+  plan.copying = place.copying.why;
+  return plan;
 }
 
 }  // namespace ditrain::plan

@@ -85,7 +85,9 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
-  const char* no_tiers = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off" : "";
+  const char* no_copies = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off"
+                          : config.memory.copy == config::Copy::kWorkers ? "memory.copy: workers"
+                                                                         : "";
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
   const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
   const bool single = c.strategy != config::Strategy::kCftp;
@@ -94,7 +96,7 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
       .budget = automatic.threads,
       .clusters = single ? 1 : int(c.clusters),
       .comm_cores = c.comm_cores == parallel::kAutoCores && *alone ? 0 : int(c.comm_cores),
-      .copy_cores = *no_tiers ? 0 : int(config.memory.copy_cores),
+      .copy_cores = *no_copies ? 0 : int(config.memory.copy_cores),
       .smt = c.smt,
       .ranks_on_mask = n.on_mask,
       .rank_on_mask = n.number_on_mask};
@@ -106,14 +108,15 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
   p.ruled_by = c.threads > 0 ? "parallel.threads" : automatic.ruled_by;
   p.pus = numbers(p.plan.workers), p.comm_pus = numbers(p.plan.comm), p.copy_pus = numbers(p.plan.copy);
   p.helper_pus = free_pus(p.topology, p.plan);
-  p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
-                set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
+  p.set_aside =
+      set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
+      set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_copies);
   p.notes = p.plan.notes;
-  if (*no_tiers && config.memory.copy_cores > 0)
+  if (*no_copies && config.memory.copy_cores > 0)
     p.notes.push_back(
-        fmt::format("memory.copy_cores: {} has no effect: with {} nothing is copied between tiers, and "
-                    "the workers keep the core(s)",
-                    config.memory.copy_cores, no_tiers));
+        fmt::format("memory.copy_cores: {} has no effect: with {} no core only copies, and the workers keep the "
+                    "core(s)",
+                    config.memory.copy_cores, no_copies));
   add_omp_note(p, sharing, automatic.threads);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;

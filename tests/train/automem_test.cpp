@@ -7,6 +7,7 @@
 
 using namespace ditrain;
 using namespace ditrain::test;
+using memory::CopyBy;
 
 namespace {
 
@@ -25,11 +26,12 @@ struct Outcome {
 };
 
 /// Four steps; `fast_share` of what moves fits the fast tier.
-Outcome four_steps(config::Config config, int clusters, double fast_share, const std::string& disk_folder) {
+Outcome four_steps(config::Config config, int clusters, double fast_share, const std::string& disk_folder,
+                   memory::CopyBy by = memory::CopyBy::kThreads) {
   nn::Dit model(config.model);
   parallel::Team team({.num_workers = 2, .num_clusters = clusters});
   ops::Context ctx(team);
-  const plan::RankPlace place{.cluster_sizes = team.cluster_sizes()};
+  const plan::RankPlace place{.cluster_sizes = team.cluster_sizes(), .copying = {.by = by}};
   if (config.memory.automem != config::AutoMem::kOff) {
     const int64_t micro = config.train.micro_batch == 0 ? config.train.global_batch : config.train.micro_batch;
     const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 1);
@@ -83,13 +85,17 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
   };
   for (const Tiers& tiers : {Tiers{"bulk", {}, 0, {}}, Tiers{"slow bulk", {}, 0, memory::SimulatedBulk{.gb_s = 2}},
                              Tiers{"disk", 0.0, 1, {}}, Tiers{"both", 2e-3, 1, {}}})
-    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
-      INFO(tiers.name << ", " << word_of(automem) << ", " << dtype_name(config.train.precision) << ", micro-batch "
-                      << config.train.micro_batch << ", clusters " << clusters);
+    for (const auto& [automem, by] : {std::pair{config::AutoMem::kPaper, CopyBy::kThreads},
+                                      {config::AutoMem::kPaper, CopyBy::kWorkers},
+                                      {config::AutoMem::kPlanned, CopyBy::kThreads},
+                                      {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+      INFO(tiers.name << ", " << word_of(automem) << (by == CopyBy::kWorkers ? ", workers, " : ", ")
+                      << dtype_name(config.train.precision) << ", micro-batch " << config.train.micro_batch
+                      << ", clusters " << clusters);
       config.memory.automem = automem;
       config.memory.tier_gib = {tiers.bulk_gib, tiers.disk_gib};
       config.memory.simulate_bulk = tiers.link;
-      const Outcome moved = four_steps(config, clusters, 0.5, folder.path());
+      const Outcome moved = four_steps(config, clusters, 0.5, folder.path(), by);
       CHECK(moved.losses == off.losses);
       CHECK(moved.norms == off.norms);
       CHECK((moved.values == off.values));  // in parentheses: a failure prints no vector of a million numbers

@@ -18,6 +18,10 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
 /// Bytes of the fast tier that never move: gradients and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
 
+/// Who copies between tiers in memory. Where memory.copy is auto and no core is set aside, both ways are measured with
+/// the team; without one (a dry run) it is the threads, and the text says that a run measures.
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team);
+
 /// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
 /// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as
 /// automem::place_tensors

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/automem/copying.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/memory/fast_pool.hpp"
@@ -26,14 +27,15 @@ struct Placement {
   std::string map;                 ///< which rank has which core: a table, on rank 0 of all ranks
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
   parallel::Team::Config team() const { return plan.team(); }
+  const std::vector<int>& pus_of_copies() const { return copy_pus.empty() ? helper_pus : copy_pus; }
 };
 
 /// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
-/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off (a note says so where more are asked
-/// for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says
-/// how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores than wanted
-/// (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that fixes it. So
-/// does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
+/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off or memory.copy is workers (a note says
+/// so where more are asked for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has
+/// one cluster; a note says how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores
+/// than wanted (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that
+/// fixes it. So does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const config::Config& config, dist::Communicator& comm);
 
@@ -66,6 +68,7 @@ struct RankPlace {
   std::vector<int> fast_nodes = {};      ///< of each cluster: the NUMA node of highest bandwidth near it; as `nodes`
   size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
   int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
+  automem::Copying copying = {};         ///< between tiers in memory
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 
