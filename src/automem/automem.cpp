@@ -24,13 +24,16 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
       pool_({.bytes = plan_.capacity.pool_bytes,
              .pages = setup.pages,
              .clusters = setup.clusters,
-             .beside_bytes = plan_.capacity.fixed_bytes}) {
+             .beside_bytes = plan_.capacity.fixed_bytes,
+             .rooms = setup.rooms}) {
   notes_at_start_ = pool_.notes().size();
   memory::PerTier<memory::Backing*> tiers{};
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (plan_.tier_bytes[i] == 0) continue;
-    tiers_[i] = memory::kTiers[i].make(
-        {.bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder});
+    memory::TierSetup tier{
+        .bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder};
+    if (const auto room = setup.rooms.find(setup.bulk_node); room != setup.rooms.end()) tier.room = room->second;
+    tiers_[i] = memory::kTiers[i].make(tier);
     tiers[i] = tiers_[i].get();
   }
   engine_ = std::make_unique<memory::CopyEngine>(

@@ -34,6 +34,7 @@ class Contender {
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
                                                                   .clusters = plan::fast_shares(plan.place),
                                                                   .bulk_node = plan.place.bulk_node,
+                                                                  .rooms = plan.place.rooms,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
                                                                   .simulate = plan.config.memory.simulate_bulk})

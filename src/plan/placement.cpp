@@ -242,10 +242,25 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
   const int64_t threads = config.parallel.threads;
   add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
   add_launcher_note(p);
+  p.rooms = rooms_of_rank(p.plan, comm);
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
   p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);
   return p;
+}
+
+std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
+                                                const std::string& root) {
+  std::set<int> nodes;
+  for (const platform::Domain& domain : plan.domain_of)
+    for (const int node : {domain.bulk_node, domain.fast_node})
+      if (node >= 0) nodes.insert(node);
+  std::map<int, platform::NodeRoom> rooms;
+  for (const int node : nodes)
+    if (const auto room = platform::room_on_node(node, root)) rooms[node] = *room;
+  for (const auto& [node, ranks] : dist::count_sharers(comm, {nodes.begin(), nodes.end()}))
+    if (const auto it = rooms.find(node); it != rooms.end()) it->second = it->second / size_t(ranks);
+  return rooms;
 }
 
 std::string describe(const Placement& p, const dist::Communicator& comm) {
@@ -304,6 +319,7 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   for (const platform::Domain& domain : placement.plan.domain_of)
     if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
   RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
+  place.rooms = placement.rooms;
   // Domains of other ranks have their part of a node that is local to several.
   std::map<int, int> fast;
   for (const platform::Domain& domain : placement.plan.domain_of) {

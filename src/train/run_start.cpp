@@ -311,6 +311,7 @@ void Run::start_automem() {
       *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
                                               .clusters = plan::fast_shares(plan_.place),
                                               .bulk_node = plan_.place.bulk_node,
+                                              .rooms = plan_.place.rooms,
                                               .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
                                               .copy_pus = placement_.pus_of_copies(),
                                               .simulate = m.simulate_bulk});

@@ -6,6 +6,7 @@
 //   automem.watch(tape, team);                              // from here on forward and backward tell where they are
 //   automem.update("blocks.0.mlp.fc1.weight", [&] { ... }); // and so does the optimiser
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ class AutoMem {
     platform::PageWish pages = platform::PageWish::kAuto;
     std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; none: anywhere
     int bulk_node = -1;
+    std::map<int, platform::NodeRoom> rooms = {};  ///< that this rank has on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
