@@ -88,17 +88,39 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   return machine;
 }
 
+// As train::ShardedUpdate does it.
+void record_sharded_update(const config::Config& config, const GradientPlan& gradients, int rank,
+                           autograd::ParameterStore& store, ops::Context& ctx, automem::Recorder& recorder) {
+  const dist::Shards shards(gradients.buckets, rank, gradients.replicas);
+  for (const dist::Shards::Part& part : shards.parts())
+    for (const dist::Shards::Part& piece : pieces_of(part, store)) {
+      recorder.begin(Phase::kUpdate, update_point(piece.arena.begin, store));
+      optim::adamw_ema_step(ctx, config.optimizer, {}, store, {{piece.arena.begin, piece.arena.end}, piece.state});
+    }
+  for (int64_t k = 0; k < gradients.buckets.size(); ++k)
+    for (const autograd::ArenaSlice& s : store.segments({gradients.buckets[k].begin, gradients.buckets[k].end})) {
+      recorder.begin(Phase::kUpdate, take_point(s.begin, store));
+      for (const Tensor& arena : {store.values, store.values_bf16})
+        if (arena.defined())
+          for (const Tensor& part : arena.slice(s.begin, {s.end - s.begin}).parts()) Pin<void>(part).get();
+    }
+}
+
 }  // namespace
 
+std::string update_point(int64_t begin, const autograd::ParameterStore& layout) { return layout.name_at(begin); }
+std::string take_point(int64_t begin, const autograd::ParameterStore& layout) { return "new " + layout.name_at(begin); }
+
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch) {
+                          int64_t micro_batch, int rank) {
   NoMemory nowhere;
   automem::Recorder recorder(automem::Written::kInUpdates);
   nn::Dit model(config.model);
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
-                  .state_elements = gradients.sharded ? gradients.state_elements() : -1,
+                  .state_elements = gradients.sharded ? gradients.state_elements(rank) : -1,
+                  .state_slices = gradients.state_slices(store, rank),
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
@@ -129,8 +151,10 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
     pass.forward(ctx);
     pass.backward(ctx);
   }
-  // Updates of shards go by buckets, not by segments.
-  if (!gradients.updates_in_backward && !gradients.sharded) update({0, store.arena_size()});
+  if (gradients.sharded)
+    record_sharded_update(config, gradients, rank, store, ctx, recorder);
+  else if (!gradients.updates_in_backward)
+    update({0, store.arena_size()});
   return recorder.uses();
 }
 
@@ -162,7 +186,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   if (m.automem == config::AutoMem::kOff) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
   const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch);
-  const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
+  const automem::Uses uses = record_step(config, gradients, samples, micro_batch, place.rank);
   const size_t all = fixed + uses.total_bytes();
   if (fast == 0)
     throw InputError(

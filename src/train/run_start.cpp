@@ -41,6 +41,7 @@ fs::path run_of(const std::string& checkpoint) {
 // With what is measured: the bandwidth between NUMA domains, where clusters lie in several, and who copies faster.
 plan::RunPlan Run::make_plan() {
   plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
+  place.rank = groups_.data().rank();
   place.copying = plan::plan_copying(config_, placement_, &team_);
   const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
   return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
@@ -212,6 +213,7 @@ void Run::allocate() {
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
                       {.gradients = gradient_memory_.get(),
                        .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+                       .state_slices = step_.state_slices(),
                        .gradient_slices = plan_.gradients.gradient_slices,
                        .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;

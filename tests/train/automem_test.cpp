@@ -1,5 +1,7 @@
 // Training in a fast tier that is too small: the same bits as with all in memory.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/plan/automem_plan.hpp"
@@ -137,4 +139,33 @@ TEST_CASE("a step is recorded as it runs: nodes forward and backward, then segme
   const auto nodes = int64_t(3 + 2 * config.model.depth + config.model.depth + 1);
   CHECK(std::count_if(uses.points.begin(), uses.points.end(),
                       [](const automem::Point& p) { return p.phase == Phase::kForward; }) == 2 * nodes);
+}
+
+TEST_CASE("with shards the states of a rank are recorded piece by piece, each in the update of its weights") {
+  config::Config config = moving_config();
+  config.dist.shard_optimizer = true, config.dist.bucket_mib = 0.5;
+  nn::Dit model(config.model);
+  const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 2);
+  REQUIRE(gradients.sharded);
+  std::set<std::string> updated[2];
+  for (const int rank : {0, 1}) {
+    const automem::Uses uses = plan::record_step(config, gradients, 2, 2, rank);
+    std::map<std::string, int64_t> bytes;  // by the first word of the name
+    for (const automem::Point& p : uses.points)
+      for (const int id : p.uses) {
+        const automem::MovableTensor& t = uses.tensors[size_t(id)];
+        const std::string kind = t.name.substr(0, t.name.find(" of "));
+        if (kind != "ema" && !kind.ends_with("moments")) continue;
+        bytes[kind] += int64_t(t.bytes);
+        CHECK(p.phase == automem::Phase::kUpdate);
+        CHECK(t.name == kind + " of " + p.name);
+        if (kind == "ema") updated[rank].insert(p.name);
+      }
+    CHECK(bytes.size() == 3);
+    for (const auto& [kind, sum] : bytes) {  // but for pieces that are too small to move
+      CHECK(sum <= 4 * gradients.state_elements(rank));
+      CHECK(double(sum) > 0.8 * 4 * double(gradients.state_elements(rank)));
+    }
+  }
+  CHECK(updated[0] != updated[1]);
 }

@@ -11,9 +11,15 @@
 
 namespace ditrain::plan {
 
-/// What a step of this config uses, in order. Allocates nothing of it, computes nothing.
+/// What a step of this config uses on a rank, in order. Allocates nothing of it, computes nothing. `rank`: among those
+/// that share the optimiser's state.
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch);
+                          int64_t micro_batch, int rank = 0);
+
+/// Names of points of a step with shards: the update of a piece (pieces_of), which begins there, and where the new
+/// weights of a segment come from all ranks.
+std::string update_point(int64_t begin, const autograd::ParameterStore& layout);
+std::string take_point(int64_t begin, const autograd::ParameterStore& layout);
 
 /// Bytes of the fast tier that never move: gradients and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);

@@ -78,6 +78,7 @@ struct RankPlace {
   size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
   int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
   std::map<int, platform::NodeRoom> rooms = {};  ///< see Placement
+  int rank = 0;                                  ///< among those that share the optimiser's state
   automem::Copying copying = {};                 ///< between tiers in memory
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
