@@ -77,16 +77,26 @@ std::vector<ArenaSlice> ParameterStore::segments(const ArenaSlice& slice) const 
 
 Tensor ParameterStore::make_arena(const std::string& name, DType dtype, const Homes& homes) const {
   if (homes.segments == nullptr) return Tensor({arena_size_}, dtype, *homes.home);
+  return make_arena(name, dtype, segments(), *homes.segments);
+}
+
+Tensor ParameterStore::make_arena(const std::string& name, DType dtype, const std::vector<ArenaSlice>& slices,
+                                  StorageSource& source) const {
   std::vector<std::shared_ptr<Storage>> parts;
-  for (const ArenaSlice& slice : segments())
-    parts.push_back(homes.segments->make(name + " of " + at(slice.begin).name,
-                                         size_t(slice.end - slice.begin) * dtype_bytes(dtype)));
-  return Tensor({arena_size_}, dtype, std::make_shared<Storage>(std::move(parts)));
+  int64_t elements = 0;
+  for (const ArenaSlice& slice : slices) {
+    const int64_t n = slice.end - slice.begin;
+    parts.push_back(source.make(name + " of " + name_at(slice.begin), size_t(n) * dtype_bytes(dtype)));
+    elements += n;
+  }
+  return Tensor({elements}, dtype, std::make_shared<Storage>(std::move(parts)));
 }
 
 Tensor ParameterStore::make_state(const std::string& name, const Homes& homes) const {
   if (homes.state_elements < 0) return make_arena(name, DType::kF32, homes);
-  return Tensor({homes.state_elements}, DType::kF32, *homes.home);
+  if (homes.segments == nullptr || homes.state_slices.empty())
+    return Tensor({homes.state_elements}, DType::kF32, *homes.home);
+  return make_arena(name, DType::kF32, homes.state_slices, *homes.segments);
 }
 
 void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
@@ -148,6 +158,11 @@ const Parameter& ParameterStore::at(int64_t i) const {
   for (const Parameter& p : parameters_)
     if (p.trainable && p.slice.begin <= i && i < p.slice.end) return p;
   throw LogicFault({.where = "parameters", .what = "arena element out of range", .got = std::to_string(i)});
+}
+
+std::string ParameterStore::name_at(int64_t i) const {
+  const Parameter& p = at(i);
+  return p.name + (i == p.slice.begin ? "" : " from element " + std::to_string(i - p.slice.begin));
 }
 
 int64_t ParameterStore::num_parameters() const {

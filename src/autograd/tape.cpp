@@ -1,7 +1,6 @@
 #include "ditrain/autograd/tape.hpp"
 
 #include <algorithm>
-#include <atomic>
 
 #include "ditrain/base/error.hpp"
 
@@ -63,6 +62,21 @@ void Tape::call_hooks(HookPoint point, const Node& node) const {
 void Node::forward(ops::Context&) { DITRAIN_CHECK(false, name() + " computes nothing"); }
 void Node::forward_of(ops::Context&, const parallel::Range&) { DITRAIN_CHECK(false, name() + " takes no samples"); }
 
+// At a node that clusters enter on their own. `entered`: nodes so far, by the first worker of the cluster; it counts
+// even if a hook throws, so that nobody waits for that.
+void Tape::enter(const Node& node, ops::Context& part, std::atomic<size_t>& entered, size_t number) const {
+  if (part.leads_cluster()) {
+    struct CountsAtEnd {
+      std::atomic<size_t>& nodes;
+      ~CountsAtEnd() { ++nodes; }
+    } counts{entered};
+    call_hooks(HookPoint::kEnterForward, node);
+  } else if (hooks_.contains(HookPoint::kHelpForward)) {
+    while (entered <= number) call_hooks(HookPoint::kHelpForward, node);
+  }
+  if (hooks_.contains(HookPoint::kEnterForward)) part.meet_cluster();
+}
+
 void Tape::forward(ops::Context& ctx) {
   for (size_t next = 0; next < nodes_.size();) next = forward_stretch(next, ctx);
 }
@@ -73,13 +87,12 @@ size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
   size_t end = first + 1;
   while (samples > 0 && end < nodes_.size() && nodes_[end]->samples() == samples) ++end;
   const int clusters = samples > 0 ? ctx.clusters_over_samples(samples) : 1;
-  const bool enters = hooks_.contains(HookPoint::kEnterForward);
   std::vector<std::atomic<int>> left(end - first);
+  std::vector<std::atomic<size_t>> entered(static_cast<size_t>(clusters));
   const auto run = [&](ops::Context& part, const auto& compute) {
     const bool leads = part.leads(), leads_cluster = part.leads_cluster();
     for (size_t i = first; i < end; ++i) {
-      if (leads_cluster) call_hooks(HookPoint::kEnterForward, *nodes_[i]);
-      if (enters) part.meet_cluster();
+      enter(*nodes_[i], part, entered[size_t(part.cluster())], i - first);
       if (leads) call_hooks(HookPoint::kPreForward, *nodes_[i]);
       compute(*nodes_[i]);
       if (leads) call_hooks(HookPoint::kPostForward, *nodes_[i]);

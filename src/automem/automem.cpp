@@ -1,6 +1,8 @@
 #include "ditrain/automem/automem.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
@@ -11,6 +13,10 @@ namespace {
 
 constexpr int kWarmUpSteps = 3;  // before times are taken as those of all steps
 
+void help_or_yield(memory::CopyQueue& queue) {
+  if (!queue.help()) std::this_thread::yield();
+}
+
 }  // namespace
 
 AutoMem::AutoMem(Plan plan, const Setup& setup)
@@ -18,17 +24,20 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
       pool_({.bytes = plan_.capacity.pool_bytes,
              .pages = setup.pages,
              .clusters = setup.clusters,
-             .beside_bytes = plan_.capacity.fixed_bytes}) {
+             .beside_bytes = plan_.capacity.fixed_bytes,
+             .rooms = setup.rooms}) {
   notes_at_start_ = pool_.notes().size();
   memory::PerTier<memory::Backing*> tiers{};
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (plan_.tier_bytes[i] == 0) continue;
-    tiers_[i] = memory::kTiers[i].make(
-        {.bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder});
+    memory::TierSetup tier{
+        .bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder};
+    if (const auto room = setup.rooms.find(setup.bulk_node); room != setup.rooms.end()) tier.room = room->second;
+    tiers_[i] = memory::kTiers[i].make(tier);
     tiers[i] = tiers_[i].get();
   }
   engine_ = std::make_unique<memory::CopyEngine>(
-      memory::CopyEngine::Setup{.pus = setup.copy_pus, .simulate = setup.simulate});
+      memory::CopyEngine::Setup{.pus = setup.copy_pus, .simulate = setup.simulate, .by = plan_.machine.copy_by});
   Residency::Setup residency = plan_.setup(tiers);
   residency.pool = pool_.data();
   residency.place = [this](int64_t tensor, size_t offset, size_t bytes) {
@@ -39,17 +48,38 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
 
 AutoMem::~AutoMem() { engine_.reset(); }  // it calls the residency
 
-void AutoMem::watch(autograd::Tape& tape) {
+void AutoMem::watch(autograd::Tape& tape, parallel::Team& team) {
+  team_ = &team;
   using autograd::HookPoint;
   const auto add = [&](HookPoint point, Phase phase, bool begins) {
     tape.add_hook(point, [this, phase, begins](const autograd::Node& node) {
-      begins ? residency_->enter(phase, node.name()) : residency_->leave(phase, node.name());
+      begins ? enter(phase, node.name()) : residency_->leave(phase, node.name());
     });
   };
   add(HookPoint::kEnterForward, Phase::kForward, true);
   add(HookPoint::kLeaveForward, Phase::kForward, false);
   add(HookPoint::kPreBackward, Phase::kBackward, true);
   add(HookPoint::kPostBackward, Phase::kBackward, false);
+  if (copies_by_workers())
+    tape.add_hook(HookPoint::kHelpForward, [this](const autograd::Node&) { help_or_yield(*engine_); });
+}
+
+// Between jobs of the team its first worker enters, and all of them carry out what that waits for. Inside a job the
+// tape tells the others when to help.
+void AutoMem::enter(Phase phase, const std::string& name) {
+  if (!copies_by_workers() || team_->is_running()) return residency_->enter(phase, name);
+  std::atomic<bool> over{false};
+  team_->run([&](const parallel::Worker& w) {
+    if (w.worker > 0) {
+      while (!over) help_or_yield(*engine_);
+      return;
+    }
+    struct EndsHelp {
+      std::atomic<bool>& over;
+      ~EndsHelp() { over = true; }
+    } ends{over};
+    residency_->enter(phase, name);
+  });
 }
 
 void AutoMem::end_step() {

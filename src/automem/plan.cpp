@@ -24,13 +24,15 @@ std::vector<int> counts_of(const Uses& uses) {
 // A tier that says where its bytes would be.
 class NoBacking final : public memory::Backing {
  public:
+  explicit NoBacking(bool in_memory) : in_memory_(in_memory) {}
   std::string name() const override { return "simulated"; }
   size_t bytes() const override { return SIZE_MAX; }
   void read(size_t, std::byte*, size_t) override {}
   void write(size_t, const std::byte*, size_t) override {}
-  std::byte* in_place(size_t) override { return &nothing_; }
+  std::byte* in_place(size_t) override { return in_memory_ ? &nothing_ : nullptr; }
 
  private:
+  const bool in_memory_;
   std::byte nothing_{};
 };
 
@@ -62,9 +64,9 @@ void place_homes(Plan& plan) {
 }
 
 Forecast forecast_of(const Plan& plan) {
-  NoBacking nothing;
+  NoBacking memory(true), other(false);
   memory::PerTier<memory::Backing*> tiers;
-  tiers.fill(&nothing);
+  for (size_t i = 0; i < tiers.size(); ++i) tiers[i] = memory::kTiers[i].in_memory ? &memory : &other;
   return simulate(plan.uses, plan.setup(tiers), plan.machine);
 }
 
@@ -164,6 +166,14 @@ void forecast_again(Plan& plan, const Machine& machine) {
   plan.forecast = forecast_of(plan);
 }
 
+std::string describe_copying(const Plan& plan) {
+  if (plan.copying.empty()) return "";
+  const bool workers = plan.machine.copy_by == memory::CopyBy::kWorkers;
+  return fmt::format("automem: copies in memory by {} ({})\n",
+                     workers ? "the workers, at the borders of nodes" : "threads on the cores of the workers",
+                     plan.copying);
+}
+
 std::string describe(const Plan& plan) {
   const double compute_s = std::accumulate(plan.machine.point_s.begin(), plan.machine.point_s.end(), 0.0);
   const Forecast& f = plan.forecast;
@@ -175,9 +185,10 @@ std::string describe(const Plan& plan) {
       fmt::format("automem: {} of tensors in {} points per step, a pool of {}{} ({} used in place)\n",
                   format_bytes(plan.uses.total_bytes()), plan.uses.points.size(),
                   format_bytes(plan.capacity.pool_bytes), tiers, format_bytes(plan.in_place_bytes()));
-  return text + fmt::format("automem: expected per step: {} in, {} out, {:.2f} s ({:.2f} x of all in the fast tier)\n",
-                            format_bytes(size_t(f.bytes_in)), format_bytes(size_t(f.bytes_out)), f.step_s,
-                            compute_s > 0 ? f.step_s / compute_s : 1.0);
+  return text + describe_copying(plan) +
+         fmt::format("automem: expected per step: {} in, {} out, {:.2f} s ({:.2f} x of all in the fast tier)\n",
+                     format_bytes(size_t(f.bytes_in)), format_bytes(size_t(f.bytes_out)), f.step_s,
+                     compute_s > 0 ? f.step_s / compute_s : 1.0);
 }
 
 }  // namespace ditrain::automem

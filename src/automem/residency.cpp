@@ -23,6 +23,8 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
     const MovableTensor& tensor = uses_.tensors[i];
     items_.push_back(
         {.name = tensor.name, .bytes = whole_blocks(tensor.bytes), .written = tensor.written, .home = setup_.homes[i]});
+    items_.back().needs_help = queue_.needs_help(setup_.homes[i].backing);
+    helps_ = helps_ || items_.back().needs_help;
   }
   for (size_t p = 0; p < uses_.points.size(); ++p)
     for (const int id : uses_.points[p].uses) items_[size_t(id)].points.push_back(int(p));
@@ -233,7 +235,7 @@ bool Residency::has_to_begin() const {
     const int at = position(now_ + d);
     for (const int id : uses_.points[size_t(at)].uses) {
       const Item& item = items_[size_t(id)];
-      if (item.home.in_place || item.state == State::kHere || next_use(item) != d) continue;
+      if (!comes_ahead(item) || item.state == State::kHere || next_use(item) != d) continue;
       if (!is_fresh(item, now_ + d)) copies_s += double(item.bytes) / setup_.in_bytes_s;
       // Its place may have to be emptied first.
       if (item.state == State::kAway && setup_.out_bytes_s > 0 && slots_.bytes() - slots_.used_bytes() < item.bytes)
@@ -254,7 +256,7 @@ void Residency::pump() {
   for (int64_t d = 0; d < all; ++d)
     for (const int id : uses_.points[size_t(position(now_ + d))].uses) {
       Item& item = items_[size_t(id)];
-      if (item.home.in_place || item.state != State::kAway || next_use(item) != d) continue;
+      if (!comes_ahead(item) || item.state != State::kAway || next_use(item) != d) continue;
       if (making_room_ > 0) return;
       if (start(item, d, Victims::kDead)) continue;
       if (!has_to || !start(item, d, Victims::kLater)) return;
@@ -265,7 +267,7 @@ void Residency::pump_paper() {
   for (int64_t t = now_; t <= last_entered_ + 1; ++t)
     for (const int id : uses_.points[size_t(position(t))].uses) {
       Item& item = items_[size_t(id)];
-      if (item.home.in_place || item.state != State::kAway) continue;
+      if (!comes_ahead(item) || item.state != State::kAway) continue;
       if (making_room_ > 0) return;
       if (!start(item, t - now_, Victims::kLater)) return;
     }
@@ -389,6 +391,18 @@ bool Residency::try_enter(Phase phase, const std::string& name) {
   return t < 0 || gather_or_clear(t, stuck);
 }
 
+// Until something has changed. A worker that lets go of a tensor does not notify, nor does one that takes the last
+// slice of a copy while another one looks for work.
+void Residency::wait(Lock& lock, bool for_release) {
+  if (helps_) {
+    lock.unlock();
+    const bool helped = queue_.help();
+    lock.lock();
+    if (helped) return;
+  }
+  helps_ || for_release ? void(changed_.wait_for(lock, std::chrono::microseconds(100))) : changed_.wait(lock);
+}
+
 void Residency::enter(Phase phase, const std::string& name) {
   size_t in_place = 0;
   {
@@ -400,11 +414,14 @@ void Residency::enter(Phase phase, const std::string& name) {
     const bool is_first = active_.size() > before;  // of the clusters
     const std::vector<int>& uses = uses_.points[size_t(position(t))].uses;
     if (is_first)
-      totals_.late +=
-          std::count_if(uses.begin(), uses.end(), [&](int id) { return items_[size_t(id)].state == State::kAway; });
-    for (bool stuck = false; !gather_or_clear(t, stuck);) {
-      // A worker that lets go of a tensor does not notify.
-      stuck ? void(changed_.wait_for(lock, std::chrono::microseconds(100))) : changed_.wait(lock);
+      totals_.late += std::count_if(uses.begin(), uses.end(), [&](int id) {
+        return comes_ahead(items_[size_t(id)]) && items_[size_t(id)].state == State::kAway;
+      });
+    for (bool stuck = false; !gather_or_clear(t, stuck);) wait(lock, stuck);
+    if (helps_) {  // what others wait for
+      lock.unlock();
+      while (queue_.help()) continue;
+      lock.lock();
     }
     const double end_s = now_s();
     if (is_first) totals_.stall_s += end_s - start_s, active_[t] = end_s;
@@ -464,8 +481,7 @@ void Residency::bring(Storage& storage) {
   ++item.wanted;
   while (!storage.try_hold() && problem_.empty()) {
     ask(item);
-    // A worker that lets go of a tensor does not notify.
-    if (!storage.is_placed()) changed_.wait_for(lock, std::chrono::microseconds(200));
+    if (!storage.is_placed()) wait(lock, /*for_release=*/true);
   }
   --item.wanted;
   expect_no_problem();

@@ -19,33 +19,35 @@ class SimulatedQueue final : public memory::CopyQueue {
   explicit SimulatedQueue(const Machine& machine) : machine_(machine) {}
 
   int64_t submit(Copy copy) override {
-    Stream& stream = streams_[size_t(copy.direction)];
+    Stream& stream = needs_help(copy.backing) ? workers_ : streams_[size_t(copy.direction)];
     stream.waiting.push_back({std::move(copy), next_ticket_});
     begin(stream);
     return next_ticket_++;
   }
   void make_urgent(int64_t ticket) override {
-    for (Stream& stream : streams_)
-      for (Job& job : stream.waiting)
+    for (Stream* stream : all_)
+      for (Job& job : stream->waiting)
         if (job.ticket == ticket) job.copy.urgent = true;
   }
+  bool needs_help(memory::Backing* tier) const override { return memory::workers_copy(machine_.copy_by, tier); }
   void charge_in_place(size_t) override {}  // simulate() does
 
   double now() const { return now_; }
-  /// All that ends until then, in order.
+  bool workers_copy() const { return workers_.busy; }
+  /// The workers compute until then: all copies of threads that end meanwhile, in order.
   void run_until(double time) {
-    while (Stream* next = first_to_end())
-      if (next->end_s > time)
+    while (Stream* next = first_to_end(/*workers_help=*/false))
+      if (now_ + next->left_s > time)
         break;
       else
-        end(*next);
-    now_ = std::max(now_, time);
+        end(*next, /*workers_help=*/false);
+    pass(std::max(now_, time), /*workers_help=*/false);
   }
-  /// The next end of a copy. False if nothing is under way.
+  /// The workers wait for the next end of a copy. False if nothing is under way.
   bool run_to_next_end() {
-    Stream* next = first_to_end();
+    Stream* next = first_to_end(/*workers_help=*/true);
     if (next == nullptr) return false;
-    end(*next);
+    end(*next, /*workers_help=*/true);
     return true;
   }
 
@@ -58,7 +60,7 @@ class SimulatedQueue final : public memory::CopyQueue {
     std::deque<Job> waiting;
     bool busy = false;
     Copy current;
-    double end_s = 0;
+    double left_s = 0;
   };
 
   void begin(Stream& stream) {
@@ -69,25 +71,34 @@ class SimulatedQueue final : public memory::CopyQueue {
     stream.waiting.erase(job);
     stream.busy = true;
     const double rate = stream.current.direction == Direction::kIn ? machine_.in_bytes_s : machine_.out_bytes_s;
-    stream.end_s = now_ + machine_.latency_s + double(stream.current.bytes) / rate;
+    stream.left_s = machine_.latency_s + double(stream.current.bytes) / rate;
   }
-  void end(Stream& stream) {
-    now_ = std::max(now_, stream.end_s);
+  void pass(double until, bool workers_help) {
+    for (Stream* stream : all_)
+      if (stream->busy && (workers_help || stream != &workers_)) stream->left_s -= until - now_;
+    now_ = until;
+  }
+  void end(Stream& stream, bool workers_help) {
+    pass(now_ + std::max(0.0, stream.left_s), workers_help);
     stream.busy = false;
     const Copy copy = std::move(stream.current);
     begin(stream);
     copy.done("");
     begin(stream);
   }
-  Stream* first_to_end() {
+  Stream* first_to_end(bool workers_help) {
     Stream* first = nullptr;
-    for (Stream& stream : streams_)
-      if (stream.busy && (first == nullptr || stream.end_s < first->end_s)) first = &stream;
+    for (Stream* stream : all_) {
+      if (!stream->busy || (stream == &workers_ && !workers_help)) continue;
+      if (first == nullptr || stream->left_s < first->left_s) first = stream;
+    }
     return first;
   }
 
   const Machine& machine_;
   std::array<Stream, memory::kDirections> streams_;
+  Stream workers_;  // all of them copy one thing after the other, while they do not compute
+  const std::array<Stream*, memory::kDirections + 1> all_{&streams_[0], &streams_[1], &workers_};
   double now_ = 0;
   int64_t next_ticket_ = 0;
 };
@@ -120,7 +131,7 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
     for (size_t p = 0; p < uses.points.size(); ++p) {
       const Point& point = uses.points[p];
       const double before_s = queue.now();
-      while (!residency.try_enter(point.phase, point.name))
+      while (!residency.try_enter(point.phase, point.name) || queue.workers_copy())
         DITRAIN_CHECK(queue.run_to_next_end(), "a simulated step that waits for nothing");
       forecast.stall_s += queue.now() - before_s;
       queue.run_until(queue.now() + in_place_s[p]);

@@ -56,7 +56,7 @@ class Meter {
   }
 
  private:
-  plan::RunPlan plan_of(const std::string& cut, const Harness& workers) const {
+  plan::RunPlan plan_of(const std::string& cut, Harness& workers) const {
     StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     step.sets.push_back("parallel.cut=" + cut);
     return plan_on_team(step_config(step, bench_.batch), workers);

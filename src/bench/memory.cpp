@@ -34,6 +34,7 @@ class Contender {
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
                                                                   .clusters = plan::fast_shares(plan.place),
                                                                   .bulk_node = plan.place.bulk_node,
+                                                                  .rooms = plan.place.rooms,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
                                                                   .simulate = plan.config.memory.simulate_bulk})
@@ -69,6 +70,7 @@ class Contender {
     row.details = {{"automem", std::string(word_of(m.automem))},
                    {"fast_gib", m.fast_gib},
                    {"fast_share", share},
+                   {"copies", automem_ && automem_->copies_by_workers() ? "workers" : "threads"},
                    {"step_ratio", median_ratio(seconds_, off.seconds_)},
                    {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
                    {"fast_peak_bytes",
@@ -115,7 +117,7 @@ void bench_tier(Harness& harness, memory::Backing& tier, const std::optional<mem
   const size_t bytes = tier.bytes();
   platform::PageBlock fast(bytes, platform::PageWish::kAuto);
   std::fill_n(fast.data(), bytes, std::byte{1});
-  memory::CopyEngine engine({.pus = harness.placement().copy_pus, .simulate = link});
+  memory::CopyEngine engine({.pus = harness.placement().pus_of_copies(), .simulate = link});
   for (const auto& [direction, name] : {std::pair{Direction::kOut, "out to "}, {Direction::kIn, "in from "}}) {
     std::vector<double> large, small;
     for (int64_t i = 0; i <= harness.effort().repeats; ++i) {
@@ -161,7 +163,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
     std::vector<std::unique_ptr<Contender>> contenders;
     const auto add = [&](const std::string& name, const config::Config& c) {
       contenders.push_back(std::make_unique<Contender>(name, plan_on_team(c, harness), harness.ctx(), disk,
-                                                       harness.placement().copy_pus));
+                                                       harness.placement().pus_of_copies()));
     };
     add(fmt::format("{} off", off.model.name), off);
     for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {

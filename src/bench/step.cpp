@@ -124,9 +124,11 @@ config::Config step_config(const StepBench& bench, int64_t batch) {
   return config;
 }
 
-plan::RunPlan plan_on_team(const config::Config& config, const Harness& harness) {
+plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
   config::validate_for_ranks(config, 1);
-  return plan::plan_run(config, 1, plan::place_of(harness.placement(), 1));
+  plan::RankPlace place = plan::place_of(harness.placement(), 1);
+  place.copying = plan::plan_copying(config, harness.placement(), &harness.ctx().team());
+  return plan::plan_run(config, 1, place);
 }
 
 dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {

@@ -30,7 +30,7 @@ std::string gib(size_t bytes) {
 class BulkPool final : public Backing {
  public:
   explicit BulkPool(const TierSetup& wanted) : block_(wanted.bytes, wanted.pages) {
-    check_room(wanted.node);
+    check_room(wanted.node, wanted.room);
     place(wanted.node);
     if (block_.take_pages()) place(wanted.node);
     if (!block_.note().empty()) notes_.push_back(block_.note());
@@ -51,14 +51,14 @@ class BulkPool final : public Backing {
   }
 
  private:
-  void check_room(int node) {
-    const auto room = node < 0 ? std::nullopt : platform::room_on_node(node);
-    if (!room) return;
+  void check_room(int node, const std::optional<platform::NodeRoom>& room) {
+    if (node < 0 || !room) return;
     const bool huge = block_.got() == platform::PageWish::kExplicit;
     const size_t free = huge ? room->free_huge_bytes : room->free_bytes + room->cached_bytes;
     if (free >= block_.bytes()) return;
-    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + gib(free) + " free where " +
-                     gib(block_.bytes()) + " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
+    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + gib(free) +
+                     " free for this rank where " + gib(block_.bytes()) +
+                     " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
                      std::to_string(free >> 30) + " and memory.disk_gib for the rest");
   }
   void place(int node) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <latch>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -18,6 +18,8 @@ namespace {
 
 // Long enough for the rate of a disk, short enough for an urgent copy behind it.
 constexpr size_t kChunk = size_t{8} << 20;
+// What a worker copies at once: short enough for all of them to end at about the same time.
+constexpr size_t kSlice = size_t{256} << 10;
 constexpr size_t kMaxSpans = 1 << 20;
 
 void sleep_until(double time_s) {
@@ -32,16 +34,23 @@ struct CopyEngine::State {
     Copy copy;
     int64_t ticket = 0;
     double submitted_s = 0;
-    size_t moved = 0;
+    bool is_workers = false;
+    size_t begun = 0;  // bytes
+    int movers = 0;    // threads that move a part of it
     double begin_s = 0;
+    std::string problem = {};
+    bool has_more() const { return begun < copy.bytes && problem.empty(); }
   };
   struct Stream {
-    std::deque<Job> queue;
+    std::list<Job> queue;
     StreamTotals totals;
     double link_free_s = 0;  // of the simulated link
+    int movers = 0;
+    double busy_since_s = 0;  // with movers
     std::condition_variable changed;
     std::thread thread;
   };
+  using Lock = std::unique_lock<std::mutex>;
 
   // The simulated link is busy with these bytes from its last ones on, or from when they were asked for: a thread that
   // wakes up late is not its fault. Returns when they have passed; `busy_s` gets how long they take.
@@ -50,45 +59,76 @@ struct CopyEngine::State {
     return stream.link_free_s = std::max(stream.link_free_s, asked_s) + busy_s;
   }
 
-  // The next chunk; returns whether there is one. The job stays in the queue, at its place.
+  // Of the threads' or the workers' copies the one to go on with; null: there is none.
+  static Job* next(Stream& stream, bool is_workers) {
+    Job* found = nullptr;
+    for (Job& job : stream.queue) {
+      if (job.is_workers != is_workers || !job.has_more()) continue;
+      if (job.copy.urgent) return &job;
+      if (found == nullptr) found = &job;
+    }
+    return found;
+  }
+
   void serve(size_t direction) {
     Stream& stream = streams[direction];
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     for (;;) {
-      stream.changed.wait(lock, [&] { return stopped || !stream.queue.empty(); });
+      Job* job = nullptr;
+      stream.changed.wait(lock, [&] { return stopped || (job = next(stream, false)) != nullptr; });
       if (stopped) return;
-      auto job = std::find_if(stream.queue.begin(), stream.queue.end(), [](const Job& j) { return j.copy.urgent; });
-      if (job == stream.queue.end()) job = stream.queue.begin();
-      const Copy copy = job->copy;
-      const int64_t ticket = job->ticket;
-      const size_t at = job->moved, bytes = std::min(kChunk, copy.bytes - at);
-      const double start = now_s(), asked = job->submitted_s;
-      if (at == 0) job->begin_s = start;
+      move_part(stream, *job, kChunk, lock);
+    }
+  }
+
+  bool help() {
+    Lock lock(mutex);
+    Stream* stream = nullptr;
+    Job* job = nullptr;
+    for (Stream& s : streams) {
+      Job* other = next(s, true);
+      if (other == nullptr) continue;
+      const auto order = [](const Job& j) { return std::pair(!j.copy.urgent, j.ticket); };
+      if (job == nullptr || order(*other) < order(*job)) stream = &s, job = other;
+    }
+    if (job != nullptr) move_part(*stream, *job, kSlice, lock);
+    return job != nullptr;
+  }
+
+  // The job stays in the queue, at its place, until all of it has been moved; other threads may move parts meanwhile.
+  void move_part(Stream& stream, Job& job, size_t most, Lock& lock) {
+    const size_t at = job.begun, bytes = std::min(most, job.copy.bytes - at);
+    const double start = now_s(), asked = job.submitted_s;
+    if (at == 0) job.begin_s = start;
+    if (stream.movers++ == 0) stream.busy_since_s = start;
+    job.begun += bytes, ++job.movers;
+    lock.unlock();
+    const std::string problem = move(job.copy, at, bytes);
+    lock.lock();
+    if (setup.simulate) {
+      double link_s = 0;
+      const double end = occupy_link(stream, asked, bytes, at == 0, link_s);
+      stream.totals.busy_s += std::max(now_s() - start, link_s);
       lock.unlock();
-      const std::string problem = move(copy, at, bytes);
-      lock.lock();
-      double busy_s = now_s() - start;
-      if (setup.simulate) {
-        double link_s = 0;
-        const double end = occupy_link(stream, asked, bytes, at == 0, link_s);
-        busy_s = std::max(busy_s, link_s);
-        lock.unlock();
-        sleep_until(end);
-        lock.lock();
-      }
-      const double end = now_s();
-      stream.totals.bytes += double(bytes), stream.totals.busy_s += busy_s;
-      // Others may have come in between: the queue is searched again.
-      job = std::find_if(stream.queue.begin(), stream.queue.end(), [&](const Job& j) { return j.ticket == ticket; });
-      job->moved += bytes;
-      if (problem.empty() && job->moved < copy.bytes) continue;
-      ++stream.totals.copies;
-      if (records && spans.size() < kMaxSpans) spans.push_back({copy.name, copy.direction, job->begin_s, end});
-      stream.queue.erase(job);
-      lock.unlock();
-      if (copy.done) copy.done(problem);
+      sleep_until(end);
       lock.lock();
     }
+    const double end = now_s();
+    if (--stream.movers == 0 && !setup.simulate) stream.totals.busy_s += end - stream.busy_since_s;
+    stream.totals.bytes += double(bytes);
+    if (job.problem.empty()) job.problem = problem;
+    if (--job.movers > 0 || job.has_more()) return;
+    finish(stream, job, end, lock);
+  }
+
+  void finish(Stream& stream, Job& job, double end_s, Lock& lock) {
+    ++stream.totals.copies;
+    if (records && spans.size() < kMaxSpans) spans.push_back({job.copy.name, job.copy.direction, job.begin_s, end_s});
+    const Job ended = std::move(job);
+    stream.queue.remove_if([&](const Job& j) { return &j == &job; });
+    lock.unlock();
+    if (ended.copy.done) ended.copy.done(ended.problem);
+    lock.lock();
   }
 
   static std::string move(const Copy& copy, size_t at, size_t bytes) try {
@@ -139,8 +179,9 @@ int64_t CopyEngine::submit(Copy copy) {
   DITRAIN_CHECK(copy.bytes > 0 && copy.bytes % kBlock == 0 && copy.offset % kBlock == 0, "a copy of whole blocks");
   const std::lock_guard lock(state_->mutex);
   State::Stream& stream = state_->streams[size_t(copy.direction)];
-  stream.queue.push_back({std::move(copy), state_->next_ticket, now_s()});
-  stream.changed.notify_one();
+  const bool is_workers = workers_copy(state_->setup.by, copy.backing);
+  stream.queue.push_back({std::move(copy), state_->next_ticket, now_s(), is_workers});
+  if (!is_workers) stream.changed.notify_one();
   return state_->next_ticket++;
 }
 
@@ -150,6 +191,10 @@ void CopyEngine::make_urgent(int64_t ticket) {
     for (State::Job& job : stream.queue)
       if (job.ticket == ticket) job.copy.urgent = true;
 }
+
+bool CopyEngine::needs_help(Backing* tier) const { return workers_copy(state_->setup.by, tier); }
+
+bool CopyEngine::help() { return state_->setup.by == CopyBy::kWorkers && state_->help(); }
 
 void CopyEngine::charge_in_place(size_t bytes) {
   if (!state_->setup.simulate) return;

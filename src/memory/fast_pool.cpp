@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "ditrain/base/bytes.hpp"
-#include "ditrain/platform/numa.hpp"
 
 namespace ditrain::memory {
 namespace {
@@ -40,8 +40,11 @@ size_t cluster_of_page(size_t page, size_t page_bytes, size_t offset, size_t byt
   return c;
 }
 
-FastPool::FastPool(const Setup& setup)
+FastPool::FastPool(const Setup& setup) : FastPool(setup, System()) {}
+
+FastPool::FastPool(const Setup& setup, System system)
     : setup_(setup),
+      system_(std::move(system)),
       block_(setup.bytes, setup.pages),
       nodes_(nodes_of(setup.clusters)),
       bound_((block_.bytes() + kPage - 1) / kPage, kNew) {
@@ -60,7 +63,7 @@ FastPool::FastPool(const Setup& setup)
 void FastPool::try_nodes() {
   const auto refused = [&](const std::vector<int>& nodes, size_t bytes) {
     const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
-    const auto placed = platform::place_on_nodes(data(), bytes, nodes, policy);
+    const auto placed = system_.place_on_nodes(data(), bytes, nodes, policy);
     if (!placed) notes_.push_back(placed.reason);
     return !placed;
   };
@@ -77,21 +80,21 @@ void FastPool::check_room() {
     double wanted = 0;
     for (const ClusterShare& c : setup_.clusters)
       if (c.node == node) wanted += double(bytes()) * c.workers / workers_of(setup_.clusters);
-    const auto room = platform::room_on_node(node, setup_.root);
-    if (!room) continue;
-    const size_t free = huge ? room->free_huge_bytes : room->free_bytes;
+    const auto found = setup_.rooms.find(node);
+    if (found == setup_.rooms.end()) continue;
+    const platform::NodeRoom& room = found->second;
+    const size_t free = huge ? room.free_huge_bytes : room.free_bytes;
     if (double(free) >= wanted) continue;
-    fits = std::min(fits, double(huge ? free : free + room->cached_bytes) / wanted);
+    fits = std::min(fits, double(huge ? free : free + room.cached_bytes) / wanted);
     const std::string what = fmt::format(
-        "fast tier: NUMA node {} has {} free where {} are wanted, the rest comes from "
-        "other nodes; ",
+        "fast tier: NUMA node {} has {} free for this rank where {} are wanted, the rest comes from other nodes; ",
         node, format_bytes(free), format_bytes(size_t(wanted)));
     if (huge)
       notes_.push_back(what + fmt::format("echo {} > /sys/devices/system/node/node{}/hugepages/hugepages-2048kB/"
                                           "nr_hugepages (as root) provides them",
                                           size_t(wanted) / kPage + 1, node));
-    else if (double(free + room->cached_bytes) >= wanted)
-      notes_.push_back(what + "sysctl vm.drop_caches=1 (as root) frees " + format_bytes(room->cached_bytes) +
+    else if (double(free + room.cached_bytes) >= wanted)
+      notes_.push_back(what + "sysctl vm.drop_caches=1 (as root) frees " + format_bytes(room.cached_bytes) +
                        " of cached files");
     else
       notes_.push_back(what);
@@ -105,7 +108,7 @@ void FastPool::check_room() {
 void FastPool::bind(size_t first, size_t last, std::vector<int> nodes) {
   const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
   const size_t end = std::min(last * kPage, bytes());
-  const auto placed = platform::place_on_nodes(data() + first * kPage, end - first * kPage, nodes, policy);
+  const auto placed = system_.place_on_nodes(data() + first * kPage, end - first * kPage, nodes, policy);
   if (!placed) {
     notes_.push_back(placed.reason);
     nodes_.clear();  // no further attempts
@@ -144,7 +147,7 @@ std::vector<std::string> FastPool::notes() const {
 }
 
 std::string FastPool::describe_places() const {
-  const std::vector<int> found = platform::nodes_of_pages(data(), bytes(), kPage);
+  const std::vector<int> found = system_.nodes_of_pages(data(), bytes(), kPage);
   if (found.empty()) return "";
   const std::lock_guard lock(mutex_);
   std::map<int, size_t> places;

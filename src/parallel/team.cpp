@@ -272,6 +272,8 @@ void Team::run(WorkerFunction f) {
   if (s.failed.load(std::memory_order_relaxed)) s.rethrow();
 }
 
+bool Team::is_running() const { return state_->running.load(); }
+
 void Team::barrier(const Worker&) { state_->wait_at(state_->team_barrier); }
 void Team::cluster_barrier(const Worker& w) { state_->wait_at(state_->cluster_barriers[size_t(w.cluster)]); }
 

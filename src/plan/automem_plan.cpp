@@ -62,9 +62,12 @@ memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
 }
 
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
-                                  const memory::TierRow& tier) {
+                                  const memory::TierRow& tier, const automem::Copying& copying) {
   automem::Machine machine;
   machine.in_bytes_s = machine.out_bytes_s = tier.bytes_s;
+  if (copying.by == memory::CopyBy::kWorkers && copying.bytes_s > 0 && tier.in_memory)
+    machine.in_bytes_s = machine.out_bytes_s = copying.bytes_s;
+  machine.copy_by = copying.by;
   if (const auto& bulk = config.memory.simulate_bulk; bulk && tier.in_memory) {
     machine.in_bytes_s = machine.out_bytes_s = machine.in_place_bytes_s = bulk->gb_s * 1e9;
     machine.latency_s = bulk->latency_us * 1e-6;
@@ -85,17 +88,39 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   return machine;
 }
 
+// As train::ShardedUpdate does it.
+void record_sharded_update(const config::Config& config, const GradientPlan& gradients, int rank,
+                           autograd::ParameterStore& store, ops::Context& ctx, automem::Recorder& recorder) {
+  const dist::Shards shards(gradients.buckets, rank, gradients.replicas);
+  for (const dist::Shards::Part& part : shards.parts())
+    for (const dist::Shards::Part& piece : pieces_of(part, store)) {
+      recorder.begin(Phase::kUpdate, update_point(piece.arena.begin, store));
+      optim::adamw_ema_step(ctx, config.optimizer, {}, store, {{piece.arena.begin, piece.arena.end}, piece.state});
+    }
+  for (int64_t k = 0; k < gradients.buckets.size(); ++k)
+    for (const autograd::ArenaSlice& s : store.segments({gradients.buckets[k].begin, gradients.buckets[k].end})) {
+      recorder.begin(Phase::kUpdate, take_point(s.begin, store));
+      for (const Tensor& arena : {store.values, store.values_bf16})
+        if (arena.defined())
+          for (const Tensor& part : arena.slice(s.begin, {s.end - s.begin}).parts()) Pin<void>(part).get();
+    }
+}
+
 }  // namespace
 
+std::string update_point(int64_t begin, const autograd::ParameterStore& layout) { return layout.name_at(begin); }
+std::string take_point(int64_t begin, const autograd::ParameterStore& layout) { return "new " + layout.name_at(begin); }
+
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch) {
+                          int64_t micro_batch, int rank) {
   NoMemory nowhere;
   automem::Recorder recorder(automem::Written::kInUpdates);
   nn::Dit model(config.model);
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
-                  .state_elements = gradients.sharded ? gradients.state_elements() : -1,
+                  .state_elements = gradients.sharded ? gradients.state_elements(rank) : -1,
+                  .state_slices = gradients.state_slices(store, rank),
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
@@ -126,8 +151,10 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
     pass.forward(ctx);
     pass.backward(ctx);
   }
-  // Updates of shards go by buckets, not by segments.
-  if (!gradients.updates_in_backward && !gradients.sharded) update({0, store.arena_size()});
+  if (gradients.sharded)
+    record_sharded_update(config, gradients, rank, store, ctx, recorder);
+  else if (!gradients.updates_in_backward)
+    update({0, store.arena_size()});
   return recorder.uses();
 }
 
@@ -139,13 +166,27 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
          3 * image * size_t(micro_batch);
 }
 
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team) {
+  using memory::CopyBy;
+  const config::MemoryConfig& m = config.memory;
+  const memory::PerTier<size_t> bytes = tier_capacities(m);
+  bool in_memory = false;
+  for (size_t i = 0; i < bytes.size(); ++i) in_memory = in_memory || (memory::kTiers[i].in_memory && bytes[i] > 0);
+  if (m.automem == config::AutoMem::kOff || !in_memory || !placement.copy_pus.empty()) return {};
+  if (m.copy != config::Copy::kAuto)
+    return {.by = m.copy == config::Copy::kWorkers ? CopyBy::kWorkers : CopyBy::kThreads,
+            .why = fmt::format("memory.copy: {}", m.copy)};
+  if (team == nullptr) return {.why = "a run measures whether the workers are faster"};
+  return automem::choose_copying(automem::measure_copying(*team, placement.helper_pus, m.simulate_bulk));
+}
+
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place) {
   const config::MemoryConfig& m = config.memory;
   if (m.automem == config::AutoMem::kOff) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
   const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch);
-  const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
+  const automem::Uses uses = record_step(config, gradients, samples, micro_batch, place.rank);
   const size_t all = fixed + uses.total_bytes();
   if (fast == 0)
     throw InputError(
@@ -170,9 +211,11 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   for (const int n : place.cluster_sizes) workers += n;
   size_t first = 0;  // of the slow tiers that there are: most copies are its
   while (first + 1 < memory::kTiers.size() && capacity.tier_bytes[first] == 0) ++first;
-  return automem::place_tensors(
+  automem::Plan plan = automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
-      expected_machine(config, uses, samples, workers, memory::kTiers[first]));
+      expected_machine(config, uses, samples, workers, memory::kTiers[first], place.copying));
+  plan.copying = place.copying.why;
+  return plan;
 }
 
 }  // namespace ditrain::plan

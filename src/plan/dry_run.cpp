@@ -31,18 +31,25 @@ struct KnownPlace {
   std::string text;
 };
 
+RankPlace place_in_dry_run(const config::Config& config, const Placement& placement, int ranks_on_node) {
+  RankPlace place = place_of(placement, ranks_on_node);
+  place.copying = plan_copying(config, placement, /*team=*/nullptr);
+  return place;
+}
+
 KnownPlace find_place(const config::Config& config, int ranks, dist::Communicator& comm) {
   const platform::Topology machine = platform::probe_machine();
   if (ranks == 0 && machine.is_this_machine) {
     const Placement placement = plan_placement(config, comm);
     std::string text = describe(placement, comm);
     for (const std::string& note : placement.notes) text += "note: " + note + "\n";
-    return {place_of(placement, comm.local_size()), text};
+    return {place_in_dry_run(config, placement, comm.local_size()), text};
   }
   const int supposed = ranks > 0 ? ranks : comm.world_size();
   const platform::Topology allowed = allowed_part(machine);
   const SupposedRanks s = suppose_ranks(config, allowed, supposed);
-  return {place_of(s.on_node.front(), machine.is_this_machine ? s.per_node : 1), describe(s, allowed, supposed)};
+  return {place_in_dry_run(config, s.on_node.front(), machine.is_this_machine ? s.per_node : 1),
+          describe(s, allowed, supposed)};
 }
 
 // Plans are made before any data is there; a path that is set must be right.

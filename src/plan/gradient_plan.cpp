@@ -41,6 +41,23 @@ int64_t GradientPlan::state_elements(int rank) const {
   return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
 }
 
+std::vector<dist::Shards::Part> pieces_of(const dist::Shards::Part& part, const autograd::ParameterStore& layout) {
+  std::vector<dist::Shards::Part> pieces;
+  for (const autograd::ArenaSlice& s : layout.segments({part.arena.begin, part.arena.end}))
+    pieces.push_back({{s.begin, s.end}, part.state + s.begin - part.arena.begin});
+  return pieces;
+}
+
+std::vector<autograd::ArenaSlice> GradientPlan::state_slices(const autograd::ParameterStore& layout, int rank) const {
+  std::vector<autograd::ArenaSlice> slices;
+  if (!sharded) return slices;
+  const dist::Shards shards(buckets, rank, replicas);
+  for (const dist::Shards::Part& part : shards.parts())
+    for (const dist::Shards::Part& piece : pieces_of(part, layout))
+      slices.push_back({piece.arena.begin, piece.arena.end});
+  return slices;
+}
+
 int64_t GradientPlan::gradient_elements() const {
   int64_t elements = gradient_slices.empty() ? buckets.n() : 0;
   for (const autograd::ArenaSlice& slice : gradient_slices) elements = std::max(elements, slice.end - slice.begin);

@@ -158,15 +158,15 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const bool sums = gradients.replicas > 1 && config.dist.engine;
   // Replicas have the same state: those who have the first one write it.
   const int writers = gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config));
-  const bool moved = automem != nullptr, states_moved = moved && !gradients.sharded;
+  const bool moved = automem != nullptr;
   MemoryPlan plan{.kept = kept_by_node(pass)};
   plan.items = {
       {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), moved ? 0 : arena},
       {"bf16 weights", "read by products", config.train.precision == DType::kBF16 && !moved ? arena / 2 : 0},
       {"gradients", gradients.gradient_slices.empty() ? "" : "of one layer: weights change in backward",
        size_t(gradients.gradient_elements()) * sizeof(float)},
-      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), states_moved ? 0 : 2 * state},
-      {"EMA", share, states_moved ? 0 : state},
+      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), moved ? 0 : 2 * state},
+      {"EMA", share, moved ? 0 : state},
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
       {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
        moved ? slow_bytes(*automem) : 0},

@@ -85,7 +85,9 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
-  const char* no_tiers = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off" : "";
+  const char* no_copies = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off"
+                          : config.memory.copy == config::Copy::kWorkers ? "memory.copy: workers"
+                                                                         : "";
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
   const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
   const bool single = c.strategy != config::Strategy::kCftp;
@@ -94,7 +96,7 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
       .budget = automatic.threads,
       .clusters = single ? 1 : int(c.clusters),
       .comm_cores = c.comm_cores == parallel::kAutoCores && *alone ? 0 : int(c.comm_cores),
-      .copy_cores = *no_tiers ? 0 : int(config.memory.copy_cores),
+      .copy_cores = *no_copies ? 0 : int(config.memory.copy_cores),
       .smt = c.smt,
       .ranks_on_mask = n.on_mask,
       .rank_on_mask = n.number_on_mask};
@@ -106,14 +108,15 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
   p.ruled_by = c.threads > 0 ? "parallel.threads" : automatic.ruled_by;
   p.pus = numbers(p.plan.workers), p.comm_pus = numbers(p.plan.comm), p.copy_pus = numbers(p.plan.copy);
   p.helper_pus = free_pus(p.topology, p.plan);
-  p.set_aside = set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
-                set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_tiers);
+  p.set_aside =
+      set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
+      set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_copies);
   p.notes = p.plan.notes;
-  if (*no_tiers && config.memory.copy_cores > 0)
+  if (*no_copies && config.memory.copy_cores > 0)
     p.notes.push_back(
-        fmt::format("memory.copy_cores: {} has no effect: with {} nothing is copied between tiers, and "
-                    "the workers keep the core(s)",
-                    config.memory.copy_cores, no_tiers));
+        fmt::format("memory.copy_cores: {} has no effect: with {} no core only copies, and the workers keep the "
+                    "core(s)",
+                    config.memory.copy_cores, no_copies));
   add_omp_note(p, sharing, automatic.threads);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;
@@ -239,10 +242,25 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
   const int64_t threads = config.parallel.threads;
   add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
   add_launcher_note(p);
+  p.rooms = rooms_of_rank(p.plan, comm);
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
   p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);
   return p;
+}
+
+std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
+                                                const std::string& root) {
+  std::set<int> nodes;
+  for (const platform::Domain& domain : plan.domain_of)
+    for (const int node : {domain.bulk_node, domain.fast_node})
+      if (node >= 0) nodes.insert(node);
+  std::map<int, platform::NodeRoom> rooms;
+  for (const int node : nodes)
+    if (const auto room = platform::room_on_node(node, root)) rooms[node] = *room;
+  for (const auto& [node, ranks] : dist::count_sharers(comm, {nodes.begin(), nodes.end()}))
+    if (const auto it = rooms.find(node); it != rooms.end()) it->second = it->second / size_t(ranks);
+  return rooms;
 }
 
 std::string describe(const Placement& p, const dist::Communicator& comm) {
@@ -301,6 +319,7 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   for (const platform::Domain& domain : placement.plan.domain_of)
     if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
   RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
+  place.rooms = placement.rooms;
   // Domains of other ranks have their part of a node that is local to several.
   std::map<int, int> fast;
   for (const platform::Domain& domain : placement.plan.domain_of) {

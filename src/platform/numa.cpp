@@ -81,6 +81,10 @@ std::optional<NodeRoom> room_on_node(int node, const std::string& root) {
   return room;
 }
 
+NodeRoom operator/(const NodeRoom& room, size_t sharers) {
+  return {room.free_bytes / sharers, room.cached_bytes / sharers, room.free_huge_bytes / sharers};
+}
+
 std::vector<int> nodes_of_pages(const void* data, size_t bytes, size_t step) {
   const uintptr_t page = page_bytes();
   DITRAIN_CHECK(uintptr_t(data) % page == 0 && step % page == 0, "not on a page border");

@@ -38,9 +38,11 @@ fs::path run_of(const std::string& checkpoint) {
 
 }  // namespace
 
-// With the bandwidth between NUMA domains, where clusters lie in several.
+// With what is measured: the bandwidth between NUMA domains, where clusters lie in several, and who copies faster.
 plan::RunPlan Run::make_plan() {
-  const plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
+  plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
+  place.rank = groups_.data().rank();
+  place.copying = plan::plan_copying(config_, placement_, &team_);
   const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
   return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
 }
@@ -181,6 +183,7 @@ void Run::start_report() {
   log::info("data: {}", data_->describe());
   if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;
+  if (plan_.automem) topology_ += automem::describe_copying(*plan_.automem);
 }
 
 // The highest of all measurements counts: other programs on the machine can only lower one.
@@ -209,6 +212,7 @@ void Run::allocate() {
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
                       {.gradients = gradient_memory_.get(),
                        .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+                       .state_slices = step_.state_slices(),
                        .gradient_slices = plan_.gradients.gradient_slices,
                        .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;
@@ -307,8 +311,9 @@ void Run::start_automem() {
       *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
                                               .clusters = plan::fast_shares(plan_.place),
                                               .bulk_node = plan_.place.bulk_node,
+                                              .rooms = plan_.place.rooms,
                                               .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
-                                              .copy_pus = placement_.copy_pus,
+                                              .copy_pus = placement_.pus_of_copies(),
                                               .simulate = m.simulate_bulk});
   log::info_lines(automem_->describe());
   for (const std::string& note : automem_->notes()) placement_.notes.push_back(note);

@@ -8,6 +8,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/plan/automem_plan.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -39,14 +40,36 @@ std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char*
 }
 
 void ShardedUpdate::update(int64_t first, int64_t last, const optim::StepSettings& settings) {
-  if (automem_ != nullptr) automem_->begin_other(/*writes=*/true);  // buckets are cut across segments
+  const auto change = [&](const dist::Shards::Part& part) {
+    optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{part.arena.begin, part.arena.end}, part.state});
+    optim::copy_as_updated(ctx_, of_arena(parameters_.values, part.arena), of_arena(parameters_.grads, part.arena));
+  };
   for (int64_t k = first; k < last; ++k) {
     const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
     if (saver_ != nullptr) saver_->before_update(mine.arena);
-    optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{mine.arena.begin, mine.arena.end}, mine.state});
-    optim::copy_as_updated(ctx_, of_arena(parameters_.values, mine.arena), of_arena(parameters_.grads, mine.arena));
+    if (automem_ == nullptr)
+      change(mine);
+    else
+      for (const dist::Shards::Part& piece : plan::pieces_of(mine, parameters_))
+        automem_->update(plan::update_point(piece.arena.begin, parameters_), [&] { change(piece); });
     send(k);
   }
+}
+
+// The weights of a slice, from where gradients were.
+void ShardedUpdate::take(const parallel::Range& slice) {
+  std::vector<Tensor> tensors{of_arena(parameters_.grads, slice), of_arena(parameters_.values, slice)};
+  if (parameters_.values_bf16.defined()) tensors.push_back(of_arena(parameters_.values_bf16, slice));
+  for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
+    const Pin<float> from(part[0]), values(part[1]);
+    std::optional<Pin<BFloat16>> copy;
+    if (part.size() > 2) copy.emplace(part[2]);
+    ctx_.for_range(ops::WorkKind::kOptimizer, part[0].size(), optim::kUpdateGrain,
+                   [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                     std::memcpy(values + begin, from + begin, size_t(end - begin) * sizeof(float));
+                     if (copy) kernels::convert(from + begin, *copy + begin, end - begin);
+                   });
+  });
 }
 
 void ShardedUpdate::finish(dist::StepOutcome& step) {
@@ -55,18 +78,11 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
     const parallel::Range bucket = shards_.grid()[k];
-    std::vector<Tensor> tensors{of_arena(parameters_.grads, bucket), of_arena(parameters_.values, bucket)};
-    if (parameters_.values_bf16.defined()) tensors.push_back(of_arena(parameters_.values_bf16, bucket));
-    for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
-      const Pin<float> from(part[0]), values(part[1]);
-      std::optional<Pin<BFloat16>> copy;
-      if (part.size() > 2) copy.emplace(part[2]);
-      ctx_.for_range(ops::WorkKind::kOptimizer, part[0].size(), optim::kUpdateGrain,
-                     [&](int64_t begin, int64_t end, const parallel::Worker&) {
-                       std::memcpy(values + begin, from + begin, size_t(end - begin) * sizeof(float));
-                       if (copy) kernels::convert(from + begin, *copy + begin, end - begin);
-                     });
-    });
+    if (automem_ == nullptr)
+      take(bucket);
+    else
+      for (const autograd::ArenaSlice& s : parameters_.segments({bucket.begin, bucket.end}))
+        automem_->update(plan::take_point(s.begin, parameters_), [&] { take({s.begin, s.end}); });
   }
 }
 

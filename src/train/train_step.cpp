@@ -37,7 +37,7 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
                          automem::AutoMem* automem) {
   automem_ = automem;
   pass_.allocate(automem != nullptr ? &automem->source() : nullptr);
-  if (automem != nullptr) automem->watch(pass_.tape());
+  if (automem != nullptr) automem->watch(pass_.tape(), ctx_.team());
   // Behind automem's: a node's tensors may leave when its weights change.
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
     const autograd::ArenaSlice slice = node.parameter_slice();

@@ -2,6 +2,7 @@
 #include "ditrain/autograd/tape.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
@@ -46,6 +47,18 @@ struct Rig {
   Calls calls;
 };
 
+// Notes which thread had which sample.
+struct Sampled final : Node {
+  Sampled(Tape&, const std::string& name, int64_t batch) : Node(name, {}), batch_(batch), met(size_t(batch)) {}
+  int64_t samples() const override { return batch_; }
+  void forward_of(ops::Context&, const parallel::Range& s) override {
+    for (int64_t i = s.begin; i < s.end; ++i) met[size_t(i)] = std::this_thread::get_id();
+  }
+  void backward(ops::Context&, Gradients) override {}
+  int64_t batch_;
+  std::vector<std::thread::id> met;
+};
+
 }  // namespace
 
 TEST_CASE("hooks run at the borders of each node, in the order in which they were added") {
@@ -72,16 +85,6 @@ TEST_CASE("hooks run at the borders of each node, in the order in which they wer
 }
 
 TEST_CASE("neighbours whose samples need nothing of each other are one job for clusters that have samples each") {
-  struct Sampled final : Node {
-    Sampled(Tape&, const std::string& name, int64_t batch) : Node(name, {}), batch_(batch), met(size_t(batch)) {}
-    int64_t samples() const override { return batch_; }
-    void forward_of(ops::Context&, const parallel::Range& s) override {
-      for (int64_t i = s.begin; i < s.end; ++i) met[size_t(i)] = std::this_thread::get_id();
-    }
-    void backward(ops::Context&, Gradients) override {}
-    int64_t batch_;
-    std::vector<std::thread::id> met;
-  };
   Rig rig;
   parallel::Team team({.num_workers = 2, .num_clusters = 2});
   ops::Context ctx(team);
@@ -121,6 +124,23 @@ TEST_CASE("neighbours whose samples need nothing of each other are one job for c
     CHECK(std::count(half, node->met.end(), node->met.back()) == node->batch_ / 2);
     CHECK(node->met.front() != node->met.back());
   }
+}
+
+TEST_CASE("workers help while the first one of their cluster enters a node, until it has, also where that fails") {
+  parallel::Team team({.num_workers = 5, .num_clusters = 2});
+  ops::Context ctx(team);
+  Tape tape(Mode::kTraining);
+  tape.record<Sampled>("a", 4), tape.record<Sampled>("b", 4);
+  std::atomic<int> helped{0}, entered{0};
+  tape.add_hook(HookPoint::kEnterForward, [&](const Node&) {
+    const int before = helped;
+    while (helped < before + 20) std::this_thread::yield();  // it needs help
+    if (++entered == 8) throw RunError({.where = "test", .what = "broken"});
+  });
+  tape.add_hook(HookPoint::kHelpForward, [&](const Node&) { ++helped; });
+  tape.forward(ctx);
+  CHECK(entered == 4);  // two clusters at two nodes
+  CHECK_THROWS_WITH(tape.forward(ctx), Catch::Contains("broken"));
 }
 
 TEST_CASE("a node that neither computes a batch nor takes samples is a fault") {

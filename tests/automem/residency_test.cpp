@@ -14,6 +14,7 @@
 
 using namespace ditrain;
 using namespace ditrain::automem;
+using memory::CopyBy;
 
 namespace {
 
@@ -42,7 +43,7 @@ Uses layered(int layers) {
 
 // A pool, slow tiers and threads that copy.
 struct Rig {
-  Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false)
+  Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false, CopyBy by = CopyBy::kThreads)
       : uses(wanted), pool(pool_bytes, platform::PageWish::kPlain), bulk(memory::make_bulk_memory({.bytes = 1 << 24})) {
     Residency::Setup setup{.strategy = strategy, .pool = pool.data(), .pool_bytes = pool_bytes};
     size_t at = 0;
@@ -50,7 +51,7 @@ struct Rig {
       setup.homes.push_back({bulk.get(), at, in_place && tensor.name.starts_with("moment")});
       at += (tensor.bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock;
     }
-    engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
+    engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{.by = by});
     residency = std::make_unique<Residency>(uses, setup, *engine);
     for (const MovableTensor& t : uses.tensors)
       tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency->make(t.name, t.bytes));
@@ -110,9 +111,10 @@ TEST_CASE("every tensor keeps its contents through steps in a pool that is too s
   const Strategy strategy = GENERATE(Strategy::kPaper, Strategy::kPlanned);
   const double share = GENERATE(0.35, 0.6, 1.1);
   const bool in_place = GENERATE(false, true);
-  INFO("share " << share << " paper " << (strategy == Strategy::kPaper));
+  const CopyBy by = GENERATE(CopyBy::kThreads, CopyBy::kWorkers);
+  INFO("share " << share << " paper " << (strategy == Strategy::kPaper) << " workers " << (by == CopyBy::kWorkers));
   const size_t pool = size_t(share * double(uses.total_bytes())) / memory::kBlock * memory::kBlock;
-  Rig rig(uses, pool, strategy, in_place);
+  Rig rig(uses, pool, strategy, in_place, by);
   for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, 0);
   for (int number = 0; number < 6; ++number) {
     rig.step(number, kLayers);
@@ -179,7 +181,7 @@ TEST_CASE("what was never written reads as zeros") {
 TEST_CASE("threads that hold tensors at the same time get their own contents, whatever else moves") {
   constexpr int kLayers = 6;
   const Uses uses = layered(kLayers);
-  Rig rig(uses, uses.total_bytes() * 2 / 5, Strategy::kPlanned);
+  Rig rig(uses, uses.total_bytes() * 2 / 5, Strategy::kPlanned, false, GENERATE(CopyBy::kThreads, CopyBy::kWorkers));
   for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, float(id));
   rig.residency->begin_other(/*writes=*/false);
   std::vector<std::thread> threads;
@@ -258,4 +260,34 @@ TEST_CASE("a simulated step: no copies where all fits, and the time of the link 
   const Forecast paper = simulate(uses, setup, machine);
   CHECK(paper.bytes_out > slow.bytes_out);  // it writes back what has not changed
   CHECK(paper.stall_s > slow.stall_s);
+}
+
+TEST_CASE("a simulated step in which workers copy: nothing comes while they compute, but from a disk") {
+  const Uses uses = layered(8);
+  const auto bulk = memory::make_bulk_memory({.bytes = memory::kBlock});
+  struct Disk final : memory::Backing {
+    std::string name() const override { return "disk"; }
+    size_t bytes() const override { return SIZE_MAX; }
+    void read(size_t, std::byte*, size_t) override {}
+    void write(size_t, const std::byte*, size_t) override {}
+  } disk;
+  Machine machine{.in_bytes_s = 2e9, .out_bytes_s = 1e9, .point_s = std::vector<double>(uses.points.size(), 1e-3)};
+  const auto simulated = [&](memory::Backing& tier, CopyBy by, Strategy strategy) {
+    machine.copy_by = by;
+    return simulate(uses,
+                    {.strategy = strategy,
+                     .homes = std::vector<Home>(uses.tensors.size(), {&tier, 0}),
+                     .pool_bytes = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock},
+                    machine);
+  };
+  const double all_s = 1e-3 * double(uses.points.size());
+  for (const Strategy strategy : {Strategy::kPaper, Strategy::kPlanned}) {
+    const Forecast step = simulated(*bulk, CopyBy::kWorkers, strategy);
+    CHECK(step.bytes_in > 0);
+    CHECK(step.stall_s == Approx(step.bytes_in / machine.in_bytes_s + step.bytes_out / machine.out_bytes_s));
+    CHECK(step.step_s == Approx(all_s + step.stall_s));
+    CHECK(simulated(disk, CopyBy::kWorkers, strategy).step_s == simulated(disk, CopyBy::kThreads, strategy).step_s);
+  }
+  CHECK(simulated(*bulk, CopyBy::kThreads, Strategy::kPlanned).stall_s <
+        simulated(*bulk, CopyBy::kWorkers, Strategy::kPlanned).stall_s);
 }

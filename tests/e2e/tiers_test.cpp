@@ -25,7 +25,11 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   const std::string whole = scratch / "whole", parts = scratch / "parts", ranks = scratch / "ranks";
   REQUIRE_EXIT(run(tiny_ditrain(whole, 6, kModel)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(parts, 2, kModel + on_disk(scratch / "."))), 0);
-  REQUIRE_EXIT(run(tiny_ditrain(parts, 4, kModel + kPaper + Args{"--resume", "auto"})), 0);
+  const Args by_workers = sets({"memory.copy=workers"});
+  const Result workers = run(tiny_ditrain(parts, 4, kModel + kPaper + by_workers + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(workers, 0);
+  REQUIRE_THAT(workers.out,
+               Contains("copies in memory by the workers, at the borders of nodes (memory.copy: workers)"));
   const Result last = run(tiny_ditrain(parts, 6, kModel + kBulk + Args{"--resume", "auto", "--trace"}));
   REQUIRE_EXIT(last, 0);
   REQUIRE_THAT(last.out, Contains("automem: ") && Contains("expected per step") && Contains("bulk tier"));
@@ -38,7 +42,7 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "two", 4, kModel))), 0);
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(ranks, 4, kModel + on_disk(scratch / ".")))), 0);
   REQUIRE(different_files(checkpoint_of(ranks, 4), checkpoint_of(scratch / "two", 4)).empty());
-  const Args sharded = sets({"dist.shard_optimizer=true"});  // its states do not move
+  const Args sharded = sets({"dist.shard_optimizer=true"});
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "shards", 4, kModel + sharded + on_disk(scratch / ".")))), 0);
   REQUIRE(different_files(checkpoint_of(scratch / "shards", 4), checkpoint_of(scratch / "two", 4)).empty());
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <thread>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -121,6 +122,45 @@ TEST_CASE("an urgent copy goes before those that wait, and an error reaches its 
   gate.opened.set_value();
   all.get_future().get();
   CHECK(order == std::vector<std::string>{"first", "late failed", "urgent failed", "broken failed", "last failed"});
+}
+
+TEST_CASE("what workers copy waits in the queue until they help, slice by slice, urgent copies first") {
+  const size_t bytes = 3 * kMiB + kBlock;
+  const TemporaryFolder folder;
+  const auto bulk = make_bulk_memory({.bytes = 2 * bytes}), disk = make_disk({.bytes = bytes, .folder = folder.path()});
+  CopyEngine engine({.by = CopyBy::kWorkers});
+  CHECK((engine.needs_help(bulk.get()) && !engine.needs_help(disk.get())));
+  const auto a = numbers(bytes, 5), b = numbers(bytes, 6);
+  std::vector<std::string> order;
+  const auto submit = [&](const std::string& name, size_t offset, std::byte* fast) {
+    return engine.submit({.direction = Direction::kOut,
+                          .backing = bulk.get(),
+                          .offset = offset,
+                          .fast = fast,
+                          .bytes = bytes,
+                          .done = [&order, name](const std::string&) { order.push_back(name); }});
+  };
+  submit("a", 0, a.data());
+  const int64_t urgent = submit("b", bytes, b.data());
+  CHECK(copy_now(engine, {.direction = Direction::kOut, .backing = disk.get(), .fast = a.data(), .bytes = bytes})
+            .empty());  // by a thread
+  CHECK(order.empty());
+  engine.make_urgent(urgent);
+  int slices = 0;
+  while (order.empty()) slices += engine.help();
+  CHECK(order == std::vector<std::string>{"b"});
+  CHECK(slices > 4);
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 3; ++i)
+    workers.emplace_back([&] {
+      while (engine.help()) continue;
+    });
+  for (std::thread& worker : workers) worker.join();
+  CHECK(order == std::vector<std::string>{"b", "a"});
+  CHECK(!engine.help());
+  CHECK(std::memcmp(bulk->in_place(0), a.data(), bytes) == 0);
+  CHECK(std::memcmp(bulk->in_place(bytes), b.data(), bytes) == 0);
+  CHECK(engine.totals()[size_t(Direction::kOut)].bytes == 3 * double(bytes));
 }
 
 TEST_CASE("a simulated link takes the time of its rate and latency, each direction for itself") {

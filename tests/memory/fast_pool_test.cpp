@@ -65,9 +65,40 @@ TEST_CASE("a node that is not there is told once, and the pool serves as before"
     CHECK_THAT(places, Catch::EndsWith("2 of 2 huge-page ranges are where they were bound"));
 }
 
+TEST_CASE("a pool over several nodes: what is divided lies cut by cut, what all read is spread over all of them") {
+  using platform::NodePolicy;
+  struct Asked {
+    size_t first, pages;
+    std::vector<int> nodes;
+    NodePolicy policy;
+    bool operator==(const Asked&) const = default;
+  };
+  std::vector<Asked> asked;
+  const std::byte* base = nullptr;
+  const auto place = [&](void* data, size_t bytes, const std::vector<int>& nodes, NodePolicy policy) {
+    if (base == nullptr) base = static_cast<std::byte*>(data);
+    asked.push_back({size_t(static_cast<std::byte*>(data) - base) / kPage, bytes / kPage, nodes, policy});
+    return platform::NodeResult{.placed = true};
+  };
+  std::vector<int> found = {5, 5, 7, 7, 5, 7, 5, 7};
+  FastPool pool({.bytes = 8 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{5, 1}, {7, 1}}},
+                {.place_on_nodes = place, .nodes_of_pages = [&](const void*, size_t, size_t) { return found; }});
+  CHECK(asked.back() == Asked{0, 8, {5, 7}, NodePolicy::kInterleave});  // as a try, before anything has a place
+  asked.clear();
+  pool.place(0, 4 * kPage, /*divided=*/true);
+  pool.place(3 * kPage, 4 * kPage, /*divided=*/false);  // its first page is bound already
+  CHECK(asked == std::vector<Asked>{{0, 2, {5}, NodePolicy::kPreferred},
+                                    {2, 2, {7}, NodePolicy::kPreferred},
+                                    {4, 3, {5, 7}, NodePolicy::kInterleave}});
+  CHECK_THAT(pool.describe_places(), Catch::EndsWith("7 of 7 huge-page ranges are where they were bound"));
+  found[0] = 7, found[4] = 6;  // of the other cluster; of no cluster
+  CHECK_THAT(pool.describe_places(), Catch::EndsWith("5 of 7 huge-page ranges are where they were bound"));
+  CHECK(pool.notes().empty());
+}
+
 TEST_CASE("a node without room is told before anything is bound, with what would mend it") {
   const TemporaryFolder root;
-  const auto note_with = [&](int free_mib, int cached_mib) {
+  const auto note_with = [&](int free_mib, int cached_mib, size_t ranks = 1) {
     const std::string node = root.path() + "/sys/devices/system/node/node3";
     std::filesystem::create_directories(node);
     std::ofstream(node + "/meminfo") << "Node 3 MemFree: " << free_mib * 1024
@@ -76,12 +107,14 @@ TEST_CASE("a node without room is told before anything is bound, with what would
                          .pages = platform::PageWish::kPlain,
                          .clusters = {{3, 1}},
                          .beside_bytes = size_t{1} << 30,
-                         .root = root.path()});
+                         .rooms = {{3, *platform::room_on_node(3, root.path()) / ranks}}});
     return pool.notes().empty() ? "" : pool.notes()[0];
   };
-  CHECK_THAT(note_with(200, 0), !Catch::Contains("free where"));
+  CHECK_THAT(note_with(200, 0), !Catch::Contains("free for this rank where"));
+  CHECK_THAT(note_with(210, 0, /*ranks=*/2), !Catch::Contains("free for this rank where"));
+  CHECK_THAT(note_with(190, 0, /*ranks=*/2), Catch::Contains("has 95.0 MiB free for this rank where 100.0 MiB are"));
   CHECK(note_with(40, 80) ==
-        "fast tier: NUMA node 3 has 40.0 MiB free where 100.0 MiB are wanted, the rest comes from other nodes; sysctl "
-        "vm.drop_caches=1 (as root) frees 80.0 MiB of cached files");
+        "fast tier: NUMA node 3 has 40.0 MiB free for this rank where 100.0 MiB are wanted, the rest comes from other "
+        "nodes; sysctl vm.drop_caches=1 (as root) frees 80.0 MiB of cached files");
   CHECK_THAT(note_with(40, 10), Catch::EndsWith("from other nodes; --set memory.fast_gib=1.05 fits"));
 }

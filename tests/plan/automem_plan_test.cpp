@@ -28,6 +28,44 @@ TEST_CASE("plans of one config expect the same time, so that degrees of recomput
   CHECK(once.memory.total() == again.memory.total());
 }
 
+TEST_CASE("a plan expects what the chosen way of copying takes, and tells why it was chosen") {
+  config::Config config = tiers_with("");
+  config.memory.simulate_bulk = memory::SimulatedBulk{.gb_s = 2};
+  config.memory.automem = config::AutoMem::kPaper;  // nothing is used in place
+  plan::RankPlace place;
+  const plan::RunPlan threads = plan::plan_run(config, 1, place);
+  CHECK(describe_copying(*threads.automem).empty());
+  place.copying = {.by = memory::CopyBy::kWorkers, .why = "measured: ...", .bytes_s = 9e9};
+  const automem::Plan workers = *plan::plan_run(config, 1, place).automem;
+  CHECK(workers.machine.in_bytes_s == 2e9);  // of the link
+  CHECK(workers.forecast.step_s > threads.automem->forecast.step_s);
+  CHECK_THAT(describe(workers), Catch::Contains("automem: copies in memory by the workers, at the borders of nodes "
+                                                "(measured: ...)\n"));
+  config.memory.simulate_bulk.reset();
+  CHECK(plan::plan_run(config, 1, place).automem->machine.in_bytes_s == 9e9);
+}
+
+TEST_CASE("who copies is measured only where there is a choice") {
+  using config::Copy;
+  config::Config config = tiers_with("");
+  plan::Placement placement;
+  parallel::Team team({.num_workers = 1});
+  const auto why = [&](parallel::Team* with) { return plan::plan_copying(config, placement, with).why; };
+  CHECK_THAT(why(&team), Catch::StartsWith("measured: "));
+  CHECK_THAT(why(nullptr), Catch::Equals("a run measures whether the workers are faster"));
+  config.memory.copy = Copy::kWorkers;
+  CHECK_THAT(why(&team), Catch::Equals("memory.copy: workers"));
+  CHECK(plan::plan_copying(config, placement, &team).by == memory::CopyBy::kWorkers);
+  config.memory.copy = Copy::kThreads;
+  CHECK_THAT(why(&team), Catch::Equals("memory.copy: threads"));
+  config.memory.copy = Copy::kAuto;
+  placement.copy_pus = {3};  // a core of its own
+  CHECK(why(&team).empty());
+  placement.copy_pus.clear();
+  config.memory.tier_gib[memory::tier("bulk")] = 0.0, config.memory.tier_gib[memory::tier("disk")] = 1.0;
+  CHECK(why(&team).empty());
+}
+
 TEST_CASE("the bytes of a plan are known without its forecast") {
   const config::Config config = tiers_with("");
   CHECK(plan::planned_bytes(config, 1, {}) == plan::plan_run(config, 1).memory.total());

@@ -4,9 +4,13 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "dist/thread_world.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "platform/synthetic.hpp"
@@ -255,6 +259,39 @@ TEST_CASE("impossible placements are errors that name the way out") {
   CHECK_THAT(error_of(config), Contains("memory.copy_cores") && Contains("got 4000 core(s)"));
   config.memory.copy_cores = 0, config.parallel.clusters = 4000;
   CHECK_THAT(error_of(config), Contains("[placement] parallel.clusters; got 4000, expected at most the number of"));
+}
+
+TEST_CASE("the free memory of a node is divided by the ranks that use it") {
+  const platform::Topology machine = platform::xeon_max(/*named=*/true);
+  const TemporaryFolder root;
+  for (int node = 0; node < 16; ++node) {
+    const std::string folder = root.path() + "/sys/devices/system/node/node" + std::to_string(node);
+    std::filesystem::create_directories(folder + "/hugepages/hugepages-2048kB");
+    std::ofstream(folder + "/meminfo") << "Node " << node << " MemFree: " << 6000 + node << " kB\nNode " << node
+                                       << " Inactive(file): 600 kB\n";
+    std::ofstream(folder + "/hugepages/hugepages-2048kB/free_hugepages") << 12;
+  }
+  // Ranks 0 and 1 share the first domain, rank 2 has two of its own; rank 3 is on another machine.
+  const std::vector<std::vector<size_t>> domains = {{0}, {0, 1}, {2, 3}, {0}};
+  ThreadWorld world{.ranks = 4, .ranks_per_node = 3};
+  std::vector<std::map<int, platform::NodeRoom>> rooms(4);
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    parallel::CorePlan plan;
+    for (const size_t d : domains[size_t(comm.rank())]) plan.domain_of.push_back(machine.domains[d]);
+    rooms[size_t(comm.rank())] = plan::rooms_of_rank(plan, comm, root.path());
+  });
+  const auto free_kib = [&](int rank) {
+    std::map<int, size_t> kib;
+    for (const auto& [node, room] : rooms[size_t(rank)]) kib[node] = room.free_bytes >> 10;
+    return kib;
+  };
+  using Kib = std::map<int, size_t>;
+  CHECK(free_kib(0) == Kib{{0, 3000}, {1, 3000}});
+  CHECK(free_kib(1) == Kib{{0, 3000}, {1, 3000}, {2, 6002}, {3, 6003}});
+  CHECK(free_kib(2) == Kib{{4, 6004}, {5, 6005}, {6, 6006}, {7, 6007}});
+  CHECK(free_kib(3) == Kib{{0, 6000}, {1, 6001}});
+  CHECK(rooms[0][1].cached_bytes == size_t{300} << 10);
+  CHECK(rooms[0][1].free_huge_bytes == 6 * platform::kHugePageBytes);
 }
 
 TEST_CASE("memory on the package is the fast tier of the ranks beside it, and the plan keeps to it") {

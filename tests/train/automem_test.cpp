@@ -1,5 +1,7 @@
 // Training in a fast tier that is too small: the same bits as with all in memory.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/plan/automem_plan.hpp"
@@ -7,6 +9,7 @@
 
 using namespace ditrain;
 using namespace ditrain::test;
+using memory::CopyBy;
 
 namespace {
 
@@ -25,11 +28,12 @@ struct Outcome {
 };
 
 /// Four steps; `fast_share` of what moves fits the fast tier.
-Outcome four_steps(config::Config config, int clusters, double fast_share, const std::string& disk_folder) {
+Outcome four_steps(config::Config config, int clusters, double fast_share, const std::string& disk_folder,
+                   memory::CopyBy by = memory::CopyBy::kThreads) {
   nn::Dit model(config.model);
   parallel::Team team({.num_workers = 2, .num_clusters = clusters});
   ops::Context ctx(team);
-  const plan::RankPlace place{.cluster_sizes = team.cluster_sizes()};
+  const plan::RankPlace place{.cluster_sizes = team.cluster_sizes(), .copying = {.by = by}};
   if (config.memory.automem != config::AutoMem::kOff) {
     const int64_t micro = config.train.micro_batch == 0 ? config.train.global_batch : config.train.micro_batch;
     const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 1);
@@ -83,13 +87,17 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
   };
   for (const Tiers& tiers : {Tiers{"bulk", {}, 0, {}}, Tiers{"slow bulk", {}, 0, memory::SimulatedBulk{.gb_s = 2}},
                              Tiers{"disk", 0.0, 1, {}}, Tiers{"both", 2e-3, 1, {}}})
-    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
-      INFO(tiers.name << ", " << word_of(automem) << ", " << dtype_name(config.train.precision) << ", micro-batch "
-                      << config.train.micro_batch << ", clusters " << clusters);
+    for (const auto& [automem, by] : {std::pair{config::AutoMem::kPaper, CopyBy::kThreads},
+                                      {config::AutoMem::kPaper, CopyBy::kWorkers},
+                                      {config::AutoMem::kPlanned, CopyBy::kThreads},
+                                      {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+      INFO(tiers.name << ", " << word_of(automem) << (by == CopyBy::kWorkers ? ", workers, " : ", ")
+                      << dtype_name(config.train.precision) << ", micro-batch " << config.train.micro_batch
+                      << ", clusters " << clusters);
       config.memory.automem = automem;
       config.memory.tier_gib = {tiers.bulk_gib, tiers.disk_gib};
       config.memory.simulate_bulk = tiers.link;
-      const Outcome moved = four_steps(config, clusters, 0.5, folder.path());
+      const Outcome moved = four_steps(config, clusters, 0.5, folder.path(), by);
       CHECK(moved.losses == off.losses);
       CHECK(moved.norms == off.norms);
       CHECK((moved.values == off.values));  // in parentheses: a failure prints no vector of a million numbers
@@ -131,4 +139,33 @@ TEST_CASE("a step is recorded as it runs: nodes forward and backward, then segme
   const auto nodes = int64_t(3 + 2 * config.model.depth + config.model.depth + 1);
   CHECK(std::count_if(uses.points.begin(), uses.points.end(),
                       [](const automem::Point& p) { return p.phase == Phase::kForward; }) == 2 * nodes);
+}
+
+TEST_CASE("with shards the states of a rank are recorded piece by piece, each in the update of its weights") {
+  config::Config config = moving_config();
+  config.dist.shard_optimizer = true, config.dist.bucket_mib = 0.5;
+  nn::Dit model(config.model);
+  const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 2);
+  REQUIRE(gradients.sharded);
+  std::set<std::string> updated[2];
+  for (const int rank : {0, 1}) {
+    const automem::Uses uses = plan::record_step(config, gradients, 2, 2, rank);
+    std::map<std::string, int64_t> bytes;  // by the first word of the name
+    for (const automem::Point& p : uses.points)
+      for (const int id : p.uses) {
+        const automem::MovableTensor& t = uses.tensors[size_t(id)];
+        const std::string kind = t.name.substr(0, t.name.find(" of "));
+        if (kind != "ema" && !kind.ends_with("moments")) continue;
+        bytes[kind] += int64_t(t.bytes);
+        CHECK(p.phase == automem::Phase::kUpdate);
+        CHECK(t.name == kind + " of " + p.name);
+        if (kind == "ema") updated[rank].insert(p.name);
+      }
+    CHECK(bytes.size() == 3);
+    for (const auto& [kind, sum] : bytes) {  // but for pieces that are too small to move
+      CHECK(sum <= 4 * gradients.state_elements(rank));
+      CHECK(double(sum) > 0.8 * 4 * double(gradients.state_elements(rank)));
+    }
+  }
+  CHECK(updated[0] != updated[1]);
 }

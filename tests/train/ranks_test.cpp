@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ditrain/plan/automem_plan.hpp"
 #include "small_run.hpp"
 
 using namespace ditrain;
@@ -178,6 +179,38 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
     }
     CHECK(elements == want[0].state_elements);
     CHECK(want[0].states[0] != want[0].values);
+  }
+}
+
+TEST_CASE("dist.shard_optimizer with memory.automem: shards move between tiers, to the same bits") {
+  config::Config config = ranks_config();
+  config.dist.bucket_mib = 0.5;  // segments lie in several buckets, and buckets have several segments
+  config.model.input_height = config.model.input_width = 16;
+  config.model.hidden_size = 128, config.model.depth = 2;
+  config.optimizer.clip_norm = GENERATE(0.0, 0.05);  // buckets are updated when they arrive, or all at the end
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  config.dist.shard_optimizer = true;
+  for (const int ranks : {1, 2, 3}) {
+    config.train.global_batch = 12;
+    const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
+    config::Config moving = config;
+    nn::Dit model(config.model);
+    const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), ranks);
+    const int64_t samples = config.train.global_batch / ranks;
+    const size_t fixed = plan::fixed_fast_bytes(config, gradients, samples),
+                 moves = plan::record_step(config, gradients, samples, samples).total_bytes();
+    moving.memory.fast_gib = (double(fixed) + 0.5 * double(moves)) / 0x1p30;
+    moving.memory.tier_gib = {0.0, 1.0};  // of a disk nothing is used in place
+    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
+      CAPTURE(config.optimizer.clip_norm, config.train.precision, ranks, automem);
+      moving.memory.automem = automem;
+      const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, moving, 3);
+      for (size_t rank = 0; rank < got.size(); ++rank) {
+        CHECK(got[rank].difference(want[rank]) == "");
+        CHECK(got[rank].copy_is_right);
+        CHECK(got[rank].moved_in > 0);
+      }
+    }
   }
 }
 

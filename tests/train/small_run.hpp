@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dist/thread_world.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dist/node_memory.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "support/random_tensor.hpp"
@@ -42,6 +43,7 @@ struct RankOutcome {
   bool copy_is_right = true;               ///< in bf16: that of the weights
   std::string non_finite;                  ///< of the last step
   bool spoilt = false;
+  double moved_in = 0;  ///< bytes that memory.automem brought
   /// In which of its numbers it differs from the other; "": the same bits.
   std::string difference(const RankOutcome& o) const {
     return std::string(losses == o.losses ? "" : "losses ") + (norms == o.norms ? "" : "norms ") +
@@ -68,12 +70,20 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
-    train::TrainStep step(plan::plan_run(config, comm.world_size(), {.cluster_sizes = team.cluster_sizes()}), model,
-                          comm, ctx);
+    const plan::RunPlan plan =
+        plan::plan_run(config, comm.world_size(), {.cluster_sizes = team.cluster_sizes(), .rank = comm.rank()});
+    std::unique_ptr<automem::AutoMem> moves;
+    const TemporaryFolder disk;
+    if (plan.automem)
+      moves = std::make_unique<automem::AutoMem>(*plan.automem, automem::AutoMem::Setup{.disk_folder = disk.path()});
+    train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
-                        {.gradients = &*gradients, .state_elements = step.state_elements()});
+                        {.gradients = &*gradients,
+                         .state_elements = plan.gradients.sharded ? step.state_elements() : -1,
+                         .state_slices = step.state_slices(),
+                         .segments = moves ? &moves->source() : nullptr});
+    step.allocate(&*gradients, {}, moves.get());
     copy(random_weights(model), parameters.values);
-    step.allocate(&*gradients);
     step.keep(parameters.values, parameters.ema);
     const int64_t share = config.train.global_batch / comm.world_size();
     dataset::Batch batch = random_batch(config, comm.rank() * share, share);
@@ -84,6 +94,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
       const train::StepResult result = step.run(batch, progress);
       o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
     }
+    if (moves) moves->begin_other(/*writes=*/false), o.moved_in = moves->totals().bytes_in;
     o.values = to_vector(parameters.values);
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
     o.state_elements = parameters.exp_avg.size();

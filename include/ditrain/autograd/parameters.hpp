@@ -72,11 +72,14 @@ class ParameterStore {
     memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
     /// 0 or more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
     int64_t state_elements = -1;
+    /// With `segments`: what that part consists of, slice after slice; each moves as one. None: it is one block at
+    /// home.
+    std::vector<ArenaSlice> state_slices = {};
     /// Slices that cover the arena and whose gradients take the same memory, one slice after the other; none: every
     /// gradient has its own.
     std::vector<ArenaSlice> gradient_slices = {};
-    /// Makes the storages of all arenas but the gradients, segment by segment; it outlives the store. Null: each
-    /// arena is one block at home.
+    /// Makes the storages of all arenas but the gradients, segment by segment or by state_slices; it outlives the
+    /// store. Null: each arena is one block at home.
     StorageSource* segments = nullptr;
   };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
@@ -90,6 +93,8 @@ class ParameterStore {
   Parameter& find(const std::string& name);
   /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
   const Parameter& at(int64_t i) const;
+  /// The name of the parameter that holds element i, and where in it that is unless it is the first one.
+  std::string name_at(int64_t i) const;
   int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
   int64_t arena_size() const { return arena_size_; }
   /// The arenas cut into what moves as one, in order: each matrix by itself, vectors with their neighbours.
@@ -112,6 +117,8 @@ class ParameterStore {
  private:
   void place(Parameter& p);
   Tensor make_arena(const std::string& name, DType dtype, const Homes& homes) const;
+  Tensor make_arena(const std::string& name, DType dtype, const std::vector<ArenaSlice>& slices,
+                    StorageSource& source) const;
   Tensor make_state(const std::string& name, const Homes& homes) const;
   std::vector<const Parameter*> in_arena() const;
 

@@ -10,6 +10,7 @@
 // keep, its tensors are shared with all nodes that use the same names, and the tape lets it write them again before
 // its backward. In inference nothing is kept: every declared activation is shared like that.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -84,8 +85,17 @@ class Node {
 /// clusters go through forward on their own, its hooks are called by the first worker inside the job, where no op may
 /// be called and only the samples of its cluster are written. kEnterForward is called there by the first worker of
 /// every cluster, for which the others wait, and kLeaveForward once, by the last cluster that leaves a node; elsewhere
-/// they are the same as the pre-forward and the post-forward hook.
-enum class HookPoint { kPreForward, kPostForward, kPreBackward, kPostBackward, kEnterForward, kLeaveForward };
+/// they are the same as the pre-forward and the post-forward hook. kHelpForward is called again and again by the
+/// workers that wait for the first one of their cluster, until that has left kEnterForward.
+enum class HookPoint {
+  kPreForward,
+  kPostForward,
+  kPreBackward,
+  kPostBackward,
+  kEnterForward,
+  kLeaveForward,
+  kHelpForward
+};
 using Hook = std::function<void(const Node&)>;
 
 class Tape {
@@ -122,6 +132,7 @@ class Tape {
 
  private:
   void call_hooks(HookPoint point, const Node& node) const;
+  void enter(const Node& node, ops::Context& part, std::atomic<size_t>& entered, size_t number) const;
   size_t forward_stretch(size_t first, ops::Context& ctx);
   void recompute(Node& node, ops::Context& ctx) const;
 

@@ -3,9 +3,10 @@
 //
 //   AutoMem automem(plan, setup);
 //   store.allocate(..., {.segments = &automem.source()});  tape.allocate(home, &automem.source());
-//   automem.watch(tape);                                    // from here on forward and backward tell where they are
+//   automem.watch(tape, team);                              // from here on forward and backward tell where they are
 //   automem.update("blocks.0.mlp.fc1.weight", [&] { ... }); // and so does the optimiser
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ class AutoMem {
     platform::PageWish pages = platform::PageWish::kAuto;
     std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; none: anywhere
     int bulk_node = -1;
+    std::map<int, platform::NodeRoom> rooms = {};  ///< that this rank has on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
@@ -32,11 +34,12 @@ class AutoMem {
   ~AutoMem();
 
   StorageSource& source() { return *residency_; }
-  void watch(autograd::Tape& tape);
+  /// The team that runs the tape: its workers copy where the plan says so.
+  void watch(autograd::Tape& tape, parallel::Team& team);
   /// f updates a segment of the arenas, named by its first parameter.
   template <class F>
   void update(const std::string& segment, const F& f) {
-    residency_->enter(Phase::kUpdate, segment);
+    enter(Phase::kUpdate, segment);
     f();
     residency_->leave(Phase::kUpdate, segment);
   }
@@ -48,12 +51,14 @@ class AutoMem {
   ResidencyTotals totals() const { return residency_->totals(); }
   std::array<memory::StreamTotals, memory::kDirections> copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
+  bool copies_by_workers() const { return plan_.machine.copy_by == memory::CopyBy::kWorkers; }
   size_t pool_bytes() const { return pool_.bytes(); }
   size_t tier_bytes(size_t tier) const { return tiers_[tier] ? tiers_[tier]->bytes() : 0; }
   std::string describe() const;            ///< tiers, and the pages they got
   std::vector<std::string> notes() const;  ///< fallbacks, each one line
 
  private:
+  void enter(Phase phase, const std::string& name);
   std::string describe_places() const;
 
   Plan plan_;
@@ -62,6 +67,7 @@ class AutoMem {
   memory::PerTier<std::unique_ptr<memory::Backing>> tiers_;
   std::unique_ptr<memory::CopyEngine> engine_;
   std::unique_ptr<Residency> residency_;
+  parallel::Team* team_ = nullptr;  // of the tape that is watched
   int steps_ = 0;
 };
 

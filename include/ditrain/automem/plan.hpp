@@ -29,6 +29,7 @@ struct Plan {
   std::vector<PlannedHome> homes;           ///< of every tensor of the uses
   memory::PerTier<size_t> tier_bytes = {};  ///< what homes take of each tier
   Machine machine;
+  std::string copying = {};  ///< why machine.copy_by is as it is; "": there was nothing to choose
   double margin = 1.5;
   Forecast forecast = {};
   size_t in_place_bytes() const;
@@ -47,6 +48,9 @@ void choose_fastest(Plan& plan);
 
 /// The same homes with other times and rates, as measured: margin and forecast anew.
 void forecast_again(Plan& plan, const Machine& machine);
+
+/// A line on who copies and why; "" where there was nothing to choose.
+std::string describe_copying(const Plan& plan);
 
 /// Lines for the start report and --explain-memory.
 std::string describe(const Plan& plan);

@@ -13,6 +13,8 @@
 // the link would otherwise be too late for some later point, not earlier: until then room may come free by itself.
 // The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp): what is planned
 // is what runs.
+// Where workers copy (memory::CopyBy), nothing that they would have to bring begins before its point does: it would not
+// come any earlier. Then whoever waits helps, until nothing is left in the queue that waits for help.
 // A point begins when all of its tensors are there (Algorithm 1's barrier), and they stay until it is over: workers
 // hold tensors one after the other and would wait for each other for ever otherwise. What no plan expected (sampling,
 // checkpoints) is brought when it is wanted: plans change times, never results.
@@ -47,7 +49,8 @@ struct Home {
 struct ResidencyTotals {
   double bytes_in = 0, bytes_out = 0;
   double stall_s = 0;     ///< that points waited for their tensors
-  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began, written ones included
+  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began, written ones included;
+                          ///< of those that could have come before
   size_t peak_bytes = 0;  ///< of the pool
 };
 
@@ -99,6 +102,7 @@ class Residency final : public Mover, public StorageSource {
     size_t bytes = 0;  // whole blocks
     Written written = Written::kInForward;
     Home home;
+    bool needs_help = false;       // its copies, see CopyQueue
     std::vector<int> points = {};  // of the step, that use it
     std::shared_ptr<Storage> storage = {};
     State state = State::kAway;
@@ -115,6 +119,8 @@ class Residency final : public Mover, public StorageSource {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  bool comes_ahead(const Item& item) const { return !item.home.in_place && !item.needs_help; }
+  void wait(Lock& lock, bool for_release);
   int64_t next_use(const Item& item) const;  // points from now; at least 0
   bool is_fresh(const Item& item, int64_t at) const;
   bool is_dead(const Item& item) const;
@@ -161,6 +167,7 @@ class Residency final : public Mover, public StorageSource {
   std::map<int64_t, double> active_;  // entered and not left, and since when [s] all was there
   std::vector<double> measured_s_;    // of each point: the shortest so far; 0: none
   bool other_ = true;
+  bool helps_ = false;   // some copies need help
   int making_room_ = 0;  // copies out that a tensor waits for
   std::string problem_;
   ResidencyTotals totals_;

@@ -33,7 +33,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
 /// The config of those steps, checked. Errors: as bench_steps, but for memory
 config::Config step_config(const StepBench& bench, int64_t batch);
 /// The plan of a run of that config on the harness's team alone. Errors: InputError for what one rank cannot do
-plan::RunPlan plan_on_team(const config::Config& config, const Harness& harness);
+plan::RunPlan plan_on_team(const config::Config& config, Harness& harness);
 /// `batch` samples for the model: standard normal images, uniform labels.
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 

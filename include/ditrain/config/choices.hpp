@@ -41,6 +41,13 @@ inline constexpr Word<AutoMem> kAutoMems[] = {
     {"off", AutoMem::kOff}, {"paper", AutoMem::kPaper}, {"planned", AutoMem::kPlanned}};
 constexpr std::span<const Word<AutoMem>> words_of(AutoMem) { return kAutoMems; }
 
+/// Who copies between tiers in memory, where no core does only that: threads beside the workers, the workers at the
+/// borders of nodes, or whichever is faster.
+enum class Copy { kAuto, kThreads, kWorkers };
+inline constexpr Word<Copy> kCopies[] = {
+    {"auto", Copy::kAuto}, {"threads", Copy::kThreads}, {"workers", Copy::kWorkers}};
+constexpr std::span<const Word<Copy>> words_of(Copy) { return kCopies; }
+
 /// What computes the matrix products.
 enum class Gemm { kOwn, kOpenBlas, kBlis, kOneDnn, kRef };
 inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn},

@@ -53,6 +53,7 @@ struct MemoryConfig {
   platform::PageWish pages = platform::PageWish::kAuto;
   std::optional<memory::SimulatedBulk> simulate_bulk = {};
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
+  Copy copy = Copy::kAuto;
   AutoMem automem = AutoMem::kOff;
 };
 

@@ -1,5 +1,6 @@
-// Whether ranks of a node step on each other's cores.
+// What ranks of a node share: cores, where they step on each other's, and memory.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "ditrain/dist/communicator.hpp"
@@ -8,13 +9,17 @@ namespace ditrain::dist {
 
 /// The ranks of a node that have a PU in common with this rank.
 struct MaskSharing {
-  int ranks = 1;   ///< this one included: 1 if the launcher gave every rank cores of its own, more if ranks share a mask
-                   ///< (mpirun --oversubscribe or --bind-to none)
+  int ranks = 1;  ///< this one included: 1 if the launcher gave every rank cores of its own, more if ranks share a mask
+                  ///< (mpirun --oversubscribe or --bind-to none)
   int number = 0;  ///< this rank's number among them
 };
 
 /// Nodes are those of the communicator: hosts may have one name. Collective; `pus` is this rank's affinity mask
 /// (platform::affinity_mask).
 MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus);
+
+/// How many ranks of this node, this one included, name each of the numbers that this rank names. Collective: what a
+/// rank did before its call is done when the call of any other one returns.
+std::map<int, int> count_sharers(Communicator& communicator, const std::vector<int>& mine);
 
 }  // namespace ditrain::dist

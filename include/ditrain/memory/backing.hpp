@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
 namespace ditrain::memory {
@@ -34,8 +35,9 @@ class Backing {
 struct TierSetup {
   size_t bytes = 0;
   platform::PageWish pages = platform::PageWish::kAuto;
-  int node = -1;            ///< NUMA node for memory; -1: any
-  std::string folder = {};  ///< for a file
+  int node = -1;                                ///< NUMA node for memory; -1: any
+  std::optional<platform::NodeRoom> room = {};  ///< that the process has there; none: not known
+  std::string folder = {};                      ///< for a file
 };
 
 /// Pinned (mlock) memory of the bulk node. What is never written takes no RAM where locking is refused.

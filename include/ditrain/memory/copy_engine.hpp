@@ -3,6 +3,10 @@
 // not for a copy. How bytes are copied is the tier's matter (Backing): with non-temporal vectors to memory, through
 // io_uring to a disk; a DMA engine would be one more kind.
 //
+// Where no core is left for these threads, each of their copies stops a worker and with it all that wait for that one.
+// Then the other way may be faster: copies between tiers in memory stay in the queue until the workers, who wait for
+// them at the border of a node, carry them out themselves, each the next slice (help). A disk is always the threads'.
+//
 //   CopyEngine engine({});
 //   engine.submit({.direction = Direction::kIn, .backing = &disk, .offset = 0, .fast = p, .bytes = n,
 //                  .done = [](const std::string& problem) { ... }});
@@ -21,6 +25,13 @@ namespace ditrain::memory {
 enum class Direction { kIn, kOut };
 inline constexpr size_t kDirections = 2;
 
+/// Who carries out copies between tiers in memory.
+enum class CopyBy { kThreads, kWorkers };
+/// Whether the workers do, for this tier.
+inline bool workers_copy(CopyBy by, Backing* tier) {
+  return by == CopyBy::kWorkers && tier != nullptr && tier->in_place(0) != nullptr;
+}
+
 /// A slow tier to pretend on a machine with one kind of memory. Each direction has the whole rate for itself.
 struct SimulatedBulk {
   double gb_s = 10;       ///< 10^9 bytes per second
@@ -35,7 +46,7 @@ struct Copy {
   size_t bytes = 0;           ///< offset, fast and bytes are multiples of kBlock
   bool urgent = false;        ///< a worker waits for it
   std::string name = {};      ///< for the timeline
-  /// Called by the engine's thread when it is done: what went wrong, "" if nothing did. May submit.
+  /// Called by the thread that ends it when it is done: what went wrong, "" if nothing did. May submit.
   std::function<void(const std::string& problem)> done = {};
 };
 
@@ -59,6 +70,10 @@ class CopyQueue {
   /// In order, but after those that are urgent if it is not. Any thread. Returns a ticket.
   virtual int64_t submit(Copy copy) = 0;
   virtual void make_urgent(int64_t ticket) = 0;  ///< nothing, if it is done
+  /// Whether copies of that tier wait until somebody helps.
+  virtual bool needs_help(Backing*) const { return false; }
+  /// Carries out the next slice of such copies; false: all of them have been begun. Any number of threads at once.
+  virtual bool help() { return false; }
   /// Waits as long as using so many bytes of the bulk tier in place takes longer on the simulated machine.
   virtual void charge_in_place(size_t bytes) = 0;
 };
@@ -68,6 +83,7 @@ class CopyEngine final : public CopyQueue {
   struct Setup {
     std::vector<int> pus = {};  ///< cores of its own; empty: it runs wherever the others leave room
     std::optional<SimulatedBulk> simulate = {};
+    CopyBy by = CopyBy::kThreads;
   };
   explicit CopyEngine(const Setup& setup);
   ~CopyEngine() override;  ///< copies that have not begun are dropped without a call of `done`
@@ -76,6 +92,8 @@ class CopyEngine final : public CopyQueue {
 
   int64_t submit(Copy copy) override;
   void make_urgent(int64_t ticket) override;
+  bool needs_help(Backing* tier) const override;
+  bool help() override;
   void charge_in_place(size_t bytes) override;
 
   std::array<StreamTotals, kDirections> totals() const;

@@ -12,10 +12,13 @@
 // pages are alters times, never results.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
 namespace ditrain::memory {
@@ -36,11 +39,18 @@ class FastPool {
   struct Setup {
     size_t bytes = 0;
     platform::PageWish pages = platform::PageWish::kAuto;
-    std::vector<ClusterShare> clusters = {};  ///< empty: the system places pages
-    size_t beside_bytes = 0;                  ///< of the fast tier that are not in the pool, for what notes advise
-    std::string root = {};                    ///< where the files of the system are, see platform::room_on_node
+    std::vector<ClusterShare> clusters = {};       ///< empty: the system places pages
+    size_t beside_bytes = 0;                       ///< of the fast tier that are not in the pool, for what notes advise
+    std::map<int, platform::NodeRoom> rooms = {};  ///< that the process has on the nodes, where it is known
+  };
+  /// What the system does; a test does it itself, for nodes that are not there.
+  struct System {
+    std::function<platform::NodeResult(void*, size_t, const std::vector<int>&, platform::NodePolicy)> place_on_nodes =
+        platform::place_on_nodes;
+    std::function<std::vector<int>(const void*, size_t, size_t)> nodes_of_pages = platform::nodes_of_pages;
   };
   explicit FastPool(const Setup& setup);
+  FastPool(const Setup& setup, System system);
 
   std::byte* data() const { return block_.data(); }
   size_t bytes() const { return block_.bytes(); }
@@ -60,6 +70,7 @@ class FastPool {
   void bind(size_t first, size_t last, std::vector<int> nodes);
 
   const Setup setup_;
+  const System system_;
   platform::PageBlock block_;
   mutable std::mutex mutex_;    // of what follows
   std::vector<int> nodes_;      // of the clusters, each once

@@ -165,6 +165,8 @@ class Context {
   bool leads() const { return !mine_ || mine_->worker == 0; }
   /// The same among those of its cluster.
   bool leads_cluster() const { return !mine_ || mine_->worker_in_cluster == 0; }
+  /// The cluster whose samples f of over_samples has; 0 where it has all.
+  int cluster() const { return mine_ ? mine_->cluster : 0; }
   /// Waits for the other workers of the cluster, in f of over_samples.
   void meet_cluster() {
     if (mine_) meet(*mine_);

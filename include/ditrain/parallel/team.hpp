@@ -76,6 +76,8 @@ class Team {
   /// released and unwound then. A run() inside a run() of the same team throws LogicFault.
   void run(WorkerFunction f);
 
+  bool is_running() const;  ///< a run() is under way
+
   /// Waits until every worker of the team is here; what they wrote before is visible after. Only inside run().
   void barrier(const Worker& w);
   /// The same for the workers of w.cluster.

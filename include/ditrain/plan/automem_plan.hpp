@@ -11,12 +11,22 @@
 
 namespace ditrain::plan {
 
-/// What a step of this config uses, in order. Allocates nothing of it, computes nothing.
+/// What a step of this config uses on a rank, in order. Allocates nothing of it, computes nothing. `rank`: among those
+/// that share the optimiser's state.
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch);
+                          int64_t micro_batch, int rank = 0);
+
+/// Names of points of a step with shards: the update of a piece (pieces_of), which begins there, and where the new
+/// weights of a segment come from all ranks.
+std::string update_point(int64_t begin, const autograd::ParameterStore& layout);
+std::string take_point(int64_t begin, const autograd::ParameterStore& layout);
 
 /// Bytes of the fast tier that never move: gradients and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
+
+/// Who copies between tiers in memory. Where memory.copy is auto and no core is set aside, both ways are measured with
+/// the team; without one (a dry run) it is the threads, and the text says that a run measures.
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team);
 
 /// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
 /// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as

@@ -39,9 +39,14 @@ struct GradientPlan {
 
   /// Elements of each moment and of the EMA that a rank keeps; no rank has more than rank 0.
   int64_t state_elements(int rank = 0) const;
+  /// Of these elements, where they are shards: the slices that move as one, in the order in which they lie there.
+  std::vector<autograd::ArenaSlice> state_slices(const autograd::ParameterStore& layout, int rank = 0) const;
   int64_t gradient_elements() const;    ///< that there is memory for
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
 };
+
+/// A shard of a bucket, cut where the arenas are cut into what moves as one.
+std::vector<dist::Shards::Part> pieces_of(const dist::Shards::Part& part, const autograd::ParameterStore& layout);
 
 /// `layout`: the parameters of a replica, or of this rank's part of it; nothing has to be allocated.
 GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas);

@@ -1,13 +1,16 @@
 // Where a rank computes: its threads, their cores, and what a person should know or change about it.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
+#include "ditrain/automem/copying.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/memory/fast_pool.hpp"
 #include "ditrain/parallel/core_plan.hpp"
 #include "ditrain/parallel/team.hpp"
+#include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/topology.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
@@ -17,25 +20,33 @@ struct Placement {
   platform::Topology topology;
   parallel::CorePlan plan;
   int threads = 1, clusters = 1;
-  std::string ruled_by;            ///< what set the number of threads
-  std::vector<int> pus;            ///< one per worker; empty: not bound
-  std::vector<int> comm_pus;       ///< one for each core of communication's own; empty: it shares the workers'
-  std::vector<int> copy_pus;       ///< the same for copies between tiers of memory
-  std::vector<int> helper_pus;     ///< for other threads, of the loader say: the rank's cores that are not set aside
+  std::string ruled_by;         ///< what set the number of threads
+  std::vector<int> pus;         ///< one per worker; empty: not bound
+  std::vector<int> comm_pus;    ///< one for each core of communication's own; empty: it shares the workers'
+  std::vector<int> copy_pus;    ///< the same for copies between tiers of memory
+  std::vector<int> helper_pus;  ///< for other threads, of the loader say: the rank's cores that are not set aside
+  /// What this rank has of the free memory of each NUMA node that it uses, as it was before any rank of the node took
+  /// some: that of the node, divided by the ranks that use it. Empty where the system does not tell, and in a dry run.
+  std::map<int, platform::NodeRoom> rooms;
   std::string set_aside;           ///< two lines about the cores set aside: how many, or why none
   std::string map;                 ///< which rank has which core: a table, on rank 0 of all ranks
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
   parallel::Team::Config team() const { return plan.team(); }
+  const std::vector<int>& pus_of_copies() const { return copy_pus.empty() ? helper_pus : copy_pus; }
 };
 
 /// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
-/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off (a note says so where more are asked
-/// for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has one cluster; a note says
-/// how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores than wanted
-/// (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that fixes it. So
-/// does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
+/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off or memory.copy is workers (a note says
+/// so where more are asked for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has
+/// one cluster; a note says how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores
+/// than wanted (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that
+/// fixes it. So does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const config::Config& config, dist::Communicator& comm);
+
+/// Collective: see Placement::rooms. Files are read below `root`, see platform::room_on_node.
+std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
+                                                const std::string& root = "");
 
 /// Lines for the start report and topology.txt: machine, ranks, threads, map.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
@@ -66,6 +77,9 @@ struct RankPlace {
   std::vector<int> fast_nodes = {};      ///< of each cluster: the NUMA node of highest bandwidth near it; as `nodes`
   size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
   int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
+  std::map<int, platform::NodeRoom> rooms = {};  ///< see Placement
+  int rank = 0;                                  ///< among those that share the optimiser's state
+  automem::Copying copying = {};                 ///< between tiers in memory
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 

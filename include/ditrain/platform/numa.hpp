@@ -36,6 +36,9 @@ struct NodeRoom {
 /// None if the system does not tell. Files are read below `root` ("" is the real system).
 std::optional<NodeRoom> room_on_node(int node, const std::string& root = "");
 
+/// What one of so many has, who share it equally.
+NodeRoom operator/(const NodeRoom& room, size_t sharers);
+
 /// The node of every page that begins in [data, data + bytes), -1 for one that was never touched; empty if the system
 /// does not tell. `data` must lie on a page border. `step`: looks only at a page in so many bytes; 0: at every page.
 std::vector<int> nodes_of_pages(const void* data, size_t bytes, size_t step = 0);

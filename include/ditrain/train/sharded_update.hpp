@@ -37,6 +37,7 @@ class ShardedUpdate final : public StateUpdate {
 
  private:
   void send(int64_t k);
+  void take(const parallel::Range& slice);
   std::optional<dist::ReductionOutcome> wait(int64_t k, const char* what);
 
   const dist::Shards shards_;

@@ -1,0 +1,164 @@
+#include "ditrain/automem/copying.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/clock.hpp"
+#include "ditrain/platform/pages.hpp"
+
+namespace ditrain::automem {
+namespace {
+
+using memory::CopyBy, memory::CopyEngine, memory::Direction;
+
+constexpr size_t kBytes = size_t{8} << 20;  // each way
+constexpr int kPieces = 8;                  // that they are copied in, as tensors are
+constexpr int kPhases = 16;                 // of computing, between which the workers meet, as in products
+constexpr double kPhase_s = 250e-6;
+constexpr int kRounds = 5;
+
+// Keeps a core busy in its own cache.
+class Load {
+ public:
+  // Once more over the array. What it computes stays finite.
+  void sweep() {
+    for (float& x : values_) x = 0.999f * x + 0.001f;
+  }
+  void sweep(int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      sweep();
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // each sweep is done
+    }
+  }
+
+ private:
+  alignas(64) std::array<float, 2048> values_{};
+};
+
+int64_t sweeps_of_phase() {
+  Load load;
+  double shortest_s = 1;
+  for (int i = 0; i < 5; ++i) {
+    const double start = now_s();
+    load.sweep(64);
+    shortest_s = std::min(shortest_s, now_s() - start);
+  }
+  return std::max<int64_t>(1, int64_t(64 * kPhase_s / std::max(shortest_s, 1e-9)));
+}
+
+// Computing of a team beside copies out of and into a tier.
+class Trial {
+ public:
+  Trial(parallel::Team& team, const std::vector<int>& pus, const std::optional<memory::SimulatedBulk>& simulate)
+      : team_(team),
+        loads_(size_t(team.num_workers())),
+        fast_(2 * kBytes, platform::PageWish::kAuto),
+        tier_(memory::make_bulk_memory({.bytes = 2 * kBytes})),
+        threads_({.pus = pus, .simulate = simulate}),
+        workers_({.simulate = simulate, .by = CopyBy::kWorkers}) {
+    std::fill_n(fast_.data(), fast_.bytes(), std::byte{1});
+    std::fill_n(tier_->in_place(0), tier_->bytes(), std::byte{1});
+  }
+
+  double compute() {
+    const double start = now_s();
+    team_.run([&](const parallel::Worker& w) {
+      for (int i = 0; i < kPhases; ++i) {
+        loads_[size_t(w.worker)].sweep(sweeps_);
+        team_.barrier(w);
+      }
+    });
+    return now_s() - start;
+  }
+
+  double compute_while_threads_copy() {
+    std::latch copies(2 * kPieces);
+    const double start = now_s();
+    submit(threads_, copies);
+    compute();
+    copies.wait();
+    return now_s() - start;
+  }
+
+  // Also the seconds of the copies alone.
+  double compute_then_copy(double& copy_s) {
+    std::latch copies(2 * kPieces);
+    const double start = now_s();
+    compute();
+    const double copy_start = now_s();
+    submit(workers_, copies);
+    team_.run([&](const parallel::Worker&) {
+      while (workers_.help()) continue;
+    });
+    copies.wait();
+    copy_s = now_s() - copy_start;
+    return now_s() - start;
+  }
+
+ private:
+  void submit(CopyEngine& engine, std::latch& done) {
+    constexpr size_t kPiece = kBytes / kPieces;
+    for (size_t i = 0; i < kPieces; ++i)
+      for (const Direction d : {Direction::kOut, Direction::kIn}) {
+        const size_t at = size_t(d) * kBytes + i * kPiece;
+        engine.submit({.direction = d,
+                       .backing = tier_.get(),
+                       .offset = at,
+                       .fast = fast_.data() + at,
+                       .bytes = kPiece,
+                       .done = [&done](const std::string&) { done.count_down(); }});
+      }
+  }
+
+  parallel::Team& team_;
+  std::vector<Load> loads_;
+  const int64_t sweeps_ = sweeps_of_phase();
+  platform::PageBlock fast_;
+  std::unique_ptr<memory::Backing> tier_;
+  CopyEngine threads_, workers_;
+};
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + kRounds / 2, values.end());
+  return values[kRounds / 2];
+}
+
+}  // namespace
+
+CopyTrial measure_copying(parallel::Team& team, const std::vector<int>& pus,
+                          const std::optional<memory::SimulatedBulk>& simulate) {
+  Trial trial(team, pus, simulate);
+  std::vector<double> compute, threads, workers, copies;
+  for (int round = -1; round < kRounds; ++round) {  // the first one warms up
+    double copy_s = 0;
+    const double compute_s = trial.compute(), threads_s = trial.compute_while_threads_copy(),
+                 workers_s = trial.compute_then_copy(copy_s);
+    if (round < 0) continue;
+    compute.push_back(compute_s), threads.push_back(threads_s);
+    workers.push_back(workers_s), copies.push_back(copy_s);
+  }
+  return {.bytes = 2 * kBytes,
+          .compute_s = median(compute),
+          .threads_s = median(threads),
+          .workers_s = median(workers),
+          .bytes_s = 2 * kBytes / median(copies)};
+}
+
+Copying choose_copying(const CopyTrial& trial) {
+  const bool workers = trial.workers_s < trial.threads_s;
+  return {.by = workers ? CopyBy::kWorkers : CopyBy::kThreads,
+          .why = fmt::format(
+              "measured: {:.1f} ms of computing and copies of {} take {:.1f} ms by workers at the borders "
+              "of nodes, {:.1f} ms by threads on the same cores",
+              1e3 * trial.compute_s, format_bytes(trial.bytes), 1e3 * trial.workers_s, 1e3 * trial.threads_s),
+          .bytes_s = trial.bytes_s};
+}
+
+}  // namespace ditrain::automem
