@@ -127,10 +127,16 @@ TEST_CASE("neighbours whose samples need nothing of each other are one job for c
 }
 
 TEST_CASE("workers help while the first one of their cluster enters a node, until it has, also where that fails") {
+  struct OfSamples final : Node {
+    OfSamples(Tape&, const std::string& name) : Node(name, {}) {}
+    int64_t samples() const override { return 4; }
+    void forward_of(ops::Context&, const parallel::Range&) override {}
+    void backward(ops::Context&, Gradients) override {}
+  };
   parallel::Team team({.num_workers = 5, .num_clusters = 2});
   ops::Context ctx(team);
   Tape tape(Mode::kTraining);
-  tape.record<Sampled>("a", 4), tape.record<Sampled>("b", 4);
+  tape.record<OfSamples>("a"), tape.record<OfSamples>("b");
   std::atomic<int> helped{0}, entered{0};
   tape.add_hook(HookPoint::kEnterForward, [&](const Node&) {
     const int before = helped;
