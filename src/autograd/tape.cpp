@@ -91,6 +91,13 @@ size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
   std::vector<std::atomic<size_t>> entered(static_cast<size_t>(clusters));
   const auto run = [&](ops::Context& part, const auto& compute) {
     const bool leads = part.leads(), leads_cluster = part.leads_cluster();
+    // Also where it fails: those who help at the next node would wait for it for ever.
+    struct EndsHelp {
+      std::atomic<size_t>* nodes;
+      ~EndsHelp() {
+        if (nodes != nullptr) *nodes = SIZE_MAX;
+      }
+    } ends{leads_cluster ? &entered[size_t(part.cluster())] : nullptr};
     for (size_t i = first; i < end; ++i) {
       enter(*nodes_[i], part, entered[size_t(part.cluster())], i - first);
       if (leads) call_hooks(HookPoint::kPreForward, *nodes_[i]);

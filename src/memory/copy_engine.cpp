@@ -121,7 +121,7 @@ struct CopyEngine::State {
     finish(stream, job, end, lock);
   }
 
-  void finish(Stream& stream, Job& job, double end_s, Lock& lock) {
+  void finish(Stream& stream, Job& job, double end_s, Lock& lock) noexcept {
     ++stream.totals.copies;
     if (records && spans.size() < kMaxSpans) spans.push_back({job.copy.name, job.copy.direction, job.begin_s, end_s});
     const Job ended = std::move(job);

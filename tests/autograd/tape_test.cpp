@@ -147,6 +147,9 @@ TEST_CASE("workers help while the first one of their cluster enters a node, unti
   tape.forward(ctx);
   CHECK(entered == 4);  // two clusters at two nodes
   CHECK_THROWS_WITH(tape.forward(ctx), Catch::Contains("broken"));
+  // Nobody helps on for one who fails behind a node.
+  tape.add_hook(HookPoint::kLeaveForward, [](const Node&) { throw RunError({.where = "test", .what = "left"}); });
+  CHECK_THROWS_WITH(tape.forward(ctx), Catch::Contains("left"));
 }
 
 TEST_CASE("a node that neither computes a batch nor takes samples is a fault") {

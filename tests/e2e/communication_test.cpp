@@ -118,6 +118,7 @@ TEST_CASE("communication: time in which all ranks are stopped is nobody's delay"
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"}))));
   REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
   const pid_t ranks[] = {process_of_rank(0, out), process_of_rank(1, out)};
+  REQUIRE((ranks[0] > 0 && ranks[1] > 0));
   for (const pid_t rank : ranks) REQUIRE(kill(rank, SIGSTOP) == 0);
   REQUIRE(wait_until([&] { return is_stopped(ranks[0]) && is_stopped(ranks[1]); }));
   const double stopped_s = ditrain::now_s();  // longer than a rank may be waited for: the time is what is tested
