@@ -75,7 +75,7 @@ class Run {
   void load_or_fall_back();
   void load_checkpoint();
   void begin_folder();
-  double patience_s() const;
+  double patience_s(bool beside_checkpoint) const;
   int train_loop();
   void encode(dataset::Batch& batch);
   StepMetrics one_step();

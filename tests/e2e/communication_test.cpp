@@ -86,17 +86,20 @@ TEST_CASE("communication: a simulated link takes its time, the log tells how muc
   CHECK(buckets == 2 * 4);  // ranks x steps
 }
 
-// Whatever the rank was doing when it was stopped: the other one always waits for it within a step or between two.
+// Whatever the rank was doing when it was stopped: a step, a checkpoint, what lies between two.
 TEST_CASE("communication: a rank that stands still is named and ends the run") {
   const TemporaryFolder scratch;
   std::vector<std::unique_ptr<Process>> jobs;
-  for (int round = 0; round < 3; ++round) {  // stopped at other moments; each waits while the next one starts
+  const std::vector<std::vector<std::string>> checkpoints = {{"checkpoint.every_steps=0"},
+                                                             {"checkpoint.every_steps=1"},
+                                                             {"checkpoint.every_steps=1", "checkpoint.async=false"},
+                                                             {"checkpoint.every_steps=1", "checkpoint.async=false"}};
+  for (size_t round = 0; round < checkpoints.size(); ++round) {  // each waits while the next one starts
     CAPTURE(round);
     const std::string out = scratch / std::to_string(round);
-    const char* every = round == 2 ? "checkpoint.every_steps=1" : "checkpoint.every_steps=0";  // beside writing, too
-    jobs.push_back(
-        std::make_unique<Process>(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2", every})))));
-    REQUIRE(wait_until([&] { return read_metrics(out).size() > size_t(3 + round) || !jobs.back()->running(); }));
+    jobs.push_back(std::make_unique<Process>(
+        mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"}) + sets(checkpoints[round])))));
+    REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 + round || !jobs.back()->running(); }));
     const pid_t rank_1 = process_of_rank(1, out);
     REQUIRE(rank_1 > 0);
     REQUIRE(kill(rank_1, SIGSTOP) == 0);
