@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures this machine for a dated report: products, operators, attention and whole training steps, each beside the
-# peaks of the same cores, what each optimisation gives, memory tiers and, if asked for, PyTorch. Takes hours on 2 cores; nothing else
-# should run meanwhile. A command that fails is noted in the report, the others still run, and the script exits with 1.
+# peaks of the same cores, what each optimisation gives, memory tiers and, if asked for, PyTorch. Takes hours on 2 cores;
+# nothing else should run meanwhile. A command that fails is noted in the report, the others still run, and the script
+# exits with 1.
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
 #   PARTS="gemm ops step ladder cluster memory pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
 #   FLAGS=--quick                          more flags of every ditbench command: to see that a part runs

@@ -47,6 +47,8 @@ runs=(
   "late|2||dist.overlap=false"
   "shards|2||dist.shard_optimizer=true dist.bucket_mib=0.05"
   "shards_clip|2||dist.shard_optimizer=true optimizer.clip_norm=0.5"
+  "tiers|1||memory.automem=planned memory.fast_gib=0.161 memory.bulk_gib=1"
+  "tiers_disk|2||memory.automem=paper memory.fast_gib=0.218 memory.disk_gib=1 optimizer.clip_norm=0.5"
   "tree|1||dist.reproducible=true train.micro_batch=1"
   "tree|2||dist.reproducible=true train.micro_batch=1"
   "dp|2||parallel.strategy=dp"

@@ -349,8 +349,7 @@ Rows machine_rows() {
                       "memory.automem is on"),
       word(DITRAIN_KEY(memory.copy),
            "who copies between tiers in memory where no core does only that: threads beside the workers, on their "
-           "cores; "
-           "the workers, at the borders of nodes; auto: whichever is faster, as measured at the start"),
+           "cores; the workers, at the borders of nodes; auto: whichever is faster, as measured at the start"),
       word(DITRAIN_KEY(memory.automem),
            "moves tensors between fast memory, ordinary memory and disk while the cores compute, to the same bits; "
            "paper: module by module, as published; planned: as a simulation of the step finds best"),

@@ -126,20 +126,25 @@ void check_counts(const Side& side, int64_t d, const FidRequest& request, std::v
 }
 
 // Numbers of eight bits are divided by 255, others are taken as they are: pixels of one kind say nothing about those of
-// the other, unless they lie between 0 and 1 as well.
+// the other, unless they lie about between 0 and 1 as well.
 void check_numbers(Side& real, Side& generated) {
+  constexpr int64_t kLooked = 8;     // images
+  constexpr float kBeyond = 0.0625;  // that networks and resizing overshoot by
   if (!real.set || !generated.set || real.set->size() == 0 || generated.set->size() == 0) return;
-  const auto first_of = [](ImageSet& set) { return set.prepare(0, 1), set.image(0); };
-  const EvalImage a = first_of(*real.set), b = first_of(*generated.set);
-  if (a.is_u8 == b.is_u8) return;
-  const EvalImage& other = a.is_u8 ? b : a;
-  const auto [least, greatest] = std::minmax_element(other.f32.begin(), other.f32.end());
-  if (other.f32.empty() || (*least >= 0 && *greatest <= 1)) return;
-  const Side &eight = a.is_u8 ? real : generated, &digital = a.is_u8 ? generated : real;
+  const auto read = [](ImageSet& set, int64_t i) { return set.prepare(i, i + 1), set.image(i); };
+  const bool real_is_u8 = read(*real.set, 0).is_u8;
+  if (real_is_u8 == read(*generated.set, 0).is_u8) return;
+  const Side &eight = real_is_u8 ? real : generated, &digital = real_is_u8 ? generated : real;
+  float least = 0, greatest = 1;
+  const int64_t n = std::min(kLooked, digital.set->size());
+  for (int64_t i = 0; i < n; ++i)
+    for (const float value : read(*digital.set, i * digital.set->size() / n).f32)
+      least = std::min(least, value), greatest = std::max(greatest, value);
+  if (least >= -kBeyond && greatest <= 1 + kBeyond) return;
   throw InputError({.where = digital.path,
                     .what = fmt::format(
                         "pixels of other numbers than the {} side's, which are of eight bits (0 to 255)", eight.role()),
-                    .got = fmt::format("{:g} to {:g} in {}", *least, *greatest, other.name),
+                    .got = fmt::format("{:g} to {:g} in {} images", least, greatest, n),
                     .expected = "eight bits on both sides, numbers of sensors on both, or numbers from 0 to 1",
                     .hint = "tiles of the same scenes on both sides (ditdata make, ditsample of a model of tiles)"});
 }

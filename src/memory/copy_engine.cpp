@@ -59,7 +59,7 @@ struct CopyEngine::State {
     return stream.link_free_s = std::max(stream.link_free_s, asked_s) + busy_s;
   }
 
-  // Of the threads' or the workers' copies the one to go on with; null: there is none.
+  // The copy to go on with, of those for threads or of those for workers; null: there is none.
   static Job* next(Stream& stream, bool is_workers) {
     Job* found = nullptr;
     for (Job& job : stream.queue) {

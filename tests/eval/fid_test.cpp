@@ -171,15 +171,18 @@ TEST_CASE("what would be no honest number is refused") {
   saved.real = folder / "few.npz", saved.save_statistics = folder / "s.npz";
   CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("few.npz] too few real images for 48 dimensions"));
   // Numbers of sensors beside eight bits; from 0 to 1 both mean the same.
-  const auto write_numbers = [&](const char* name, double factor) {
+  const auto write_numbers = [&](const char* name, double factor, double in_image_50 = 1) {
     std::vector<double> values;
-    for (int64_t i = 0; i < 100 * 48; ++i) values.push_back(factor * double(i % 101) / 100);
+    for (int64_t i = 0; i < 100 * 48; ++i)
+      values.push_back(factor * (i / 48 == 50 ? in_image_50 : 1) * double(i % 101) / 100);
     io::write_npz_f64(folder / name, {{"arr_0", {100, 4, 4, 3}, values.data()}});
   };
-  write_numbers("sensor.npz", 3000), write_numbers("unit.npz", 1);
+  write_numbers("sensor.npz", 3000), write_numbers("unit.npz", 1.05), write_numbers("late.npz", 1, 1000);
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "sensor.npz")),
                     Contains("sensor.npz] pixels of other numbers than the real side's, which are of eight bits") &&
-                        Contains("got 0 to 1410 in "));
+                        Contains("got 0 to 3000 in 8 images"));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "late.npz")),
+                    Contains("late.npz] pixels"));
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "sensor.npz", folder / "many.npz")),
                     Contains("than the generated side's"));
   CHECK_NOTHROW(evaluate_fid(team, request(folder / "many.npz", folder / "unit.npz")));

@@ -200,15 +200,24 @@ TEST_CASE("dist.shard_optimizer with memory.automem: shards move between tiers, 
     const size_t fixed = plan::fixed_fast_bytes(config, gradients, samples),
                  moves = plan::record_step(config, gradients, samples, samples).total_bytes();
     moving.memory.fast_gib = (double(fixed) + 0.5 * double(moves)) / 0x1p30;
-    moving.memory.tier_gib = {0.0, 1.0};  // of a disk nothing is used in place
-    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
-      CAPTURE(config.optimizer.clip_norm, config.train.precision, ranks, automem);
-      moving.memory.automem = automem;
-      const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, moving, 3);
+    struct Way {
+      config::AutoMem automem;
+      bool is_disk;  // of which nothing is used in place; of the other tier a plan may use all
+      memory::CopyBy by;
+    };
+    for (const Way& way : {Way{config::AutoMem::kPaper, true, memory::CopyBy::kThreads},
+                           Way{config::AutoMem::kPlanned, true, memory::CopyBy::kThreads},
+                           Way{config::AutoMem::kPaper, false, memory::CopyBy::kWorkers},
+                           Way{config::AutoMem::kPlanned, false, memory::CopyBy::kThreads},
+                           Way{config::AutoMem::kPlanned, false, memory::CopyBy::kWorkers}}) {
+      CAPTURE(config.optimizer.clip_norm, config.train.precision, ranks, way.automem, way.is_disk, way.by);
+      moving.memory.automem = way.automem;
+      moving.memory.tier_gib = {way.is_disk ? 0.0 : 1.0, way.is_disk ? 1.0 : 0.0};
+      const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, moving, 3, {}, way.by);
       for (size_t rank = 0; rank < got.size(); ++rank) {
         CHECK(got[rank].difference(want[rank]) == "");
         CHECK(got[rank].copy_is_right);
-        CHECK(got[rank].moved_in > 0);
+        if (way.is_disk || way.automem == config::AutoMem::kPaper) CHECK(got[rank].moved_in > 0);
       }
     }
   }

@@ -61,7 +61,8 @@ inline bool is_rounded(const Tensor& x, const Tensor& y) {
 
 /// All ranks of the world make `steps` steps on their shares of one batch; `change` may spoil what a rank gets.
 inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Config& config, int steps,
-                                         const std::function<void(int rank, dataset::Batch&)>& change = {}) {
+                                         const std::function<void(int rank, dataset::Batch&)>& change = {},
+                                         memory::CopyBy copy_by = memory::CopyBy::kThreads) {
   std::vector<RankOutcome> outcomes(static_cast<size_t>(world.ranks));
   run_ranks(world, [&](ThreadCommunicator& comm) {
     std::optional<dist::NodeMemory> gradients;  // outlives the model, whose gradients lie there
@@ -71,7 +72,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
     const plan::RunPlan plan =
-        plan::plan_run(config, comm.world_size(), {.cluster_sizes = team.cluster_sizes(), .rank = comm.rank()});
+        plan::plan_run(config, comm.world_size(),
+                       {.cluster_sizes = team.cluster_sizes(), .rank = comm.rank(), .copying = {.by = copy_by}});
     std::unique_ptr<automem::AutoMem> moves;
     const TemporaryFolder disk;
     if (plan.automem)

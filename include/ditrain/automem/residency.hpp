@@ -14,7 +14,7 @@
 // The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp): what is planned
 // is what runs.
 // Where workers copy (memory::CopyBy), nothing that they would have to bring begins before its point does: it would not
-// come any earlier. Then whoever waits helps, until nothing is left in the queue that waits for help.
+// come any earlier. A worker that waits there copies until the queue has nothing left for workers.
 // A point begins when all of its tensors are there (Algorithm 1's barrier), and they stay until it is over: workers
 // hold tensors one after the other and would wait for each other for ever otherwise. What no plan expected (sampling,
 // checkpoints) is brought when it is wanted: plans change times, never results.

@@ -36,7 +36,7 @@ struct NodeRoom {
 /// None if the system does not tell. Files are read below `root` ("" is the real system).
 std::optional<NodeRoom> room_on_node(int node, const std::string& root = "");
 
-/// What one of so many has, who share it equally.
+/// What each of `sharers` has of it.
 NodeRoom operator/(const NodeRoom& room, size_t sharers);
 
 /// The node of every page that begins in [data, data + bytes), -1 for one that was never touched; empty if the system
