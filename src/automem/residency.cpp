@@ -115,15 +115,15 @@ void Residency::settle(Item& item) {
 void Residency::copy_out(Item& item) {
   item.leaving = true;
   totals_.bytes_out += double(item.bytes);
-  queue_.submit({.direction = memory::Direction::kOut,
-                 .backing = item.home.backing,
-                 .offset = item.home.offset,
-                 .fast = address(item),
-                 .bytes = item.bytes,
-                 .name = item.name,
-                 .done = [this, id = id_of(item), version = item.version](const std::string& problem) {
-                   went_out(id, version, problem);
-                 }});
+  item.ticket = queue_.submit({.direction = memory::Direction::kOut,
+                               .backing = item.home.backing,
+                               .offset = item.home.offset,
+                               .fast = address(item),
+                               .bytes = item.bytes,
+                               .name = item.name,
+                               .done = [this, id = id_of(item), version = item.version](const std::string& problem) {
+                                 went_out(id, version, problem);
+                               }});
 }
 
 bool Residency::drop(Item& item) {
@@ -315,18 +315,20 @@ bool Residency::copies_are_under_way() const {
                      [](const Item& item) { return item.leaving || item.state == State::kComing; });
 }
 
-// Whether all that the point uses is here; if not, what is missing has begun to come, unless something that is held or
-// is being copied stands in its way.
+// Whether all that the point uses is here, and nothing that it writes is being copied out; if not, what is missing has
+// begun to come, unless something that is held or is being copied stands in its way.
 bool Residency::gather(int64_t time) {
   expect_no_problem();
   pump();
-  const std::vector<int>& uses = uses_.points[size_t(position(time))].uses;
-  for (const int id : uses) {
+  bool all_here = true;
+  for (const int id : uses_.points[size_t(position(time))].uses) {
     Item& item = items_[size_t(id)];
     if (item.state == State::kAway && making_room_ == 0) start(item, time - now_, Victims::kLater);
-    if (item.state == State::kComing) queue_.make_urgent(item.ticket);
+    const bool is_read_by_copy = item.leaving && is_written_by(item, time);
+    if (item.state == State::kComing || is_read_by_copy) queue_.make_urgent(item.ticket);
+    all_here = all_here && item.state == State::kHere && !is_read_by_copy;
   }
-  return std::all_of(uses.begin(), uses.end(), [&](int id) { return items_[size_t(id)].state == State::kHere; });
+  return all_here;
 }
 
 // The same; where nothing is under way that would change it, room is made in the hard way. `stuck`: not even that helps

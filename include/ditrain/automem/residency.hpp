@@ -15,9 +15,9 @@
 // is what runs.
 // Where workers copy (memory::CopyBy), nothing that they would have to bring begins before its point does: it would not
 // come any earlier. A worker that waits there copies until the queue has nothing left for workers.
-// A point begins when all of its tensors are there (Algorithm 1's barrier), and they stay until it is over: workers
-// hold tensors one after the other and would wait for each other for ever otherwise. What no plan expected (sampling,
-// checkpoints) is brought when it is wanted: plans change times, never results.
+// A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier), and they
+// stay until it is over: workers hold tensors one after the other and would wait for each other for ever otherwise.
+// What no plan expected (sampling, checkpoints) is brought when it is wanted: plans change times, never results.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -77,8 +77,8 @@ class Residency final : public Mover, public StorageSource {
   void bring(Storage& storage) override;
   void note_use(Storage& storage) override;
 
-  /// Returns when all tensors of a point are here; the first worker of each cluster calls it, the others of the cluster
-  /// wait for that one. Errors: RunError of a copy that failed
+  /// Returns when all tensors of a point are here and none that it writes is being copied out; the first worker of each
+  /// cluster calls it, the others of the cluster wait for that one. Errors: RunError of a copy that failed
   void enter(Phase phase, const std::string& name);
   void leave(Phase phase, const std::string& name);  ///< the last worker has left it
   /// Something else than a step, which reads, or also writes, any tensor; until the next point begins.
@@ -115,7 +115,7 @@ class Residency final : public Mover, public StorageSource {
     bool makes_room = false;       // and another one waits for that
     int wanted = 0;                // threads that wait for it: it does not leave before they have held it
     int64_t version = 0;           // counts writes
-    int64_t ticket = -1;
+    int64_t ticket = -1;           // of its last copy
   };
   using Lock = std::unique_lock<std::mutex>;
 
