@@ -13,6 +13,15 @@ namespace {
 
 constexpr int kWarmUpSteps = 3;  // before times are taken as those of all steps
 
+void take_measured(memory::TierRates& rates, const std::array<memory::StreamTotals, memory::kDirections>& totals) {
+  const auto rate = [&](memory::Direction d, double expected) {
+    const memory::StreamTotals& t = totals[size_t(d)];
+    return t.busy_s > 0 ? t.bytes / t.busy_s : expected;
+  };
+  rates.in_bytes_s = rate(memory::Direction::kIn, rates.in_bytes_s);
+  rates.out_bytes_s = rate(memory::Direction::kOut, rates.out_bytes_s);
+}
+
 void help_or_yield(memory::CopyQueue& queue) {
   if (!queue.help()) std::this_thread::yield();
 }
@@ -86,13 +95,9 @@ void AutoMem::end_step() {
   if (++steps_ != kWarmUpSteps) return;
   Machine machine = plan_.machine;
   machine.point_s = residency_->point_seconds();
-  const auto totals = engine_->totals();
-  for (const memory::Direction d : {memory::Direction::kIn, memory::Direction::kOut}) {
-    const memory::StreamTotals& t = totals[size_t(d)];
-    if (t.busy_s > 0) (d == memory::Direction::kIn ? machine.in_bytes_s : machine.out_bytes_s) = t.bytes / t.busy_s;
-  }
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) take_measured(machine.tiers[i], engine_->totals_of(i));
   forecast_again(plan_, machine);
-  residency_->set_times(machine.point_s, machine.in_bytes_s, machine.out_bytes_s, plan_.margin);
+  residency_->set_times(machine.point_s, machine.tiers, plan_.margin);
   log::info_lines(automem::describe(plan_) + describe_places());
 }
 

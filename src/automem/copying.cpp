@@ -11,6 +11,8 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
 namespace ditrain::automem {
@@ -23,6 +25,7 @@ constexpr int kPieces = 8;                  // that they are copied in, as tenso
 constexpr int kPhases = 16;                 // of computing, between which the workers meet, as in products
 constexpr double kPhase_s = 250e-6;
 constexpr int kRounds = 5;
+constexpr size_t kBulk = memory::tier("bulk");
 
 // Keeps a core busy in its own cache.
 class Load {
@@ -53,16 +56,25 @@ int64_t sweeps_of_phase() {
   return std::max<int64_t>(1, int64_t(64 * kPhase_s / std::max(shortest_s, 1e-9)));
 }
 
+memory::TierRates rates_of(const CopyEngine& engine, size_t tier) {
+  const auto totals = engine.totals_of(tier);
+  const auto rate = [&](Direction d) { return totals[size_t(d)].bytes / std::max(1e-9, totals[size_t(d)].busy_s); };
+  return {.in_bytes_s = rate(Direction::kIn), .out_bytes_s = rate(Direction::kOut)};
+}
+
 // Computing of a team beside copies out of and into a tier.
 class Trial {
  public:
-  Trial(parallel::Team& team, const std::vector<int>& pus, const std::optional<memory::SimulatedBulk>& simulate)
+  Trial(parallel::Team& team, const TrialSetup& setup)
       : team_(team),
         loads_(size_t(team.num_workers())),
         fast_(2 * kBytes, platform::PageWish::kAuto),
-        tier_(memory::make_bulk_memory({.bytes = 2 * kBytes})),
-        threads_({.pus = pus, .simulate = simulate}),
-        workers_({.simulate = simulate, .by = CopyBy::kWorkers}) {
+        tier_(memory::make_bulk_memory({.bytes = 2 * kBytes, .node = setup.bulk_node})),
+        threads_({.pus = setup.pus, .simulate = setup.simulate}),
+        workers_({.simulate = setup.simulate, .by = CopyBy::kWorkers}) {
+    if (setup.fast_node >= 0)  // a refusal is told where the tiers themselves are made
+      static_cast<void>(
+          platform::place_on_nodes(fast_.data(), fast_.bytes(), {setup.fast_node}, platform::NodePolicy::kPreferred));
     std::fill_n(fast_.data(), fast_.bytes(), std::byte{1});
     std::fill_n(tier_->in_place(0), tier_->bytes(), std::byte{1});
   }
@@ -102,6 +114,9 @@ class Trial {
     return now_s() - start;
   }
 
+  // Of all rounds.
+  memory::TierRates rates_of_threads() const { return rates_of(threads_, kBulk); }
+
  private:
   void submit(CopyEngine& engine, std::latch& done) {
     constexpr size_t kPiece = kBytes / kPieces;
@@ -110,6 +125,7 @@ class Trial {
         const size_t at = size_t(d) * kBytes + i * kPiece;
         engine.submit({.direction = d,
                        .backing = tier_.get(),
+                       .tier = kBulk,
                        .offset = at,
                        .fast = fast_.data() + at,
                        .bytes = kPiece,
@@ -140,9 +156,10 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CopyTrial measure_copying(parallel::Team& team, const std::vector<int>& pus,
-                          const std::optional<memory::SimulatedBulk>& simulate) {
-  Trial trial(team, pus, fast_enough(simulate));
+CopyTrial measure_copying(parallel::Team& team, const TrialSetup& wanted) {
+  TrialSetup setup = wanted;
+  setup.simulate = fast_enough(wanted.simulate);
+  Trial trial(team, setup);
   std::vector<double> compute, threads, workers, copies;
   for (int round = -1; round < kRounds; ++round) {  // the first one warms up
     double copy_s = 0;
@@ -152,21 +169,51 @@ CopyTrial measure_copying(parallel::Team& team, const std::vector<int>& pus,
     compute.push_back(compute_s), threads.push_back(threads_s);
     workers.push_back(workers_s), copies.push_back(copy_s);
   }
+  const double both_ways = 2 * kBytes / median(copies);  // the workers bring and take away at the same time
   return {.bytes = 2 * kBytes,
           .compute_s = median(compute),
           .threads_s = median(threads),
           .workers_s = median(workers),
-          .bytes_s = 2 * kBytes / median(copies)};
+          .by_threads = trial.rates_of_threads(),
+          .by_workers = {.in_bytes_s = both_ways, .out_bytes_s = both_ways}};
+}
+
+memory::TierRates measure_tier(memory::Backing& backing, size_t tier, size_t bytes, const std::vector<int>& pus) {
+  platform::PageBlock fast(bytes, platform::PageWish::kAuto);
+  std::fill_n(fast.data(), bytes, std::byte{1});
+  CopyEngine engine({.pus = pus});
+  std::string problem;
+  for (const Direction d : {Direction::kOut, Direction::kIn}) {
+    std::latch over(1);
+    engine.submit({.direction = d,
+                   .backing = &backing,
+                   .tier = tier,
+                   .fast = fast.data(),
+                   .bytes = bytes,
+                   .done = [&](const std::string& what) {
+                     if (problem.empty()) problem = what;
+                     over.count_down();
+                   }});
+    over.wait();
+  }
+  if (!problem.empty()) throw RunError({.where = "memory", .what = problem});
+  return rates_of(engine, tier);
+}
+
+Copying copying_by(CopyBy by, const std::string& why, const CopyTrial& trial) {
+  Copying copying{.by = by, .why = why};
+  copying.rates[kBulk] = by == CopyBy::kWorkers ? trial.by_workers : trial.by_threads;
+  return copying;
 }
 
 Copying choose_copying(const CopyTrial& trial) {
   const bool workers = trial.workers_s < trial.threads_s;
-  return {.by = workers ? CopyBy::kWorkers : CopyBy::kThreads,
-          .why = fmt::format(
-              "measured: {:.1f} ms of computing and copies of {} take {:.1f} ms by workers at the borders "
-              "of nodes, {:.1f} ms by threads on the same cores",
-              1e3 * trial.compute_s, format_bytes(trial.bytes), 1e3 * trial.workers_s, 1e3 * trial.threads_s),
-          .bytes_s = trial.bytes_s};
+  return copying_by(
+      workers ? CopyBy::kWorkers : CopyBy::kThreads,
+      fmt::format("measured: {:.1f} ms of computing and copies of {} take {:.1f} ms by workers at the borders "
+                  "of nodes, {:.1f} ms by threads on the same cores",
+                  1e3 * trial.compute_s, format_bytes(trial.bytes), 1e3 * trial.workers_s, 1e3 * trial.threads_s),
+      trial);
 }
 
 }  // namespace ditrain::automem

@@ -120,10 +120,10 @@ Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) con
   Residency::Setup setup{.strategy = strategy,
                          .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
                          .point_s = machine.point_s,
-                         .in_bytes_s = machine.in_bytes_s,
-                         .out_bytes_s = machine.out_bytes_s,
+                         .rates = machine.tiers,
                          .margin = margin};
-  for (const PlannedHome& home : homes) setup.homes.push_back({tiers[home.tier], home.offset, home.in_place});
+  for (const PlannedHome& home : homes)
+    setup.homes.push_back({tiers[home.tier], home.offset, home.in_place, home.tier});
   return setup;
 }
 

@@ -117,6 +117,7 @@ void Residency::copy_out(Item& item) {
   totals_.bytes_out += double(item.bytes);
   item.ticket = queue_.submit({.direction = memory::Direction::kOut,
                                .backing = item.home.backing,
+                               .tier = item.home.tier,
                                .offset = item.home.offset,
                                .fast = address(item),
                                .bytes = item.bytes,
@@ -184,6 +185,7 @@ bool Residency::start(Item& item, int64_t distance, Victims victims) {
   totals_.bytes_in += double(item.bytes);
   item.ticket = queue_.submit({.direction = memory::Direction::kIn,
                                .backing = item.home.backing,
+                               .tier = item.home.tier,
                                .offset = item.home.offset,
                                .fast = address(item),
                                .bytes = item.bytes,
@@ -228,7 +230,7 @@ void Residency::expect_no_problem() const {
 
 // Whether a copy in has to begin now: for some point, what has to come until then would last as long as the way there.
 bool Residency::has_to_begin() const {
-  if (setup_.point_s.empty() || setup_.in_bytes_s <= 0) return true;
+  if (setup_.point_s.empty()) return true;
   const auto all = int64_t(uses_.points.size());
   double way_s = 0, copies_s = 0;
   for (int64_t d = 0; d < all; ++d) {
@@ -236,10 +238,11 @@ bool Residency::has_to_begin() const {
     for (const int id : uses_.points[size_t(at)].uses) {
       const Item& item = items_[size_t(id)];
       if (!comes_ahead(item) || item.state == State::kHere || next_use(item) != d) continue;
-      if (!is_fresh(item, now_ + d)) copies_s += double(item.bytes) / setup_.in_bytes_s;
+      const memory::TierRates& rates = setup_.rates[item.home.tier];
+      if (!is_fresh(item, now_ + d)) copies_s += double(item.bytes) / rates.in_bytes_s;
       // Its place may have to be emptied first.
-      if (item.state == State::kAway && setup_.out_bytes_s > 0 && slots_.bytes() - slots_.used_bytes() < item.bytes)
-        copies_s += double(item.bytes) / setup_.out_bytes_s;
+      if (item.state == State::kAway && slots_.bytes() - slots_.used_bytes() < item.bytes)
+        copies_s += double(item.bytes) / rates.out_bytes_s;
     }
     if (copies_s * setup_.margin > way_s) return true;
     way_s += setup_.point_s[size_t(at)];
@@ -426,11 +429,16 @@ void Residency::enter(Phase phase, const std::string& name) {
       lock.lock();
     }
     const double end_s = now_s();
-    if (is_first) totals_.stall_s += end_s - start_s, active_[t] = end_s;
+    if (!is_first) return;
+    totals_.stall_s += end_s - start_s, active_[t] = end_s;
     for (const int id : uses)
       if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
+    if (in_place == 0) return;
+    lock.unlock();
+    queue_.charge_in_place(in_place);
+    lock.lock();
+    if (const auto now_active = active_.find(t); now_active != active_.end()) now_active->second = now_s();
   }
-  if (in_place > 0) queue_.charge_in_place(in_place);
 }
 
 void Residency::leave(Phase phase, const std::string& name) {
@@ -464,8 +472,12 @@ void Residency::begin_other(bool writes) {
 
 // While something writes that is not a step.
 void Residency::note_use(Storage& storage) {
-  const std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   Item& item = items_[size_t(storage.number())];
+  while (item.leaving) {
+    queue_.make_urgent(item.ticket);
+    wait(lock, /*for_release=*/false);
+  }
   item.dirty = true;
   ++item.version;
 }
@@ -499,10 +511,10 @@ size_t Residency::used_bytes() const {
   return slots_.used_bytes();
 }
 
-void Residency::set_times(std::vector<double> point_s, double in_bytes_s, double out_bytes_s, double margin) {
+void Residency::set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin) {
   const std::lock_guard lock(mutex_);
   setup_.point_s = std::move(point_s);
-  setup_.in_bytes_s = in_bytes_s, setup_.out_bytes_s = out_bytes_s, setup_.margin = margin;
+  setup_.rates = rates, setup_.margin = margin;
 }
 
 std::vector<double> Residency::point_seconds() const {

@@ -70,8 +70,9 @@ class SimulatedQueue final : public memory::CopyQueue {
     stream.current = std::move(job->copy);
     stream.waiting.erase(job);
     stream.busy = true;
-    const double rate = stream.current.direction == Direction::kIn ? machine_.in_bytes_s : machine_.out_bytes_s;
-    stream.left_s = machine_.latency_s + double(stream.current.bytes) / rate;
+    const memory::TierRates& tier = machine_.tiers[stream.current.tier];
+    const double rate = stream.current.direction == Direction::kIn ? tier.in_bytes_s : tier.out_bytes_s;
+    stream.left_s = tier.latency_s + double(stream.current.bytes) / rate;
   }
   void pass(double until, bool workers_help) {
     for (Stream* stream : all_)
@@ -108,7 +109,7 @@ class SimulatedQueue final : public memory::CopyQueue {
 Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machine& machine, int steps) {
   Residency::Setup setup = wanted;
   setup.simulated = true, setup.pool = nullptr, setup.place = {};
-  setup.point_s = machine.point_s, setup.in_bytes_s = machine.in_bytes_s, setup.out_bytes_s = machine.out_bytes_s;
+  setup.point_s = machine.point_s, setup.rates = machine.tiers;
   SimulatedQueue queue(machine);
   Residency residency(uses, setup, queue);
   std::vector<std::shared_ptr<Storage>> storages;

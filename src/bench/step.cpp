@@ -127,7 +127,8 @@ config::Config step_config(const StepBench& bench, int64_t batch) {
 plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
   config::validate_for_ranks(config, 1);
   plan::RankPlace place = plan::place_of(harness.placement(), 1);
-  place.copying = plan::plan_copying(config, harness.placement(), &harness.ctx().team());
+  place.copying =
+      plan::plan_copying(config, harness.placement(), place, config.memory.disk_path, &harness.ctx().team());
   return plan::plan_run(config, 1, place);
 }
 

@@ -41,12 +41,15 @@ struct CopyEngine::State {
     std::string problem = {};
     bool has_more() const { return begun < copy.bytes && problem.empty(); }
   };
-  struct Stream {
-    std::list<Job> queue;
+  struct TierWork {
     StreamTotals totals;
-    double link_free_s = 0;  // of the simulated link
     int movers = 0;
     double busy_since_s = 0;  // with movers
+  };
+  struct Stream {
+    std::list<Job> queue;
+    PerTier<TierWork> tiers;
+    double link_free_s = 0;  // of the simulated link
     std::condition_variable changed;
     std::thread thread;
   };
@@ -99,30 +102,32 @@ struct CopyEngine::State {
   void move_part(Stream& stream, Job& job, size_t most, Lock& lock) {
     const size_t at = job.begun, bytes = std::min(most, job.copy.bytes - at);
     const double start = now_s(), asked = job.submitted_s;
+    const bool over_link = setup.simulate && kTiers[job.copy.tier].in_memory;
+    TierWork& work = stream.tiers[job.copy.tier];
     if (at == 0) job.begin_s = start;
-    if (stream.movers++ == 0) stream.busy_since_s = start;
+    if (work.movers++ == 0) work.busy_since_s = start;
     job.begun += bytes, ++job.movers;
     lock.unlock();
     const std::string problem = move(job.copy, at, bytes);
     lock.lock();
-    if (setup.simulate) {
+    if (over_link) {
       double link_s = 0;
       const double end = occupy_link(stream, asked, bytes, at == 0, link_s);
-      stream.totals.busy_s += std::max(now_s() - start, link_s);
+      work.totals.busy_s += std::max(now_s() - start, link_s);
       lock.unlock();
       sleep_until(end);
       lock.lock();
     }
     const double end = now_s();
-    if (--stream.movers == 0 && !setup.simulate) stream.totals.busy_s += end - stream.busy_since_s;
-    stream.totals.bytes += double(bytes);
+    if (--work.movers == 0 && !over_link) work.totals.busy_s += end - work.busy_since_s;
+    work.totals.bytes += double(bytes);
     if (job.problem.empty()) job.problem = problem;
     if (--job.movers > 0 || job.has_more()) return;
     finish(stream, job, end, lock);
   }
 
   void finish(Stream& stream, Job& job, double end_s, Lock& lock) noexcept {
-    ++stream.totals.copies;
+    ++stream.tiers[job.copy.tier].totals.copies;
     if (records && spans.size() < kMaxSpans) spans.push_back({job.copy.name, job.copy.direction, job.begin_s, end_s});
     const Job ended = std::move(job);
     stream.queue.remove_if([&](const Job& j) { return &j == &job; });
@@ -207,9 +212,21 @@ void CopyEngine::charge_in_place(size_t bytes) {
   sleep_until(end);
 }
 
-std::array<StreamTotals, kDirections> CopyEngine::totals() const {
+std::array<StreamTotals, kDirections> CopyEngine::totals_of(size_t tier) const {
   const std::lock_guard lock(state_->mutex);
-  return {state_->streams[0].totals, state_->streams[1].totals};
+  return {state_->streams[0].tiers[tier].totals, state_->streams[1].tiers[tier].totals};
+}
+
+std::array<StreamTotals, kDirections> CopyEngine::totals() const {
+  std::array<StreamTotals, kDirections> sums;
+  for (size_t tier = 0; tier < kTiers.size(); ++tier) {
+    const auto totals = totals_of(tier);
+    for (size_t d = 0; d < kDirections; ++d) {
+      sums[d].bytes += totals[d].bytes, sums[d].busy_s += totals[d].busy_s;
+      sums[d].copies += totals[d].copies;
+    }
+  }
+  return sums;
 }
 
 void CopyEngine::record_spans(bool on) {

@@ -51,26 +51,22 @@ double core_peak(DType type) {
   return type == DType::kBF16 && bf16 > 0 ? bf16 : f32;
 }
 
-memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
-  memory::PerTier<size_t> bytes{};
-  bool slower = false;  // one has a size
-  for (size_t i = bytes.size(); i-- > 0;) {
-    bytes[i] = m.tier_gib[i] ? size_t(*m.tier_gib[i] * 0x1p30) : slower ? 0 : SIZE_MAX;
-    slower = slower || m.tier_gib[i].value_or(0) > 0;
-  }
-  return bytes;
-}
-
 automem::Machine expected_machine(const config::Config& config, const automem::Uses& uses, int64_t samples, int workers,
-                                  const memory::TierRow& tier, const automem::Copying& copying) {
+                                  const automem::Copying& copying) {
   automem::Machine machine;
-  machine.in_bytes_s = machine.out_bytes_s = tier.bytes_s;
-  if (copying.by == memory::CopyBy::kWorkers && copying.bytes_s > 0 && tier.in_memory)
-    machine.in_bytes_s = machine.out_bytes_s = copying.bytes_s;
   machine.copy_by = copying.by;
-  if (const auto& bulk = config.memory.simulate_bulk; bulk && tier.in_memory) {
-    machine.in_bytes_s = machine.out_bytes_s = machine.in_place_bytes_s = bulk->gb_s * 1e9;
-    machine.latency_s = bulk->latency_us * 1e-6;
+  machine.in_place_bytes_s = copying.in_place_bytes_s;
+  for (size_t i = 0; i < machine.tiers.size(); ++i) {
+    const memory::TierRow& row = memory::kTiers[i];
+    memory::TierRates& rates = machine.tiers[i];
+    rates = copying.rates[i];
+    if (rates.in_bytes_s <= 0 || rates.out_bytes_s <= 0)
+      rates = {.in_bytes_s = row.bytes_s, .out_bytes_s = row.bytes_s};
+    const auto& link = config.memory.simulate_bulk;
+    if (!link || !row.in_memory) continue;
+    const double bytes_s = link->gb_s * 1e9;
+    rates = {.in_bytes_s = bytes_s, .out_bytes_s = bytes_s, .latency_s = link->latency_us * 1e-6};
+    machine.in_place_bytes_s = bytes_s;
   }
   // Forward a third of the work of the products, in each phase by the bytes that its points hold.
   const double peak = core_peak(config.train.precision) * workers * kShareOfPeak;
@@ -166,18 +162,14 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
          3 * image * size_t(micro_batch);
 }
 
-automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team) {
-  using memory::CopyBy;
-  const config::MemoryConfig& m = config.memory;
-  const memory::PerTier<size_t> bytes = tier_capacities(m);
-  bool in_memory = false;
-  for (size_t i = 0; i < bytes.size(); ++i) in_memory = in_memory || (memory::kTiers[i].in_memory && bytes[i] > 0);
-  if (m.automem == config::AutoMem::kOff || !in_memory || !placement.copy_pus.empty()) return {};
-  if (m.copy != config::Copy::kAuto)
-    return {.by = m.copy == config::Copy::kWorkers ? CopyBy::kWorkers : CopyBy::kThreads,
-            .why = fmt::format("memory.copy: {}", m.copy)};
-  if (team == nullptr) return {.why = "a run measures whether the workers are faster"};
-  return automem::choose_copying(automem::measure_copying(*team, placement.helper_pus, m.simulate_bulk));
+memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
+  memory::PerTier<size_t> bytes{};
+  bool slower = false;  // one has a size
+  for (size_t i = bytes.size(); i-- > 0;) {
+    bytes[i] = m.tier_gib[i] ? size_t(*m.tier_gib[i] * 0x1p30) : slower ? 0 : SIZE_MAX;
+    slower = slower || m.tier_gib[i].value_or(0) > 0;
+  }
+  return bytes;
 }
 
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
@@ -209,11 +201,9 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
       .tier_bytes = tier_capacities(m)};
   int workers = 0;
   for (const int n : place.cluster_sizes) workers += n;
-  size_t first = 0;  // of the slow tiers that there are: most copies are its
-  while (first + 1 < memory::kTiers.size() && capacity.tier_bytes[first] == 0) ++first;
   automem::Plan plan = automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
-      expected_machine(config, uses, samples, workers, memory::kTiers[first], place.copying));
+      expected_machine(config, uses, samples, workers, place.copying));
   plan.copying = place.copying.why;
   return plan;
 }

@@ -33,7 +33,7 @@ struct KnownPlace {
 
 RankPlace place_in_dry_run(const config::Config& config, const Placement& placement, int ranks_on_node) {
   RankPlace place = place_of(placement, ranks_on_node);
-  place.copying = plan_copying(config, placement, /*team=*/nullptr);
+  place.copying = plan_copying(config, placement, place, /*disk_folder=*/"", /*team=*/nullptr);
   return place;
 }
 

@@ -69,6 +69,7 @@ class Run {
   void restore_best();
   void measure_fid(StepMetrics& metrics, Evaluation& evaluation);
   void start_automem();
+  const std::string& disk_folder() const;
   void initialise_weights();
   void next_candidate();
   void pass_over(const std::string& folder, const std::string& why);

@@ -38,11 +38,11 @@ fs::path run_of(const std::string& checkpoint) {
 
 }  // namespace
 
-// With what is measured: the bandwidth between NUMA domains, where clusters lie in several, and who copies faster.
+// With what is measured: the bandwidth between NUMA domains, where clusters lie in several, and that of copies.
 plan::RunPlan Run::make_plan() {
   plan::RankPlace place = plan::place_of(placement_, comm_.local_size());
   place.rank = groups_.data().rank();
-  place.copying = plan::plan_copying(config_, placement_, &team_);
+  place.copying = plan::plan_copying(config_, placement_, place, disk_folder(), &team_);
   const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
   return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
 }
@@ -304,17 +304,21 @@ void Run::restore_best() {
 }
 
 // Before the store and the tape, whose memory comes from it.
+const std::string& Run::disk_folder() const {
+  return config_.memory.disk_path.empty() ? options_.out : config_.memory.disk_path;
+}
+
 void Run::start_automem() {
   if (!plan_.automem) return;
   const config::MemoryConfig& m = config_.memory;
-  automem_ = std::make_unique<automem::AutoMem>(
-      *plan_.automem, automem::AutoMem::Setup{.pages = m.pages,
-                                              .clusters = plan::fast_shares(plan_.place),
-                                              .bulk_node = plan_.place.bulk_node,
-                                              .rooms = plan_.place.rooms,
-                                              .disk_folder = m.disk_path.empty() ? options_.out : m.disk_path,
-                                              .copy_pus = placement_.pus_of_copies(),
-                                              .simulate = m.simulate_bulk});
+  automem_ = std::make_unique<automem::AutoMem>(*plan_.automem,
+                                                automem::AutoMem::Setup{.pages = m.pages,
+                                                                        .clusters = plan::fast_shares(plan_.place),
+                                                                        .bulk_node = plan_.place.bulk_node,
+                                                                        .rooms = plan_.place.rooms,
+                                                                        .disk_folder = disk_folder(),
+                                                                        .copy_pus = placement_.pus_of_copies(),
+                                                                        .simulate = m.simulate_bulk});
   log::info_lines(automem_->describe());
   for (const std::string& note : automem_->notes()) placement_.notes.push_back(note);
   automem_->engine().record_spans(trace_.enabled());

@@ -41,6 +41,12 @@ Uses layered(int layers) {
   return uses;
 }
 
+memory::PerTier<memory::TierRates> all_tiers(const memory::TierRates& rates) {
+  memory::PerTier<memory::TierRates> tiers;
+  tiers.fill(rates);
+  return tiers;
+}
+
 // A pool, slow tiers and threads that copy.
 struct Rig {
   Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false, CopyBy by = CopyBy::kThreads)
@@ -197,6 +203,60 @@ TEST_CASE("threads that hold tensors at the same time get their own contents, wh
   CHECK(wrong == 0);
 }
 
+TEST_CASE("outside a step nothing is written while a copy reads it") {
+  struct Slow final : memory::Backing {
+    std::string name() const override { return "slow"; }
+    size_t bytes() const override { return SIZE_MAX; }
+    void read(size_t, std::byte* to, size_t bytes) override { std::memset(to, 0, bytes); }
+    void write(size_t, const std::byte* from, size_t) override {
+      const std::byte exponent = from[3];  // of the first value
+      begun = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // long enough for the writer
+      if (from[3] != exponent) torn = true;
+    }
+    std::atomic<bool> begun{false}, torn{false};
+  } slow;
+  Uses uses;
+  uses.tensors = {{"a", kTensor, Written::kInUpdates}, {"b", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kUpdate, "a", {0}}, {Phase::kUpdate, "b", {1}}};
+  const platform::PageBlock pool(kTensor, platform::PageWish::kPlain);
+  memory::CopyEngine engine({});
+  Residency residency(uses, {.homes = {{&slow, 0}, {&slow, kTensor}}, .pool = pool.data(), .pool_bytes = pool.bytes()},
+                      engine);
+  const Tensor a({int64_t(kTensor / 4)}, DType::kF32, residency.make("a", kTensor));
+  const Tensor b({int64_t(kTensor / 4)}, DType::kF32, residency.make("b", kTensor));
+  residency.begin_other(/*writes=*/true);
+  Pin<float>(a).get()[0] = 1;
+  std::thread other([&] { Pin<float>(b).get()[0] = 1; });  // a has to leave for that
+  while (!slow.begun) std::this_thread::yield();
+  Pin<float>(a).get()[0] = 2;
+  other.join();
+  CHECK_FALSE(slow.torn);
+}
+
+TEST_CASE("what is used in place is charged once for all clusters, and not as time of the point") {
+  struct Queue final : memory::CopyQueue {
+    int64_t submit(memory::Copy) override { throw LogicFault({.where = "test", .what = "nothing has to be copied"}); }
+    void make_urgent(int64_t) override {}
+    void charge_in_place(size_t bytes) override {
+      charged += bytes;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    size_t charged = 0;
+  } queue;
+  const auto bulk = memory::make_bulk_memory({.bytes = kTensor});
+  Uses uses;
+  uses.tensors = {{"moment", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kUpdate, "0", {0}}};
+  Residency residency(uses, {.homes = {{bulk.get(), 0, true}}}, queue);
+  const auto storage = residency.make("moment", kTensor);
+  residency.enter(Phase::kUpdate, "0");
+  residency.enter(Phase::kUpdate, "0");  // the second cluster
+  residency.leave(Phase::kUpdate, "0");
+  CHECK(queue.charged == kTensor);
+  CHECK(residency.point_seconds()[0] < 0.3);
+}
+
 TEST_CASE("a pool below what one point uses is refused with its name and bytes") {
   const Uses uses = layered(4);
   CHECK_THROWS_WITH(Rig(uses, 3 * kTensor, Strategy::kPlanned),
@@ -240,7 +300,8 @@ TEST_CASE("a copy that fails ends the step with its reason") {
 
 TEST_CASE("a simulated step: no copies where all fits, and the time of the link where little does") {
   const Uses uses = layered(8);
-  Machine machine{.in_bytes_s = 1e9, .out_bytes_s = 1e9, .point_s = std::vector<double>(uses.points.size(), 1e-3)};
+  Machine machine{.tiers = all_tiers({.in_bytes_s = 1e9, .out_bytes_s = 1e9}),
+                  .point_s = std::vector<double>(uses.points.size(), 1e-3)};
   Residency::Setup setup{.homes = std::vector<Home>(uses.tensors.size()), .pool_bytes = uses.total_bytes()};
   const double all_s = 1e-3 * double(uses.points.size());
   const Forecast roomy = simulate(uses, setup, machine);
@@ -252,10 +313,10 @@ TEST_CASE("a simulated step: no copies where all fits, and the time of the link 
   CHECK(small.bytes_in > 0);
   CHECK(small.peak_bytes <= setup.pool_bytes);
   CHECK(small.step_s < 1.1 * all_s);  // the link is fast enough to hide behind the points
-  machine.in_bytes_s = machine.out_bytes_s = 2e7;
+  machine.tiers = all_tiers({.in_bytes_s = 2e7, .out_bytes_s = 2e7});
   const Forecast slow = simulate(uses, setup, machine);
   CHECK(slow.step_s > 1.5 * all_s);
-  CHECK(slow.step_s >= 0.999 * slow.bytes_in / machine.in_bytes_s);
+  CHECK(slow.step_s >= 0.999 * slow.bytes_in / machine.tiers[0].in_bytes_s);
   setup.strategy = Strategy::kPaper;
   const Forecast paper = simulate(uses, setup, machine);
   CHECK(paper.bytes_out > slow.bytes_out);  // it writes back what has not changed
@@ -271,7 +332,8 @@ TEST_CASE("a simulated step in which workers copy: nothing comes while they comp
     void read(size_t, std::byte*, size_t) override {}
     void write(size_t, const std::byte*, size_t) override {}
   } disk;
-  Machine machine{.in_bytes_s = 2e9, .out_bytes_s = 1e9, .point_s = std::vector<double>(uses.points.size(), 1e-3)};
+  Machine machine{.tiers = all_tiers({.in_bytes_s = 2e9, .out_bytes_s = 1e9}),
+                  .point_s = std::vector<double>(uses.points.size(), 1e-3)};
   const auto simulated = [&](memory::Backing& tier, CopyBy by, Strategy strategy) {
     machine.copy_by = by;
     return simulate(uses,
@@ -284,7 +346,8 @@ TEST_CASE("a simulated step in which workers copy: nothing comes while they comp
   for (const Strategy strategy : {Strategy::kPaper, Strategy::kPlanned}) {
     const Forecast step = simulated(*bulk, CopyBy::kWorkers, strategy);
     CHECK(step.bytes_in > 0);
-    CHECK(step.stall_s == Approx(step.bytes_in / machine.in_bytes_s + step.bytes_out / machine.out_bytes_s));
+    CHECK(step.stall_s ==
+          Approx(step.bytes_in / machine.tiers[0].in_bytes_s + step.bytes_out / machine.tiers[0].out_bytes_s));
     CHECK(step.step_s == Approx(all_s + step.stall_s));
     CHECK(simulated(disk, CopyBy::kWorkers, strategy).step_s == simulated(disk, CopyBy::kThreads, strategy).step_s);
   }

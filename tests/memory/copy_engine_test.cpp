@@ -184,3 +184,17 @@ TEST_CASE("a simulated link takes the time of its rate and latency, each directi
   engine.charge_in_place(kMiB);
   CHECK(now_s() - before >= kMiB / 0.1e9);
 }
+
+TEST_CASE("a simulated link is that of tiers in memory, not of a disk") {
+  const auto backing = make_bulk_memory({.bytes = kMiB});
+  CopyEngine engine({.simulate = SimulatedBulk{.gb_s = 1e-5}});  // 100 s for what follows
+  const auto data = numbers(kMiB, 3);
+  const size_t disk = tier("disk");
+  CHECK(copy_now(
+            engine,
+            {.direction = Direction::kOut, .backing = backing.get(), .tier = disk, .fast = data.data(), .bytes = kMiB})
+            .empty());
+  CHECK(engine.totals_of(disk)[size_t(Direction::kOut)].bytes == double(kMiB));
+  CHECK(engine.totals_of(disk)[size_t(Direction::kOut)].busy_s < 50);
+  CHECK(engine.totals_of(tier("bulk"))[size_t(Direction::kOut)].bytes == 0);
+}

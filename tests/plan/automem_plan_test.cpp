@@ -35,14 +35,31 @@ TEST_CASE("a plan expects what the chosen way of copying takes, and tells why it
   plan::RankPlace place;
   const plan::RunPlan threads = plan::plan_run(config, 1, place);
   CHECK(describe_copying(*threads.automem).empty());
-  place.copying = {.by = memory::CopyBy::kWorkers, .why = "measured: ...", .bytes_s = 9e9};
+  constexpr size_t kBulk = memory::tier("bulk"), kDisk = memory::tier("disk");
+  place.copying = {.by = memory::CopyBy::kWorkers, .why = "measured: ..."};
+  place.copying.rates[kBulk] = {.in_bytes_s = 9e9, .out_bytes_s = 8e9};
   const automem::Plan workers = *plan::plan_run(config, 1, place).automem;
-  CHECK(workers.machine.in_bytes_s == 2e9);  // of the link
+  CHECK(workers.machine.tiers[kBulk].in_bytes_s == 2e9);  // of the link
+  CHECK(workers.machine.in_place_bytes_s == 2e9);
+  CHECK(workers.machine.tiers[kDisk].in_bytes_s == memory::kTiers[kDisk].bytes_s);
   CHECK(workers.forecast.step_s > threads.automem->forecast.step_s);
   CHECK_THAT(describe(workers), Catch::Contains("automem: copies in memory by the workers, at the borders of nodes "
                                                 "(measured: ...)\n"));
   config.memory.simulate_bulk.reset();
-  CHECK(plan::plan_run(config, 1, place).automem->machine.in_bytes_s == 9e9);
+  place.copying.in_place_bytes_s = 7e9;
+  place.copying.rates[kDisk] = {.in_bytes_s = 2e8, .out_bytes_s = 1e8};
+  const automem::Machine machine = plan::plan_run(config, 1, place).automem->machine;
+  CHECK(machine.tiers[kBulk].in_bytes_s == 9e9);
+  CHECK(machine.tiers[kBulk].out_bytes_s == 8e9);
+  CHECK(machine.tiers[kDisk].out_bytes_s == 1e8);
+  CHECK(machine.in_place_bytes_s == 7e9);
+}
+
+TEST_CASE("a slow node costs what reading from it takes longer") {
+  CHECK(plan::extra_of_slow_node(400e9, 100e9) == Approx(400e9 / 3));
+  CHECK(plan::extra_of_slow_node(100e9, 100e9) == 0);
+  CHECK(plan::extra_of_slow_node(90e9, 100e9) == 0);
+  CHECK(plan::extra_of_slow_node(0, 0) == 0);
 }
 
 TEST_CASE("who copies is measured only where there is a choice") {
@@ -50,20 +67,24 @@ TEST_CASE("who copies is measured only where there is a choice") {
   config::Config config = tiers_with("");
   plan::Placement placement;
   parallel::Team team({.num_workers = 1});
-  const auto why = [&](parallel::Team* with) { return plan::plan_copying(config, placement, with).why; };
-  CHECK_THAT(why(&team), Catch::StartsWith("measured: "));
-  CHECK_THAT(why(nullptr), Catch::Equals("a run measures whether the workers are faster"));
+  const auto copying = [&](parallel::Team* with) { return plan::plan_copying(config, placement, {}, "", with); };
+  CHECK_THAT(copying(&team).why, Catch::StartsWith("measured: "));
+  CHECK_THAT(copying(nullptr).why, Catch::Equals("a run measures whether the workers are faster"));
   config.memory.copy = Copy::kWorkers;
-  CHECK_THAT(why(&team), Catch::Equals("memory.copy: workers"));
-  CHECK(plan::plan_copying(config, placement, &team).by == memory::CopyBy::kWorkers);
+  CHECK_THAT(copying(&team).why, Catch::Equals("memory.copy: workers"));
+  CHECK(copying(&team).by == memory::CopyBy::kWorkers);
   config.memory.copy = Copy::kThreads;
-  CHECK_THAT(why(&team), Catch::Equals("memory.copy: threads"));
+  CHECK_THAT(copying(&team).why, Catch::Equals("memory.copy: threads"));
   config.memory.copy = Copy::kAuto;
   placement.copy_pus = {3};  // a core of its own
-  CHECK(why(&team).empty());
+  CHECK(copying(&team).why.empty());
   placement.copy_pus.clear();
   config.memory.tier_gib[memory::tier("bulk")] = 0.0, config.memory.tier_gib[memory::tier("disk")] = 1.0;
-  CHECK(why(&team).empty());
+  const automem::Copying disk = copying(&team);
+  CHECK(disk.why.empty());
+  CHECK(disk.rates[memory::tier("disk")].in_bytes_s > 1e6);
+  CHECK(disk.rates[memory::tier("bulk")].in_bytes_s == 0);
+  CHECK(copying(nullptr).rates[memory::tier("disk")].in_bytes_s == 0);
 }
 
 TEST_CASE("the bytes of a plan are known without its forecast") {

@@ -18,22 +18,31 @@ struct CopyTrial {
   double compute_s = 0;  ///< of the computing alone
   double threads_s = 0;  ///< computing while threads copy
   double workers_s = 0;  ///< computing, then copying by all workers
-  double bytes_s = 0;    ///< of the workers' copies
+  memory::TierRates by_threads = {}, by_workers = {};
 };
 
+struct TrialSetup {
+  std::vector<int> pus = {};           ///< where the threads may run; none: wherever the caller may
+  int fast_node = -1, bulk_node = -1;  ///< NUMA nodes of the two sides; -1: any
+  std::optional<memory::SimulatedBulk> simulate = {};
+};
 /// Takes some tens of milliseconds. Not inside a job of the team.
-/// `pus`: where the threads may run; none: wherever the caller may.
-CopyTrial measure_copying(parallel::Team& team, const std::vector<int>& pus,
-                          const std::optional<memory::SimulatedBulk>& simulate);
+CopyTrial measure_copying(parallel::Team& team, const TrialSetup& setup);
+
+/// What copies of `bytes` out and in again reach, one after the other. Errors: RunError as the backing
+memory::TierRates measure_tier(memory::Backing& backing, size_t tier, size_t bytes, const std::vector<int>& pus);
 
 /// What a run does, and why.
 struct Copying {
   memory::CopyBy by = memory::CopyBy::kThreads;
-  std::string why = {};  ///< "" where nothing was to be chosen
-  double bytes_s = 0;    ///< of the workers' copies; 0: not measured
+  std::string why = {};                           ///< "" where nothing was to be chosen
+  memory::PerTier<memory::TierRates> rates = {};  ///< 0: not measured
+  double in_place_bytes_s = 0;  ///< of the extra time of bytes that are used in the bulk tier; 0: it is no slower
 };
 
-/// The faster way.
+/// The faster way, with its rates.
 Copying choose_copying(const CopyTrial& trial);
+/// The same without a choice.
+Copying copying_by(memory::CopyBy by, const std::string& why, const CopyTrial& trial);
 
 }  // namespace ditrain::automem

@@ -43,6 +43,7 @@ struct Home {
   memory::Backing* backing = nullptr;
   size_t offset = 0;
   bool in_place = false;
+  size_t tier = 0;  ///< row of memory::kTiers, that of the backing
 };
 
 /// What happened so far.
@@ -64,9 +65,9 @@ class Residency final : public Mover, public StorageSource {
     bool simulated = false;  ///< nothing touches memory
     /// Called when a tensor has got a place in the pool, before anything touches it.
     std::function<void(int64_t tensor, size_t offset, size_t bytes)> place = {};
-    /// Expected seconds of each point and rates of the link: when copies have to begin. None: at once.
+    /// Expected seconds of each point and rates of the tiers: when copies have to begin. None: at once.
     std::vector<double> point_s = {};
-    double in_bytes_s = 0, out_bytes_s = 0;
+    memory::PerTier<memory::TierRates> rates = {};
     double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
   };
   /// The queue calls the object until it ends: it must end first. Tensors are made in the order of uses.tensors.
@@ -85,7 +86,7 @@ class Residency final : public Mover, public StorageSource {
   void begin_other(bool writes);
 
   /// Other times than those of the setup.
-  void set_times(std::vector<double> point_s, double in_bytes_s, double out_bytes_s, double margin);
+  void set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin);
   /// Seconds of each point, without waiting for its tensors: the shortest so far.
   std::vector<double> point_seconds() const;
   ResidencyTotals totals() const;

@@ -7,12 +7,11 @@
 
 namespace ditrain::automem {
 
-/// Rates of the slow tier and times of the points.
+/// Rates of the slow tiers and times of the points.
 struct Machine {
-  double in_bytes_s = 10e9, out_bytes_s = 10e9;
-  double latency_s = 0;  ///< of one copy
+  memory::PerTier<memory::TierRates> tiers = {};
   memory::CopyBy copy_by = memory::CopyBy::kThreads;
-  double in_place_bytes_s = 0;       ///< extra time of what is used in the slow tier; 0: none
+  double in_place_bytes_s = 0;       ///< extra time of what is used in a slow tier in memory; 0: none
   std::vector<double> point_s = {};  ///< with all tensors in the fast tier
 };
 

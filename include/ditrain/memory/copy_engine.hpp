@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/memory/backing.hpp"
+#include "ditrain/memory/tiers.hpp"
 
 namespace ditrain::memory {
 
@@ -32,7 +32,7 @@ inline bool workers_copy(CopyBy by, Backing* tier) {
   return by == CopyBy::kWorkers && tier != nullptr && tier->in_place(0) != nullptr;
 }
 
-/// A slow tier to pretend on a machine with one kind of memory. Each direction has the whole rate for itself.
+/// A slow tier in memory to pretend on a machine with one kind of memory. Each direction has the whole rate for itself.
 struct SimulatedBulk {
   double gb_s = 10;       ///< 10^9 bytes per second
   double latency_us = 0;  ///< of one copy
@@ -41,6 +41,7 @@ struct SimulatedBulk {
 struct Copy {
   Direction direction = Direction::kIn;
   Backing* backing = nullptr;
+  size_t tier = 0;            ///< row of kTiers, that of the backing
   size_t offset = 0;          ///< in the backing
   std::byte* fast = nullptr;  ///< where to, or from
   size_t bytes = 0;           ///< offset, fast and bytes are multiples of kBlock
@@ -97,6 +98,7 @@ class CopyEngine final : public CopyQueue {
   void charge_in_place(size_t bytes) override;
 
   std::array<StreamTotals, kDirections> totals() const;
+  std::array<StreamTotals, kDirections> totals_of(size_t tier) const;  ///< row of kTiers
   void record_spans(bool on);
   std::vector<CopySpan> take_spans();
   std::vector<std::string> notes() const;  ///< cores that could not be had

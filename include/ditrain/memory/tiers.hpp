@@ -39,6 +39,12 @@ inline constexpr std::array<TierRow, 2> kTiers{{
 template <class T>
 using PerTier = std::array<T, kTiers.size()>;
 
+/// What copies into and out of the fast tier reach.
+struct TierRates {
+  double in_bytes_s = 0, out_bytes_s = 0;
+  double latency_s = 0;  ///< of one copy
+};
+
 /// Defaults of all keys.
 constexpr PerTier<std::optional<double>> default_gib() {
   PerTier<std::optional<double>> gib;

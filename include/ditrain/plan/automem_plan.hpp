@@ -24,9 +24,18 @@ std::string take_point(int64_t begin, const autograd::ParameterStore& layout);
 /// Bytes of the fast tier that never move: gradients and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
 
-/// Who copies between tiers in memory. Where memory.copy is auto and no core is set aside, both ways are measured with
-/// the team; without one (a dry run) it is the threads, and the text says that a run measures.
-automem::Copying plan_copying(const config::Config& config, const Placement& placement, parallel::Team* team);
+/// What the slow tiers may take, by the keys memory.TIER_gib; SIZE_MAX: what is needed.
+memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& memory);
+
+/// Who copies between tiers in memory, and what copies reach: of tiers in memory and of the disk that `disk_folder`, or
+/// what exists of it, is on. Where memory.copy is auto and no core is set aside, both ways are measured with the team;
+/// without one (a dry run) it is the threads, nothing is measured, and the text says that a run measures.
+/// Errors: InputError, RunError as memory::make_disk
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
+                              const std::string& disk_folder, parallel::Team* team);
+
+/// Bytes per second of the extra time that reading from a slow node takes; 0: none.
+double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s);
 
 /// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
 /// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as
