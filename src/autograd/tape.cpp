@@ -54,6 +54,12 @@ size_t Tape::temporary_bytes() const {
   return sum;
 }
 
+std::vector<Tensor> Tape::temporaries() const {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, a] : temporaries_) tensors.push_back(a->tensor);
+  return tensors;
+}
+
 void Tape::call_hooks(HookPoint point, const Node& node) const {
   if (const auto it = hooks_.find(point); it != hooks_.end())
     for (const Hook& hook : it->second) hook(node);

@@ -341,13 +341,21 @@ std::vector<memory::ClusterShare> fast_shares(const RankPlace& place) {
   return shares;
 }
 
+std::vector<int> nodes_of_fixed(const RankPlace& place, bool move) {
+  if (move && place.bulk_node >= 0) {
+    const std::set<int> distinct(place.fast_nodes.begin(), place.fast_nodes.end());
+    return {distinct.begin(), distinct.end()};
+  }
+  return place.nodes.size() > 1 ? place.nodes : std::vector<int>();
+}
+
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors) {
-  if (nodes.size() < 2) return "";
+  if (nodes.empty()) return "";
+  const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
   std::string reason;
   for (const Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
-    const auto result =
-        platform::place_on_nodes(Pin<void>(tensor).get(), tensor.bytes(), nodes, platform::NodePolicy::kInterleave);
+    const auto result = platform::place_on_nodes(Pin<void>(tensor).get(), tensor.bytes(), nodes, policy);
     if (!result) reason = result.reason;
   }
   return reason;

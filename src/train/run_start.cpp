@@ -218,9 +218,11 @@ void Run::allocate() {
   const auto& p = parameters;
   std::vector<Tensor> shared{p.grads};
   if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});
-  const std::string refusal = plan::spread_over_nodes(plan_.place.nodes, shared);
-  if (!refusal.empty()) placement_.notes.push_back(refusal);
   step_.allocate(gradient_memory_.get(), placement_.comm_pus, automem_.get());
+  if (moves)
+    for (const Tensor& temporary : step_.tape().temporaries()) shared.push_back(temporary);
+  const std::string refusal = plan::spread_over_nodes(plan::nodes_of_fixed(plan_.place, moves), shared);
+  if (!refusal.empty()) placement_.notes.push_back(refusal);
   checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
   if (!plan_.gradients.sharded && groups_.data().rank() != 0) mine.parts.clear();  // the first replica writes
   if (!leader()) mine.frozen = false, mine.whole_parameters = plan_.gradients.sharded;

@@ -347,11 +347,16 @@ TEST_CASE("without memory on the package a cluster's share of the fast tier is i
 TEST_CASE("tensors spread over nodes only if clusters have several") {
   const Tensor tensor({1 << 20});
   plan::Placement p;
-  const auto nodes = [&p] { return plan::place_of(p, 1).nodes; };
+  const auto nodes = [&p](bool move = false) { return plan::nodes_of_fixed(plan::place_of(p, 1), move); };
   CHECK(plan::spread_over_nodes(nodes(), {tensor}) == "");
   p.plan.domain_of = {{.bulk_node = 0}, {.bulk_node = 0}, {.bulk_node = -1}};
   CHECK(plan::spread_over_nodes(nodes(), {tensor}) == "");
   p.plan.domain_of = {{.bulk_node = 4000}, {.bulk_node = 4001}};  // which no test machine has
   CHECK_THAT(plan::spread_over_nodes(nodes(), {Tensor(), tensor}), Contains("NUMA node(s) 4000-4001: mbind: "));
   CHECK(to_vector(tensor)[12345] == 0);
+  // What never moves lies in fast memory, where tensors move between that and the other one.
+  p.plan.domain_of = {{.bulk_node = 4000, .fast_node = 4002}};
+  CHECK(nodes().empty());
+  CHECK(nodes(/*move=*/true) == std::vector<int>{4002});
+  CHECK_THAT(plan::spread_over_nodes(nodes(true), {tensor}), Contains("NUMA node(s) 4002: mbind: "));
 }

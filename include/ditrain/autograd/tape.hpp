@@ -124,6 +124,7 @@ class Tape {
   void allocate(memory::Allocator& home = memory::system_memory(), StorageSource* kept = nullptr);
   size_t kept_bytes() const;
   size_t temporary_bytes() const;  ///< with those that are recomputed
+  std::vector<Tensor> temporaries() const;
 
   void forward(ops::Context& ctx);
   void backward(ops::Context& ctx, Gradients gradients = Gradients::kAdd);

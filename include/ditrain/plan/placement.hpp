@@ -86,8 +86,11 @@ RankPlace place_of(const Placement& placement, int ranks_on_node);
 /// Where the clusters' shares of the fast tier lie; none where there is nothing to choose from.
 std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
 
-/// Spreads the pages of tensors that every cluster reads over NUMA nodes, those of all clusters; nothing to do for
-/// fewer than two. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined
+/// NUMA nodes for what every cluster reads and what never moves: of the fast tier if there is other memory and tensors
+/// `move` between the two, else of the clusters; none where there is nothing to choose from.
+std::vector<int> nodes_of_fixed(const RankPlace& place, bool move);
+
+/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined
 /// tensors are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if
 /// it did not.
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors);
