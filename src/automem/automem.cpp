@@ -22,6 +22,19 @@ void take_measured(memory::TierRates& rates, const std::array<memory::StreamTota
   rates.out_bytes_s = rate(memory::Direction::kOut, rates.out_bytes_s);
 }
 
+// Points were measured with what they use in place; the simulation adds the time of that.
+void subtract_in_place(Machine& machine, const Plan& plan) {
+  if (machine.in_place_bytes_s <= 0) return;
+  constexpr double kLeast = 0.2;  // of what was measured
+  for (size_t p = 0; p < machine.point_s.size(); ++p) {
+    double bytes = 0;
+    for (const int id : plan.uses.points[p].uses)
+      if (plan.homes[size_t(id)].in_place) bytes += double(plan.uses.tensors[size_t(id)].bytes);
+    double& seconds = machine.point_s[p];
+    seconds = std::max(kLeast * seconds, seconds - bytes / machine.in_place_bytes_s);
+  }
+}
+
 void help_or_yield(memory::CopyQueue& queue) {
   if (!queue.help()) std::this_thread::yield();
 }
@@ -30,6 +43,7 @@ void help_or_yield(memory::CopyQueue& queue) {
 
 AutoMem::AutoMem(Plan plan, const Setup& setup)
     : plan_(std::move(plan)),
+      simulates_(setup.simulate.has_value()),
       pool_({.bytes = plan_.capacity.pool_bytes,
              .pages = setup.pages,
              .clusters = setup.clusters,
@@ -96,7 +110,8 @@ void AutoMem::end_step() {
   Machine machine = plan_.machine;
   machine.point_s = residency_->point_seconds();
   for (size_t i = 0; i < memory::kTiers.size(); ++i) take_measured(machine.tiers[i], engine_->totals_of(i));
-  forecast_again(plan_, machine);
+  if (!simulates_) subtract_in_place(machine, plan_);
+  if (plan_again(plan_, machine)) residency_->use_in_place(plan_.in_place());
   residency_->set_times(machine.point_s, machine.tiers, plan_.margin);
   log::info_lines(automem::describe(plan_) + describe_places());
 }

@@ -116,6 +116,12 @@ size_t Plan::in_place_bytes() const {
   return bytes;
 }
 
+std::vector<bool> Plan::in_place() const {
+  std::vector<bool> all;
+  for (const PlannedHome& home : homes) all.push_back(home.in_place);
+  return all;
+}
+
 Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) const {
   Residency::Setup setup{.strategy = strategy,
                          .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
@@ -159,11 +165,21 @@ void choose_fastest(Plan& plan) {
   plan = std::move(*best);
 }
 
-void forecast_again(Plan& plan, const Machine& machine) {
+bool plan_again(Plan& plan, const Machine& machine) {
+  constexpr double kClearly = 0.98;  // of the time that the present choice takes
   plan.machine = machine;
   plan.forecast = {};
-  if (plan.strategy == Strategy::kPlanned) return choose_margin(plan);
-  plan.forecast = forecast_of(plan);
+  if (plan.strategy == Strategy::kPaper) {
+    plan.forecast = forecast_of(plan);
+    return false;
+  }
+  choose_margin(plan);
+  Plan other = plan;
+  for (PlannedHome& home : other.homes) home.in_place = false;
+  choose_fastest(other);
+  if (other.forecast.step_s >= kClearly * plan.forecast.step_s || other.in_place() == plan.in_place()) return false;
+  plan = std::move(other);
+  return true;
 }
 
 std::string describe_copying(const Plan& plan) {

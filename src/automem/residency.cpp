@@ -470,6 +470,45 @@ void Residency::begin_other(bool writes) {
   set_watches(writes);
 }
 
+void Residency::use_in_place(const std::vector<bool>& in_place) {
+  Lock lock(mutex_);
+  DITRAIN_CHECK(active_.empty() && in_place.size() == items_.size(), "a choice for every tensor, between steps");
+  for (Item& item : items_) {
+    const bool wanted = in_place[size_t(id_of(item))];
+    if (wanted == item.home.in_place) continue;
+    wanted ? move_home(item, lock) : leave_home(item);
+  }
+  pump();
+}
+
+void Residency::leave_home(Item& item) {
+  item.storage->release();
+  if (!item.storage->try_leave()) return item.storage->hold_again();
+  item.home.in_place = false;
+  item.state = State::kAway;
+  item.dirty = false;
+  item.has_contents = true;  // zeros, if nobody wrote it
+}
+
+void Residency::move_home(Item& item, Lock& lock) {
+  const auto settled = [&] {
+    while (item.leaving || item.state == State::kComing) wait(lock, /*for_release=*/false);
+    expect_no_problem();
+  };
+  settled();
+  if (item.state == State::kHere && item.dirty && !is_dead(item)) {
+    copy_out(item);
+    settled();
+  }
+  if (item.state == State::kHere && !drop(item)) return;
+  std::byte* home = item.home.backing->in_place(item.home.offset);
+  if (!item.has_contents && !setup_.simulated) std::memset(home, 0, item.bytes);
+  item.home.in_place = true;
+  item.state = State::kHere;
+  item.storage->place(home);  // held for ever
+  changed_.notify_all();
+}
+
 // While something writes that is not a step.
 void Residency::note_use(Storage& storage) {
   Lock lock(mutex_);

@@ -203,6 +203,41 @@ TEST_CASE("threads that hold tensors at the same time get their own contents, wh
   CHECK(wrong == 0);
 }
 
+TEST_CASE("what is used in place may change between steps, and contents stay") {
+  constexpr int kLayers = 6;
+  const Uses uses = layered(kLayers);
+  const CopyBy by = GENERATE(CopyBy::kThreads, CopyBy::kWorkers);
+  const size_t pool = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock;
+  Rig rig(uses, pool, GENERATE(Strategy::kPaper, Strategy::kPlanned), /*in_place=*/true, by);
+  for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, 0);
+  const std::vector<bool> none(uses.tensors.size(), false), all(uses.tensors.size(), true);
+  std::vector<bool> moments = none, weights = none;
+  for (int i = 0; i < kLayers; ++i) weights[size_t(i)] = moments[size_t(kLayers + i)] = true;
+  int number = 0;
+  for (const std::vector<bool>& in_place : {none, weights, moments, all, none, all, moments}) {
+    rig.step(number++, kLayers);
+    rig.residency->use_in_place(in_place);
+    const double before = rig.residency->totals().bytes_in;
+    rig.step(number++, kLayers);
+    if (in_place == all) CHECK(rig.residency->totals().bytes_in == before);
+    if (in_place == none) CHECK(rig.residency->totals().bytes_in > before);
+  }
+  for (int id = 0; id < 2 * kLayers; ++id) CHECK(rig.holds(id, float(number)));
+}
+
+TEST_CASE("a tensor that something holds stays where it is used") {
+  const Uses uses = layered(3);
+  Rig rig(uses, uses.total_bytes() / 2 / memory::kBlock * memory::kBlock, Strategy::kPlanned, /*in_place=*/true);
+  rig.fill(3, 5);  // a moment
+  {
+    const Pin<float> held(rig.tensors[3]);
+    rig.residency->use_in_place(std::vector<bool>(uses.tensors.size(), false));
+    CHECK(held.get() == reinterpret_cast<float*>(rig.bulk->in_place(3 * kTensor)));
+    CHECK(held.get()[7] == 5);
+  }
+  CHECK(rig.holds(3, 5));
+}
+
 TEST_CASE("outside a step nothing is written while a copy reads it") {
   struct Slow final : memory::Backing {
     std::string name() const override { return "slow"; }

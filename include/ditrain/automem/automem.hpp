@@ -62,6 +62,7 @@ class AutoMem {
   std::string describe_places() const;
 
   Plan plan_;
+  bool simulates_ = false;  // a slower tier than there is
   memory::FastPool pool_;
   size_t notes_at_start_ = 0;  // of the pool
   memory::PerTier<std::unique_ptr<memory::Backing>> tiers_;

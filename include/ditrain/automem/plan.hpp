@@ -33,6 +33,7 @@ struct Plan {
   double margin = 1.5;
   Forecast forecast = {};
   size_t in_place_bytes() const;
+  std::vector<bool> in_place() const;  ///< of every tensor
   /// Setup of a Residency without addresses.
   Residency::Setup setup(const memory::PerTier<memory::Backing*>& tiers) const;
 };
@@ -46,8 +47,9 @@ Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const
 /// core for a large model. The bytes stay. Errors: InputError as Residency
 void choose_fastest(Plan& plan);
 
-/// The same homes with other times and rates, as measured: margin and forecast anew.
-void forecast_again(Plan& plan, const Machine& machine);
+/// With other times and rates, as measured: margin and forecast anew, and what is used in place if another choice would
+/// be clearly faster. Homes stay where they are. Returns whether that choice has changed.
+bool plan_again(Plan& plan, const Machine& machine);
 
 /// A line on who copies and why; "" where there was nothing to choose.
 std::string describe_copying(const Plan& plan);

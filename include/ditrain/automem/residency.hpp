@@ -85,6 +85,9 @@ class Residency final : public Mover, public StorageSource {
   /// Something else than a step, which reads, or also writes, any tensor; until the next point begins.
   void begin_other(bool writes);
 
+  /// Between steps: which tensors of tiers in memory are used there in place from now on. Their contents stay; one that
+  /// something holds stays as it is. Errors: RunError of a copy that failed
+  void use_in_place(const std::vector<bool>& in_place);
   /// Other times than those of the setup.
   void set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin);
   /// Seconds of each point, without waiting for its tensors: the shortest so far.
@@ -145,6 +148,8 @@ class Residency final : public Mover, public StorageSource {
   void settle(Item& item);  // in its slot: contents are there
   void copy_out(Item& item);
   bool drop(Item& item);
+  void move_home(Item& item, Lock& lock);
+  void leave_home(Item& item);
   bool has_to_begin() const;
   void pump();
   void pump_paper();

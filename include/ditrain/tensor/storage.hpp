@@ -50,6 +50,7 @@ class Storage {
     return data_;
   }
   void release() { --holders_; }
+  void hold_again() { ++holders_; }  ///< by its mover, which has just released it
 
   size_t bytes() const { return bytes_; }
   int64_t number() const { return number_; }

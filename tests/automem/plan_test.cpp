@@ -1,0 +1,54 @@
+// What is used in place: chosen before the first step, and again with the times that steps have shown.
+#include "ditrain/automem/plan.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace ditrain;
+using namespace ditrain::automem;
+
+namespace {
+
+constexpr size_t kTensor = size_t{1} << 20;
+
+// A pass over `n` weights and back, then their updates with a moment each.
+Uses there_and_back(int n) {
+  Uses uses;
+  for (const char* kind : {"weight", "moment"})
+    for (int i = 0; i < n; ++i) uses.tensors.push_back({kind + std::to_string(i), kTensor, Written::kInUpdates});
+  for (int i = 0; i < n; ++i) uses.points.push_back({Phase::kForward, std::to_string(i), {i}});
+  for (int i = n; i-- > 0;) uses.points.push_back({Phase::kBackward, std::to_string(i), {i}});
+  for (int i = n; i-- > 0;) uses.points.push_back({Phase::kUpdate, std::to_string(i), {i, n + i}});
+  return uses;
+}
+
+Machine machine_of(const Uses& uses, double link_bytes_s, double in_place_bytes_s) {
+  Machine machine;
+  machine.tiers.fill({.in_bytes_s = link_bytes_s, .out_bytes_s = link_bytes_s});
+  machine.in_place_bytes_s = in_place_bytes_s;
+  machine.point_s.assign(uses.points.size(), 1e-3);
+  return machine;
+}
+
+}  // namespace
+
+TEST_CASE("the choice of what is used in place follows the times that are measured") {
+  const Uses uses = there_and_back(8);
+  Capacity capacity{.pool_bytes = uses.total_bytes() / 4};
+  capacity.tier_bytes.fill(SIZE_MAX);
+  const Machine slow_link = machine_of(uses, 1e8, 0), slow_in_place = machine_of(uses, 1e11, 1e8);
+  Plan plan = place_tensors(uses, Strategy::kPlanned, capacity, slow_link);
+  choose_fastest(plan);
+  CHECK(plan.in_place_bytes() > 0);
+  const std::vector<PlannedHome> homes = plan.homes;
+  CHECK_FALSE(plan_again(plan, slow_link));
+  CHECK(plan_again(plan, slow_in_place));
+  CHECK(plan.in_place_bytes() == 0);
+  CHECK(plan.machine.in_place_bytes_s == 1e8);
+  CHECK(plan_again(plan, slow_link));
+  CHECK(plan.in_place_bytes() > 0);
+  for (size_t i = 0; i < homes.size(); ++i)
+    CHECK((plan.homes[i].tier == homes[i].tier && plan.homes[i].offset == homes[i].offset));
+  Plan paper = place_tensors(uses, Strategy::kPaper, capacity, slow_link);
+  choose_fastest(paper);
+  CHECK_FALSE(plan_again(paper, slow_in_place));
+}
