@@ -93,8 +93,8 @@ eval::AutoencoderOptions options_of(const config::CommandLine& line) {
 
 std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, int64_t channels) {
   dataset::Config config;
-  config.kind = dataset::find_kind("folder");
   config.path = line.get_path("from");
+  config.kind = dataset::find_kind(dataset::holds_tiles(config.path) ? "tiles" : "folder");
   config.on_bad_file = word<dataset::OnBadFile>(line, "on-bad-file");
   const int64_t side = line.get_int("size", 8, 1 << 14);
   return dataset::open_dataset(config, {channels, side, side}, 0, 0);

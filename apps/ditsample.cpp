@@ -138,9 +138,10 @@ std::string image_name(const Job& job, int64_t index) {
 struct Output {
   int64_t channels, height, width;
   bool decoded = false;
+  bool is_latent = false;                            ///< and not decoded
   std::optional<dataset::BandScaling> scaling = {};  ///< of a model of tiles: its values are digital numbers
   std::optional<io::RasterInfo> like = {};
-  bool is_picture() const { return channels == 1 || channels == 3; }
+  bool is_picture() const { return !is_latent && (channels == 1 || channels == 3); }
   int64_t pixels() const { return height * width; }
   io::PixelType type() const { return scaling ? scaling->type : io::PixelType::kF32; }
   /// Values [n, channels, height, width] of this type.
@@ -162,8 +163,11 @@ class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config) : output_{model_output(config.model)} {
     if (!job.like.empty()) output_.like = io::Raster(job.like).info();
-    if (job.vae.empty() && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
-    if (job.vae.empty()) return;
+    if (job.vae.empty()) {
+      output_.is_latent = !config::learns_pixels(config);
+      if (dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
+      return;
+    }
     // Samples are what training saw: scaled latents.
     const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model));
     const dataset::SampleShape& images = plan.images();
@@ -191,7 +195,9 @@ class Decoder {
 /// Nothing that exists is overwritten; found out before anything is computed.
 void check_outputs(const Job& job, const Output& output) {
   if (!job.npz.empty() && !output.is_picture())
-    refuse("--npz holds grey or RGB images", fmt::format("a model of {} channels", output.channels), "1 or 3 channels",
+    refuse("--npz holds grey or RGB images",
+           fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
+           "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", kRawFile));
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
@@ -219,8 +225,10 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
               job.out, kRawFile, output.scaling->describe());
   else if (!output.is_picture())
-    log::info("the data has {} channels and there is no --vae: PNGs show the first {}; all values are in {}/{}",
-              output.channels, output.channels < 3 ? "channel" : "three channels", job.out, kRawFile);
+    log::info("the data {} {} channels{}: PNGs show the first {}; all values are in {}/{}",
+              output.is_latent ? "are latents of" : "has", output.channels,
+              output.is_latent ? ", which --vae would decode" : " and there is no --vae",
+              output.channels < 3 ? "channel" : "three channels", job.out, kRawFile);
 }
 
 /// The file of all samples, written as they come: `images` in the type of the data with the metadata of tiles, or

@@ -6,6 +6,7 @@
 // when it is wanted.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
@@ -79,8 +80,22 @@ void check_beside(const Shard& shard, const std::string& name, const SampleShape
                       .expected = text_of(shard.latents().shape)});
 }
 
-Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
+// Shards of ditdata tell the factor that their VAE goes with. Forgotten, it would make values several times too large.
+void check_scale(const io::SafetensorsFile& file, double scale) {
+  const auto found = file.metadata().find("scale_factor");
+  if (found == file.metadata().end() || scale != Config().latent_scale) return;
+  const double factor = std::strtod(found->second.c_str(), nullptr);
+  if (!(factor > 0) || factor == scale) return;
+  throw InputError({.where = file.path(),
+                    .what = "these latents are not scaled yet, and data.latent_scale is not set",
+                    .got = std::to_string(scale),
+                    .expected = found->second + ", the scale factor of their VAE",
+                    .hint = "--set data.latent_scale=" + found->second});
+}
+
+Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape, double scale) {
   Shard shard{io::SafetensorsFile(path), first, 0, {}};
+  check_scale(shard.file, scale);
   if (shard.draws() && shard.file.contains("latents"))
     throw InputError({.where = path,
                       .what = "both `latents` and `mean`",
@@ -101,7 +116,7 @@ class Latents final : public Dataset {
   explicit Latents(const OpenRequest& request)
       : Dataset(request.config, request.shape), path_(request.config.path), scale_(float(request.config.latent_scale)) {
     for (const auto& path : shard_paths()) {
-      shards_.push_back(open_shard(path, size_, shape_));
+      shards_.push_back(open_shard(path, size_, shape_, request.config.latent_scale));
       size_ += shards_.back().count;
       for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
       check_same_tensors(shards_.back());

@@ -21,6 +21,7 @@ struct ShardSpec {
   bool flips = false;
   std::string dtype = "F32";
   std::vector<int64_t> sample = {2, 2, 3};
+  std::map<std::string, std::string> metadata = {};
 };
 
 void write_shard(const std::string& path, const ShardSpec& spec) {
@@ -33,7 +34,7 @@ void write_shard(const std::string& path, const ShardSpec& spec) {
   std::vector<io::TensorToWrite> tensors{{"latents", spec.dtype, shape, plain.data(), bf16}};
   if (spec.flips) tensors.push_back({"latents_flip", spec.dtype, shape, flipped.data(), bf16});
   if (!spec.labels.empty()) tensors.push_back({"labels", "I64", {int64_t(spec.labels.size())}, spec.labels.data()});
-  io::write_safetensors(path, tensors);
+  io::write_safetensors(path, tensors, spec.metadata);
 }
 
 std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, OnBadFile on_bad = OnBadFile::kError,
@@ -45,6 +46,20 @@ std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classe
 
 Sample constant(float value, int64_t label) { return {std::vector<float>(kElements, value), label}; }
 }  // namespace
+
+TEST_CASE("latents that tell their scale factor are refused where none is set") {
+  const ScratchFolder dir;
+  write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", "0.18215"}}});
+  CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("a.safetensors] these latents are not scaled yet") &&
+                                                    Contains("expected 0.18215") &&
+                                                    Contains("--set data.latent_scale=0.18215"));
+  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.18215), 0) == constant(8 * 0.18215f, 0));
+  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.25), 0) == constant(2, 0));  // somebody's own choice
+  for (const char* factor : {"1", "none", "-3", "nan"}) {
+    write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", factor}}});
+    CHECK(load(*open_shards(dir.path(), 0), 0) == constant(8, 0));
+  }
+}
 
 TEST_CASE("latent shards are numbered in the order of their names") {
   const ScratchFolder dir;

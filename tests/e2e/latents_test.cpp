@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/io/image.hpp"
+#include "ditrain/io/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -39,7 +40,11 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   CHECK(shards(scratch / "latents").size() == 5);  // four shards, stats.json
 
   Args settings = latents_settings(scratch / "latents");
-  settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=5"});
+  settings.insert(settings.end(), {"model.num_classes=2", "train.global_batch=5"});
+  const Result unscaled = run(tiny_ditrain(scratch / "unscaled", 3, sets(settings)));
+  CHECK(unscaled.exit_code == 2);
+  CHECK_THAT(unscaled.err, Contains("--set data.latent_scale=0.5"));
+  settings.emplace_back("data.latent_scale=0.5");
   const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings)));
   REQUIRE_EXIT(trained, 0);
   CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
@@ -96,6 +101,38 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
   auto again = shards(scratch / "killed");
   std::erase_if(again, [](const auto& file) { return file.first.ends_with(".partial"); });
   CHECK(again == want);
+  // The same images by another path: what is there is what would be made.
+  REQUIRE_EXIT(run(ditdata(images + "/", scratch / "one")), 0);
+  CHECK(shards(scratch / "one") == want);
+  const std::string latin_1 = scratch / "im\xe9";  // no UTF-8
+  fs::copy(images, latin_1, fs::copy_options::recursive);
+  REQUIRE_EXIT(run(ditdata(latin_1, scratch / "one")), 0);
+  REQUIRE_EXIT(run(ditdata(latin_1, scratch / "other")), 0);
+  REQUIRE_EXIT(run(ditdata(latin_1, scratch / "other")), 0);
+  write_image_folder(scratch / "fewer", 1, 5);
+  const Result fewer = run(ditdata(scratch / "fewer", scratch / "one"));
+  CHECK(fewer.exit_code == 2);
+  CHECK_THAT(fewer.err, Contains("made in another way"));
+}
+
+TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
+  const TemporaryFolder scratch;
+  const std::vector<float> values(8 * 3 * 8 * 8, 0.5f);
+  fs::create_directory(scratch / "latents");
+  ditrain::io::write_safetensors(scratch / "latents/a.safetensors", {{"latents", "F32", {8, 3, 8, 8}, values.data()}});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1,
+                                sets({"data.kind=latents", "data.path=" + (scratch / "latents"), "model.in_channels=3",
+                                      "model.input_size=8", "model.num_classes=0", "train.global_batch=4"}))),
+               0);
+  const Args draw = {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2"};
+  const Result drawn = run(program("ditsample", draw + Args{"--out", scratch / "out"}));
+  REQUIRE_EXIT(drawn, 0);
+  CHECK_THAT(drawn.out, Contains("the data are latents of 3 channels, which --vae would decode"));
+  const ditrain::io::SafetensorsFile file(scratch / "out/samples.safetensors");
+  CHECK(file.tensor("samples").shape == std::vector<int64_t>{2, 3, 8, 8});
+  const Result npz = run(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}));
+  CHECK(npz.exit_code == 2);
+  CHECK_THAT(npz.err, Contains("3 channels of latents"));
 }
 
 TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
