@@ -90,9 +90,9 @@ std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
 /// `move` between the two, else of the clusters; none where there is nothing to choose from.
 std::vector<int> nodes_of_fixed(const RankPlace& place, bool move);
 
-/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker
-/// touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors are left out. Call it before
-/// the tensors are written, or pages move. Returns why the system refused; "" if it did not.
+/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined
+/// tensors are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if
+/// it did not.
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors);
 
 }  // namespace ditrain::plan
