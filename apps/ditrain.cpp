@@ -11,6 +11,7 @@
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/trainer.hpp"
@@ -43,6 +44,14 @@ config::CommandLine make_command_line() {
 
 std::string default_out(const std::string& config_path) {
   return "runs/" + std::filesystem::path(config_path).stem().string();
+}
+
+// That of --out, or the run folder that --resume goes on inside.
+std::string run_folder(const config::CommandLine& line) {
+  if (line.has("out")) return line.get_path("out");
+  const std::string resume = line.has("resume") ? line.get_path("resume") : "";
+  if (!resume.empty() && resume != "auto" && std::filesystem::exists(resume + "/config.yaml")) return resume;
+  return default_out(line.get("config"));
 }
 
 void explain_memory(const plan::RunPlan& run, const std::string& picture) {
@@ -79,15 +88,17 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
     return kExitDone;
   }
+  const std::string out = run_folder(line);
   if (line.has("explain-memory")) {
     const std::string picture = line.get("explain-memory");
     if (comm.rank() == 0 && !picture.empty()) io::check_output_file(picture);
     const plan::RunPlan run = plan::plan_dry_run(config, ranks, comm).plan;
     if (comm.rank() == 0) explain_memory(run, picture);
+    plan::check_tiers(run, out);
     return kExitDone;
   }
   if (line.has("dry-run")) {
-    plan::print_dry_run(config, ranks, comm);
+    plan::print_dry_run(config, ranks, out, comm);
     return kExitDone;
   }
   dataset::settle_tiles(config.data);  // ranges of bands are part of the config of the run
@@ -95,9 +106,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";
   if (!options.resume_auto) options.resume_from = resume;
-  options.out = line.has("out") ? line.get_path("out") : default_out(line.get("config"));
-  if (!options.resume_from.empty() && !line.has("out") && std::filesystem::exists(options.resume_from + "/config.yaml"))
-    options.out = options.resume_from;  // a run folder: go on inside it
+  options.out = out;
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -15,17 +16,12 @@
 #include <optional>
 
 #include "disk_queue.hpp"
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/numa.hpp"
 
 namespace ditrain::memory {
 namespace {
-
-std::string gib(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GiB", double(bytes) / 0x1p30);
-  return text;
-}
 
 class BulkPool final : public Backing {
  public:
@@ -56,8 +52,8 @@ class BulkPool final : public Backing {
     const bool huge = block_.got() == platform::PageWish::kExplicit;
     const size_t free = huge ? room->free_huge_bytes : room->free_bytes + room->cached_bytes;
     if (free >= block_.bytes()) return;
-    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + gib(free) +
-                     " free for this rank where " + gib(block_.bytes()) +
+    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + format_bytes(free) +
+                     " free for this rank where " + format_bytes(block_.bytes()) +
                      " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
                      std::to_string(free >> 30) + " and memory.disk_gib for the rest");
   }
@@ -86,11 +82,37 @@ void BulkPool::copy(std::byte* to, const std::byte* from, size_t bytes) {
 #endif
 }
 
+// None where the file system does not count its room.
+std::optional<size_t> free_room(const std::string& folder) {
+  struct statvfs room{};
+  if (::statvfs(folder.c_str(), &room) != 0 || room.f_blocks == 0) return {};
+  return size_t(room.f_bavail) * room.f_frsize;
+}
+
+// A file of tmpfs is RAM, which no plan of memory would count.
+bool is_in_ram(const std::string& folder) {
+  struct statfs system{};
+  if (::statfs(folder.c_str(), &system) != 0) return false;
+  const auto is = [&](unsigned magic) { return unsigned(system.f_type) == magic; };
+  return is(TMPFS_MAGIC) || is(RAMFS_MAGIC) || is(HUGETLBFS_MAGIC);
+}
+
+[[noreturn]] void refuse_disk(const TierSetup& wanted, int ranks, const std::string& why) {
+  const std::optional<size_t> free = free_room(wanted.folder);
+  throw InputError({.where = "memory",
+                    .what = "the disk tier cannot be had",
+                    .got = wanted.folder + ": " + why + (free ? ", " + format_bytes(*free) + " free" : ""),
+                    .expected = "a folder on a local disk with " + format_bytes(whole_blocks(wanted.bytes)) + " free" +
+                                (ranks > 1 ? " for each of the " + std::to_string(ranks) + " ranks of a node" : ""),
+                    .hint = "--set memory.disk_path=FOLDER, or memory.bulk_gib, which takes a part into memory"});
+}
+
 class DiskFile final : public Backing {
  public:
-  DiskFile(const std::string& folder, size_t bytes) : folder_(folder), bytes_(whole_blocks(bytes)) {
+  explicit DiskFile(const TierSetup& wanted) : wanted_(wanted), bytes_(whole_blocks(wanted.bytes)) {
+    check_disk(wanted);
+    if (is_in_ram(wanted.folder)) notes_.push_back("the disk tier is RAM, which DITRAIN_DISK_IN_RAM allows for tests");
     open_file();
-    refuse_memory();
     reserve_room();
     for (const DiskQueue& queue : queues_)
       if (!queue.refusal().empty()) {
@@ -110,59 +132,44 @@ class DiskFile final : public Backing {
 
  private:
   void open_file() {
-    fd_ = ::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    const std::string& folder = wanted_.folder;
+    fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
     if (fd_ >= 0) return;
-    fd_ = ::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd_ < 0) {  // a file system without nameless files
-      std::string name = folder_ + "/.ditrain-tier-XXXXXX";
+      std::string name = folder + "/.ditrain-tier-XXXXXX";
       fd_ = ::mkostemp(name.data(), O_CLOEXEC);
       if (fd_ < 0) refuse(std::strerror(errno));
       ::unlink(name.c_str());
       if (::fcntl(fd_, F_SETFL, O_DIRECT) == 0) return;
     }
-    notes_.push_back("the disk tier goes through the page cache: the file system of " + folder_ +
+    notes_.push_back("the disk tier goes through the page cache: the file system of " + folder +
                      " has no O_DIRECT; memory.disk_path: a folder on a local disk");
   }
-  // A file of tmpfs is RAM, which no plan of memory would count.
-  void refuse_memory() {
-    struct statfs system{};
-    if (::fstatfs(fd_, &system) != 0) return;
-    const auto is = [&](unsigned magic) { return unsigned(system.f_type) == magic; };
-    if (!is(TMPFS_MAGIC) && !is(RAMFS_MAGIC) && !is(HUGETLBFS_MAGIC)) return;
-    if (std::getenv("DITRAIN_DISK_IN_RAM") == nullptr) refuse("its files are RAM (tmpfs), not a disk");
-    notes_.push_back("the disk tier is RAM, which DITRAIN_DISK_IN_RAM allows for tests");
-  }
   // A full disk shows now. posix_fallocate would do it by writes of one byte where the file system cannot, and O_DIRECT
-  // refuses these: there the room is asked for instead.
+  // refuses these: there check_disk has asked for the room.
   void reserve_room() {
     int result = 0;
     do result = ::fallocate(fd_, 0, 0, off_t(bytes_));
     while (result != 0 && errno == EINTR);
     if (result == 0) return;
     if (errno != EOPNOTSUPP && errno != ENOSYS) refuse(std::strerror(errno));
-    struct statvfs room{};
-    if (::fstatvfs(fd_, &room) == 0 && size_t(room.f_bavail) * room.f_frsize < bytes_) refuse(std::strerror(ENOSPC));
     if (::ftruncate(fd_, off_t(bytes_)) != 0) refuse(std::strerror(errno));
   }
   [[noreturn]] void refuse(const std::string& why) {
     if (fd_ >= 0) ::close(fd_);
-    struct statvfs room{};
-    const bool known = ::statvfs(folder_.c_str(), &room) == 0;
-    throw InputError({.where = "memory",
-                      .what = "no disk tier of " + gib(bytes_) + " in " + folder_ + ": " + why,
-                      .got = known ? gib(size_t(room.f_bavail) * room.f_frsize) + " free" : "",
-                      .hint = "memory.disk_path: a folder on a local disk with room, or a smaller memory.disk_gib"});
+    refuse_disk(wanted_, 1, why);
   }
   void transfer(DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {
     const std::string problem = queues_[size_t(operation)].transfer(fd_, operation, offset, data, bytes);
     if (!problem.empty())
       throw RunError({.where = "memory",
-                      .what = std::string("the disk tier in ") + folder_ + " cannot be " +
+                      .what = "the disk tier in " + wanted_.folder + " cannot be " +
                               (operation == DiskOperation::kRead ? "read" : "written") + ": " + problem,
                       .hint = "another disk (memory.disk_path), then --resume auto: checkpoints are intact"});
   }
 
-  const std::string folder_;
+  const TierSetup wanted_;
   const size_t bytes_;
   int fd_ = -1;
   std::array<DiskQueue, 2> queues_;  // by operation: reads do not wait for writes
@@ -173,8 +180,19 @@ class DiskFile final : public Backing {
 
 std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted) { return std::make_unique<BulkPool>(wanted); }
 
-std::unique_ptr<Backing> make_disk(const TierSetup& wanted) {
-  return std::make_unique<DiskFile>(wanted.folder, wanted.bytes);
+std::unique_ptr<Backing> make_disk(const TierSetup& wanted) { return std::make_unique<DiskFile>(wanted); }
+
+void check_disk(const TierSetup& wanted, int ranks) {
+  const char* folder = wanted.folder.c_str();
+  struct stat found{};
+  const auto refuse = [&](const std::string& why) { refuse_disk(wanted, ranks, why); };
+  if (::stat(folder, &found) != 0) refuse(std::strerror(errno));
+  if (!S_ISDIR(found.st_mode)) refuse(std::strerror(ENOTDIR));
+  if (::access(folder, W_OK | X_OK) != 0) refuse(std::strerror(errno));
+  if (is_in_ram(wanted.folder) && std::getenv("DITRAIN_DISK_IN_RAM") == nullptr)
+    refuse("its files are RAM (tmpfs), not a disk");
+  const std::optional<size_t> free = free_room(wanted.folder);
+  if (free && *free / size_t(ranks) < whole_blocks(wanted.bytes)) refuse("not enough room");
 }
 
 }  // namespace ditrain::memory

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -45,6 +46,25 @@ std::string one_by_one(int fd, DiskOperation operation, size_t offset, std::byte
 
 }  // namespace
 
+std::string what_allows_io_uring(int error, const std::string& root) {
+  std::ifstream setting(root + "/proc/sys/kernel/io_uring_disabled");
+  int disabled = 0;
+  if (error == EPERM && setting >> disabled && disabled != 0) return "sysctl kernel.io_uring_disabled=0 (as root)";
+  switch (error) {
+    case EPERM:
+    case EACCES:
+      return "a container's seccomp profile that allows io_uring (docker run --security-opt seccomp=FILE)";
+    case ENOSYS:
+      return "Linux 5.1 or newer, or a container's seccomp profile that allows io_uring";
+    case ENOMEM:
+      return "ulimit -l unlimited";
+    case EMFILE:
+      return "a larger ulimit -n";
+    default:
+      return "";
+  }
+}
+
 DiskQueue::DiskQueue() : DiskQueue(io_uring_submit_and_wait) {}
 
 DiskQueue::DiskQueue(Submit submit) : submit_(submit) {
@@ -64,6 +84,7 @@ void DiskQueue::open_ring() {
   if (error == 0) return;
   ring_.reset();
   refusal_ = std::strerror(error);
+  if (const std::string mend = what_allows_io_uring(error); !mend.empty()) refusal_ += "; " + mend;
 }
 
 std::string DiskQueue::transfer(int fd, DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {

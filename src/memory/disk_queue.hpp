@@ -12,6 +12,10 @@ namespace ditrain::memory {
 
 enum class DiskOperation { kRead, kWrite };
 
+/// The line that would let io_uring be had, after such an error of the kernel; "" if none does. Files are read below
+/// `root` ("" is the real system).
+std::string what_allows_io_uring(int error, const std::string& root = "");
+
 class DiskQueue {
  public:
   /// Hands what is prepared to the kernel and waits for so many completions: io_uring_submit_and_wait. A test fails it.
@@ -27,7 +31,8 @@ class DiskQueue {
   /// Threads: any number, one after the other
   std::string transfer(int fd, DiskOperation operation, size_t offset, std::byte* data, size_t bytes);
 
-  /// Why io_uring cannot be used; "" if it is. DITRAIN_NO_IO_URING in the environment refuses it, for tests.
+  /// Why io_uring cannot be used, and what would mend it; "" if it is used. DITRAIN_NO_IO_URING in the environment
+  /// refuses it, for tests.
   const std::string& refusal() const { return refusal_; }
 
  private:

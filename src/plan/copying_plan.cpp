@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "ditrain/plan/automem_plan.hpp"
@@ -13,8 +15,6 @@
 
 namespace ditrain::plan {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Long against the start of a transfer, short against that of a run on a disk of 100 MB/s.
 constexpr size_t kDiskBytes = size_t{32} << 20;
@@ -44,17 +44,17 @@ double measure_reading(parallel::Team& team, int node) {
   return double(block.bytes()) / shortest_s;
 }
 
-fs::path existing_part(fs::path folder) {
-  while (!folder.empty() && !fs::exists(folder)) folder = folder.parent_path();
-  return folder.empty() ? "." : folder;
-}
-
-// Of the tiers that no trial of the workers tells.
+// Of the tiers that no trial of the workers tells. Where none can be made, check_tiers refuses a run that needs it.
 void measure_disks(automem::Copying& copying, const memory::PerTier<size_t>& wanted, const std::string& folder,
                    const std::vector<int>& pus) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (memory::kTiers[i].in_memory || wanted[i] == 0) continue;
-    const auto disk = memory::kTiers[i].make({.bytes = kDiskBytes, .folder = existing_part(folder).string()});
+    std::unique_ptr<memory::Backing> disk;
+    try {
+      disk = memory::kTiers[i].make({.bytes = kDiskBytes, .folder = existing_part(folder)});
+    } catch (const InputError&) {
+      continue;
+    }
     copying.rates[i] = automem::measure_tier(*disk, i, kDiskBytes, pus);
   }
 }
@@ -82,6 +82,13 @@ automem::Copying copying_in_memory(const config::MemoryConfig& m, const Placemen
 }
 
 }  // namespace
+
+std::string existing_part(const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::path part = folder;
+  for (std::error_code error; !part.empty() && !fs::exists(part, error);) part = part.parent_path();
+  return part.empty() ? "." : part.string();
+}
 
 double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s) {
   if (slow_bytes_s <= 0 || fast_bytes_s <= slow_bytes_s) return 0;

@@ -82,7 +82,7 @@ DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator&
   return {plan_run(config, world, known.place), known.text};
 }
 
-void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
+void print_dry_run(const config::Config& wanted, int ranks, const std::string& run_folder, dist::Communicator& comm) {
   const auto [plan, placement] = plan_dry_run(wanted, ranks, comm);
   const config::Config& config = plan.config;
   const auto data = is_without_data(config) ? nullptr : open_data(config);
@@ -103,6 +103,7 @@ void print_dry_run(const config::Config& wanted, int ranks, dist::Communicator& 
   const size_t limit = platform::memory_limit().bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   check_memory(plan);
+  check_tiers(plan, run_folder);
 }
 
 }  // namespace ditrain::plan

@@ -114,4 +114,13 @@ void check_memory(const RunPlan& plan) {
        .hint = "what fits:" + what_fits(plan.config, plan.world_size, plan.place)});
 }
 
+void check_tiers(const RunPlan& plan, const std::string& run_folder) {
+  if (!plan.automem) return;
+  const std::string& path = plan.config.memory.disk_path;
+  const std::string folder = path.empty() ? existing_part(run_folder) : path;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    if (const size_t bytes = plan.automem->tier_bytes[i]; bytes > 0 && memory::kTiers[i].check != nullptr)
+      memory::kTiers[i].check({.bytes = bytes, .folder = folder}, plan.place.ranks_on_node);
+}
+
 }  // namespace ditrain::plan

@@ -52,7 +52,10 @@ BindResult set_affinity_mask(const std::vector<int>& pus) {
     CPU_SET_S(size_t(pu), bytes, set.get());
   }
   if (sched_setaffinity(0, bytes, set.get()) == 0) return {true, ""};
-  return {false, std::string("sched_setaffinity: ") + std::strerror(errno)};
+  const char* mend = "";
+  if (errno == EINVAL) mend = "; the cpuset of the job or container must hold such a core (docker run --cpuset-cpus)";
+  if (errno == EPERM) mend = "; a container's seccomp profile that allows it";
+  return {false, std::string("sched_setaffinity: ") + std::strerror(errno) + mend};
 }
 
 BindResult bind_this_thread(int pu) { return set_affinity_mask({pu}); }

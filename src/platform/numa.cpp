@@ -33,6 +33,18 @@ int mode_of(NodePolicy policy) {
   return MPOL_DEFAULT;
 }
 
+// What would let pages be bound after such an error, as the end of a line.
+const char* mend(int error) {
+  switch (error) {
+    case EPERM:
+      return "; a container's seccomp profile that allows it: docker run --cap-add=SYS_NICE";
+    case EINVAL:
+      return "; the cpuset of the job or container must hold them (Mems_allowed_list in /proc/self/status)";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& nodes, NodePolicy policy) {
@@ -57,8 +69,8 @@ NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& node
   const uintptr_t first = (begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const uintptr_t last = end / kHugePageBytes * kHugePageBytes;
   if (error == EINVAL && first < last && (first != begin || last != end) && bind(first, last)) return {true};
-  errno = error;
-  return {false, "memory is not placed on NUMA node(s) " + format_pus(nodes) + ": mbind: " + std::strerror(errno)};
+  return {false, "memory is not placed on NUMA node(s) " + format_pus(nodes) + ": mbind: " + std::strerror(error) +
+                     mend(error)};
 }
 
 std::optional<NodeRoom> room_on_node(int node, const std::string& root) {

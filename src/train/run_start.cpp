@@ -49,6 +49,7 @@ plan::RunPlan Run::make_plan() {
 
 void Run::open() {
   plan::check_memory(plan_);
+  plan::check_tiers(plan_, options_.out);  // ranks meet before the first one makes its file
   if (config_.dist.engine && groups_.data().world_size() > 1) {
     gradient_memory_ =
         std::make_unique<dist::NodeMemory>(groups_.data(), size_t(model_.parameters().arena_size()) * sizeof(float),
@@ -305,11 +306,11 @@ void Run::restore_best() {
   best_fid_ = found[0], best_step_ = int64_t(found[1]);
 }
 
-// Before the store and the tape, whose memory comes from it.
 const std::string& Run::disk_folder() const {
   return config_.memory.disk_path.empty() ? options_.out : config_.memory.disk_path;
 }
 
+// Before the store and the tape, whose memory comes from it.
 void Run::start_automem() {
   if (!plan_.automem) return;
   const config::MemoryConfig& m = config_.memory;

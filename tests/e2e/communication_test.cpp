@@ -46,9 +46,7 @@ TEST_CASE("communication: two ranks learn the same, however gradients are summed
 
 TEST_CASE("communication: an MPI library that only one thread may call gives the same bits") {
   const TemporaryFolder scratch;
-  const char* preloaded = std::getenv("LD_PRELOAD");  // what a sanitized run needs
-  const std::string preload = std::string(preloaded ? preloaded : "") + ":" DITRAIN_MPI_OF_FEWER_THREADS;
-  const Args only_one = {"-x", "LD_PRELOAD=" + preload, "-x", "DITRAIN_TEST_MPI_THREADS=funneled"};
+  const Args only_one = {"-x", preload(DITRAIN_MPI_OF_FEWER_THREADS), "-x", "DITRAIN_TEST_MPI_THREADS=funneled"};
   for (const std::string strategy : {"cftp", "dp_tp"}) {
     CAPTURE(strategy);
     const auto job = [&](const std::string& out) {

@@ -2,6 +2,11 @@
 # because they take all cores and some of them send signals at certain moments.
 file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 add_executable(test_e2e ${e2e_sources})
+add_library(refusing_system MODULE ${CMAKE_CURRENT_SOURCE_DIR}/support/refusing_system.cpp)
+target_link_libraries(refusing_system PRIVATE ${CMAKE_DL_LIBS})
+# It is loaded into programs that are not ours, too.
+target_compile_options(refusing_system PRIVATE -fno-sanitize=all)
+target_link_options(refusing_system PRIVATE -fno-sanitize=all)
 target_link_libraries(test_e2e PRIVATE ditrain_io ditrain_nn test_main nlohmann_json::nlohmann_json)
 target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 target_precompile_headers(test_e2e REUSE_FROM test_main)
@@ -9,9 +14,10 @@ target_compile_definitions(test_e2e PRIVATE
   DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
   DITRAIN_MPI_OF_FEWER_THREADS="$<TARGET_FILE:mpi_of_fewer_threads>"
+  DITRAIN_REFUSING_SYSTEM="$<TARGET_FILE:refusing_system>"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
-foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads)
+foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads refusing_system)
   if(TARGET ${program})
     add_dependencies(test_e2e ${program})
   endif()

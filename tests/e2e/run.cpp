@@ -32,8 +32,8 @@ std::vector<char*> pointers(const Args& words) {
 Args environment_with(const Args& more) {
   Args all = more;
   for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
-  // Root may not use mpirun unless the first two say so. The third is what Open MPI chooses here after it has waited 0.2 s
-  // for faster networks, in every run; the tests of the communicator (tests/dist) leave it the choice.
+  // Root may not use mpirun unless the first two say so. The third is what Open MPI chooses here after it has waited
+  // 0.2 s for faster networks, in every run; the tests of the communicator (tests/dist) leave it the choice.
   all.insert(all.end(), {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_pml=ob1"});
   return all;
 }
@@ -140,6 +140,11 @@ pid_t process_of_rank(int rank, const std::string& out) {
     if (read_file((entry.path() / "cmdline").string()).find(out) != std::string::npos) return pid_t(std::stol(name));
   }
   return 0;
+}
+
+std::string preload(const std::string& library) {
+  const char* before = std::getenv("LD_PRELOAD");  // what a sanitized run needs
+  return "LD_PRELOAD=" + std::string(before != nullptr ? before : "") + ":" + library;
 }
 
 Args program(const std::string& name, const Args& arguments) {

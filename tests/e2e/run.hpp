@@ -78,6 +78,9 @@ inline constexpr int64_t kForEver = 1000000;
 /// The process of that MPI rank, among all that this test may see, whose command line names `out`; 0: there is none.
 pid_t process_of_rank(int rank, const std::string& out);
 
+/// The variable of the environment with which a program has this library before all others.
+std::string preload(const std::string& library);
+
 /// Command line of a program of this build.
 Args program(const std::string& name, const Args& arguments = {});
 /// The same under mpirun, also with more ranks than cores.

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/io/checkpoint_folder.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -15,6 +16,13 @@ const Args kModel =
     sets({"model.hidden_size=128", "model.num_heads=4", "model.depth=2", "model.input_size=16", "model.patch_size=2"});
 const Args kBulk = sets({"memory.automem=planned", "memory.fast_gib=0.012"});
 const Args kPaper = sets({"memory.automem=paper", "memory.fast_gib=0.012"});
+
+// The environment of a system that does what tests/support/refusing_system.cpp says.
+std::vector<std::string> refusing(const std::vector<std::string>& variables) {
+  std::vector<std::string> all = variables;
+  all.insert(all.begin(), preload(DITRAIN_REFUSING_SYSTEM));
+  return all;
+}
 
 Args on_disk(const std::string& folder) { return kBulk + sets({"memory.disk_gib=0.1", "memory.disk_path=" + folder}); }
 
@@ -72,6 +80,70 @@ TEST_CASE("tiers: nothing of the disk tier is left behind by a run that is kille
   REQUIRE(fs::is_empty(disk));
 }
 
+TEST_CASE("tiers: a disk that cannot hold its tier is refused by plans and by runs, before anything is made") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "runs/out", file = scratch / "file";
+  write_file(file, "no folder");
+  const auto check_refused = [&](const Args& settings, const std::string& got, const RunOptions& options = {}) {
+    for (const Args& how : {Args{"--dry-run"}, Args{"--explain-memory"}, Args()}) {
+      CAPTURE(how, got);
+      const Result r = run(tiny_ditrain(out, 2, kModel + settings + how), options);
+      REQUIRE_EXIT(r, 2);
+      CHECK_THAT(r.err, Contains("[memory] the disk tier cannot be had; got " + got) &&
+                            Contains("expected a folder on a local disk with ") &&
+                            Contains("try --set memory.disk_path=FOLDER"));
+      CHECK_FALSE(fs::exists(scratch / "runs"));
+    }
+  };
+  check_refused(on_disk(scratch / "none"), scratch / "none" + ": No such file or directory");
+  check_refused(on_disk(file), file + ": Not a directory");
+  const RunOptions full{.environment = refusing({"DITRAIN_TEST_FREE_BYTES=1048576"})};
+  check_refused(on_disk(scratch.path()), scratch.path() + ": not enough room, 1.0 MiB free", full);
+  // The run folder, which does not exist yet.
+  check_refused(kBulk + sets({"memory.disk_gib=0.1"}), scratch.path() + ": not enough room, 1.0 MiB free", full);
+}
+
+TEST_CASE("tiers: a run goes on where memory may not be pinned and io_uring is refused, and says what would mend it") {
+  const TemporaryFolder scratch;
+  const Args both = on_disk(scratch.path()) + sets({"memory.bulk_gib=0.005"});
+  const Result r = run(tiny_ditrain(scratch / "refused", 3, kModel + both),
+                       {.environment = refusing({"DITRAIN_TEST_REFUSES=mlock io_uring"})});
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.err, Contains("the bulk tier is not pinned (mlock: Operation not permitted): ulimit -l unlimited"));
+  CHECK_THAT(r.err, Contains("the disk tier uses pread and pwrite: io_uring: Operation not permitted; "));
+  const auto memory = read_metrics(scratch / "refused").back().at("memory");
+  CHECK((memory.at("bulk_bytes") > 0 && memory.at("disk_bytes") > 0));
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "off", 3, kModel)), 0);
+  CHECK(different_files(checkpoint_of(scratch / "refused", 3), checkpoint_of(scratch / "off", 3)).empty());
+}
+
+TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier checkpoints are intact") {
+  const TemporaryFolder scratch;
+  const int ranks = GENERATE(1, 2);
+  const auto job = [&](const std::string& out, int64_t steps, const Args& more) {
+    const Args command = tiny_ditrain(out, steps, kModel + more);
+    return ranks == 1 ? command : mpirun(ranks, command);
+  };
+  const std::string out = scratch / "run", whole = scratch / "whole";
+  const Args going = tiny_ditrain(out, kForEver, kModel + on_disk(scratch.path()) + sets({"checkpoint.every_steps=1"}));
+  const std::vector<std::string> breaks =
+      refusing({"DITRAIN_TEST_REFUSES=io_uring", "DITRAIN_TEST_DISK_BREAKS_AT=" + checkpoint_of(out, 3)});
+  Args last_rank;  // the disk of one rank
+  for (const std::string& variable : breaks) last_rank = last_rank + Args{"-x", variable};
+  const Result broken = ranks == 1 ? run(going, {.environment = breaks})
+                                   : run(mpirun(1, going) + Args{":", "-np", "1"} + last_rank + going);
+  REQUIRE_EXIT(broken, 1);
+  INFO(broken.text());
+  CHECK_THAT(broken.err, Contains("the disk tier in " + scratch.path() + " cannot be ") &&
+                             Contains("Input/output error") && Contains("--resume auto"));
+
+  const int64_t steps = 1 + ditrain::io::list_checkpoints(out + "/checkpoints").back();
+  CHECK(steps >= 4);
+  REQUIRE_EXIT(run(job(out, steps, {"--resume", "auto"})), 0);
+  REQUIRE_EXIT(run(job(whole, steps, {})), 0);
+  CHECK(different_files(checkpoint_of(out, steps), checkpoint_of(whole, steps)).empty());
+}
+
 TEST_CASE("tiers: what cannot be is refused before anything is allocated") {
   const TemporaryFolder scratch;
   const auto refusal = [&](const Args& settings) {
@@ -84,7 +156,6 @@ TEST_CASE("tiers: what cannot be is refused before anything is allocated") {
              Contains("the fast tier is too small for") && Contains("that never move"));
   CHECK_THAT(refusal(kBulk + sets({"memory.bulk_gib=0", "memory.disk_gib=0.001"})),
              Contains("do not fit the slow tiers") && Contains("--set memory.disk_gib="));
-  CHECK_THAT(refusal(on_disk(scratch / "none")), Contains("memory.disk_path"));
   CHECK_THAT(refusal(kBulk + sets({"parallel.strategy=dp_tp"})), Contains("memory.automem: off"));
   const Result dry = run(tiny_ditrain(scratch / "out", 2, kModel + kBulk + Args{"--dry-run"}));
   REQUIRE_EXIT(dry, 0);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -90,9 +91,24 @@ TEST_CASE("a disk tier that cannot be had says what would help") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(make_disk({.bytes = kMiB, .folder = folder.path() + "/none"}),
                     Catch::Contains("No such file") && Catch::Contains("memory.disk_path"));
+  std::ofstream(folder / "file") << "no folder";
+  CHECK_THROWS_WITH(make_disk({.bytes = kMiB, .folder = folder / "file"}), Catch::Contains("Not a directory"));
   CHECK_THROWS_AS(make_disk({.bytes = size_t{1} << 60, .folder = folder.path()}), InputError);
   CHECK_THROWS_WITH(make_disk({.bytes = size_t{1} << 60, .folder = folder.path()}),
-                    Catch::Contains("GiB free") && Catch::Contains("memory.disk_gib"));
+                    Catch::Contains("GiB free") && Catch::Contains("memory.bulk_gib"));
+}
+
+TEST_CASE("a copy stream that cannot be bound says what would mend it, and copies") {
+  constexpr int kNoSuchCore = 60000;
+  CopyEngine engine({.pus = {kNoSuchCore}});
+  REQUIRE(engine.notes().size() == kDirections);
+  for (const std::string& note : engine.notes())
+    CHECK_THAT(note, Catch::StartsWith("a copy stream is not bound: sched_setaffinity: ") && Catch::Contains("cpuset"));
+  const auto bulk = make_bulk_memory({.bytes = kMiB});
+  const auto data = numbers(kMiB, 1);
+  CHECK(copy_now(engine, {.direction = Direction::kOut, .backing = bulk.get(), .fast = data.data(), .bytes = kMiB})
+            .empty());
+  CHECK(std::memcmp(bulk->in_place(0), data.data(), kMiB) == 0);
 }
 
 TEST_CASE("an urgent copy goes before those that wait, and an error reaches its own copy") {

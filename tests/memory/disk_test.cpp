@@ -1,5 +1,6 @@
-// The disk tier on file systems that cannot all that a local disk can, and on a queue whose kernel refuses. The file
-// systems are pretended: this program's own open, fallocate and fstatvfs stand in for those of the C library.
+// The disk tier on file systems that cannot all that a local disk can, and on a queue whose kernel refuses; memory that
+// may not be pinned. Systems are pretended: this program's own open, fallocate, statvfs, mlock2 and io_uring_queue_init
+// stand in for those of the C library and liburing.
 #include <fcntl.h>
 #include <liburing.h>
 #include <linux/magic.h>
@@ -15,6 +16,7 @@
 #include <cstdarg>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "../../src/memory/disk_queue.hpp"
@@ -31,7 +33,8 @@ namespace {
 // What the file system that is pretended lacks.
 struct Lacks {
   std::atomic<bool> direct{false}, nameless{false}, fallocate{false}, room{false};
-  std::atomic<int> interruptions{0};  // fallocate is interrupted so often first
+  std::atomic<int> interruptions{0};       // fallocate is interrupted so often first
+  std::atomic<int> mlock{0}, io_uring{0};  // errors with which they are refused
 } lacks;
 
 constexpr size_t kBytes = size_t{9} << 20;  // more than the queue has under way at once
@@ -105,10 +108,23 @@ extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   return int(syscall(SYS_fallocate, fd, mode, offset, bytes));
 }
 
-extern "C" int fstatvfs(int, struct statvfs* room) noexcept {
+extern "C" int statvfs(const char* path, struct statvfs* room) noexcept {
+  struct statfs system{};
+  if (::statfs(path, &system) != 0) return -1;
   *room = {};
-  room->f_frsize = 4096, room->f_bavail = lacks.room ? 1 : 1 << 20;
+  room->f_frsize = 4096, room->f_blocks = 1 << 20, room->f_bavail = lacks.room ? 1 : 1 << 20;
   return 0;
+}
+
+extern "C" int mlock2(const void* data, size_t bytes, unsigned flags) noexcept {
+  if (lacks.mlock != 0) return errno = lacks.mlock, -1;
+  return int(syscall(SYS_mlock2, data, bytes, flags));
+}
+
+extern "C" int io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
+  io_uring_params params{};
+  params.flags = flags;
+  return lacks.io_uring != 0 ? -lacks.io_uring : io_uring_queue_init_params(entries, ring, &params);
 }
 
 TEST_CASE("a disk tier whose file system has no O_DIRECT goes through the page cache and says so") {
@@ -135,8 +151,50 @@ TEST_CASE("a disk tier whose file system cannot preallocate asks for the room in
   CHECK(gives_back(*disk_in(folder.path())));
   CHECK(lacks.interruptions == 0);
   lacks.room = true;
-  CHECK_THROWS_WITH(disk_in(folder.path()), Catch::Contains("No space left") && Catch::Contains("memory.disk_path"));
+  CHECK_THROWS_WITH(disk_in(folder.path()), Catch::Contains("not enough room, 4.0 KiB free") &&
+                                                Catch::Contains("with 9.0 MiB free; try --set memory.disk_path"));
   lacks.fallocate = lacks.room = false;
+}
+
+TEST_CASE("ranks of a node need the room of all of them") {
+  const TemporaryFolder folder;
+  const TierSetup half{.bytes = size_t{2} << 30, .folder = folder.path()};  // of 4 GiB
+  CHECK_NOTHROW(check_disk(half, 2));
+  CHECK_THROWS_AS(check_disk(half, 3), InputError);
+  CHECK_THROWS_WITH(check_disk(half, 3), Catch::Contains("2.00 GiB free for each of the 3 ranks of a node"));
+}
+
+TEST_CASE("bulk memory that may not be pinned is used all the same and names the limit") {
+  lacks.mlock = EPERM;  // of a process whose limit is 0
+  const auto bulk = make_bulk_memory({.bytes = kBytes});
+  lacks.mlock = 0;
+  CHECK_THAT(all_notes(*bulk),
+             Catch::Contains("the bulk tier is not pinned (mlock: Operation not permitted): ulimit -l"));
+  CHECK(gives_back(*bulk));
+}
+
+TEST_CASE("a disk tier whose kernel refuses io_uring works without it and says what would allow it") {
+  const TemporaryFolder folder;
+  lacks.io_uring = ENOMEM;
+  const auto disk = disk_in(folder.path());
+  lacks.io_uring = 0;
+  CHECK_THAT(all_notes(*disk), Catch::Contains("pread and pwrite: io_uring: Cannot allocate memory; ulimit -l"));
+  CHECK(gives_back(*disk));
+}
+
+TEST_CASE("what would allow io_uring is told by its setting and by the error") {
+  const TemporaryFolder root;
+  const std::string folder = root / "proc/sys/kernel";
+  std::filesystem::create_directories(folder);
+  CHECK_THAT(what_allows_io_uring(EPERM, root.path()), Catch::Contains("seccomp"));  // a kernel without the setting
+  for (const char* value : {"0", "1", "2"}) {
+    std::ofstream(folder + "/io_uring_disabled") << value << std::endl;
+    const bool disabled = *value != '0';
+    CHECK((what_allows_io_uring(EPERM, root.path()) == "sysctl kernel.io_uring_disabled=0 (as root)") == disabled);
+    CHECK_THAT(what_allows_io_uring(ENOSYS, root.path()), Catch::Contains("Linux 5.1"));
+    CHECK_THAT(what_allows_io_uring(EMFILE, root.path()), Catch::Contains("ulimit -n"));
+  }
+  CHECK(what_allows_io_uring(EFAULT, root.path()).empty());
 }
 
 TEST_CASE("a folder in RAM is no disk") {

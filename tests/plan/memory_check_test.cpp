@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "plan/recompute_config.hpp"
@@ -125,6 +128,41 @@ TEST_CASE("a run that does not fit is told of a fast tier and a disk with which 
                     Catch::Contains("the fast tier is too small for") && Catch::Contains("memory.fast_gib"));
   tiered.memory.fast_gib = 0;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("needs to know how large the fast tier is"));
+}
+
+TEST_CASE("the disk of a plan has to have the room of all ranks of the node, below the nearest folder there is") {
+  const TemporaryFolder folder;
+  config::Config config = config_of("selective");
+  config.memory.automem = config::AutoMem::kPlanned, config.memory.fast_gib = 0.5;
+  config.memory.tier_gib[memory::tier("disk")] = 20;
+  plan::RunPlan plan = plan::plan_run(config, 1);
+  const auto refusal = [&](double share_of_disk, int ranks, const std::string& run_folder) -> std::string {
+    const auto free = double(std::filesystem::space(folder.path()).available);
+    plan.automem->tier_bytes[memory::tier("disk")] = size_t(share_of_disk * free);
+    plan.place.ranks_on_node = ranks;
+    try {
+      plan::check_tiers(plan, run_folder);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  const std::string later = folder / "not/yet", file = folder / "file";
+  std::ofstream(file) << "no folder";
+  CHECK(refusal(0.6, 1, later) == "none");
+  const std::string of_two = refusal(0.6, 2, later);
+  CHECK_THAT(of_two,
+             Catch::StartsWith("[memory] the disk tier cannot be had; got " + folder.path() + ": not enough room, ") &&
+                 Catch::Contains("for each of the 2 ranks of a node; try --set memory.disk_path="));
+  CHECK_THAT(refusal(2, 1, later), Catch::Contains("not enough room"));
+  CHECK_THAT(refusal(0.1, 1, file), Catch::Contains("Not a directory"));
+  plan.config.memory.disk_path = folder.path();
+  CHECK(refusal(0.6, 1, file) == "none");
+  plan.config.memory.disk_path = later;
+  CHECK_THAT(refusal(0.1, 1, folder.path()), Catch::Contains(later + ": No such file"));
+  CHECK(refusal(0, 1, folder.path()) == "none");  // nothing is away on disk
+  plan.automem.reset();
+  CHECK_NOTHROW(plan::check_tiers(plan, file));
 }
 
 TEST_CASE("ranks that do not fit are told to shard their states, where they can") {

@@ -1,9 +1,11 @@
 #include "ditrain/platform/numa.hpp"
 
 #include <numaif.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -34,7 +36,16 @@ int policy_at(void* address) {
   return get_mempolicy(&mode, nullptr, 0, address, MPOL_F_ADDR) == 0 ? mode : -1;
 }
 
+int mbind_refused_with = 0;
+
 }  // namespace
+
+// In the place of libnuma's.
+extern "C" long mbind(void* data, unsigned long bytes, int mode, const unsigned long* nodes, unsigned long bits,
+                      unsigned flags) {
+  if (mbind_refused_with != 0) return errno = mbind_refused_with, -1;
+  return syscall(SYS_mbind, data, bytes, mode, nodes, bits, flags);
+}
 
 TEST_CASE("pages inside the range get the policy, those that stick out do not") {
   const auto [policy, mode] = GENERATE(table<NodePolicy, int>({{NodePolicy::kBind, MPOL_BIND},
@@ -77,6 +88,22 @@ TEST_CASE("what cannot be placed is told, not fatal") {
   CHECK(!absent);
   CHECK_THAT(absent.reason, Catch::Contains("NUMA node(s) 4000: mbind: "));
   std::memset(pages.data, 1, kBytes);  // and the memory is as good as before
+}
+
+TEST_CASE("a refused placement says what would mend it") {
+  Pages pages;
+  const auto refusal = [&](int error) {
+    mbind_refused_with = error;
+    const NodeResult result = place_on_nodes(pages.data, kBytes, {0}, NodePolicy::kPreferred);
+    mbind_refused_with = 0;
+    CHECK(!result);
+    return result.reason;
+  };
+  CHECK_THAT(refusal(EPERM),
+             Catch::EndsWith("mbind: Operation not permitted; a container's seccomp profile that allows "
+                             "it: docker run --cap-add=SYS_NICE"));
+  CHECK_THAT(refusal(EINVAL), Catch::Contains("mbind: Invalid argument; the cpuset of the job or container must hold"));
+  CHECK_THAT(refusal(EFAULT), Catch::EndsWith("mbind: Bad address"));
 }
 
 TEST_CASE("a range without a whole page is left alone") {

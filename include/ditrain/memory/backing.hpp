@@ -45,8 +45,12 @@ std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
 
 /// One preallocated file without a name in the folder, read and written past the page cache (O_DIRECT) where the file
 /// system can. Nothing of it is left when the process ends, however it ends.
-/// Errors: InputError if the folder is none, has not as much room, or is RAM (tmpfs; DITRAIN_DISK_IN_RAM in the
-/// environment allows it, for tests)
+/// Errors: InputError as check_disk
 std::unique_ptr<Backing> make_disk(const TierSetup& wanted);
+
+/// Refuses, before anything is made, a disk tier that each of so many ranks of a node is to have in that folder.
+/// Errors: InputError if there is no such folder, nothing can be made in it, it has less room, or it is RAM (tmpfs;
+/// DITRAIN_DISK_IN_RAM in the environment allows it, for tests)
+void check_disk(const TierSetup& wanted, int ranks = 1);
 
 }  // namespace ditrain::memory

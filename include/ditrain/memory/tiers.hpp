@@ -19,6 +19,8 @@ struct TierRow {
   bool in_memory;             ///< takes memory of the machine, and cores can use it in place
   double bytes_s;             ///< what a copy is expected to reach until a run has measured its own
   std::unique_ptr<Backing> (*make)(const TierSetup&);
+  /// Refuses at planning what `make` would, for so many ranks of a node; null: the plan of memory counts the tier.
+  void (*check)(const TierSetup&, int ranks);
 };
 
 inline constexpr std::array<TierRow, 2> kTiers{{
@@ -28,13 +30,14 @@ inline constexpr std::array<TierRow, 2> kTiers{{
      {},
      true,
      6e9,  // half of what a core copies in memory
-     make_bulk_memory},
+     make_bulk_memory,
+     nullptr},
     {"disk",
      "disk of a rank for tensors that have no place in memory [GiB]; auto: what memory.bulk_gib, which is a number "
      "then, leaves",
      0.0, false,
      1.5e9,  // a disk of today
-     make_disk},
+     make_disk, check_disk},
 }};
 template <class T>
 using PerTier = std::array<T, kTiers.size()>;

@@ -2,6 +2,7 @@
 // automem::place_tensors makes of them.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ditrain/automem/plan.hpp"
@@ -27,10 +28,13 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
 /// What the slow tiers may take, by the keys memory.TIER_gib; SIZE_MAX: what is needed.
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& memory);
 
+/// A folder, or the nearest one above it that exists: on its disk a folder will be that is yet to be made.
+std::string existing_part(const std::string& folder);
+
 /// Who copies between tiers in memory, and what copies reach: of tiers in memory and of the disk that `disk_folder`, or
 /// what exists of it, is on. Where memory.copy is auto and no core is set aside, both ways are measured with the team;
 /// without one (a dry run) it is the threads, nothing is measured, and the text says that a run measures.
-/// Errors: InputError, RunError as memory::make_disk
+/// A disk that cannot be had has no rates. Errors: RunError as memory::Backing
 automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
                               const std::string& disk_folder, parallel::Team* team);
 

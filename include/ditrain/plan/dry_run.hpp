@@ -16,9 +16,9 @@ struct DryRun {
 /// Errors:   as run_training for configs that cannot work on such ranks
 DryRun plan_dry_run(const config::Config& config, int ranks, dist::Communicator& comm);
 
-/// Prints what that run would look like. Without data.path a line says what to set, and only what follows from the data
-/// is left out. Collective.
+/// Prints what that run into `run_folder` would look like. Without data.path a line says what to set, and only what
+/// follows from the data is left out. Collective.
 /// Errors:   as run_training, as far as they can be seen without starting; a data.path that is set but wrong is one
-void print_dry_run(const config::Config& config, int ranks, dist::Communicator& comm);
+void print_dry_run(const config::Config& config, int ranks, const std::string& run_folder, dist::Communicator& comm);
 
 }  // namespace ditrain::plan

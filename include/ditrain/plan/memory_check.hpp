@@ -1,5 +1,7 @@
-// The refusal of a run that does not fit into the memory of a node, with what would fit.
+// The refusal of a run that does not fit into the memory of a node, with what would fit, or onto its disk.
 #pragma once
+#include <string>
+
 #include "ditrain/plan/run_plan.hpp"
 
 namespace ditrain::plan {
@@ -8,5 +10,10 @@ namespace ditrain::plan {
 /// Errors:   InputError with the memory plan, the limit and what would fit (a smaller micro-batch, more recomputation,
 ///           a sharded optimizer, fewer ranks)
 void check_memory(const RunPlan& plan);
+
+/// Holds what slow tiers beside memory take, for all ranks of a node, against what this machine has of them. Without
+/// memory.disk_path the disk is that of the run folder, which need not exist yet.
+/// Errors:   InputError as memory::check_disk
+void check_tiers(const RunPlan& plan, const std::string& run_folder);
 
 }  // namespace ditrain::plan

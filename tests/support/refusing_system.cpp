@@ -1,0 +1,64 @@
+// Preloaded into a program, a system that refuses what memory tiers ask it for, as its environment says:
+// DITRAIN_TEST_REFUSES names what (mlock, io_uring), DITRAIN_TEST_FREE_BYTES is the room of every disk, and once the
+// path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be read nor written.
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+bool refuses(const char* what) {
+  const char* refused = std::getenv("DITRAIN_TEST_REFUSES");
+  return refused != nullptr && std::strstr(refused, what) != nullptr;
+}
+
+bool is_broken(int fd) {
+  const char* path = std::getenv("DITRAIN_TEST_DISK_BREAKS_AT");
+  struct stat file{};
+  return path != nullptr && ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_nlink == 0 &&
+         ::access(path, F_OK) == 0;
+}
+
+template <class Function>
+Function* next(Function*, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" {
+
+int mlock2(const void* data, size_t bytes, unsigned flags) noexcept {
+  if (refuses("mlock")) return errno = EPERM, -1;
+  return int(syscall(SYS_mlock2, data, bytes, flags));
+}
+
+int io_uring_queue_init(unsigned entries, struct io_uring* ring, unsigned flags) {
+  static const auto real = next(io_uring_queue_init, "io_uring_queue_init");
+  return refuses("io_uring") ? -EPERM : real(entries, ring, flags);
+}
+
+int statvfs(const char* path, struct statvfs* room) noexcept {
+  static const auto real = next(statvfs, "statvfs");
+  const int result = real(path, room);
+  if (const char* free = std::getenv("DITRAIN_TEST_FREE_BYTES"); result == 0 && free != nullptr)
+    room->f_bavail = std::strtoull(free, nullptr, 10) / room->f_frsize;
+  return result;
+}
+
+ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  static const auto real = next(pread, "pread");
+  return is_broken(fd) ? (errno = EIO, -1) : real(fd, data, bytes, offset);
+}
+
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  static const auto real = next(pwrite, "pwrite");
+  return is_broken(fd) ? (errno = EIO, -1) : real(fd, data, bytes, offset);
+}
+}
