@@ -12,6 +12,7 @@
 #include "ditrain/io/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_check.hpp"
+#include "ditrain/plan/memory_picture.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/train/trainer.hpp"
@@ -35,7 +36,8 @@ config::CommandLine make_command_line() {
        {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
        {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
        {"explain-memory", "[FILE.svg]",
-        "print what every layer keeps, draw the memory plan if a file is given, then stop"}},
+        "print what every layer keeps, draw the memory plan (with tiers, each of them over a step) if a file is given, "
+        "then stop"}},
       "",
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
       "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +

@@ -3,11 +3,14 @@
 function(ditrain_module name uses)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   if(DITRAIN_ONLY_KERNELS)
-    if(NOT name MATCHES "^(base|platform|kernels)$")
+    if(NOT name MATCHES "^(base|platform|memory|kernels)$")
       return()
     endif()
     list(FILTER sources EXCLUDE REGEX "platform/(topology|numa)")  # ask hwloc and libnuma
-    list(REMOVE_ITEM ARGN PkgConfig::hwloc PkgConfig::numa)
+    if(name STREQUAL memory)
+      list(FILTER sources INCLUDE REGEX "stream_copy")  # the others ask libnuma and liburing
+    endif()
+    list(REMOVE_ITEM ARGN PkgConfig::hwloc PkgConfig::numa PkgConfig::uring)
   endif()
   if(NOT sources)
     add_library(ditrain_${name} INTERFACE)

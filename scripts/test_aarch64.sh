@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Cross-builds the kernels for 64-bit Arm and runs their tests under qemu, once for every set of kernels: the matrix unit
-# (SME) and SVE2 with vectors of 128, 256 and 512 bits, and NEON. Each run is about one set, the one that the emulated
-# processor gets; the shapes are all of them. In streaming mode the processor refuses what a real one may lack there
-# (sme_fa64=off). Arguments go to the test programs (a test's name, for example).
+# Cross-builds the kernels and the copy between tiers in memory for 64-bit Arm and runs their tests under qemu, once for
+# every set of kernels: the matrix unit (SME) and SVE2 with vectors of 128, 256 and 512 bits, and NEON. Each run is about
+# one set, the one that the emulated processor gets; the shapes are all of them. In streaming mode the processor refuses
+# what a real one may lack there (sme_fa64=off). Arguments go to the test programs (a test's name, for example).
 #   ./scripts/test_aarch64.sh                                   some five minutes on two free cores
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ cmake --build --preset aarch64-qemu
 run() {
   local program log status=0
   log=$(mktemp)
-  for program in test_base test_platform test_kernels; do
+  for program in test_base test_platform test_memory test_kernels; do
     DITRAIN_TEST_ONLY=$1 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$2" "$build/tests/$program" "${@:3}" \
       >"$log" 2>&1 || { status=1; cat "$log"; }
     printf '%-18s %-14s %s\n' "$1" "$program" "$(grep -E '^(All tests passed|test cases:|No tests ran)' "$log" || echo crashed)"

@@ -109,10 +109,11 @@ void choose_margin(Plan& plan) {
 
 }  // namespace
 
-size_t Plan::in_place_bytes() const {
+size_t Plan::in_place_bytes(std::optional<size_t> tier) const {
   size_t bytes = 0;
   for (size_t id = 0; id < homes.size(); ++id)
-    if (homes[id].in_place) bytes += whole_blocks(uses.tensors[id].bytes);
+    if (homes[id].in_place && homes[id].tier == tier.value_or(homes[id].tier))
+      bytes += whole_blocks(uses.tensors[id].bytes);
   return bytes;
 }
 

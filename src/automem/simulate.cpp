@@ -137,7 +137,7 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
       forecast.stall_s += queue.now() - before_s;
       queue.run_until(queue.now() + in_place_s[p]);
       queue.run_until(queue.now() + machine.point_s[p]);
-      forecast.occupancy.push_back(residency.used_bytes());
+      forecast.occupancy.push_back({queue.now() - start, residency.used_bytes()});
       residency.leave(point.phase, point.name);
     }
     const ResidencyTotals after = residency.totals();

@@ -11,11 +11,10 @@
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "quantile.hpp"
+#include "reach.hpp"
 
 namespace ditrain::bench {
 namespace {
-
-constexpr int64_t kStreamGrain = 1024;  // elements: as the element-wise operators are cut
 
 // Every core computes: nothing is set aside.
 plan::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ranks) {
@@ -205,12 +204,7 @@ size_t Harness::cold_bytes() const {
 }
 
 void Harness::stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n) {
-  ctx_.for_range(n, kStreamGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    std::vector<float*> part = arrays;
-    for (float*& p : part) p += begin;
-    volatile float sink = kernels::stream_pass(mix, part.data(), end - begin);
-    static_cast<void>(sink);
-  });
+  bench::stream(ctx_, mix, arrays, n);
 }
 
 const Report& Harness::report() {

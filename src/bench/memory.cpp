@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <future>
 #include <limits>
 #include <memory>
 
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
-#include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/automem_plan.hpp"
@@ -103,40 +101,6 @@ class Contender {
   automem::ResidencyTotals moved_;
 };
 
-double seconds_of(memory::CopyEngine& engine, memory::Copy copy) {
-  std::promise<std::string> done;
-  copy.done = [&](const std::string& problem) { done.set_value(problem); };
-  const double start = now_s();
-  engine.submit(std::move(copy));
-  if (const std::string problem = done.get_future().get(); !problem.empty())
-    throw RunError({.where = "memory", .what = problem});
-  return now_s() - start;
-}
-
-void bench_tier(Harness& harness, memory::Backing& tier, const std::optional<memory::SimulatedBulk>& link) {
-  const size_t bytes = tier.bytes();
-  platform::PageBlock fast(bytes, platform::PageWish::kAuto);
-  std::fill_n(fast.data(), bytes, std::byte{1});
-  memory::CopyEngine engine({.pus = harness.placement().pus_of_copies(), .simulate = link});
-  for (const auto& [direction, name] : {std::pair{Direction::kOut, "out to "}, {Direction::kIn, "in from "}}) {
-    std::vector<double> large, small;
-    for (int64_t i = 0; i <= harness.effort().repeats; ++i) {
-      const memory::Copy copy{.direction = direction, .backing = &tier, .fast = fast.data(), .bytes = bytes};
-      memory::Copy block = copy;
-      block.bytes = memory::kBlock;
-      const double large_s = seconds_of(engine, copy), small_s = seconds_of(engine, block);
-      if (i > 0) large.push_back(large_s), small.push_back(small_s);
-    }
-    Row row{.name = name + tier.name(), .dtype = "-"};
-    row.share = std::numeric_limits<double>::quiet_NaN();
-    row.time = {quantile(large, 0.5), quantile(large, 0), quantile(large, 0.9), int64_t(large.size())};
-    row.gb_s = double(bytes) / row.time.median_s * 1e-9;
-    row.details = {{"latency_s", quantile(small, 0.5)}};
-    harness.add(row);
-  }
-  for (const std::string& note : tier.notes()) harness.note(note);
-}
-
 }  // namespace
 
 void bench_memory(Harness& harness, const MemoryBench& bench) {
@@ -147,10 +111,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   // A folder that is no disk is refused before anything is measured.
   memory::make_disk({.bytes = memory::kBlock, .folder = disk});
   bench_pages(harness, config.model, bench.batch);
-  const size_t tier_bytes = harness.effort().cold_arrays ? size_t{256} << 20 : size_t{4} << 20;
-  for (const memory::TierRow& tier : memory::kTiers)
-    bench_tier(harness, *tier.make({.bytes = tier_bytes, .pages = config.memory.pages, .folder = disk}),
-               tier.in_memory ? config.memory.simulate_bulk : std::nullopt);
+  bench_tiers(harness, config.memory, plan::place_of(harness.placement(), 1), disk);
 
   config::Config off = config;
   off.memory.automem = config::AutoMem::kOff;

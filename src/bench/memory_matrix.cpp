@@ -7,23 +7,18 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <numeric>
-#include <random>
 #include <utility>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/parallel/partition.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "quantile.hpp"
+#include "reach.hpp"
 
 namespace ditrain::bench {
 namespace {
-
-constexpr size_t kLine = 64;  // bytes: what one load brings
-constexpr size_t kMostChased = size_t{256} << 20;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& hint) {
   throw InputError({.where = "memory --matrix", .what = what, .hint = hint});
@@ -60,52 +55,17 @@ class NodeBlock {
   platform::PageBlock block_;
 };
 
-// A random cycle through all lines of a block: each begins with the number of the next.
-void lay_chain(std::byte* data, size_t lines) {
-  std::vector<uint32_t> next(lines);
-  std::iota(next.begin(), next.end(), 0u);
-  std::mt19937_64 random(1);
-  for (size_t i = lines - 1; i > 0; --i) std::swap(next[i], next[random() % i]);  // one cycle (Sattolo)
-  for (size_t i = 0; i < lines; ++i) std::memcpy(data + i * kLine, &next[i], sizeof next[i]);
-}
-
-double chase_s(const std::byte* data, int64_t loads, const Effort& effort) {
-  uint32_t at = 0;
-  const double start = effort.clock();
-  for (int64_t i = 0; i < loads; ++i) std::memcpy(&at, data + size_t(at) * kLine, sizeof at);
-  volatile uint32_t sink = at;
-  static_cast<void>(sink);
-  return (effort.clock() - start) / double(loads);
-}
-
 MatrixCell measure_here(const CoreDomain& domain, const platform::MemoryNode& node, size_t bytes,
                         const Effort& effort) {
   parallel::Team team({.num_workers = int(domain.pus.size()), .pus = domain.pus});
   if (const auto& failures = team.binding_failures(); !failures.empty())
     refuse(failures.front(), "an affinity mask that holds the cores (taskset -p $$)");
   NodeBlock block(bytes, node.os);
-  const auto part_of = [&](const parallel::Worker& w) {
-    const auto floats = int64_t(bytes / sizeof(float));
-    const parallel::Range r = parallel::partition(floats, w.worker, w.num_workers, kLine / sizeof(float));
-    return std::pair{reinterpret_cast<float*>(block.data()) + r.begin, r.end - r.begin};
-  };
-  team.run([&](const parallel::Worker& w) { std::fill_n(part_of(w).first, part_of(w).second, 1.0f); });
+  ops::Context ctx(team);
+  stream(ctx, {.writes = 1}, {reinterpret_cast<float*>(block.data())}, int64_t(bytes / sizeof(float)));
   block.expect_on_node();
-  std::vector<double> read, latency;
-  for (int64_t i = 0; i <= effort.repeats; ++i) {
-    const double start = effort.clock();
-    team.run([&](const parallel::Worker& w) {
-      auto [data, n] = part_of(w);
-      volatile float sink = kernels::stream_pass({.reads = 1}, &data, n);
-      static_cast<void>(sink);
-    });
-    if (i > 0) read.push_back(effort.clock() - start);
-  }
-  lay_chain(block.data(), std::min(bytes, kMostChased) / kLine);
-  for (int64_t i = 0; i <= effort.repeats; ++i) {
-    const double s = chase_s(block.data(), effort.cold_arrays ? 1 << 20 : 1 << 10, effort);
-    if (i > 0) latency.push_back(s);
-  }
+  const std::vector<double> read = pass_seconds(ctx, {.reads = 1}, block.data(), bytes, effort);
+  const std::vector<double> latency = load_seconds(block.data(), bytes, effort);
   return {double(bytes) / std::max(quantile(read, 0), 1e-9) * 1e-9, quantile(latency, 0.5)};
 }
 

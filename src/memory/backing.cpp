@@ -19,6 +19,7 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/numa.hpp"
+#include "stream_copy.hpp"
 
 namespace ditrain::memory {
 namespace {
@@ -37,8 +38,10 @@ class BulkPool final : public Backing {
   }
   std::string name() const override { return "bulk"; }
   size_t bytes() const override { return block_.bytes(); }
-  void read(size_t offset, std::byte* to, size_t bytes) override { copy(to, block_.data() + offset, bytes); }
-  void write(size_t offset, const std::byte* from, size_t bytes) override { copy(block_.data() + offset, from, bytes); }
+  void read(size_t offset, std::byte* to, size_t bytes) override { stream_copy(to, block_.data() + offset, bytes); }
+  void write(size_t offset, const std::byte* from, size_t bytes) override {
+    stream_copy(block_.data() + offset, from, bytes);
+  }
   std::byte* in_place(size_t offset) override { return block_.data() + offset; }
   std::vector<std::string> notes() const override { return notes_; }
   std::string describe() const override {
@@ -64,23 +67,9 @@ class BulkPool final : public Backing {
     if (placed || std::count(notes_.begin(), notes_.end(), placed.reason) > 0) return;
     notes_.push_back(placed.reason);
   }
-  static void copy(std::byte* to, const std::byte* from, size_t bytes);
   platform::PageBlock block_;
   std::vector<std::string> notes_;
 };
-
-// Past the caches: what is copied is used much later, or by other cores.
-void BulkPool::copy(std::byte* to, const std::byte* from, size_t bytes) {
-#ifdef __SSE2__
-  using Vector = long long __attribute__((vector_size(16)));
-  const auto* in = reinterpret_cast<const Vector*>(from);
-  auto* out = reinterpret_cast<Vector*>(to);
-  for (size_t i = 0; i < bytes / sizeof(Vector); ++i) __builtin_ia32_movntdq(out + i, in[i]);
-  __builtin_ia32_sfence();
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
 
 // None where the file system does not count its room.
 std::optional<size_t> free_room(const std::string& folder) {

@@ -14,7 +14,6 @@
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/io/files.hpp"
 #include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::plan {
@@ -194,74 +193,6 @@ std::string describe(const MemoryPlan& plan) {
   for (const MemoryItem& item : plan.items)
     if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
   return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
-}
-
-namespace {
-
-// The fast tier over one step: a rectangle per point, as wide as it lasts, in the colour of its phase.
-std::string occupancy_svg(const automem::Plan& plan, int top) {
-  constexpr const char* kColours[] = {"#4269d0", "#ff725c", "#3ca951"};  // of automem::Phase
-  constexpr double kWidth = 760, kHeight = 120;
-  const double capacity = double(plan.capacity.fixed_bytes + plan.capacity.pool_bytes);
-  const double step_s = std::accumulate(plan.machine.point_s.begin(), plan.machine.point_s.end(), 0.0);
-  const auto height = [&](size_t bytes) { return kHeight * std::min(1.0, double(bytes) / capacity); };
-  std::string svg = fmt::format(
-      "<text x=\"20\" y=\"{}\" font-size=\"16\">Fast tier over one step: {}, expected {:.2f} s "
-      "(<tspan fill=\"{}\">forward</tspan>, <tspan fill=\"{}\">backward</tspan>, <tspan fill=\"{}\">update</tspan>, "
-      "<tspan fill=\"#9c6b4e\">never moves</tspan>)</text>\n",
-      top, format_bytes(size_t(capacity)), plan.forecast.step_s, kColours[0], kColours[1], kColours[2]);
-  const double bottom = top + 16 + kHeight, fixed = height(plan.capacity.fixed_bytes);
-  double x = 20;
-  for (size_t p = 0; p < plan.uses.points.size() && p < plan.forecast.occupancy.size(); ++p) {
-    const double w = step_s > 0 ? kWidth * plan.machine.point_s[p] / step_s : kWidth / double(plan.uses.points.size());
-    const double h = height(plan.forecast.occupancy[p]);
-    svg += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x,
-                       bottom - fixed - h, w, h, kColours[size_t(plan.uses.points[p].phase)]);
-    x += w;
-  }
-  svg += fmt::format(
-      "<rect x=\"20\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#9c6b4e\"/>\n<rect x=\"20\" y=\"{:.1f}\" "
-      "width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n",
-      bottom - fixed, kWidth, fixed, bottom - kHeight, kWidth, kHeight);
-  std::string tiers;
-  for (size_t i = 0; i < memory::kTiers.size(); ++i)
-    tiers += fmt::format("{}{}: {}", i == 0 ? "" : ", ", memory::kTiers[i].name, format_bytes(plan.tier_bytes[i]));
-  return svg + fmt::format(
-                   "<text x=\"20\" y=\"{:.0f}\">Slow tiers, all the time: {} ({} used in place)</text>\n"
-                   "<text x=\"20\" y=\"{:.0f}\">Per step {} come in, {} go out</text>\n",
-                   bottom + 20, tiers, format_bytes(plan.in_place_bytes()), bottom + 40,
-                   format_bytes(size_t(plan.forecast.bytes_in)), format_bytes(size_t(plan.forecast.bytes_out)));
-}
-
-}  // namespace
-
-void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem) {
-  constexpr const char* kColours[] = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951",
-                                      "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e"};
-  const double width = 760, total = double(plan.total());
-  std::string bar, legend;
-  double x = 20;
-  int row = 0;
-  for (const MemoryItem& item : plan.items) {
-    if (item.bytes == 0) continue;
-    const char* colour = kColours[size_t(row) % std::size(kColours)];
-    const double w = width * double(item.bytes) / total;
-    bar += fmt::format("<rect x=\"{:.1f}\" y=\"40\" width=\"{:.1f}\" height=\"46\" fill=\"{}\"/>\n", x, w, colour);
-    legend += fmt::format(
-        "<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
-        "{3}: {4} ({5:.1f} %) {6}</text>\n",
-        104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes), 100 * double(item.bytes) / total,
-        item.note);
-    x += w, ++row;
-  }
-  const int height = 120 + 20 * row, tiers = automem != nullptr ? 200 : 0;
-  io::write_file_atomically(
-      path,
-      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{}\" font-family=\"sans-serif\" "
-                  "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                  "<text x=\"20\" y=\"26\" font-size=\"16\">Memory plan per rank: {}</text>\n{}{}{}</svg>\n",
-                  height + tiers, format_bytes(plan.total()), bar, legend,
-                  automem != nullptr ? occupancy_svg(*automem, height + 16) : ""));
 }
 
 }  // namespace ditrain::plan

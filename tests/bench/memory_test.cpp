@@ -1,9 +1,11 @@
 #include "ditrain/bench/memory.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -27,7 +29,7 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
   bench.sets.push_back("memory.disk_gib=1");
   bench_memory(harness, bench);
   const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
-  REQUIRE(rows.size() == 6 + 4 + 3);
+  REQUIRE(rows.size() == 6 + 6 + 3);
   for (const auto& row : rows) CHECK(row.at("median_s").get<double>() > 0);
   const char* pages[] = {"plain", "transparent", "explicit"};
   for (size_t i = 0; i < 6; ++i) {
@@ -36,21 +38,43 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
     CHECK(rows[i].at("speed_to_plain").get<double>() > 0);
     if (i % 3 == 0) CHECK(rows[i].at("speed_to_plain") == 1);
   }
-  for (size_t i = 6; i < 10; ++i) {
+  const char* tiers[] = {"read from fast", "write to fast", "out to bulk",
+                         "in from bulk",   "out to disk",   "in from disk"};
+  for (size_t i = 6; i < 12; ++i) {
+    CHECK(rows[i].at("name") == tiers[i - 6]);
     CHECK(rows[i].at("gb_s").get<double>() > 0);
-    CHECK(rows[i].at("latency_s").get<double>() > 0);
+    if (i != 7) CHECK(rows[i].at("latency_s").get<double>() > 0);
   }
   const char* strategies[] = {"off", "paper", "planned"};
-  for (size_t i = 10; i < 13; ++i) {
+  for (size_t i = 12; i < 15; ++i) {
     CAPTURE(rows[i].dump());
-    CHECK(rows[i].at("automem") == strategies[i - 10]);
+    CHECK(rows[i].at("automem") == strategies[i - 12]);
     CHECK(rows[i].at("step_ratio").get<double>() > 0);
-    CHECK(rows[i].at("fast_share") == (i == 10 ? 1.0 : 0.6));
-    if (i == 10) continue;
+    CHECK(rows[i].at("fast_share") == (i == 12 ? 1.0 : 0.6));
+    if (i == 12) continue;
     CHECK(rows[i].at("fast_peak_bytes").get<double>() <= rows[i].at("fast_gib").get<double>() * 0x1p30);
     CHECK(rows[i].at("predicted_s").get<double>() > 0);
     CHECK(rows[i].at("in_bytes").get<double>() + rows[i].at("out_bytes").get<double>() > 0);
   }
+}
+
+// On nodes that are not there the system says where it was asked to put them.
+TEST_CASE("memory: both sides of the copies lie on the nodes of a run") {
+  Harness harness(2, Effort::quick());
+  const TemporaryFolder folder;
+  const plan::RankPlace place{.cluster_sizes = {2}, .fast_nodes = {998}, .bulk_node = 999};
+  bench_tiers(harness, config::MemoryConfig{}, place, folder.path());
+  const Report& report = harness.report();
+  CHECK(report.rows.size() == 6);
+  const auto tells = [&](const std::string& words) {
+    return std::any_of(report.notes.begin(), report.notes.end(),
+                       [&](const std::string& note) { return note.find(words) != std::string::npos; });
+  };
+  for (const char* words : {"NUMA node(s) 998", "NUMA node(s) 999", "fast tier: ", "bulk tier: "}) {
+    CAPTURE(words);
+    CHECK(tells(words));
+  }
+  CHECK(tells("disk tier: " + folder.path()));
 }
 
 TEST_CASE("memory: a fast tier that is too small for any node is refused") {

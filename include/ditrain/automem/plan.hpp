@@ -1,6 +1,7 @@
 // What is decided before the first step: which slow tier has which tensor, and which tensors are used there in place.
 // Candidates are simulated, the fastest one is taken.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct Plan {
   std::string copying = {};  ///< why machine.copy_by is as it is; "": there was nothing to choose
   double margin = 1.5;
   Forecast forecast = {};
-  size_t in_place_bytes() const;
+  size_t in_place_bytes(std::optional<size_t> tier = {}) const;  ///< of one tier, else of all
   std::vector<bool> in_place() const;  ///< of every tensor
   /// Setup of a Residency without addresses.
   Residency::Setup setup(const memory::PerTier<memory::Backing*>& tiers) const;

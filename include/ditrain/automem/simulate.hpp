@@ -19,8 +19,12 @@ struct Forecast {
   double step_s = 0, stall_s = 0;
   double bytes_in = 0, bytes_out = 0;  ///< of one step
   size_t peak_bytes = 0;               ///< of the pool
-  /// Bytes of the pool in use when each point begins, for pictures.
-  std::vector<size_t> occupancy = {};
+  /// The pool when a point ends.
+  struct Occupancy {
+    double end_s = 0;  ///< since the step began
+    size_t bytes = 0;  ///< in use
+  };
+  std::vector<Occupancy> occupancy = {};  ///< of each point, for pictures
 };
 
 /// Some steps from nothing; the forecast is of the last one, when the state at its start is that at its end.

@@ -22,9 +22,15 @@ struct MemoryBench {
 /// Details   pages (what was had), speed_to_plain (median of the ratios in the same round)
 void bench_pages(Harness& harness, const nn::DitConfig& model, int64_t batch);
 
-/// bench_pages; copies into and out of each tier (GB/s of large ones, seconds of one block), then steps with
-/// memory.automem off, paper and planned in turn, in tiers of each capacity. Details   automem, fast_gib, fast_share,
-/// step_ratio (median of seconds / those of off in the same round),
+/// Each tier, where a run at that place has it: reading and writing of the team in the fast one (GB/s; latency_s of a
+/// load that depends on the one before), copies between that and each slow one (GB/s of large ones, latency_s of one
+/// block). Notes tell the pages and the nodes of each.
+/// Errors:   as memory::make_disk; RunError for a copy that fails
+void bench_tiers(Harness& harness, const config::MemoryConfig& config, const plan::RankPlace& place,
+                 const std::string& disk_folder);
+
+/// bench_pages, bench_tiers, then steps with memory.automem off, paper and planned in turn, in tiers of each capacity.
+/// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
 ///           stall_share (waiting for tensors / step), fast_peak_bytes (what never moves and the pool's peak),
 ///           predicted_s, bytes_in and bytes_out per step, in_gb_s and out_gb_s of the link while it was busy
 /// Errors:   InputError for a config that cannot run, and for a capacity that a node does not fit

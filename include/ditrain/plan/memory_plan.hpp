@@ -35,8 +35,4 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
 
 std::string describe(const MemoryPlan& plan);
 
-/// A picture of the plan: one bar, one colour per item; with tiers the fast one's occupancy over a step.
-/// Errors: RunError if it cannot be written
-void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem = nullptr);
-
 }  // namespace ditrain::plan

@@ -1,0 +1,18 @@
+// The memory plan as a picture (SVG): one bar of all items, and with memory tiers a chart per tier over the time of one
+// step.
+#pragma once
+#include <string>
+
+#include "ditrain/plan/memory_plan.hpp"
+
+namespace ditrain::plan {
+
+/// One bar, one colour per item. With `automem` (which has its forecast) a chart for the fast tier and one for each
+/// slow tier that has tensors, over the expected seconds of a step: bytes in GiB, as high as the tier is large (a slow
+/// tier without a size: as what it holds). The pointer on a rectangle shows the point of the step and its bytes.
+std::string memory_svg(const MemoryPlan& plan, const automem::Plan* automem = nullptr);
+
+/// Errors: RunError if it cannot be written
+void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem = nullptr);
+
+}  // namespace ditrain::plan
