@@ -30,8 +30,12 @@ std::vector<char*> pointers(const Args& words) {
 }
 
 Args environment_with(const Args& more) {
-  Args all = more;
-  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+  Args all = more;  // in the place of what is inherited: the loader takes the last LD_PRELOAD
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string inherited = *entry, name = inherited.substr(0, inherited.find('=') + 1);
+    if (std::none_of(more.begin(), more.end(), [&](const std::string& m) { return m.starts_with(name); }))
+      all.push_back(inherited);
+  }
   // Root may not use mpirun unless the first two say so. The third is what Open MPI chooses here after it has waited
   // 0.2 s for faster networks, in every run; the tests of the communicator (tests/dist) leave it the choice.
   all.insert(all.end(), {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_pml=ob1"});
