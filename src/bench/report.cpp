@@ -20,7 +20,8 @@ using Json = nlohmann::ordered_json;
 std::string seconds_text(double s) {
   if (!std::isfinite(s)) return "-";
   if (s >= 1) return fmt::format("{:.3f} s", s);
-  return s >= 1e-3 ? fmt::format("{:.3f} ms", s * 1e3) : fmt::format("{:.2f} us", s * 1e6);
+  if (s >= 1e-3) return fmt::format("{:.3f} ms", s * 1e3);
+  return s >= 1e-6 ? fmt::format("{:.2f} us", s * 1e6) : fmt::format("{:.1f} ns", s * 1e9);
 }
 
 std::string number_text(double x) {
