@@ -12,6 +12,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/automem_plan.hpp"
+#include "ditrain/platform/pages.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "quantile.hpp"
 
@@ -50,10 +51,16 @@ class Contender {
 
   void step(bool counts) {
     const automem::ResidencyTotals before = automem_ ? automem_->totals() : automem::ResidencyTotals{};
+    const size_t allocated = memory::system_memory().allocations();
+    const platform::PageEvents pages = platform::page_events();
     const double start = now_s();
     step_.run(batch_, progress_);
     if (!counts) return;
     seconds_.push_back(now_s() - start);
+    const platform::PageEvents now = platform::page_events();
+    allocations_ = int64_t(memory::system_memory().allocations() - allocated);
+    mappings_ = now.mappings - pages.mappings;
+    page_faults_ = now.minor_faults + now.major_faults - pages.minor_faults - pages.major_faults;
     if (!automem_) return;
     const automem::ResidencyTotals after = automem_->totals();
     stalls_.push_back((after.stall_s - before.stall_s) / seconds_.back());
@@ -72,7 +79,10 @@ class Contender {
                    {"step_ratio", median_ratio(seconds_, off.seconds_)},
                    {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
                    {"fast_peak_bytes",
-                    int64_t(automem_ ? automem_->plan().capacity.fixed_bytes + moved_.peak_bytes : bytes_of_off)}};
+                    int64_t(automem_ ? automem_->plan().capacity.fixed_bytes + moved_.peak_bytes : bytes_of_off)},
+                   {"allocations", allocations_},
+                   {"mappings", mappings_},
+                   {"page_faults", page_faults_}};
     if (!automem_) return row;
     const auto copies = automem_->copies();
     const auto rate = [&](Direction d) {
@@ -99,6 +109,7 @@ class Contender {
   train::Progress progress_;
   std::vector<double> seconds_, stalls_;
   automem::ResidencyTotals moved_;
+  int64_t allocations_ = 0, mappings_ = 0, page_faults_ = 0;  // of tensors, of pages; in the last step
 };
 
 }  // namespace

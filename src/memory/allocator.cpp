@@ -11,6 +11,7 @@ namespace ditrain::memory {
 
 void* Allocator::allocate(size_t bytes) {
   void* p = allocate_block(bytes);
+  ++allocations_;
   const size_t now = in_use_ += bytes;
   size_t peak = peak_;
   while (now > peak && !peak_.compare_exchange_weak(peak, now)) {

@@ -3,9 +3,11 @@
 #include <linux/magic.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -34,13 +36,26 @@ std::string no_explicit_pages(size_t bytes, const char* whose) {
          " (as root, " + whose + ") provides them";
 }
 
+std::atomic<int64_t> num_mappings{0};
+
+void* map(size_t bytes, int flags, int fd) {
+  ++num_mappings;
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+}
+
 char* map_anonymous(size_t bytes, size_t asked) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   if (p == MAP_FAILED) refuse(asked, std::strerror(errno));
   return static_cast<char*>(p);
 }
 
 }  // namespace
+
+PageEvents page_events() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return {.mappings = num_mappings, .minor_faults = usage.ru_minflt, .major_faults = usage.ru_majflt};
+}
 
 size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
 
@@ -103,8 +118,7 @@ PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
 
 bool PageBlock::map_explicit(size_t bytes) {
   const size_t size = round_up(bytes, kHugePageBytes);
-  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
+  void* p = map(size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1);
   if (p == MAP_FAILED) return false;
   data_ = static_cast<std::byte*>(p), bytes_ = size, got_ = PageWish::kExplicit;
   return true;
@@ -182,7 +196,7 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
   if ((wish == PageWish::kAuto || wish == PageWish::kExplicit) && bytes % kHugePageBytes == 0) {
     if (make(MFD_HUGETLB | (21u << MAP_HUGE_SHIFT))) {
       // A first mapping reserves the pages, and the file keeps them.
-      void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+      void* p = map(bytes, MAP_SHARED, file.fd);
       if (p != MAP_FAILED) {
         munmap(p, bytes);
         return file;
@@ -201,7 +215,7 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
 }
 
 std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* p = map(bytes, MAP_SHARED, fd);
   if (p == MAP_FAILED) return nullptr;
   struct statfs system{};
   got = PageWish::kPlain;

@@ -5,6 +5,7 @@
 
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/plan/automem_plan.hpp"
+#include "ditrain/platform/pages.hpp"
 #include "small_run.hpp"
 
 using namespace ditrain;
@@ -25,6 +26,8 @@ struct Outcome {
   std::vector<float> values;
   std::vector<std::vector<float>> states;
   automem::ResidencyTotals totals;
+  size_t allocations = 0;  // of tensors, in the last step
+  int64_t mappings = 0;    // of pages
 };
 
 /// Four steps; `fast_share` of what moves fits the fast tier.
@@ -60,7 +63,12 @@ Outcome four_steps(config::Config config, int clusters, double fast_share, const
   Outcome o;
   train::Progress progress;
   for (int i = 0; i < 4; ++i) {
-    const train::StepResult result = step.run(random_batch(config), progress);
+    const dataset::Batch batch = random_batch(config);
+    const size_t allocations = memory::system_memory().allocations();
+    const int64_t mappings = platform::page_events().mappings;
+    const train::StepResult result = step.run(batch, progress);
+    o.allocations = memory::system_memory().allocations() - allocations;
+    o.mappings = platform::page_events().mappings - mappings;
     o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm);
   }
   if (moves) moves->begin_other(/*writes=*/false), o.totals = moves->totals();
@@ -103,6 +111,10 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
       CHECK((moved.values == off.values));  // in parentheses: a failure prints no vector of a million numbers
       CHECK((moved.states == off.states));
       if (tiers.disk_gib > 0) CHECK(moved.totals.bytes_in > 0);
+      for (const Outcome& o : {off, moved}) {  // once a step is warm
+        CHECK(o.allocations == 0);
+        CHECK(o.mappings == 0);
+      }
     }
 }
 

@@ -34,7 +34,7 @@ struct Plan {
   double margin = 1.5;
   Forecast forecast = {};
   size_t in_place_bytes(std::optional<size_t> tier = {}) const;  ///< of one tier, else of all
-  std::vector<bool> in_place() const;  ///< of every tensor
+  std::vector<bool> in_place() const;                            ///< of every tensor
   /// Setup of a Residency without addresses.
   Residency::Setup setup(const memory::PerTier<memory::Backing*>& tiers) const;
 };

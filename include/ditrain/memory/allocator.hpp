@@ -22,13 +22,14 @@ class Allocator {
 
   size_t bytes_in_use() const { return in_use_; }
   size_t peak_bytes() const { return peak_; }
+  size_t allocations() const { return allocations_; }  ///< so far
 
  protected:
   virtual void* allocate_block(size_t bytes) = 0;
   virtual void deallocate_block(void* p, size_t bytes) = 0;
 
  private:
-  std::atomic<size_t> in_use_{0}, peak_{0};
+  std::atomic<size_t> in_use_{0}, peak_{0}, allocations_{0};
 };
 
 /// The ordinary memory of the machine: anonymous pages, huge ones where the kernel grants them. Lives for ever.

@@ -2,6 +2,7 @@
 // by the thread that first writes them.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,13 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 /// multiple of kHugePageBytes and transparent huge pages are asked for; `*huge_advised` tells whether the kernel
 /// agreed. Errors: throws RunError naming the bytes if the system refuses.
 void* map_pages(size_t bytes, bool* huge_advised = nullptr);
+
+/// What this process has asked of the system so far: a step that is warm adds nothing to the first.
+struct PageEvents {
+  int64_t mappings = 0;  ///< made by the functions of this file
+  int64_t minor_faults = 0, major_faults = 0;
+};
+PageEvents page_events();
 
 /// What kind of pages a large block of memory is to have.
 ///   kExplicit     from the pool of huge pages that the administrator reserves (vm.nr_hugepages)
