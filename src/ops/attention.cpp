@@ -47,11 +47,16 @@ struct Sizes {
   }
 };
 
+// With fewer heads than clusters (an autoencoder's) some would have none.
+bool heads_go_to_clusters(const Context& ctx, const Sizes& s) {
+  return ctx.cuts_columns() && s.H >= ctx.team().num_clusters();
+}
+
 // f(b, h, next, worker) for each worker's heads of all samples: in runs of samples, or of heads where those go to
 // clusters. next: elements of qkv from this head to the worker's next one, 0 for its last.
 template <class F>
 void for_heads(Context& ctx, const Sizes& s, const F& f) {
-  const bool by_cluster = ctx.cuts_columns();
+  const bool by_cluster = heads_go_to_clusters(ctx, s);
   ctx.run(WorkKind::kAttention, [&](const parallel::Worker& w) {
     parallel::Range heads{0, s.H};
     if (by_cluster) heads = parallel::partition(s.H, w.cluster, w.num_clusters);
@@ -148,7 +153,7 @@ kernels::AttentionHead normalised(const Sizes& s, const PinnedNorm& norm, const 
 constexpr int64_t kQueryGrain = 64;
 int64_t parts_of_queries(Context& ctx, const Sizes& s) {
   const int64_t heads = s.B * s.H, workers = ctx.num_workers();
-  if (ctx.cuts_columns() || heads >= workers) return 1;
+  if (heads_go_to_clusters(ctx, s) || heads >= workers) return 1;
   return std::min((workers + heads - 1) / heads, (s.T + kQueryGrain - 1) / kQueryGrain);
 }
 

@@ -1,8 +1,9 @@
-// Convolutions and group normalisation with SiLU. Tolerances: see ops.cpp. The fixture also has gradients and pooling,
-// which ditrain does not have: what runs them is inference alone, without pooling.
+// Convolutions, group normalisation with SiLU, and pooling. Tolerances: see ops.cpp. The fixture also has gradients,
+// which ditrain does not have: what runs them is inference alone.
 #include "ditrain/ops/conv.hpp"
 
 #include "ditrain/ops/group_norm.hpp"
+#include "ditrain/ops/pooling.hpp"
 #include "ditrain/verify/formula.hpp"
 #include "images.hpp"
 #include "kinds.hpp"
@@ -55,6 +56,15 @@ void verify_group_norm(Verification& v) {
   check_result(v, "gnsilu.y", to_channels_first(y), 2e-6);
 }
 
+void verify_pooling(Verification& v, const std::string& op, const ops::Pool& pool, double tolerance) {
+  const Shape xs = read_shape(v, op + ".xshape", 4);
+  const Tensor x = input(v, op, xs);
+  const auto side = [&](int64_t n) { return (n + 2 * pool.pad - pool.size) / pool.stride + 1; };
+  const Tensor y({xs[0], side(xs[2]), side(xs[3]), xs[1]});
+  ops::pool2d(v.ctx(), {x, 0, xs[1]}, pool, {y, 0, xs[1]});
+  check_result(v, op + ".y", to_channels_first(y), tolerance);
+}
+
 }  // namespace
 
 void verify_conv(Verification& v) {
@@ -68,7 +78,9 @@ void verify_conv(Verification& v) {
   verify_convolution(v, "up", ops::Conv2d::same(3, true), true, 3e-6);
   verify_group_norm(v);
   for (const char* op : {"p1.d", "down.d", "up.d", "gnsilu.d"}) v.leave_out(op, "no gradients of convolutions here");
-  for (const char* op : {"avg.", "max."}) v.leave_out(op, "no pooling here");
+  verify_pooling(v, "avg", {.kind = ops::Pool::Kind::kAverage, .pad = 1}, 1e-6);
+  verify_pooling(v, "max", {.stride = 2}, 0);
+  v.leave_out("max.idx", "where maxima are is for gradients alone");
 }
 
 }  // namespace ditrain::verify

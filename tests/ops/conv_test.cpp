@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/memory/allocator.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/group_norm.hpp"
 #include "support/random_tensor.hpp"
@@ -111,6 +112,21 @@ TEST_CASE("attention of one head has the same bits on any team") {
     ops::attention_forward(ctx, qkv, 1, out, lse);
     return out;
   });
+}
+
+TEST_CASE("attention of one head keeps the workers of all clusters busy, whether samples or heads go to clusters") {
+  parallel::Team team({.num_workers = 4, .num_clusters = 2});
+  const Tensor qkv = random_tensor({1, 256, 3 * 16}, 1);
+  std::vector<std::vector<float>> results;
+  for (const ops::Cut cut : {ops::Cut::kSamples, ops::Cut::kN}) {
+    ops::Context ctx(team, cut);
+    const Tensor out({1, 256, 16}), lse({1, 1, 256});
+    const size_t before = memory::system_memory().allocations();
+    ops::attention_forward(ctx, qkv, 1, out, lse);
+    CHECK(memory::system_memory().allocations() - before == 4);  // a worker that computes takes scratch
+    results.push_back(to_vector(out));
+  }
+  CHECK((results[0] == results[1]));
 }
 
 TEST_CASE("a convolution of views has the bits of one of the channels alone, and touches no others") {

@@ -157,6 +157,19 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
   }
 }
 
+TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and a changed one is found") {
+  Workers workers;
+  const std::string path = std::string(DITRAIN_GOLDEN_DIR) + "/vae_sd_rect_stats.safetensors";
+  const Report clean = verify_fixture(path, workers.ctx);
+  if (!clean.passed) FAIL_CHECK(text(clean));
+  const std::string changed = "mean.encoder.mid_block.attentions.0";
+  EditableFixture fixture(path);
+  fixture.shift(changed, 17, change_for(clean, fixture, changed));
+  const Report report = run(fixture, workers.ctx);
+  CHECK_FALSE(report.passed);
+  CHECK(failed(report, changed));
+}
+
 TEST_CASE("a changed input of an operation is found in its results") {
   Workers workers;
   const std::string path = test::golden_path("ops");
