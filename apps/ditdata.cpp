@@ -39,7 +39,8 @@ const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"
 config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditdata", "make training data and look at it",
-      {{"from", "PATH", "a folder of images (encode) or scenes (make), or one with a sub-folder of them per class"},
+      {{"from", "PATH",
+        "a folder of images or tiles (encode) or of scenes (make), or one with a sub-folder of them per class"},
        {"vae", "FILE|DIR",
         "autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
        {"out", "DIR", "folder of the shards"},

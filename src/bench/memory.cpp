@@ -131,10 +131,13 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const size_t all =
       fixed + plan::record_step(off, off_plan.gradients, off_plan.samples, off_plan.micro_batch).total_bytes();
   harness.apply(off);
+  config::Config moving = config;
+  moving.memory.automem = config::AutoMem::kPlanned, moving.memory.disk_path = disk;
+  const automem::Copying copying = copying_on_team(moving, harness);
   for (const double share : bench.fast_shares) {
     std::vector<std::unique_ptr<Contender>> contenders;
     const auto add = [&](const std::string& name, const config::Config& c) {
-      contenders.push_back(std::make_unique<Contender>(name, plan_on_team(c, harness), harness.ctx(), disk,
+      contenders.push_back(std::make_unique<Contender>(name, plan_on_team(c, harness, copying), harness.ctx(), disk,
                                                        harness.placement().pus_of_copies()));
     };
     add(fmt::format("{} off", off.model.name), off);

@@ -124,12 +124,20 @@ config::Config step_config(const StepBench& bench, int64_t batch) {
   return config;
 }
 
-plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
+automem::Copying copying_on_team(const config::Config& config, Harness& harness) {
+  return plan::plan_copying(config, harness.placement(), plan::place_of(harness.placement(), 1),
+                            config.memory.disk_path, &harness.ctx().team());
+}
+
+plan::RunPlan plan_on_team(const config::Config& config, Harness& harness, const automem::Copying& copying) {
   config::validate_for_ranks(config, 1);
   plan::RankPlace place = plan::place_of(harness.placement(), 1);
-  place.copying =
-      plan::plan_copying(config, harness.placement(), place, config.memory.disk_path, &harness.ctx().team());
+  place.copying = copying;
   return plan::plan_run(config, 1, place);
+}
+
+plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
+  return plan_on_team(config, harness, copying_on_team(config, harness));
 }
 
 dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {

@@ -27,10 +27,8 @@ std::vector<std::string> settings(const std::string& tiles) {
 
 std::vector<std::pair<std::string, std::string>> shards(const std::string& folder) {
   auto files = folder_content(folder);
-  std::erase_if(files, [](const auto& file) {
-    return file.first.find(".lock") != std::string::npos || file.first.ends_with(".partial");
-  });
   for (auto& [name, content] : files) name = fs::path(name).filename().string();
+  std::erase_if(files, [](const auto& file) { return file.first.starts_with(".") || file.first.ends_with(".lock"); });
   return files;
 }
 

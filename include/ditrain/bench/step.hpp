@@ -34,6 +34,9 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
 config::Config step_config(const StepBench& bench, int64_t batch);
 /// The plan of a run of that config on the harness's team alone. Errors: InputError for what one rank cannot do
 plan::RunPlan plan_on_team(const config::Config& config, Harness& harness);
+/// The same with what was measured for an earlier plan: who copies between tiers is then the same in both.
+plan::RunPlan plan_on_team(const config::Config& config, Harness& harness, const automem::Copying& copying);
+automem::Copying copying_on_team(const config::Config& config, Harness& harness);
 /// `batch` samples for the model: standard normal images, uniform labels.
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 
