@@ -66,6 +66,9 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
   residency.place = [this](int64_t tensor, size_t offset, size_t bytes) {
     pool_.place(offset, bytes, plan_.uses.is_divided(int(tensor)));
   };
+  residency.while_waiting = [this] {
+    if (team_ != nullptr) team_->end_if_failed();
+  };
   residency_ = std::make_unique<Residency>(plan_.uses, std::move(residency), *engine_);
 }
 

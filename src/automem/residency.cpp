@@ -399,6 +399,7 @@ bool Residency::try_enter(Phase phase, const std::string& name) {
 // Until something has changed. A worker that lets go of a tensor does not notify, nor does one that takes the last
 // slice of a copy while another one looks for work.
 void Residency::wait(Lock& lock, bool for_release) {
+  if (for_release && setup_.while_waiting) setup_.while_waiting();
   if (helps_) {
     lock.unlock();
     const bool helped = queue_.help();
@@ -531,13 +532,15 @@ void Residency::ask(Item& item) {
 void Residency::bring(Storage& storage) {
   Lock lock(mutex_);
   Item& item = items_[size_t(storage.number())];
-  ++item.wanted;
-  while (!storage.try_hold() && problem_.empty()) {
+  struct Wanted {
+    int& threads;
+    ~Wanted() { --threads; }
+  } wanted{++item.wanted};
+  while (!storage.try_hold()) {
+    expect_no_problem();
     ask(item);
     if (!storage.is_placed()) wait(lock, /*for_release=*/true);
   }
-  --item.wanted;
-  expect_no_problem();
 }
 
 void Residency::pretend_written(Storage& storage) {

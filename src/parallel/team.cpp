@@ -43,8 +43,11 @@ void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old, int spin_
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
 
-/// Thrown out of a barrier when another worker failed; never leaves run().
+/// Thrown out of a wait when another worker failed; never leaves run().
 struct BarrierBroken {};
+
+/// The state of the team whose function this thread carries out.
+thread_local const void* working_in = nullptr;
 
 /// A barrier for a fixed number of workers: the last one to arrive starts the next generation.
 struct alignas(kCacheLine) Barrier {
@@ -172,6 +175,10 @@ struct Team::State {
   }
 
   void work(int worker) noexcept {
+    working_in = this;
+    struct AtEnd {
+      ~AtEnd() { working_in = nullptr; }
+    } at_end;
     try {
       (*function)(workers[size_t(worker)]);
     } catch (const BarrierBroken&) {
@@ -276,5 +283,8 @@ bool Team::is_running() const { return state_->running.load(); }
 
 void Team::barrier(const Worker&) { state_->wait_at(state_->team_barrier); }
 void Team::cluster_barrier(const Worker& w) { state_->wait_at(state_->cluster_barriers[size_t(w.cluster)]); }
+void Team::end_if_failed() const {
+  if (working_in == state_.get() && state_->failed.load()) throw BarrierBroken{};
+}
 
 }  // namespace ditrain::parallel

@@ -9,6 +9,7 @@
 
 #include "ditrain/automem/simulate.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
@@ -175,6 +176,39 @@ TEST_CASE("what a cluster writes stays while another one is still in an earlier 
   residency.leave(Phase::kForward, "1");
   point(Phase::kForward, "2", [&] { rig.fill(kV, 2); });
   point(Phase::kBackward, "1", [&] { CHECK(rig.holds(kX, 2)); });
+}
+
+TEST_CASE("a cluster that waits for room ends with the cluster that holds it and fails") {
+  Uses uses;
+  uses.tensors = {{"x", kTensor, Written::kInUpdates}, {"y", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {0}}, {Phase::kForward, "1", {1}}};
+  parallel::Team team({.num_workers = 2, .num_clusters = 2});
+  const platform::PageBlock pool(kTensor, platform::PageWish::kPlain);
+  const auto bulk = memory::make_bulk_memory({.bytes = 2 * kTensor});
+  auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
+  Residency residency(uses,
+                      {.homes = {{bulk.get(), 0}, {bulk.get(), kTensor}},
+                       .pool = pool.data(),
+                       .pool_bytes = kTensor,
+                       .while_waiting = [&] { team.end_if_failed(); }},
+                      *engine);
+  std::vector<Tensor> tensors;
+  for (const MovableTensor& t : uses.tensors)
+    tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency.make(t.name, t.bytes));
+  const bool pins = GENERATE(false, true);
+  std::atomic<bool> holds{false};
+  CHECK_THROWS_WITH(team.run([&](const parallel::Worker& w) {
+    if (w.worker == 1) {
+      residency.enter(Phase::kForward, "0");
+      holds = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other one waits, in general
+      throw RunError({.where = "cluster 1", .what = "failed"});
+    }
+    while (!holds) std::this_thread::yield();
+    pins ? void(Pin<float>(tensors[1]).get()) : residency.enter(Phase::kForward, "1");
+  }),
+                    Catch::Contains("[cluster 1] failed"));
+  engine.reset();
 }
 
 TEST_CASE("what was never written reads as zeros") {

@@ -55,6 +55,30 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   REQUIRE(different_files(checkpoint_of(scratch / "shards", 4), checkpoint_of(scratch / "two", 4)).empty());
 }
 
+TEST_CASE("tiers: two ranks end with the same bits whatever moves to which tier, in both precisions") {
+  const TemporaryFolder scratch;
+  const auto train = [&](const std::string& out, const Args& settings) {
+    const Result r = run(mpirun(2, tiny_ditrain(scratch / out, 3, kModel + settings)));
+    REQUIRE_EXIT(r, 0);
+    return r.out.find("automem: ") != std::string::npos;
+  };
+  for (const std::string precision : {"f32", "bf16"}) {
+    const Args type = sets({"train.precision=" + precision});
+    train(precision, type);
+    for (const Args& how : {kBulk, kPaper})
+      for (const Args& tier :
+           {sets({"memory.simulate_bulk={gb_s: 4}"}),
+            sets({"memory.bulk_gib=0", "memory.disk_gib=0.1", "memory.disk_path=" + (scratch / ".")})}) {
+        const std::string out =
+            precision + (how == kPaper ? "_paper" : "_planned") + (tier.size() > 2 ? "_disk" : "_bulk");
+        INFO(out);
+        CHECK(train(out, type + how + tier));
+        CHECK(different_files(checkpoint_of(scratch / out, 3), checkpoint_of(scratch / precision, 3)).empty());
+        CHECK(read_metrics(scratch / out).back()["automem"]["bytes_in"] > 0);
+      }
+  }
+}
+
 TEST_CASE("tiers: checkpoints that are written while tensors move hold what those without tiers hold") {
   const TemporaryFolder scratch;
   const Args each = sets({"checkpoint.every_steps=1", "checkpoint.keep_last=5", "checkpoint.buffer_gib=0.0001"});

@@ -69,6 +69,8 @@ class Residency final : public Mover, public StorageSource {
     std::vector<double> point_s = {};
     memory::PerTier<memory::TierRates> rates = {};
     double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
+    /// Called by those who wait for room that others hold, now and then: it may throw to end that.
+    std::function<void()> while_waiting = {};
   };
   /// The queue calls the object until it ends: it must end first. Tensors are made in the order of uses.tensors.
   /// Errors: InputError if a point needs more than the pool has, with its name and bytes

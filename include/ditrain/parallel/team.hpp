@@ -32,8 +32,8 @@ struct Worker {
 class WorkerFunction {
  public:
   template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, WorkerFunction> && std::is_invocable_v<F&, const Worker&>)
-      WorkerFunction(F&& f)  // NOLINT: implicit, so that a lambda can be passed to run()
+    requires(!std::is_same_v<std::remove_cvref_t<F>, WorkerFunction> && std::is_invocable_v<F&, const Worker&>)
+  WorkerFunction(F&& f)  // NOLINT: implicit, so that a lambda can be passed to run()
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, const Worker& w) { (*static_cast<std::remove_reference_t<F>*>(object))(w); }) {}
   void operator()(const Worker& w) const { call_(object_, w); }
@@ -82,6 +82,9 @@ class Team {
   void barrier(const Worker& w);
   /// The same for the workers of w.cluster.
   void cluster_barrier(const Worker& w);
+  /// For a worker that waits for something else than a barrier, now and then: unwinds it if another worker of this
+  /// run() has failed. On other threads and outside run() it does nothing.
+  void end_if_failed() const;
 
  private:
   struct State;
