@@ -245,3 +245,23 @@ TEST_CASE("a queue that is refused returns when the kernel no longer writes, and
     CHECK(std::memcmp(back.data(), file.data.data(), kBytes) == 0);
   }
 }
+
+TEST_CASE("what the disk answers to a transfer of a queue is told, and the next transfer works") {
+  const File file;
+  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  const int read_only = ::open(("/proc/self/fd/" + std::to_string(file.fd)).c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(read_only >= 0);
+  DiskQueue queue;
+  if (!queue.refusal().empty()) {
+    WARN("skipped: io_uring: " << queue.refusal());
+    return;
+  }
+  CHECK_THAT(queue.transfer(read_only, DiskOperation::kWrite, 0, back.data(), kBytes),
+             Catch::Contains(std::strerror(EBADF)));
+  REQUIRE(::ftruncate(file.fd, kBytes / 2) == 0);  // what comes first succeeds
+  CHECK_THAT(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes),
+             Catch::Contains("shorter than it was made"));
+  CHECK(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes / 2).empty());
+  CHECK(std::memcmp(back.data(), file.data.data(), kBytes / 2) == 0);
+  ::close(read_only);
+}
