@@ -54,7 +54,8 @@ config::CommandLine make_command_line() {
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv, vae: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
-       {"fast", "SHARE,...", "fast tiers to train in, as shares of what all tensors take (memory; default: 0.4,0.25)"},
+       {"fast", "SHARE,...|none",
+        "fast tiers to train in, as shares of what all tensors take; none: no training (memory; default: 0.4,0.25)"},
        {"matrix", "", "bandwidth and latency from each domain of cores to each memory node, nothing else (memory)"},
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
        {"quick", "", "the shortest run that calls everything, to see that it works: its numbers mean nothing"},
@@ -264,6 +265,7 @@ void run_strategies(const config::CommandLine& line, bench::Harness& harness, di
 }
 
 std::vector<double> shares(const std::string& list) {
+  if (list == "none") return {};
   std::vector<double> values;
   std::istringstream in(list + ",");
   for (std::string text; std::getline(in, text, ',');) {
@@ -273,7 +275,7 @@ std::vector<double> shares(const std::string& list) {
       throw InputError({.where = "command line",
                         .what = "--fast: bad value",
                         .got = "'" + list + "'",
-                        .expected = "shares above 0 and up to 1, separated by commas"});
+                        .expected = "shares above 0 and up to 1, separated by commas, or none"});
     values.push_back(value);
   }
   return values;

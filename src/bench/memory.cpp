@@ -124,6 +124,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   bench_pages(harness, config.model, bench.batch);
   bench_tiers(harness, config.memory, plan::place_of(harness.placement(), 1), disk);
 
+  if (bench.fast_shares.empty()) return;
   config::Config off = config;
   off.memory.automem = config::AutoMem::kOff;
   const plan::RunPlan off_plan = plan_on_team(off, harness);

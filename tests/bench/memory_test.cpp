@@ -85,3 +85,11 @@ TEST_CASE("memory: a fast tier that is too small for any node is refused") {
   bench.fast_shares = {0.01};
   CHECK_THROWS_WITH(bench_memory(harness, bench), Catch::Contains("the fast tier is too small for"));
 }
+
+TEST_CASE("memory: without a fast tier to train in there are rows of pages and tiers alone") {
+  Harness harness(1, Effort::quick());
+  MemoryBench bench = tiny();
+  bench.fast_shares = {};
+  bench_memory(harness, bench);
+  CHECK(harness.report().rows.size() == 6 + 6);
+}

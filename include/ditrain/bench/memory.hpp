@@ -12,7 +12,8 @@ struct MemoryBench {
   std::string model = "DiT-S/2";
   int64_t batch = 8;
   DType precision = DType::kF32;
-  std::vector<double> fast_shares = {0.4, 0.25};  ///< capacities, as shares of what memory.automem: off uses
+  std::vector<double> fast_shares = {0.4, 0.25};  ///< capacities, as shares of what memory.automem: off uses;
+                                                  ///< none: no steps
   std::vector<std::string> sets = {};             ///< config keys, as --set of ditrain
   bool once = false;                              ///< one step of each
 };
