@@ -13,15 +13,6 @@ namespace {
 
 constexpr int kWarmUpSteps = 3;  // before times are taken as those of all steps
 
-void take_measured(memory::TierRates& rates, const std::array<memory::StreamTotals, memory::kDirections>& totals) {
-  const auto rate = [&](memory::Direction d, double expected) {
-    const memory::StreamTotals& t = totals[size_t(d)];
-    return t.busy_s > 0 ? t.bytes / t.busy_s : expected;
-  };
-  rates.in_bytes_s = rate(memory::Direction::kIn, rates.in_bytes_s);
-  rates.out_bytes_s = rate(memory::Direction::kOut, rates.out_bytes_s);
-}
-
 // Points were measured with what they use in place; the simulation adds the time of that.
 void subtract_in_place(Machine& machine, const Plan& plan) {
   if (machine.in_place_bytes_s <= 0) return;
@@ -109,10 +100,14 @@ void AutoMem::enter(Phase phase, const std::string& name) {
 }
 
 void AutoMem::end_step() {
-  if (++steps_ != kWarmUpSteps) return;
+  // Rates are those of the last step of the warm-up: the first copies also touch pages for the first time.
+  if (++steps_ == kWarmUpSteps - 1)
+    for (size_t i = 0; i < memory::kTiers.size(); ++i) copied_before_[i] = engine_->totals_of(i);
+  if (steps_ != kWarmUpSteps) return;
   Machine machine = plan_.machine;
   machine.point_s = residency_->point_seconds();
-  for (size_t i = 0; i < memory::kTiers.size(); ++i) take_measured(machine.tiers[i], engine_->totals_of(i));
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    machine.tiers[i] = measured_rates(machine.tiers[i], copied_before_[i], engine_->totals_of(i));
   if (!simulates_) subtract_in_place(machine, plan_);
   if (plan_again(plan_, machine)) residency_->use_in_place(plan_.in_place());
   residency_->set_times(machine.point_s, machine.tiers, plan_.margin);

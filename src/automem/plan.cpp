@@ -183,6 +183,17 @@ bool plan_again(Plan& plan, const Machine& machine) {
   return true;
 }
 
+memory::TierRates measured_rates(const memory::TierRates& expected, const memory::TierTotals& since,
+                                 const memory::TierTotals& until) {
+  const auto rate = [&](memory::Direction direction, double expected_rate) {
+    const memory::StreamTotals &a = since[size_t(direction)], &b = until[size_t(direction)];
+    return b.busy_s > a.busy_s ? (b.bytes - a.bytes) / (b.busy_s - a.busy_s) : expected_rate;
+  };
+  return {.in_bytes_s = rate(memory::Direction::kIn, expected.in_bytes_s),
+          .out_bytes_s = rate(memory::Direction::kOut, expected.out_bytes_s),
+          .latency_s = expected.latency_s};
+}
+
 std::string describe_copying(const Plan& plan) {
   if (plan.copying.empty()) return "";
   const bool workers = plan.machine.copy_by == memory::CopyBy::kWorkers;

@@ -19,8 +19,6 @@
 namespace ditrain::bench {
 namespace {
 
-using memory::Direction;
-
 // A model that trains with its tensors where the config says, and the times of its steps.
 class Contender {
  public:
@@ -51,6 +49,7 @@ class Contender {
 
   void step(bool counts) {
     const automem::ResidencyTotals before = automem_ ? automem_->totals() : automem::ResidencyTotals{};
+    const memory::TierTotals copied = automem_ ? automem_->copies() : memory::TierTotals{};
     const size_t allocated = memory::system_memory().allocations();
     const platform::PageEvents pages = platform::page_events();
     const double start = now_s();
@@ -63,6 +62,7 @@ class Contender {
     page_faults_ = now.minor_faults + now.major_faults - pages.minor_faults - pages.major_faults;
     if (!automem_) return;
     const automem::ResidencyTotals after = automem_->totals();
+    rates_ = automem::measured_rates({}, copied, automem_->copies());
     stalls_.push_back((after.stall_s - before.stall_s) / seconds_.back());
     moved_ = {after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out, 0, 0, after.peak_bytes};
   }
@@ -84,17 +84,12 @@ class Contender {
                    {"mappings", mappings_},
                    {"page_faults", page_faults_}};
     if (!automem_) return row;
-    const auto copies = automem_->copies();
-    const auto rate = [&](Direction d) {
-      const memory::StreamTotals& t = copies[size_t(d)];
-      return t.busy_s > 0 ? t.bytes / t.busy_s * 1e-9 : 0.0;
-    };
     row.details.push_back({"predicted_s", automem_->plan().forecast.step_s});
     row.details.push_back({"in_place_bytes", int64_t(automem_->plan().in_place_bytes())});
     row.details.push_back({"in_bytes", int64_t(moved_.bytes_in)});
     row.details.push_back({"out_bytes", int64_t(moved_.bytes_out)});
-    row.details.push_back({"in_gb_s", rate(Direction::kIn)});
-    row.details.push_back({"out_gb_s", rate(Direction::kOut)});
+    row.details.push_back({"in_gb_s", rates_.in_bytes_s * 1e-9});
+    row.details.push_back({"out_gb_s", rates_.out_bytes_s * 1e-9});
     return row;
   }
 
@@ -109,6 +104,7 @@ class Contender {
   train::Progress progress_;
   std::vector<double> seconds_, stalls_;
   automem::ResidencyTotals moved_;
+  memory::TierRates rates_;                                   // of copies in the last step
   int64_t allocations_ = 0, mappings_ = 0, page_faults_ = 0;  // of tensors, of pages; in the last step
 };
 

@@ -212,13 +212,13 @@ void CopyEngine::charge_in_place(size_t bytes) {
   sleep_until(end);
 }
 
-std::array<StreamTotals, kDirections> CopyEngine::totals_of(size_t tier) const {
+TierTotals CopyEngine::totals_of(size_t tier) const {
   const std::lock_guard lock(state_->mutex);
   return {state_->streams[0].tiers[tier].totals, state_->streams[1].tiers[tier].totals};
 }
 
-std::array<StreamTotals, kDirections> CopyEngine::totals() const {
-  std::array<StreamTotals, kDirections> sums;
+TierTotals CopyEngine::totals() const {
+  TierTotals sums;
   for (size_t tier = 0; tier < kTiers.size(); ++tier) {
     const auto totals = totals_of(tier);
     for (size_t d = 0; d < kDirections; ++d) {

@@ -31,6 +31,16 @@ Machine machine_of(const Uses& uses, double link_bytes_s, double in_place_bytes_
 
 }  // namespace
 
+TEST_CASE("rates are those between two moments, and those expected where nothing was copied") {
+  const memory::TierTotals first{{{.bytes = 4e9, .busy_s = 8}, {.bytes = 1e9, .busy_s = 5}}};  // pages touched first
+  memory::TierTotals then = first;
+  then[0].bytes += 6e9, then[0].busy_s += 2;
+  const memory::TierRates rates = measured_rates({.in_bytes_s = 1, .out_bytes_s = 7, .latency_s = 0.5}, first, then);
+  CHECK(rates.in_bytes_s == 3e9);
+  CHECK(rates.out_bytes_s == 7);
+  CHECK(rates.latency_s == 0.5);
+}
+
 TEST_CASE("the choice of what is used in place follows the times that are measured") {
   const Uses uses = there_and_back(8);
   Capacity capacity{.pool_bytes = uses.total_bytes() / 4};

@@ -49,7 +49,7 @@ class AutoMem {
 
   const Plan& plan() const { return plan_; }
   ResidencyTotals totals() const { return residency_->totals(); }
-  std::array<memory::StreamTotals, memory::kDirections> copies() const { return engine_->totals(); }
+  memory::TierTotals copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
   bool copies_by_workers() const { return plan_.machine.copy_by == memory::CopyBy::kWorkers; }
   size_t pool_bytes() const { return pool_.bytes(); }
@@ -70,6 +70,7 @@ class AutoMem {
   std::unique_ptr<Residency> residency_;
   parallel::Team* team_ = nullptr;  // of the tape that is watched
   int steps_ = 0;
+  memory::PerTier<memory::TierTotals> copied_before_ = {};  // the last step of the warm-up
 };
 
 }  // namespace ditrain::automem

@@ -52,6 +52,10 @@ void choose_fastest(Plan& plan);
 /// be clearly faster. Homes stay where they are. Returns whether that choice has changed.
 bool plan_again(Plan& plan, const Machine& machine);
 
+/// Rates of a tier by what its streams did between two moments; where nothing was copied, those expected.
+memory::TierRates measured_rates(const memory::TierRates& expected, const memory::TierTotals& since,
+                                 const memory::TierTotals& until);
+
 /// A line on who copies and why; "" where there was nothing to choose.
 std::string describe_copying(const Plan& plan);
 

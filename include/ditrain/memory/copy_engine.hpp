@@ -56,6 +56,7 @@ struct StreamTotals {
   double bytes = 0, busy_s = 0;
   int64_t copies = 0;
 };
+using TierTotals = std::array<StreamTotals, kDirections>;  ///< by direction
 
 /// A copy on the timeline, now_s() times.
 struct CopySpan {
@@ -97,8 +98,8 @@ class CopyEngine final : public CopyQueue {
   bool help() override;
   void charge_in_place(size_t bytes) override;
 
-  std::array<StreamTotals, kDirections> totals() const;
-  std::array<StreamTotals, kDirections> totals_of(size_t tier) const;  ///< row of kTiers
+  TierTotals totals() const;
+  TierTotals totals_of(size_t tier) const;  ///< row of kTiers
   void record_spans(bool on);
   std::vector<CopySpan> take_spans();
   std::vector<std::string> notes() const;  ///< cores that could not be had
