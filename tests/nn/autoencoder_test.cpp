@@ -169,6 +169,10 @@ TEST_CASE("autoencoder: sizes that do not fit are refused") {
   ops::Context ctx(team);
   Autoencoder vae(small_config(), DType::kF32, some_weights);
   CHECK_THROWS_WITH(vae.encode(ctx, Tensor({1, 3, 9, 8}), Tensor({1, 8, 4, 4})), Catch::Contains("multiples of 2"));
+  AutoencoderConfig halved_three_times = small_config();
+  halved_three_times.channels = {8, 8, 8, 8};
+  Autoencoder deep(halved_three_times, DType::kF32, some_weights);
+  CHECK_THROWS_WITH(deep.encode(ctx, Tensor({1, 3, 16, 12}), Tensor({1, 8, 2, 2})), Catch::Contains("multiples of 8"));
   CHECK_THROWS_AS(vae.encode(ctx, Tensor({1, 4, 8, 8}), Tensor({1, 8, 4, 4})), ShapeError);
   CHECK_THROWS_AS(vae.encode(ctx, Tensor({1, 3, 8, 8}), Tensor({1, 8, 4, 5})), ShapeError);
   CHECK_THROWS_AS(vae.decode(ctx, Tensor({1, 3, 4, 4}), Tensor({1, 3, 8, 8})), ShapeError);
