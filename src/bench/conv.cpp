@@ -43,7 +43,9 @@ std::vector<ConvShape> vae_shapes() {
       vae("halving", 128, 256, 256, halved), vae("3x3", 64, 256, 512, three),  vae("3x3", 64, 512, 512, three),
       vae("halving", 64, 512, 512, halved),  vae("3x3", 32, 512, 512, three),  vae("doubling", 32, 512, 512, grown),
       vae("doubling", 64, 512, 512, grown),  vae("3x3", 128, 512, 256, three), vae("doubling", 128, 256, 256, grown),
-      vae("3x3", 256, 256, 128, three),      vae("1x1", 256, 256, 128, one),   vae("3x3", 256, 128, 3, three)};
+      vae("3x3", 256, 256, 128, three),      vae("1x1", 256, 256, 128, one),   vae("3x3", 256, 128, 3, three),
+      vae("1x1", 64, 256, 512, one),         vae("1x1", 128, 512, 256, one),   vae("1x1", 32, 512, 1536, one),
+      vae("1x1", 32, 512, 512, one),         vae("3x3", 32, 4, 512, three),    vae("3x3", 32, 512, 8, three)};
 }
 
 std::vector<ConvShape> inception_shapes() {
@@ -171,13 +173,20 @@ void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t
 }  // namespace
 
 double ConvShape::flop() const {
-  return 2.0 * double(num_elements(y())) * double(conv.kernel_h * conv.kernel_w * channels);
+  const int64_t height = conv.doubled ? 2 * side : side, rows = y()[1];
+  int64_t lines = 0;  // of the kernel, over all lines of the result
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < conv.kernel_h; ++i) {
+      const int64_t at = r * conv.stride_h - conv.pad_top + i;
+      lines += at >= 0 && at < height ? 1 : 0;
+    }
+  return 2.0 * double(num_elements(y())) / double(rows) * double(lines * conv.kernel_w * channels);
 }
 
 Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer) {
   ops::Context& ctx = harness.ctx();
-  const Tensor x = random_tensor(ctx, shape.x(), -0.5f, 0.5f, type),
-               w = random_tensor(ctx, shape.w(), -0.5f, 0.5f, type);
+  const Tensor x = random_tensor(ctx, shape.x(), -0.5f, 0.5f, type);
+  const ops::ConvWeights w = ops::packed_weights(random_tensor(ctx, shape.w(), -0.5f, 0.5f, type));  // as networks do
   const Tensor bias = random_tensor(ctx, {shape.outputs}, -0.5f, 0.5f), y(shape.y(), type);
   Work work{.name = shape.name(),
             .dtype = type,

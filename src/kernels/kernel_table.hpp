@@ -19,9 +19,11 @@ struct ProductKernels {
   bool fused_multiply_add;       ///< a * b + c rounds once
   bool on_matrix_unit;           ///< a unit with tiles of its own, as AMX and SME have
   bool sums_in_blocks;           ///< bf16: in blocks of 32 steps, see kSumChunk
+  int64_t steps_per_word;        ///< of packed operands: 2 where a 32-bit word holds two bf16 steps
   decltype(&kernels::gemm) gemm;
   decltype(&kernels::gemm_scratch_bytes) scratch_bytes;
   decltype(&kernels::gemm_shared_bytes) shared_bytes;
+  decltype(&kernels::pack_b) pack_b;
   double (*fma_burst)(int64_t iterations);  ///< loop behind the peak, returns the flop done; null: no such instruction
 };
 

@@ -1,4 +1,6 @@
 // The public functions: each forwards to the kernels that this process has chosen.
+#include <algorithm>
+
 #include "ditrain/base/error.hpp"
 #include "instruction_sets.hpp"
 
@@ -10,6 +12,10 @@ void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(args.window_a.channels == 0 || (args.trans_a == Trans::kNo && args.normalise_a.mean == nullptr &&
                                                  args.patches_a.size == 0 && args.a_row_sums == nullptr),
                  "windows are rows as they are");
+  DITRAIN_DCHECK(args.packed_b.panels == nullptr ||
+                     (args.packed_b.first_column % kPackedColumns == 0 && args.normalise_b.mean == nullptr &&
+                      args.patches_b.size == 0),
+                 "packed columns are cut between panels, and are what they are");
   process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, gang);
 }
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) {
@@ -17,6 +23,30 @@ size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) {
 }
 size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang) {
   return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, gang);
+}
+
+size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic) {
+  const ProductKernels& p = process_kernels().kernels.products(arithmetic);
+  const int64_t words = (k + p.steps_per_word - 1) / p.steps_per_word;
+  return size_t((n + p.tile_cols - 1) / p.tile_cols * p.tile_cols * words) * sizeof(float);
+}
+void pack_b(const GemmArgs& args, float* panels) {
+  process_kernels().kernels.products(args.arithmetic).pack_b(args, panels);
+}
+void unpack_b(const PackedB& b, int64_t k, DType arithmetic, float* values) {
+  const ProductKernels& p = process_kernels().kernels.products(arithmetic);
+  const int64_t width = p.tile_cols, steps = p.steps_per_word, all = (b.columns + width - 1) / width * width;
+  for (int64_t step = 0; step < k; ++step) {
+    const int64_t chunk = step / kSumChunk * kSumChunk, length = (std::min(k - chunk, kSumChunk) + steps - 1) / steps;
+    const float* panels = b.panels + chunk / steps * all;
+    for (int64_t j = 0; j < b.columns; ++j) {
+      const float* word = panels + (j / width * length + (step - chunk) / steps) * width + j % width;
+      if (steps == 1)
+        values[step * b.columns + j] = *word;
+      else
+        values[step * b.columns + j] = to_f32(reinterpret_cast<const BFloat16*>(word)[(step - chunk) % steps]);
+    }
+  }
 }
 
 namespace {
@@ -53,7 +83,10 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
     g.window_a.first_row += i;
   else
     skip(g.a, g.a_type, g.lda, g.normalise_a, g.patches_a, a_rows ? i : 0, a_rows ? 0 : i);
-  skip(g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, b_rows ? j : 0, b_rows ? 0 : j);
+  if (g.packed_b.panels != nullptr)
+    g.packed_b.first_column += j;
+  else
+    skip(g.b, g.b_type, g.ldb, g.normalise_b, g.patches_b, b_rows ? j : 0, b_rows ? 0 : j);
   g.c = advance(g.c, g.c_type, i * g.ldc + j);
   g.bias = advance(g.bias, j);
   g.a_row_sums = j == 0 && g.a_row_sums != nullptr ? g.a_row_sums + i : nullptr;

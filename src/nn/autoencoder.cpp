@@ -32,26 +32,46 @@ void expect_images(const char* name, const Tensor& t, const Shape& expected) {
   if (t.dtype() != DType::kF32) throw_dtype_mismatch(t.dtype(), DType::kF32);
 }
 
+// What a weight is to the network; a matrix is a convolution of 1 x 1.
+enum class Role { kNorm, kConv, kJoined, kPartOfJoined };
+Role role_of(const AutoencoderWeight& w) {
+  const std::string layer = w.name.substr(0, w.name.rfind('.'));
+  if (layer.ends_with(".to_q")) return Role::kJoined;  // queries, keys and values are one projection
+  if (layer.ends_with(".to_k") || layer.ends_with(".to_v")) return Role::kPartOfJoined;
+  return w.shape.size() == 1 ? Role::kNorm : Role::kConv;
+}
+Shape conv_layout(const Shape& w) {
+  return {w.size() == 4 ? w[2] : 1, w.size() == 4 ? w[3] : 1, w[1], w[0]};
+}
+DType conv_type(const std::string& name, DType type) {  // f32 in and out, and tiny
+  return name.starts_with("quant_conv.") || name.starts_with("post_quant_conv.") ? DType::kF32 : type;
+}
+
+struct Norm {
+  Tensor weight, bias;
+};
+
 }  // namespace
 
-// Convolutions as [k, k, C, N] and their biases, norms as they are; by the names that the plan gives them.
+// By the names that the plan gives them.
 struct Autoencoder::Weights {
-  struct Layer {
-    Tensor weight, bias;
+  struct Conv {
+    ops::ConvWeights weight;
+    Tensor bias;
   };
-  std::map<std::string, Layer> layers;
+  std::map<std::string, Conv> convs;
+  std::map<std::string, Norm> norms;
 
-  void add_conv(const std::string& name, const Shape& shape, DType type, const Source& source) {
-    const Shape k = shape.size() == 4 ? shape : Shape{shape[0], shape[1], 1, 1};
-    Layer layer{Tensor({k[2], k[3], k[1], k[0]}, type), from_values({k[0]}, source(name + ".bias", {k[0]}))};
-    ops::to_conv_layout(source(name + ".weight", shape), k[0], layer.weight);
-    layers.emplace(name, std::move(layer));
+  void add_conv(const std::string& name, const Shape& shape, DType type, const std::vector<float>& weight,
+                const std::vector<float>& bias) {
+    const Tensor values(shape, type);
+    ops::to_conv_layout(weight, shape[3], values);
+    convs.emplace(name, Conv{ops::packed_weights(values), from_values({shape[3]}, bias)});
   }
   void add_norm(const std::string& name, const Shape& shape, const Source& source) {
-    layers.emplace(name, Layer{from_values(shape, source(name + ".weight", shape)),
-                               from_values(shape, source(name + ".bias", shape))});
+    norms.emplace(name, Norm{from_values(shape, source(name + ".weight", shape)),
+                             from_values(shape, source(name + ".bias", shape))});
   }
-  // Queries, keys and values as one projection.
   void add_joined(const std::string& attention, int64_t C, DType type, const Source& source) {
     std::vector<float> weight, bias;
     for (const char* part : {".to_q", ".to_k", ".to_v"}) {
@@ -59,9 +79,7 @@ struct Autoencoder::Weights {
                                b = source(attention + part + ".bias", {C});
       weight.insert(weight.end(), w.begin(), w.end()), bias.insert(bias.end(), b.begin(), b.end());
     }
-    Layer layer{Tensor({1, 1, C, 3 * C}, type), from_values({3 * C}, bias)};
-    ops::to_conv_layout(weight, 3 * C, layer.weight);
-    layers.emplace(attention + "." + kJoinedProjection, std::move(layer));
+    add_conv(attention + "." + kJoinedProjection, {1, 1, C, 3 * C}, type, weight, bias);
   }
 };
 
@@ -84,14 +102,14 @@ Autoencoder::Autoencoder(const AutoencoderConfig& config, DType type, const Sour
   for (const AutoencoderWeight& w : autoencoder_weights(config, use)) {
     if (!w.name.ends_with(".weight")) continue;
     const std::string name = w.name.substr(0, w.name.rfind('.'));
-    const bool part = name.ends_with(".to_q") || name.ends_with(".to_k") || name.ends_with(".to_v");
-    const bool outside = name == "quant_conv" || name == "post_quant_conv";  // f32 in and out, and tiny
-    if (name.ends_with(".to_q"))
-      weights_->add_joined(name.substr(0, name.size() - 5), w.shape[0], type, source);
-    else if (w.shape.size() == 1)
+    const Role role = role_of(w);
+    if (role == Role::kJoined)
+      weights_->add_joined(name.substr(0, name.rfind('.')), w.shape[0], type, source);
+    else if (role == Role::kNorm)
       weights_->add_norm(name, w.shape, source);
-    else if (!part)
-      weights_->add_conv(name, w.shape, outside ? DType::kF32 : type, source);
+    else if (role == Role::kConv)
+      weights_->add_conv(name, conv_layout(w.shape), conv_type(w.name, type), source(w.name, w.shape),
+                         source(name + ".bias", {w.shape[0]}));
   }
 }
 Autoencoder::~Autoencoder() = default;
@@ -99,7 +117,8 @@ Autoencoder::Autoencoder(Autoencoder&&) noexcept = default;
 
 size_t Autoencoder::weight_bytes() const {
   size_t bytes = 0;
-  for (const auto& [name, layer] : weights_->layers) bytes += layer.weight.bytes() + layer.bias.bytes();
+  for (const auto& [name, conv] : weights_->convs) bytes += conv.weight.values.bytes() + conv.bias.bytes();
+  for (const auto& [name, norm] : weights_->norms) bytes += norm.weight.bytes() + norm.bias.bytes();
   return bytes;
 }
 
@@ -119,8 +138,14 @@ size_t bytes_of(const AutoencoderPlan& plan, DType type) {
 
 size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type, AutoencoderUse use) {
   size_t bytes = 0;
-  for (const AutoencoderWeight& w : autoencoder_weights(config, use))
-    bytes += size_t(num_elements(w.shape)) * dtype_bytes(type);
+  for (const AutoencoderWeight& w : autoencoder_weights(config, use)) {
+    if (w.shape.size() == 1)
+      bytes += size_t(num_elements(w.shape)) * sizeof(float);
+    else if (role_of(w) == Role::kJoined)
+      bytes += ops::packed_weights_bytes({1, 1, w.shape[1], 3 * w.shape[0]}, type);
+    else if (role_of(w) == Role::kConv)
+      bytes += ops::packed_weights_bytes(conv_layout(w.shape), conv_type(w.name, type));
+  }
   return bytes;
 }
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
@@ -179,10 +204,6 @@ void move_rows(ops::Context& ctx, const Tensor& from, const Tensor& to) {
   });
 }
 
-struct Norm {
-  Tensor weight, bias;
-};
-
 // One image on its way through the steps.
 struct Pass {
   ops::Context& ctx;
@@ -198,7 +219,7 @@ struct Pass {
   Tensor moments_of(const Shape& x) const { return moments.slice(0, ops::moments_shape(x)); }
 
   // norm is undefined where the step has none.
-  void conv(const PlannedStep& step, const Tensor& weight, const Tensor& bias, const Norm& norm) {
+  void conv(const PlannedStep& step, const ops::ConvWeights& weight, const Tensor& bias, const Norm& norm) {
     const Shape shape = {1, step.height, step.width, step.out};
     const Tensor x = step.x == PlannedStep::kOutside ? outside : value(step.x);
     const Tensor y = step.y == PlannedStep::kOutside ? Tensor(shape) : value(step.y, shape);
@@ -214,9 +235,9 @@ struct Pass {
     if (step.y == PlannedStep::kOutside) outside = y;
     observe(step.module, y);
   }
-  void norm(const PlannedStep& step, const Tensor& weight, const Tensor& bias) {
+  void norm(const PlannedStep& step, const Norm& norm) {
     const Tensor x = value(step.x);
-    ops::group_norm(ctx, x, moments_of(x.shape()), weight, bias, {.groups = config.groups}, value(step.y));
+    ops::group_norm(ctx, x, moments_of(x.shape()), norm.weight, norm.bias, {.groups = config.groups}, value(step.y));
   }
   void attention(const PlannedStep& step) {
     const int64_t T = step.height * step.width, C = step.in;
@@ -238,7 +259,7 @@ struct Pass {
 
   // Rows of y in turn, each slice from a buffer with the rows of x that it reads, so that y may take the place of x.
   // The last rows of a slice are the first ones of the next.
-  void conv_in_slices(const PlannedStep& step, const Tensor& x, const Tensor& weight, const Tensor& bias,
+  void conv_in_slices(const PlannedStep& step, const Tensor& x, const ops::ConvWeights& weight, const Tensor& bias,
                       const Tensor& norm_bias, const Tensor& y, const ops::ConvOutput& output) {
     const Tensor buffer = value(step.buffer);
     const int64_t H = step.height, unit = ops::moment_rows(H * step.width);
@@ -304,11 +325,12 @@ void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const T
         pass.attention(step);
         continue;
       }
-      const Weights::Layer& layer = weights_->layers.at(step.weight);
-      Norm norm;
-      if (!step.norm.empty()) norm = {weights_->layers.at(step.norm).weight, weights_->layers.at(step.norm).bias};
-      step.kind == Kind::kConv ? pass.conv(step, layer.weight, layer.bias, norm)
-                               : pass.norm(step, layer.weight, layer.bias);
+      if (step.kind != Kind::kConv) {
+        pass.norm(step, weights_->norms.at(step.weight));
+        continue;
+      }
+      const Weights::Conv& conv = weights_->convs.at(step.weight);
+      pass.conv(step, conv.weight, conv.bias, step.norm.empty() ? Norm{} : weights_->norms.at(step.norm));
     }
     exchange(ctx, Pin<float>(pass.outside), pout + b * out.dim(1) * pixels_out, pixels_out, out.dim(1), false);
   }

@@ -87,9 +87,9 @@ Inception::Inception(DType type, const Source& source) : type_(type), plan_(new 
     std::vector<float> weight, bias;
     for (size_t i = 0; i < c.names.size(); ++i) append_folded(c, i, source, weight, bias);
     const auto outputs = int64_t(bias.size());
-    Layer layer{Tensor({c.conv.kernel_h, c.conv.kernel_w, c.inputs, outputs}, type), from_values({outputs}, bias)};
-    ops::to_conv_layout(weight, outputs, layer.weight);
-    layers_.push_back(std::move(layer));
+    const Tensor values({c.conv.kernel_h, c.conv.kernel_w, c.inputs, outputs}, type);
+    ops::to_conv_layout(weight, outputs, values);
+    layers_.push_back({ops::packed_weights(values), from_values({outputs}, bias)});
   }
   fc_ = Tensor({1, 1, kInceptionFeatures, kInceptionClasses});
   ops::to_conv_layout(source("fc.weight", {kInceptionClasses, kInceptionFeatures}), kInceptionClasses, fc_);
@@ -99,7 +99,7 @@ Inception::Inception(Inception&&) noexcept = default;
 
 size_t Inception::weight_bytes() const {
   size_t bytes = fc_.bytes();
-  for (const Layer& layer : layers_) bytes += layer.weight.bytes() + layer.bias.bytes();
+  for (const Layer& layer : layers_) bytes += layer.weight.values.bytes() + layer.bias.bytes();
   return bytes;
 }
 size_t Inception::activation_bytes(int64_t batch) const { return size_t(batch * plan_->elements) * dtype_bytes(type_); }

@@ -16,10 +16,10 @@ void expect(bool holds, const char* what, const Shape& got, const std::string& e
   if (!holds) throw ShapeError({.where = kOp, .what = what, .got = to_string(got), .expected = expected});
 }
 
-void expect_number_type(const char* name, const Tensor& t) {
-  if (t.dtype() == DType::kF32 || t.dtype() == DType::kBF16) return;
+void expect_number_type(const char* name, DType type) {
+  if (type == DType::kF32 || type == DType::kBF16) return;
   throw ShapeError(
-      {.where = kOp, .what = std::string("type of ") + name, .got = dtype_name(t.dtype()), .expected = "f32 or bf16"});
+      {.where = kOp, .what = std::string("type of ") + name, .got = dtype_name(type), .expected = "f32 or bf16"});
 }
 
 // Output pixels along one side; 0 or less: none.
@@ -62,11 +62,23 @@ kernels::Window window_of(const Conv2d& c, const Shape& x, int64_t pixel_stride,
           .out_w = y[2]};
 }
 
-void check(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
+// Operand b and the arithmetic; `values` are those of w.
+void set_weights(kernels::GemmArgs& g, const ConvWeights& w, const void* values) {
+  g.k = num_elements(w.shape) / std::max<int64_t>(g.n, 1);
+  g.arithmetic = g.a_type == DType::kBF16 || w.type == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  if (w.packed) {
+    DITRAIN_CHECK(g.arithmetic == w.type, "weights packed for another arithmetic");
+    g.packed_b = {.panels = static_cast<const float*>(values), .columns = g.n};
+  } else {
+    g.b = values, g.ldb = g.n, g.b_type = w.type;
+  }
+}
+
+void check(const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
            const ConvOutput& output) {
-  expect_shape(kOp, "y", y, conv2d_shape(x.shape(), w.shape(), conv));
-  expect_number_type("x", x), expect_number_type("w", w), expect_number_type("y", y);
-  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.dim(3)});
+  expect_shape(kOp, "y", y, conv2d_shape(x.shape(), w.shape, conv));
+  expect_number_type("x", x.dtype()), expect_number_type("w", w.type), expect_number_type("y", y.dtype());
+  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.shape[3]});
   const bool adds = output.kind == ConvOutput::Kind::kResidual;
   DITRAIN_CHECK(adds == output.residual.defined(), "a residual without its epilogue, or the other way about");
   if (adds) {
@@ -97,7 +109,7 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& c) {
   return {x[0], rows, columns, w[3]};
 }
 
-void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
+void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
             const ConvOutput& output) {
   check(x, w, bias, conv, y, output);
   const int64_t B = y.dim(0), pixels = y.dim(1) * y.dim(2), N = y.dim(3);
@@ -110,24 +122,19 @@ void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, 
     }
     return;
   }
-  const Pin<void> px(x), pw(w), py(y);
+  const Pin<void> px(x), pw(w.values), py(y);
   std::optional<Pin<float>> pbias, pmoments;
   std::optional<Pin<void>> presidual;
-  const bool bf16 = x.dtype() == DType::kBF16 || w.dtype() == DType::kBF16;
   kernels::GemmArgs g{.m = B * pixels,
                       .n = N,
-                      .k = w.size() / std::max<int64_t>(N, 1),
                       .a = px.get(),
                       .lda = x.dim(3),
-                      .b = pw.get(),
-                      .ldb = N,
                       .c = py.get(),
                       .ldc = N,
                       .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
                       .a_type = x.dtype(),
-                      .b_type = w.dtype(),
-                      .c_type = y.dtype(),
-                      .arithmetic = bf16 ? DType::kBF16 : DType::kF32};
+                      .c_type = y.dtype()};
+  set_weights(g, w, pw.get());
   g.epilogue.kind = epilogue_of(output.kind);
   if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
   if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.dim(3), y.shape());
@@ -138,40 +145,54 @@ void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, 
   gemm(ctx, g);
 }
 
-void conv2d(Context& ctx, const ChannelView& x, const Tensor& w, const Tensor& bias, const Conv2d& conv,
+void conv2d(Context& ctx, const ChannelView& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
             const ChannelView& y, ConvOutput::Kind kind) {
   DITRAIN_CHECK(kind != ConvOutput::Kind::kResidual, "views take no residual");
   for (const ChannelView* view : {&x, &y})
     DITRAIN_CHECK(view->images.shape().size() == 4 && view->begin >= 0 && view->count >= 1 &&
                       view->begin + view->count <= view->images.dim(3),
                   "a view of channels that the images do not have");
-  const Shape shape = conv2d_shape(x.shape(), w.shape(), conv);
+  const Shape shape = conv2d_shape(x.shape(), w.shape, conv);
   expect(y.shape() == shape, "y", y.shape(), to_string(shape));
-  expect_number_type("x", x.images), expect_number_type("w", w), expect_number_type("y", y.images);
-  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.dim(3)});
-  const Pin<void> px(x.images), pw(w), py(y.images);
+  expect_number_type("x", x.images.dtype()), expect_number_type("w", w.type);
+  expect_number_type("y", y.images.dtype());
+  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.shape[3]});
+  const Pin<void> px(x.images), pw(w.values), py(y.images);
   std::optional<Pin<float>> pbias;
-  const bool bf16 = x.images.dtype() == DType::kBF16 || w.dtype() == DType::kBF16;
   const auto at = [](const Pin<void>& p, const ChannelView& view) {
     return static_cast<std::byte*>(p.get()) + size_t(view.begin) * dtype_bytes(view.images.dtype());
   };
   kernels::GemmArgs g{.m = shape[0] * shape[1] * shape[2],
                       .n = shape[3],
-                      .k = w.size() / std::max<int64_t>(shape[3], 1),
                       .a = at(px, x),
                       .lda = x.images.dim(3),
-                      .b = pw.get(),
-                      .ldb = shape[3],
                       .c = at(py, y),
                       .ldc = y.images.dim(3),
                       .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
                       .a_type = x.images.dtype(),
-                      .b_type = w.dtype(),
-                      .c_type = y.images.dtype(),
-                      .arithmetic = bf16 ? DType::kBF16 : DType::kF32};
+                      .c_type = y.images.dtype()};
+  set_weights(g, w, pw.get());
   g.epilogue.kind = epilogue_of(kind);
   if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.images.dim(3), shape);
   gemm(ctx, g);
+}
+
+size_t packed_weights_bytes(const Shape& w, DType type) {
+  return kernels::packed_b_bytes(num_elements(w) / std::max<int64_t>(w[3], 1), w[3], type);
+}
+
+ConvWeights packed_weights(const Tensor& w) {
+  expect(w.shape().size() == 4, "weights", w.shape(), "[kernel_h, kernel_w, C, N]");
+  expect_number_type("w", w.dtype());
+  ConvWeights packed = w;
+  packed.packed = true;
+  packed.values = Tensor({int64_t(packed_weights_bytes(w.shape(), w.dtype()) / sizeof(float))});
+  const Pin<void> from(w);
+  const Pin<float> to(packed.values);
+  kernels::GemmArgs g{.n = w.dim(3)};
+  set_weights(g, w, from.get());
+  kernels::pack_b(g, to.get());
+  return packed;
 }
 
 void to_conv_layout(const std::vector<float>& from, int64_t N, const Tensor& to) {

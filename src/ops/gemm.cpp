@@ -17,7 +17,7 @@ using kernels::GemmArgs;
 // Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with cuts at
 // multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
 // an operand that is read transposed.
-constexpr int64_t kRowGrain = 16, kColumnGrain = 32;
+constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
 constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
 constexpr int64_t kGangRows = 24;       // with fewer rows a worker would wait for b from the L3 cache
 constexpr int64_t kGangB = 1 << 16;     // elements of b: to pack fewer takes no longer than to meet
@@ -28,7 +28,7 @@ struct Grid {
   bool gang = false;          // workers of the same columns pack b together
 };
 
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool may_gang) {
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_gang) {
   Grid best;
   double best_cost = 1e300;
   for (int rows = 1; rows <= workers; ++rows) {
@@ -36,7 +36,7 @@ Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool m
     const int columns = workers / rows;
     const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
     const bool gang = may_gang && rows > 1 && mm >= kGangRows && nn * k >= kGangB;
-    const double cost = double(mm * nn) + kPackCost * (double(mm) + double(nn) / (gang ? rows : 1));
+    const double cost = double(mm * nn) + kPackCost * (double(mm) + (packed_b ? 0 : double(nn) / (gang ? rows : 1)));
     if (cost < best_cost) best_cost = cost, best = {rows, columns, gang};
   }
   return best;
@@ -85,9 +85,10 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     if (by_columns) columns = share_of_cluster(w, whole.n, kColumnGrain);
     const int64_t grain = row_grain(whole);
     if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, grain);
-    const bool may_gang = (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
-    const Grid grid =
-        grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k, grain, may_gang);
+    const bool packed_b = whole.packed_b.panels != nullptr;
+    const bool may_gang = !packed_b && (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
+    const Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k,
+                              grain, packed_b, may_gang);
     const Part part = part_of(grid, rows.size(), columns.size(), grain, clusters ? w.worker_in_cluster : w.worker);
     const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
                                             columns.begin + part.columns.begin, part.columns.size());
@@ -244,7 +245,13 @@ void add_row_sums(Context& ctx, const GemmArgs& g) {
   });
 }
 
-void reference_gemm(Context& ctx, const GemmArgs& whole) {
+void reference_gemm(Context& ctx, const GemmArgs& packed) {
+  GemmArgs whole = packed;
+  if (packed.packed_b.panels != nullptr) {
+    auto* b = static_cast<float*>(ctx.workspace(Workspace::kOperandB, size_t(packed.k * packed.n) * sizeof(float)));
+    kernels::unpack_b(packed.packed_b, packed.k, packed.arithmetic, b);
+    whole.packed_b = {}, whole.b = b, whole.ldb = packed.n, whole.b_type = DType::kF32;
+  }
   for_parts(ctx, whole, [&](const GemmArgs& mine, const Part&, const Grid&, const parallel::Worker&) {
     if (!nothing(mine)) kernels::ref::gemm(mine);
   });

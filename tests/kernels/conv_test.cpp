@@ -74,7 +74,7 @@ struct Data {
   Problem p;
   Values x, w, residual;
   std::vector<float> bias;
-  Guarded y;
+  Guarded y, panels{1};
   std::vector<float> moments;
   GemmArgs args;
 
@@ -101,6 +101,13 @@ struct Data {
                      p.stride_w, p.top,    p.left,  p.out_h(),          p.out_w()};
     args.epilogue.kind = kind;
     if (kind == EpilogueKind::kResidual) args.epilogue.in = residual.data(), args.epilogue.in_stride = p.outputs;
+  }
+  void pack_weights(const ProductKernels& table) {
+    const int64_t words = (p.steps() + table.steps_per_word - 1) / table.steps_per_word, width = table.tile_cols;
+    panels = Guarded((p.outputs + width - 1) / width * width * words);
+    table.pack_b(args, panels.data());
+    args.packed_b = {.panels = panels.data(), .columns = p.outputs};
+    args.b = nullptr;
   }
   void ask_for_moments(int64_t unit) {
     moments.assign(size_t((p.rows() + unit - 1) / unit * 3 * p.outputs), std::numeric_limits<float>::quiet_NaN());
@@ -166,30 +173,97 @@ TEST_CASE("conv: every instruction set equals plain loops, for odd shapes in bot
     }
 }
 
-TEST_CASE("conv: the reference equals plain loops") {
-  for (const Problem& p : kProblems) {
-    Data d(p, DType::kF32, DType::kF32, EpilogueKind::kResidual);
-    ref::gemm(d.args);
-    CHECK(difference(d.y.values(), plain_convolution(d), 1e-6) == "");
+constexpr EpilogueKind kEpilogues[] = {EpilogueKind::kResidual, EpilogueKind::kRelu, EpilogueKind::kSilu};
+
+TEST_CASE("conv: the reference equals plain loops, its moments those of the kernels") {
+  for (const DType type : kTypes)
+    for (const EpilogueKind kind : kEpilogues)
+      for (const Problem& p : kProblems) {
+        Data d(p, type, type, kind);
+        ref::gemm(d.args);
+        CHECK(difference(d.y.values(), plain_convolution(d), 1e-6) == "");
+      }
+  for (const ProductKernels* table : usable_products(DType::kF32)) {
+    Data own(kProblems[0], DType::kF32, DType::kF32), slow(kProblems[0], DType::kF32, DType::kF32);
+    own.ask_for_moments(16), slow.ask_for_moments(16);
+    own.run(*table);
+    ref::gemm(slow.args);
+    for (size_t i = 0; i < own.moments.size(); ++i)
+      REQUIRE(std::abs(own.moments[i] - slow.moments[i]) <= 1e-5f * (1 + std::abs(slow.moments[i])));
   }
 }
 
 TEST_CASE("conv: residual, ReLU and SiLU are done to finished sums") {
-  for (const EpilogueKind kind : {EpilogueKind::kResidual, EpilogueKind::kRelu, EpilogueKind::kSilu})
-    for (const ProductKernels* table : usable_products(DType::kF32))
-      for (const size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
-        INFO(text(kProblems[i], *table) << " epilogue " << int(kind));
-        Data d(kProblems[i], DType::kF32, DType::kF32, kind);
-        CHECK(difference(d.run(*table), plain_convolution(d), tolerance(kProblems[i].steps() + 1)) == "");
+  for (const DType type : kTypes)
+    for (const EpilogueKind kind : kEpilogues)
+      for (const ProductKernels* table : usable_products(type))
+        for (const size_t i : {size_t{0}, size_t{3}, size_t{4}, size_t{18}}) {
+          INFO(text(kProblems[i], *table) << " epilogue " << int(kind) << ", " << dtype_name(type));
+          Data d(kProblems[i], type, type, kind);
+          CHECK(difference(d.run(*table), plain_convolution(d), tolerance(kProblems[i].steps() + 1)) == "");
+        }
+}
+
+TEST_CASE("conv: packed weights give the bits of those that every product packs, however columns are cut") {
+  const Problem wide{1, 5, 14, 18, 530};  // more columns than are computed from rows in place
+  for (const DType type : kTypes)
+    for (const ProductKernels* table : usable_products(type)) {
+      std::vector<Problem> problems(std::begin(kProblems), std::end(kProblems));
+      problems.push_back(wide);
+      for (const Problem& p : problems) {
+        INFO(text(p, *table) << ", " << dtype_name(type));
+        Data plain(p, type, type), packed(p, type, type), parts(p, type, type);
+        packed.pack_weights(*table), parts.pack_weights(*table);
+        CHECK(packed.panels.zones_untouched());
+        const std::vector<float> want = plain.run(*table);
+        CHECK(same_bits(packed.run(*table), want));
+        for (int64_t j = 0; j < p.outputs; j += kPackedColumns) {
+          const GemmArgs part = block_of(parts.args, 0, p.rows(), j, std::min(kPackedColumns, p.outputs - j));
+          const Scratch scratch(table->scratch_bytes(part, {}));
+          table->gemm(part, scratch.get(), {});
+        }
+        CHECK(same_bits(parts.y.values(), want));
+      }
+    }
+}
+
+TEST_CASE("conv: weights come out of their panels as they were, rounded where products are bf16") {
+  constexpr int64_t kSteps = kSumChunk + 7, kColumns = 45;
+  for (const DType type : kTypes)
+    for (const DType arithmetic : kTypes)
+      for (const Trans trans : {Trans::kNo, Trans::kYes}) {
+        const Values w(kSteps * kColumns, type, 6);
+        const GemmArgs args{.n = kColumns,
+                            .k = kSteps,
+                            .b = w.data(),
+                            .ldb = trans == Trans::kYes ? kSteps : kColumns,
+                            .trans_b = trans,
+                            .b_type = type,
+                            .arithmetic = arithmetic};
+        Guarded panels(int64_t(packed_b_bytes(kSteps, kColumns, arithmetic) / sizeof(float)));
+        pack_b(args, panels.data());
+        CHECK(panels.zones_untouched());
+        std::vector<float> got(w.f32.size()), want;
+        unpack_b({.panels = panels.data(), .columns = kColumns}, kSteps, arithmetic, got.data());
+        for (int64_t k = 0; k < kSteps; ++k)
+          for (int64_t j = 0; j < kColumns; ++j) {
+            const float v = w.f32[size_t(trans == Trans::kYes ? j * kSteps + k : k * kColumns + j)];
+            want.push_back(arithmetic == DType::kBF16 ? to_f32(to_bf16(v)) : v);
+          }
+        CHECK(same_bits(got, want));
       }
 }
 
-TEST_CASE("conv: a result in bf16 is the f32 one, rounded once") {
+TEST_CASE("conv: a result in bf16 is the f32 one, rounded once; what is added to it is bf16, too") {
   for (const ProductKernels* table : usable_products(DType::kF32))
     for (const size_t i : {size_t{2}, size_t{3}}) {
       INFO(text(kProblems[i], *table));
-      Data d(kProblems[i], DType::kF32, DType::kF32, EpilogueKind::kSilu);
+      const EpilogueKind kind = i == 2 ? EpilogueKind::kSilu : EpilogueKind::kResidual;
+      Data d(kProblems[i], DType::kF32, DType::kF32, kind);
+      std::vector<BFloat16> residual;
+      for (float& x : d.residual.f32) residual.push_back(to_bf16(x)), x = to_f32(residual.back());
       std::vector<float> want = d.run(*table);
+      if (kind == EpilogueKind::kResidual) d.args.epilogue.in = residual.data();
       std::vector<BFloat16> y(want.size());
       d.args.c = y.data(), d.args.c_type = DType::kBF16;
       const Scratch scratch(table->scratch_bytes(d.args, {}));

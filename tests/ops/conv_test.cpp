@@ -1,5 +1,5 @@
-// Convolutions and group normalisation on a team: the fixture of the reference implementations, bits on any team, and
-// shapes that do not fit.
+// Convolutions and group normalisation on a team: bits on any team, packed weights, views, shapes that do not fit. They
+// are held against the fixtures by verify/conv.cpp.
 #include "ditrain/ops/conv.hpp"
 
 #include <catch2/catch.hpp>
@@ -178,6 +178,39 @@ TEST_CASE("a convolution of views has the bits of one of the channels alone, and
   CHECK_THROWS_AS(run({x, 4, 4}, {y, 6, 2}, ops::ConvOutput::Kind::kResidual), LogicFault);
   CHECK_THROWS_AS(run({x, 4, 3}, {y, 6, 2}, ops::ConvOutput::Kind::kPlain), ShapeError);
   CHECK_THROWS_AS(run({x, 4, 4}, {y, 5, 3}, ops::ConvOutput::Kind::kPlain), ShapeError);
+}
+
+TEST_CASE("a convolution with packed weights has the same bits, and on any team; the reference unpacks them") {
+  const ops::Conv2d three = ops::Conv2d::same(3);
+  for (const bool half : {false, true}) {
+    CAPTURE(half);
+    const auto typed = [&](const Tensor& t) { return half ? as_bf16(t) : t; };
+    const Tensor x = typed(random_tensor({2, 11, 19, 36}, 1)), w = typed(random_tensor({3, 3, 36, 70}, 2));
+    const Tensor bias = random_tensor({70}, 3);
+    const ops::ConvWeights packed = ops::packed_weights(w);
+    CHECK(packed.values.bytes() == ops::packed_weights_bytes(w.shape(), w.dtype()));
+    const auto with = [&](const ops::ConvWeights& weights) {
+      return [&, weights](ops::Context& ctx) {
+        const Tensor y({2, 11, 19, 70}, x.dtype());
+        ops::conv2d(ctx, x, weights, bias, three, y);
+        return y;
+      };
+    };
+    CHECK(on_all_teams(with(packed)) == on_all_teams(with(w)));
+    OneWorker one;
+    one.ctx.products.by = ops::Products::By::kReference;
+    const auto by_reference = [&](const ops::ConvWeights& weights) {
+      const Tensor y = with(weights)(one.ctx), f32(y.shape());
+      copy(y, f32);
+      return to_vector(f32);
+    };
+    CHECK(by_reference(packed) == by_reference(w));
+  }
+  OneWorker one;
+  const Tensor y({1, 4, 4, 5});
+  CHECK_THROWS_AS(ops::conv2d(one.ctx, as_bf16(Tensor({1, 4, 4, 8})), ops::packed_weights(Tensor({3, 3, 8, 5})), {},
+                              three, y),
+                  LogicFault);
 }
 
 TEST_CASE("convolutions refuse shapes that do not fit") {

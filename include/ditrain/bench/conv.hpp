@@ -19,14 +19,14 @@ struct ConvShape {
   Shape x() const { return {images, side, side, channels}; }
   Shape w() const { return {conv.kernel_h, conv.kernel_w, channels, outputs}; }
   Shape y() const { return ops::conv2d_shape(x(), w(), conv); }
-  double flop() const;  ///< taps on padding included
+  double flop() const;  ///< without lines of padding above and below, which kernels may leave out
 };
 
-/// The layers of Stable Diffusion's VAE at 256 x 256, one image, and those of Inception v3 at 299 x 299, eight images;
-/// each shape once.
+/// Layers of Stable Diffusion's VAE at 256 x 256, one image (all but the two between moments and latents, each shape
+/// once), and layers of Inception v3 at 299 x 299, eight images, one of each kind.
 std::vector<ConvShape> conv_shapes();
 
-/// One row: ops::conv2d with a bias on the whole team, packing included.
+/// One row: ops::conv2d with a bias and weights that were packed before, on the whole team.
 /// peer      may be null, or have no convolutions
 /// Details   kernel, channels, outputs, images, side
 Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer);

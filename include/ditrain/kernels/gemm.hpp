@@ -31,7 +31,8 @@ struct Patches {
 /// Images [S, H, W, C] (f32 or bf16, channels last) as the array of operand a, gathered while it is packed, so that a
 /// product with weights [kernel_h, kernel_w, C, N] is a convolution: array row r is output pixel first_row + r of out_h
 /// x out_w per image, row by row; column (i, j, c) is channel c of input pixel (y stride_h - pad_top + i, x stride_w -
-/// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w.
+/// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w. Whole lines
+/// of padding may be left out of a sum, so that infinite weights there may give NaN or not.
 struct Window {
   int64_t channels = 0;           ///< C; 0: the operand is an array as it is
   int64_t height = 0, width = 0;  ///< H, W: of an image as it is stored
@@ -43,6 +44,15 @@ struct Window {
   int64_t out_h = 0, out_w = 0;
   int64_t first_row = 0;
 };
+
+/// Operand b [k, n] as the panels that products read, packed once (pack_b) for many products; b, ldb, trans_b and b_type
+/// are not used then. The panels belong to the instruction set and the arithmetic that packed them.
+struct PackedB {
+  const float* panels = nullptr;  ///< of all of b; null: every product packs b
+  int64_t columns = 0;            ///< n of all of b
+  int64_t first_column = 0;       ///< of this product: a multiple of kPackedColumns
+};
+inline constexpr int64_t kPackedColumns = 32;  ///< products with packed b are cut between so many columns
 
 /// What group normalisation wants to know of c, summed up while its rows are still in the caches. For each unit of
 /// `rows` rows and each column: the first value f, the sum of c - f and the sum of (c - f)^2, each one chain over the
@@ -95,6 +105,7 @@ struct GemmArgs {
   DType arithmetic = DType::kF32;
   Normalise normalise_a = {}, normalise_b = {};
   Patches patches_a = {}, patches_b = {};  ///< not with a normalisation; lda, ldb are not used then
+  PackedB packed_b = {};
   Window window_a = {};  ///< without a transposition, a normalisation or patches of a; lda is not used
   Epilogue epilogue = {};
   Moments moments = {};         ///< of c as it is in the end
@@ -130,6 +141,14 @@ struct Gang {
 void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);
+
+/// Bytes of b [k, n] as panels.
+size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic);
+/// Packs operand b of a product (k, n, b with its stride, type and transposition, arithmetic) into packed_b_bytes,
+/// 64-byte aligned.
+void pack_b(const GemmArgs& args, float* panels);
+/// The values of packed b [k, n], row by row; those of bf16 arithmetic are rounded. For references.
+void unpack_b(const PackedB& b, int64_t k, DType arithmetic, float* values);
 
 /// The part of a product that computes rows [i, i + m) and columns [j, j + n) of c. a_row_sums stay with the part that
 /// starts at column 0.

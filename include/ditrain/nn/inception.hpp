@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/ops/context.hpp"
+#include "ditrain/ops/conv.hpp"
 
 namespace ditrain::nn {
 
@@ -67,7 +67,8 @@ class Inception {
 
  private:
   struct Layer {
-    Tensor weight, bias;
+    ops::ConvWeights weight;
+    Tensor bias;
   };
   DType type_;
   std::unique_ptr<InceptionPlan> plan_;

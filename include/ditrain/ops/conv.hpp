@@ -30,6 +30,20 @@ struct ConvOutput {
   int64_t moment_rows = 0;
 };
 
+/// Weights [kernel_h, kernel_w, C, N], f32 or bf16: a tensor that every product packs anew, or packed once
+/// (packed_weights), as networks keep them.
+struct ConvWeights {
+  ConvWeights() = default;
+  ConvWeights(const Tensor& w) : shape(w.shape()), type(w.dtype()), values(w) {}  // NOLINT: a tensor is weights as well
+
+  Shape shape;
+  DType type = DType::kF32;
+  Tensor values;
+  bool packed = false;  ///< values are those of kernels::pack_b: of the instruction set in use
+};
+ConvWeights packed_weights(const Tensor& w);
+size_t packed_weights_bytes(const Shape& w, DType type);
+
 /// [B, OH, OW, N]. Errors: ShapeError if an image is smaller than the kernel
 Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
 
@@ -40,7 +54,7 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
 /// Numerics: the bits do not depend on the number of workers or clusters
 /// Memory:   scratch of the context only; y aliases nothing
 /// Errors:   ShapeError "[conv2d] ..."
-void conv2d(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
+void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
             const ConvOutput& output = {});
 
 /// Channels [begin, begin + count) of every pixel of images [B,H,W,pixel channels]: branches of a network that are put
@@ -53,7 +67,7 @@ struct ChannelView {
 
 /// The same of the channels of views; x and y may lie in the same images if their channels do not overlap.
 /// Errors:   ShapeError; LogicFault for channels that the images do not have and for kResidual and moments
-void conv2d(Context& ctx, const ChannelView& x, const Tensor& w, const Tensor& bias, const Conv2d& conv,
+void conv2d(Context& ctx, const ChannelView& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
             const ChannelView& y, ConvOutput::Kind kind);
 
 /// w [N,C,kernel_h,kernel_w], the layout of torch, as [kernel_h,kernel_w,C,N]; to's type may be bf16.

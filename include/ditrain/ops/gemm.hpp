@@ -7,8 +7,9 @@ namespace ditrain::ops {
 
 /// c = epilogue(op(a) op(b) + ...), see kernels::GemmArgs; the pointers must stay valid (pinned) during the call. Row
 /// sums are overwritten unless c is accumulated.
-/// Packed weights are not kept from call to call: to pack one takes the time of some 9 rows of a product with it (0.4 %
-/// of one of 2,048 rows), shared by the workers of a gang.
+/// Weights that training changes are packed in every call: that takes the time of some 9 rows of a product with them
+/// (0.4 % of one of 2,048 rows), shared by the workers of a gang. Those of networks that are only read come packed
+/// (GemmArgs::packed_b).
 void gemm(Context& ctx, const kernels::GemmArgs& args);
 
 }  // namespace ditrain::ops
