@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "ditrain/base/bytes.hpp"
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/log.hpp"
 
 namespace ditrain::automem {
@@ -44,18 +43,22 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
   memory::PerTier<memory::Backing*> tiers{};
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (plan_.tier_bytes[i] == 0) continue;
-    memory::TierSetup tier{
-        .bytes = plan_.tier_bytes[i], .pages = setup.pages, .node = setup.bulk_node, .folder = setup.disk_folder};
-    if (const auto room = setup.rooms.find(setup.bulk_node); room != setup.rooms.end()) tier.room = room->second;
-    tiers_[i] = memory::kTiers[i].make(tier);
+    tiers_[i] = memory::kTiers[i].make({.bytes = plan_.tier_bytes[i],
+                                        .pages = setup.pages,
+                                        .nodes = setup.bulk_nodes,
+                                        .rooms = setup.rooms,
+                                        .folder = setup.disk_folder});
     tiers[i] = tiers_[i].get();
   }
   engine_ = std::make_unique<memory::CopyEngine>(
       memory::CopyEngine::Setup{.pus = setup.copy_pus, .simulate = setup.simulate, .by = plan_.machine.copy_by});
   Residency::Setup residency = plan_.setup(tiers);
   residency.pool = pool_.data();
-  residency.place = [this](int64_t tensor, size_t offset, size_t bytes) {
-    pool_.place(offset, bytes, plan_.uses.is_divided(int(tensor)));
+  // Copy threads ask while the plan is made again: what they ask does not change.
+  std::vector<bool> divided;
+  for (size_t id = 0; id < plan_.uses.tensors.size(); ++id) divided.push_back(plan_.uses.is_divided(int(id)));
+  residency.place = [this, divided](int64_t tensor, size_t offset, size_t bytes) {
+    pool_.place(offset, bytes, divided[size_t(tensor)]);
   };
   residency.while_waiting = [this] {
     if (team_ != nullptr) team_->end_if_failed();
@@ -111,8 +114,10 @@ void AutoMem::end_step() {
   if (!simulates_) subtract_in_place(machine, plan_);
   if (plan_again(plan_, machine)) residency_->use_in_place(plan_.in_place());
   residency_->set_times(machine.point_s, machine.tiers, plan_.margin);
-  log::info_lines(automem::describe(plan_) + describe_places());
+  log::info_lines(automem::describe(plan_));
 }
+
+bool AutoMem::is_settled() const { return steps_ >= kWarmUpSteps; }
 
 std::string AutoMem::describe() const {
   std::string text = "fast tier: " + format_bytes(pool_.bytes()) + " for tensors that move, " + pool_.describe() + "\n";
@@ -121,12 +126,13 @@ std::string AutoMem::describe() const {
   return text;
 }
 
-// Once pages are in use: what each tier has, read back, and what could not be bound since the start.
-std::string AutoMem::describe_places() const {
+std::vector<std::string> AutoMem::late_notes() const {
   const std::vector<std::string> notes = pool_.notes();
-  std::string text;
-  for (size_t i = notes_at_start_; i < notes.size(); ++i) text += notes[i] + "\n";
-  text += "fast tier: " + pool_.describe();
+  return {notes.begin() + std::ptrdiff_t(notes_at_start_), notes.end()};
+}
+
+std::string AutoMem::describe_places() const {
+  std::string text = "fast tier: " + pool_.describe();
   if (const std::string places = pool_.describe_places(); !places.empty()) text += "; " + places;
   for (const auto& tier : tiers_)
     if (tier && !tier->describe().empty()) text += "\n" + tier->name() + " tier: " + tier->describe();

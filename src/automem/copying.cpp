@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <latch>
-#include <thread>
 #include <vector>
 
 #include "ditrain/base/bytes.hpp"
@@ -69,12 +68,12 @@ class Trial {
       : team_(team),
         loads_(size_t(team.num_workers())),
         fast_(2 * kBytes, platform::PageWish::kAuto),
-        tier_(memory::make_bulk_memory({.bytes = 2 * kBytes, .node = setup.bulk_node})),
+        tier_(memory::make_bulk_memory({.bytes = 2 * kBytes, .nodes = setup.bulk_nodes})),
         threads_({.pus = setup.pus, .simulate = setup.simulate}),
         workers_({.simulate = setup.simulate, .by = CopyBy::kWorkers}) {
-    if (setup.fast_node >= 0)  // a refusal is told where the tiers themselves are made
-      static_cast<void>(
-          platform::place_on_nodes(fast_.data(), fast_.bytes(), {setup.fast_node}, platform::NodePolicy::kPreferred));
+    if (!setup.fast_nodes.empty())  // a refusal is told where the tiers themselves are made
+      static_cast<void>(platform::place_on_nodes(fast_.data(), fast_.bytes(), setup.fast_nodes,
+                                                 platform::policy_for(setup.fast_nodes)));
     std::fill_n(fast_.data(), fast_.bytes(), std::byte{1});
     std::fill_n(tier_->in_place(0), tier_->bytes(), std::byte{1});
   }
@@ -114,7 +113,7 @@ class Trial {
     return now_s() - start;
   }
 
-  // Of all rounds.
+  // Means of all rounds.
   memory::TierRates rates_of_threads() const { return rates_of(threads_, kBulk); }
 
  private:

@@ -169,6 +169,7 @@ void choose_fastest(Plan& plan) {
 bool plan_again(Plan& plan, const Machine& machine) {
   constexpr double kClearly = 0.98;  // of the time that the present choice takes
   plan.machine = machine;
+  plan.assumed.clear();
   plan.forecast = {};
   if (plan.strategy == Strategy::kPaper) {
     plan.forecast = forecast_of(plan);
@@ -213,7 +214,11 @@ std::string describe(const Plan& plan) {
       fmt::format("automem: {} of tensors in {} points per step, a pool of {}{} ({} used in place)\n",
                   format_bytes(plan.uses.total_bytes()), plan.uses.points.size(),
                   format_bytes(plan.capacity.pool_bytes), tiers, format_bytes(plan.in_place_bytes()));
-  return text + describe_copying(plan) +
+  const std::string assumed =
+      plan.assumed.empty()
+          ? ""
+          : fmt::format("automem: assumed each way, as a plan alone measures nothing: {}\n", plan.assumed);
+  return text + describe_copying(plan) + assumed +
          fmt::format("automem: expected per step: {} in, {} out, {:.2f} s ({:.2f} x of all in the fast tier)\n",
                      format_bytes(size_t(f.bytes_in)), format_bytes(size_t(f.bytes_out)), f.step_s,
                      compute_s > 0 ? f.step_s / compute_s : 1.0);

@@ -139,7 +139,8 @@ bool Residency::drop(Item& item) {
   return true;
 }
 
-// What it costs to take an item's place away for one that is needed in so many points; none: that cannot be.
+// What it costs to take an item's place away for one whose next use is `distance` points from now; none: that cannot
+// be.
 std::optional<double> Residency::cost_of(const Item& item, int64_t distance, Victims victims) const {
   if (item.state != State::kHere || item.leaving || item.wanted > 0 || item.storage->is_held()) return std::nullopt;
   if (is_dead(item)) return 0;
@@ -379,10 +380,16 @@ bool Residency::compact() {
     const size_t to = slots_.lowest(item.slot);
     if (to == item.slot || item.state != State::kHere || item.leaving || item.wanted > 0) continue;
     if (!item.storage->try_leave()) continue;
-    const std::byte* from = address(item);
+    std::byte* const from = address(item);
     slots_.free(item.slot);
     take_slot(item, to);
     if (!setup_.simulated) std::memmove(address(item), from, item.bytes);
+#ifdef DITRAIN_POISON
+    if (!setup_.simulated) {
+      std::byte* const left = std::max(from, address(item) + item.bytes);
+      if (left < from + item.bytes) std::memset(left, 0xff, size_t(from + item.bytes - left));
+    }
+#endif
     settle(item);
     moved = true;
   }
@@ -488,7 +495,7 @@ void Residency::leave_home(Item& item) {
   item.home.in_place = false;
   item.state = State::kAway;
   item.dirty = false;
-  item.has_contents = true;  // zeros, if nobody wrote it
+  item.has_contents = true;  // zeros, if it was never written
 }
 
 void Residency::move_home(Item& item, Lock& lock) {

@@ -44,7 +44,10 @@ const Point& Uses::largest() const {
 }
 
 std::shared_ptr<Storage> Recorder::make(const std::string& name, size_t bytes) {
-  if (bytes < kSmallest) return PlainSource().make(name, bytes);
+  if (bytes < kSmallest) {
+    uses_.small_bytes += bytes;
+    return PlainSource().make(name, bytes);
+  }
   uses_.tensors.push_back({name, bytes, written_});
   return std::make_shared<Storage>(*this, bytes, int64_t(uses_.tensors.size()) - 1);
 }

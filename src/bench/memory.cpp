@@ -9,6 +9,7 @@
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/automem_plan.hpp"
@@ -30,7 +31,7 @@ class Contender {
                      ? std::make_unique<automem::AutoMem>(
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
                                                                   .clusters = plan::fast_shares(plan.place),
-                                                                  .bulk_node = plan.place.bulk_node,
+                                                                  .bulk_nodes = plan.place.bulk_nodes,
                                                                   .rooms = plan.place.rooms,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
@@ -108,6 +109,24 @@ class Contender {
   int64_t allocations_ = 0, mappings_ = 0, page_faults_ = 0;  // of tensors, of pages; in the last step
 };
 
+// They are in memory at the same time, so that they can take turns.
+void check_all_fit(const std::vector<std::pair<std::string, plan::RunPlan>>& plans) {
+  const platform::MemoryLimit limit = plan::limit_of_node(plans.back().second.config);
+  size_t needed = 0;
+  std::string each;
+  for (const auto& [name, plan] : plans) {
+    needed += plan.memory.total();
+    each += fmt::format("{}{} of '{}'", each.empty() ? "" : ", ", format_bytes(plan.memory.total()), name);
+  }
+  if (needed <= limit.bytes) return;
+  throw InputError({.where = "memory",
+                    .what = "contenders that take turns do not fit side by side",
+                    .got = format_bytes(needed) + ": " + each,
+                    .expected = fmt::format("at most {} ({})", format_bytes(limit.bytes), limit.source),
+                    .hint = "a smaller --model or --batch, --fast none for the tiers alone, or a run of each setting "
+                            "(ditrain --config configs/bench.yaml --set memory.automem=planned ...)"});
+}
+
 }  // namespace
 
 void bench_memory(Harness& harness, const MemoryBench& bench) {
@@ -124,25 +143,26 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   config::Config off = config;
   off.memory.automem = config::AutoMem::kOff;
   const plan::RunPlan off_plan = plan_on_team(off, harness);
-  const size_t fixed = plan::fixed_fast_bytes(off, off_plan.gradients, off_plan.micro_batch);
-  const size_t all =
-      fixed + plan::record_step(off, off_plan.gradients, off_plan.samples, off_plan.micro_batch).total_bytes();
+  const automem::Uses uses = plan::record_step(off, off_plan.gradients, off_plan.samples, off_plan.micro_batch);
+  const size_t fixed = plan::fixed_fast_bytes(off, off_plan.gradients, off_plan.micro_batch) + uses.small_bytes;
+  const size_t all = fixed + uses.total_bytes();
   harness.apply(off);
   config::Config moving = config;
   moving.memory.automem = config::AutoMem::kPlanned, moving.memory.disk_path = disk;
   const automem::Copying copying = copying_on_team(moving, harness);
   for (const double share : bench.fast_shares) {
-    std::vector<std::unique_ptr<Contender>> contenders;
-    const auto add = [&](const std::string& name, const config::Config& c) {
-      contenders.push_back(std::make_unique<Contender>(name, plan_on_team(c, harness, copying), harness.ctx(), disk,
-                                                       harness.placement().pus_of_copies()));
-    };
-    add(fmt::format("{} off", off.model.name), off);
+    std::vector<std::pair<std::string, plan::RunPlan>> plans{{fmt::format("{} off", off.model.name), off_plan}};
     for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
       config::Config c = config;
       c.memory.automem = automem, c.memory.fast_gib = share * double(all) / 0x1p30;
-      add(fmt::format("{} {} {:.0f} %", c.model.name, word_of(automem), 100 * share), c);
+      plans.emplace_back(fmt::format("{} {} {:.0f} %", c.model.name, word_of(automem), 100 * share),
+                         plan_on_team(c, harness, copying));
     }
+    check_all_fit(plans);
+    std::vector<std::unique_ptr<Contender>> contenders;
+    for (const auto& [name, plan] : plans)
+      contenders.push_back(
+          std::make_unique<Contender>(name, plan, harness.ctx(), disk, harness.placement().pus_of_copies()));
     const int64_t rounds = bench.once ? 1 : harness.effort().repeats;
     for (int64_t warm = bench.once ? 0 : -3; warm < rounds; ++warm)
       for (const auto& contender : contenders) contender->step(warm >= 0);

@@ -88,9 +88,11 @@ void bench_tiers(Harness& harness, const config::MemoryConfig& config, const pla
   bench_fast(harness, pool, place.cluster_sizes);
   note_tier(harness, fmt::format("fast tier: {}; {}", pool.describe(), pool.describe_places()), pool.notes());
   for (const memory::TierRow& row : memory::kTiers) {
-    memory::TierSetup setup{.bytes = bytes, .pages = config.pages, .node = place.bulk_node, .folder = disk_folder};
-    if (const auto room = place.rooms.find(place.bulk_node); room != place.rooms.end()) setup.room = room->second;
-    const auto tier = row.make(setup);
+    const auto tier = row.make({.bytes = bytes,
+                                .pages = config.pages,
+                                .nodes = place.bulk_nodes,
+                                .rooms = place.rooms,
+                                .folder = disk_folder});
     bench_slow(harness, *tier, pool.data(), row.in_memory ? config.simulate_bulk : std::nullopt);
     const std::string what = tier->describe();
     note_tier(harness, fmt::format("{} tier: {}", row.name, what.empty() ? disk_folder : what), tier->notes());

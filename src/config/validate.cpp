@@ -132,7 +132,16 @@ void check_tensor_ranks(const Config& c, int64_t ranks) {
 }
 
 void check_automem(const Config& c) {
-  if (c.memory.automem == AutoMem::kOff) return;
+  const MemoryConfig& m = c.memory;
+  const auto& bulk = m.tier_gib[memory::tier("bulk")];
+  const auto& disk = m.tier_gib[memory::tier("disk")];
+  if (m.automem == AutoMem::kOff) return;
+  if (!disk && !bulk)
+    fail("memory.disk_gib: auto takes what memory.bulk_gib leaves, which is no number", "memory.bulk_gib: auto",
+         "a number of memory.bulk_gib", "memory.bulk_gib: 0 for a disk alone");
+  if (m.simulate_bulk && bulk && *bulk == 0)
+    fail("memory.simulate_bulk is a slower bulk tier, and this run has none", "memory.bulk_gib: 0",
+         "memory.bulk_gib: auto, or above 0", "without memory.simulate_bulk");
   if (c.parallel.strategy == Strategy::kDpTp)
     fail("memory.automem does not combine with ranks that share a replica", "parallel.strategy: dp_tp",
          "parallel.strategy: cftp or dp", "memory.automem: off");
@@ -191,6 +200,17 @@ void check_data(const Config& c) {
 }
 
 }  // namespace
+
+std::string idle_tier_key(const MemoryConfig& m) {
+  if (m.automem != AutoMem::kOff) return "";
+  const auto defaults = memory::default_gib();
+  for (size_t i = 0; i < defaults.size(); ++i)
+    if (m.tier_gib[i] != defaults[i]) return fmt::format("memory.{}_gib", memory::kTiers[i].name);
+  return m.fast_gib > 0         ? "memory.fast_gib"
+         : !m.disk_path.empty() ? "memory.disk_path"
+         : m.simulate_bulk      ? "memory.simulate_bulk"
+                                : "";
+}
 
 bool learns_pixels(const Config& c) { return c.data.kind->pixels && c.data.vae.empty(); }
 

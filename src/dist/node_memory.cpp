@@ -75,12 +75,13 @@ NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share,
   // All or none: a run with ranks of both kinds would sum in two ways.
   refused_ = communicator.allreduce_or(problem.empty() ? 0 : 1) != 0;
   if (!refused_ && base_ != nullptr) return;
-  if (base_ != nullptr) munmap(base_, stride_ * size_t(num_parts_));
+  if (base_ != nullptr) munmap(base_, stride_ * size_t(communicator.local_size()));
   if (refused_ && communicator.local_size() > 1)
     note_ = "ranks of this node share no memory for gradients (" +
             (problem.empty() ? "another node refused" : problem) + "): they send messages, which is slower";
   num_parts_ = 1, own_part_ = 0;
   own_ = platform::PageBlock(stride_, bytes >= platform::kHugePageBytes ? pages : platform::PageWish::kTransparent);
+  own_.take_pages();
   base_ = own_.data(), got_ = own_.got(), page_note_ = own_.note();
 }
 
@@ -109,9 +110,11 @@ std::string NodeMemory::attach(Communicator& communicator, platform::PageWish wi
     mapped = platform::map_shared_file(file.fd, all, wish, got_);
     if (mapped == nullptr) problem = why("mmap of " + std::to_string(all) + " bytes");
   }
+  if (mapped != nullptr && got_ == platform::PageWish::kExplicit)
+    problem = platform::take_explicit_pages(mapped + stride_ * size_t(communicator.local_rank()), stride_);
   communicator.barrier();  // the leader's descriptor stays open until all have opened it
-  if (!problem.empty()) return problem;
   base_ = mapped;
+  if (!problem.empty()) return problem;
   num_parts_ = communicator.local_size(), own_part_ = communicator.local_rank();
   return "";
 }

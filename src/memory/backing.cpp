@@ -27,9 +27,9 @@ namespace {
 class BulkPool final : public Backing {
  public:
   explicit BulkPool(const TierSetup& wanted) : block_(wanted.bytes, wanted.pages) {
-    check_room(wanted.node, wanted.room);
-    place(wanted.node);
-    if (block_.take_pages()) place(wanted.node);
+    check_room(wanted);
+    place(wanted.nodes);
+    if (block_.take_pages()) place(wanted.nodes);
     if (!block_.note().empty()) notes_.push_back(block_.note());
     // On fault: what nothing has written yet takes no memory.
     if (mlock2(block_.data(), block_.bytes(), MLOCK_ONFAULT) != 0)
@@ -50,20 +50,23 @@ class BulkPool final : public Backing {
   }
 
  private:
-  void check_room(int node, const std::optional<platform::NodeRoom>& room) {
-    if (node < 0 || !room) return;
+  void check_room(const TierSetup& wanted) {
     const bool huge = block_.got() == platform::PageWish::kExplicit;
-    const size_t free = huge ? room->free_huge_bytes : room->free_bytes + room->cached_bytes;
-    if (free >= block_.bytes()) return;
-    notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + format_bytes(free) +
-                     " free for this rank where " + format_bytes(block_.bytes()) +
-                     " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
-                     std::to_string(free >> 30) + " and memory.disk_gib for the rest");
+    for (const int node : wanted.nodes) {
+      const auto room = wanted.rooms.find(node);
+      if (room == wanted.rooms.end()) continue;
+      const size_t part = block_.bytes() / wanted.nodes.size();
+      const size_t free = huge ? room->second.free_huge_bytes : room->second.free_bytes + room->second.cached_bytes;
+      if (free >= part) continue;
+      notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + format_bytes(free) +
+                       " free for this rank where " + format_bytes(part) +
+                       " are wanted, the rest comes from other nodes; --set memory.bulk_gib=" +
+                       std::to_string(free * wanted.nodes.size() >> 30) + " and memory.disk_gib for the rest");
+    }
   }
-  void place(int node) {
-    if (node < 0) return;
-    const auto placed =
-        platform::place_on_nodes(block_.data(), block_.bytes(), {node}, platform::NodePolicy::kPreferred);
+  void place(const std::vector<int>& nodes) {
+    if (nodes.empty()) return;
+    const auto placed = platform::place_on_nodes(block_.data(), block_.bytes(), nodes, platform::policy_for(nodes));
     if (placed || std::count(notes_.begin(), notes_.end(), placed.reason) > 0) return;
     notes_.push_back(placed.reason);
   }
@@ -73,14 +76,14 @@ class BulkPool final : public Backing {
 
 // None where the file system does not count its room.
 std::optional<size_t> free_room(const std::string& folder) {
-  struct statvfs room{};
+  struct statvfs room {};
   if (::statvfs(folder.c_str(), &room) != 0 || room.f_blocks == 0) return {};
   return size_t(room.f_bavail) * room.f_frsize;
 }
 
 // A file of tmpfs is RAM, which no plan of memory would count.
 bool is_in_ram(const std::string& folder) {
-  struct statfs system{};
+  struct statfs system {};
   if (::statfs(folder.c_str(), &system) != 0) return false;
   const auto is = [&](unsigned magic) { return unsigned(system.f_type) == magic; };
   return is(TMPFS_MAGIC) || is(RAMFS_MAGIC) || is(HUGETLBFS_MAGIC);
@@ -173,7 +176,7 @@ std::unique_ptr<Backing> make_disk(const TierSetup& wanted) { return std::make_u
 
 void check_disk(const TierSetup& wanted, int ranks) {
   const char* folder = wanted.folder.c_str();
-  struct stat found{};
+  struct stat found {};
   const auto refuse = [&](const std::string& why) { refuse_disk(wanted, ranks, why); };
   if (::stat(folder, &found) != 0) refuse(std::strerror(errno));
   if (!S_ISDIR(found.st_mode)) refuse(std::strerror(ENOTDIR));

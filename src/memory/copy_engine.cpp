@@ -6,6 +6,7 @@
 #include <latch>
 #include <list>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -157,27 +158,38 @@ struct CopyEngine::State {
 
 CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>()) {
   state_->setup = setup;
-  std::latch bound(kDirections);  // so that notes() has all there will be
-  for (size_t d = 0; d < kDirections; ++d)
-    state_->streams[d].thread = std::thread([this, d, &bound] {
-      if (!state_->setup.pus.empty())
-        if (const auto result = platform::set_affinity_mask(state_->setup.pus); !result) {
-          const std::lock_guard lock(state_->mutex);
-          state_->notes.push_back("a copy stream is not bound: " + result.reason);
-        }
-      bound.count_down();
-      state_->serve(d);
-    });
-  bound.wait();
+  try {
+    for (size_t d = 0; d < kDirections; ++d) {
+      std::latch bound(1);  // so that notes() has all there will be
+      state_->streams[d].thread = std::thread([this, d, &bound] {
+        if (!state_->setup.pus.empty())
+          if (const auto result = platform::set_affinity_mask(state_->setup.pus); !result) {
+            const std::lock_guard lock(state_->mutex);
+            state_->notes.push_back("a copy stream is not bound: " + result.reason);
+          }
+        bound.count_down();
+        state_->serve(d);
+      });
+      bound.wait();
+    }
+  } catch (const std::system_error& e) {
+    stop();
+    throw RunError({.where = "memory",
+                    .what = std::string("cannot start a thread that copies between tiers: ") + e.what(),
+                    .hint = "a higher limit of processes (ulimit -u, pids.max of the job's cgroup)"});
+  }
 }
 
-CopyEngine::~CopyEngine() {
+CopyEngine::~CopyEngine() { stop(); }
+
+void CopyEngine::stop() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopped = true;
     for (State::Stream& stream : state_->streams) stream.changed.notify_all();
   }
-  for (State::Stream& stream : state_->streams) stream.thread.join();
+  for (State::Stream& stream : state_->streams)
+    if (stream.thread.joinable()) stream.thread.join();
 }
 
 int64_t CopyEngine::submit(Copy copy) {

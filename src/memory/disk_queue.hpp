@@ -18,7 +18,8 @@ std::string what_allows_io_uring(int error, const std::string& root = "");
 
 class DiskQueue {
  public:
-  /// Hands what is prepared to the kernel and waits for so many completions: io_uring_submit_and_wait. A test fails it.
+  /// Hands what is prepared to the kernel and waits for that number of completions: io_uring_submit_and_wait. A test
+  /// fails it.
   using Submit = int (*)(io_uring*, unsigned);
 
   DiskQueue();

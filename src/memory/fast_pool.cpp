@@ -62,8 +62,7 @@ FastPool::FastPool(const Setup& setup, System system)
 // the right nodes as a whole.
 void FastPool::try_nodes() {
   const auto refused = [&](const std::vector<int>& nodes, size_t bytes) {
-    const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
-    const auto placed = system_.place_on_nodes(data(), bytes, nodes, policy);
+    const auto placed = system_.place_on_nodes(data(), bytes, nodes, platform::policy_for(nodes));
     if (!placed) notes_.push_back(placed.reason);
     return !placed;
   };
@@ -72,20 +71,23 @@ void FastPool::try_nodes() {
   if (refused(nodes_, bytes())) nodes_.clear();
 }
 
-// Nodes that are full give pages of others, which nobody would notice.
+// Where a node is full the system takes pages of other nodes without a word.
 void FastPool::check_room() {
   const bool huge = block_.got() == platform::PageWish::kExplicit;
   double fits = 1;  // share of the pool for which every node has room
   for (const int node : nodes_) {
-    double wanted = 0;
+    double share = 0;
     for (const ClusterShare& c : setup_.clusters)
-      if (c.node == node) wanted += double(bytes()) * c.workers / workers_of(setup_.clusters);
+      if (c.node == node) share += double(c.workers) / workers_of(setup_.clusters);
+    const double part = share * double(bytes());
+    const double beside = huge ? 0 : double(setup_.beside_bytes) / double(nodes_.size());  // spread page by page
+    const double wanted = part + beside;
     const auto found = setup_.rooms.find(node);
     if (found == setup_.rooms.end()) continue;
     const platform::NodeRoom& room = found->second;
     const size_t free = huge ? room.free_huge_bytes : room.free_bytes;
     if (double(free) >= wanted) continue;
-    fits = std::min(fits, double(huge ? free : free + room.cached_bytes) / wanted);
+    fits = std::min(fits, std::max(0.0, double(huge ? free : free + room.cached_bytes) - beside) / part);
     const std::string what = fmt::format(
         "fast tier: NUMA node {} has {} free for this rank where {} are wanted, the rest comes from other nodes; ",
         node, format_bytes(free), format_bytes(size_t(wanted)));
@@ -106,9 +108,9 @@ void FastPool::check_room() {
 }
 
 void FastPool::bind(size_t first, size_t last, std::vector<int> nodes) {
-  const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
   const size_t end = std::min(last * kPage, bytes());
-  const auto placed = system_.place_on_nodes(data() + first * kPage, end - first * kPage, nodes, policy);
+  const auto placed =
+      system_.place_on_nodes(data() + first * kPage, end - first * kPage, nodes, platform::policy_for(nodes));
   if (!placed) {
     notes_.push_back(placed.reason);
     nodes_.clear();  // no further attempts

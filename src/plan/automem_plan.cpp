@@ -84,6 +84,16 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   return machine;
 }
 
+// The rates of the plan's tiers that nothing has measured yet.
+std::string assumed_rates(const automem::Plan& plan, const automem::Copying& copying, bool simulated) {
+  std::string text;
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    if (plan.tier_bytes[i] > 0 && copying.rates[i].in_bytes_s <= 0 && !(simulated && memory::kTiers[i].in_memory))
+      text += fmt::format("{}{} {:.1f} GB/s", text.empty() ? "" : ", ", memory::kTiers[i].name,
+                          plan.machine.tiers[i].in_bytes_s * 1e-9);
+  return text;
+}
+
 // As train::ShardedUpdate does it.
 void record_sharded_update(const config::Config& config, const GradientPlan& gradients, int rank,
                            autograd::ParameterStore& store, ops::Context& ctx, automem::Recorder& recorder) {
@@ -177,8 +187,8 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   const config::MemoryConfig& m = config.memory;
   if (m.automem == config::AutoMem::kOff) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
-  const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch);
   const automem::Uses uses = record_step(config, gradients, samples, micro_batch, place.rank);
+  const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch) + uses.small_bytes;
   const size_t all = fixed + uses.total_bytes();
   if (fast == 0)
     throw InputError(
@@ -191,7 +201,8 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
     throw InputError({.where = "memory",
                       .what = "the fast tier is too small for " + uses.largest().name + " (" +
                               automem::phase_name(uses.largest().phase) + "), which uses " + format_bytes(largest) +
-                              " beside " + format_bytes(fixed) + " of gradients and temporaries that never move",
+                              " beside " + format_bytes(fixed) +
+                              " of gradients, temporaries and small tensors that never move",
                       .got = format_bytes(fast),
                       .expected = "at least " + format_bytes(fixed + largest),
                       .hint = "a larger memory.fast_gib, or a smaller train.micro_batch"});
@@ -205,6 +216,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
       expected_machine(config, uses, samples, workers, place.copying));
   plan.copying = place.copying.why;
+  plan.assumed = assumed_rates(plan, place.copying, m.simulate_bulk.has_value());
   return plan;
 }
 

@@ -19,7 +19,7 @@ platform::Topology allowed_part(const platform::Topology& machine) {
   return machine.is_this_machine ? with_mask(machine, platform::affinity_mask()) : machine;
 }
 
-// Of the ranks that a dry run assumes.
+// How many of the assumed ranks a node has.
 int ranks_per_node(const config::Config& config, int ranks) {
   return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
 }
@@ -100,7 +100,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_lines(describe_factors(plan.gradients, config));
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
-  const size_t limit = platform::memory_limit().bytes;
+  const size_t limit = limit_of_node(config).bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   check_memory(plan);
   check_tiers(plan, run_folder);

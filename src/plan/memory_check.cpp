@@ -16,7 +16,7 @@ namespace {
 // The largest micro-batch of at most `most` samples with which the ranks of a node fit; 0: none does.
 int64_t fitting_micro_batch(config::Config config, int world_size, const RankPlace& place, int64_t most) {
   const int ranks = place.ranks_on_node;
-  const size_t limit = platform::memory_limit(ranks).bytes;
+  const size_t limit = limit_of_node(config, ranks).bytes;
   const int64_t share = config.train.global_batch / config::replicas(config, world_size);
   for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
     if (share % micro != 0) continue;
@@ -59,20 +59,23 @@ std::string what_fits_sharded(config::Config config, int world_size, const RankP
   return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
 }
 
-// Tensors on disk while they are not used, if that can fit.
+// Tensors on disk while they are not used, if that can fit; where tensors move already, with other tiers.
 std::string what_fits_on_disk(config::Config config, int world_size, const RankPlace& place) {
-  if (config.memory.automem != config::AutoMem::kOff || config.parallel.strategy == config::Strategy::kDpTp) return "";
-  const size_t limit = platform::memory_limit(place.ranks_on_node).bytes / size_t(place.ranks_on_node);
+  if (config.parallel.strategy == config::Strategy::kDpTp) return "";
+  const std::string bulk =
+      config.memory.tier_gib[memory::tier("bulk")].value_or(0) > 0 ? " --set memory.bulk_gib=0" : "";
+  config.memory.automem = config::AutoMem::kOff;
+  const size_t limit = limit_of_node(config, place.ranks_on_node).bytes / size_t(place.ranks_on_node);
   const RunPlan off = plan_run(config, world_size, place);
-  const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch);
   const automem::Uses uses = record_step(config, off.gradients, off.samples, off.micro_batch);
+  const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch) + uses.small_bytes;
   const size_t beside = off.memory.total() - std::min(off.memory.total(), fixed + uses.total_bytes());
   const size_t least = fixed + uses.bytes_of(uses.largest());
   if (limit < beside + least + least / 20) return "";
   return fmt::format(
-      "\n  --set memory.automem=planned --set memory.fast_gib={:.2f} --set memory.disk_gib={:.2f} --set "
+      "\n  --set memory.automem=planned --set memory.fast_gib={:.2f}{} --set memory.disk_gib={:.2f} --set "
       "memory.disk_path=FOLDER of a local disk",
-      double(limit - beside) / 0x1p30 * 0.98, double(uses.total_bytes()) / 0x1p30 * 1.01 + 0.01);
+      double(limit - beside) / 0x1p30 * 0.98, bulk, double(uses.total_bytes()) / 0x1p30 * 1.01 + 0.01);
 }
 
 // Changes that would fit, those that cost least time first, as lines for a person.
@@ -103,7 +106,7 @@ std::string what_fits(const config::Config& config, int world_size, const RankPl
 
 void check_memory(const RunPlan& plan) {
   const int ranks = plan.place.ranks_on_node;
-  const platform::MemoryLimit limit = platform::memory_limit(ranks);
+  const platform::MemoryLimit limit = limit_of_node(plan.config, ranks);
   const size_t needed = plan.memory.total() * size_t(ranks);
   if (needed <= limit.bytes) return;
   throw InputError(

@@ -167,6 +167,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), moved ? 0 : 2 * state},
       {"EMA", share, moved ? 0 : state},
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
+      {"small tensors", "of weights and states, which stay in the fast tier", moved ? automem->uses.small_bytes : 0},
       {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
        moved ? slow_bytes(*automem) : 0},
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
@@ -186,6 +187,14 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
+}
+
+// Without tensors that move, explicit huge pages serve gradients at most.
+platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node) {
+  const config::MemoryConfig& m = config.memory;
+  const bool uses_explicit = m.automem != config::AutoMem::kOff &&
+                             (m.pages == platform::PageWish::kAuto || m.pages == platform::PageWish::kExplicit);
+  return platform::memory_limit(ranks_on_node, "", uses_explicit);
 }
 
 std::string describe(const MemoryPlan& plan) {

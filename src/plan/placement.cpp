@@ -322,19 +322,29 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   place.rooms = placement.rooms;
   // Domains of other ranks have their part of a node that is local to several.
   std::map<int, int> fast;
+  std::set<int> bulk;
   for (const platform::Domain& domain : placement.plan.domain_of) {
     place.fast_nodes.push_back(domain.fast_node >= 0 ? domain.fast_node : domain.bulk_node);
-    if (domain.fast_node >= 0) ++fast[domain.fast_node], place.bulk_node = domain.bulk_node;
+    if (domain.fast_node < 0) continue;
+    ++fast[domain.fast_node];
+    if (domain.bulk_node >= 0) bulk.insert(domain.bulk_node);
   }
+  place.bulk_nodes.assign(bulk.begin(), bulk.end());
   for (const platform::MemoryNode& node : placement.topology.memory)
     if (const auto it = fast.find(node.os); it != fast.end())
       place.fast_bytes += node.bytes / std::max<size_t>(1, node.domains.size()) * size_t(it->second);
   return place;
 }
 
+std::vector<int> distinct_fast_nodes(const RankPlace& place) {
+  const std::set<int> nodes(place.fast_nodes.begin(), place.fast_nodes.end());
+  return {nodes.begin(), nodes.end()};
+}
+
 std::vector<memory::ClusterShare> fast_shares(const RankPlace& place) {
-  const std::set<int> distinct(place.fast_nodes.begin(), place.fast_nodes.end());
-  if (place.fast_nodes.size() != place.cluster_sizes.size() || (distinct.size() < 2 && place.bulk_node < 0)) return {};
+  const std::vector<int> distinct = distinct_fast_nodes(place);
+  if (place.fast_nodes.size() != place.cluster_sizes.size() || (distinct.size() < 2 && place.bulk_nodes.empty()))
+    return {};
   std::vector<memory::ClusterShare> shares;
   for (size_t c = 0; c < place.fast_nodes.size(); ++c)
     shares.push_back({.node = place.fast_nodes[c], .workers = place.cluster_sizes[c]});
@@ -342,20 +352,17 @@ std::vector<memory::ClusterShare> fast_shares(const RankPlace& place) {
 }
 
 std::vector<int> nodes_of_fixed(const RankPlace& place, bool move) {
-  if (move && place.bulk_node >= 0) {
-    const std::set<int> distinct(place.fast_nodes.begin(), place.fast_nodes.end());
-    return {distinct.begin(), distinct.end()};
-  }
+  if (move && !place.bulk_nodes.empty()) return distinct_fast_nodes(place);
   return place.nodes.size() > 1 ? place.nodes : std::vector<int>();
 }
 
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors) {
   if (nodes.empty()) return "";
-  const auto policy = nodes.size() > 1 ? platform::NodePolicy::kInterleave : platform::NodePolicy::kPreferred;
   std::string reason;
   for (const Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
-    const auto result = platform::place_on_nodes(Pin<void>(tensor).get(), tensor.bytes(), nodes, policy);
+    const auto result =
+        platform::place_on_nodes(Pin<void>(tensor).get(), tensor.bytes(), nodes, platform::policy_for(nodes));
     if (!result) reason = result.reason;
   }
   return reason;

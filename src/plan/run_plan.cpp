@@ -35,7 +35,9 @@ std::vector<nn::Recompute> recompute_of_degree(int64_t degree, int64_t depth) {
   return of_blocks;
 }
 
-size_t limit_of_rank(int ranks_on_node) { return platform::memory_limit(ranks_on_node).bytes / size_t(ranks_on_node); }
+size_t limit_of_rank(const config::Config& config, int ranks_on_node) {
+  return limit_of_node(config, ranks_on_node).bytes / size_t(ranks_on_node);
+}
 
 // Plans of one config in which blocks recompute to another degree each.
 class Degrees {
@@ -85,7 +87,7 @@ class Degrees {
   const RankPlace place_;
   const DomainBandwidth bandwidth_;
   const int64_t most_ = 2 * config_.model.depth;
-  const size_t limit_ = limit_of_rank(place_.ranks_on_node);
+  const size_t limit_ = limit_of_rank(config_, place_.ranks_on_node);
 };
 
 RunPlan fastest(std::vector<RunPlan> plans) {

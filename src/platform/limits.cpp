@@ -36,16 +36,21 @@ std::optional<std::string> read_line(const std::string& path) {
   return line;
 }
 
-/// Value of "key:  123 kB" of a file such as /proc/meminfo, in bytes.
-std::optional<size_t> read_kib(const std::string& path, const std::string& key) {
+/// Value of "key:  123" or "key:  123 kB" of a file such as /proc/meminfo, as it stands there.
+std::optional<size_t> read_number(const std::string& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
-    std::string name, unit;
+    std::string name;
     size_t value = 0;
-    if (words >> name >> value >> unit && name == key + ":" && unit == "kB") return value << 10;
+    if (words >> name >> value && name == key + ":") return value;
   }
   return {};
+}
+/// Of one in kB, in bytes.
+std::optional<size_t> read_kib(const std::string& path, const std::string& key) {
+  const auto kib = read_number(path, key);
+  return kib ? std::optional(*kib << 10) : std::nullopt;
 }
 
 /// Folders below `root` that hold the settings of this process' cgroup for one controller: the cgroup's own first, then
@@ -135,11 +140,16 @@ std::string shared_name(const std::string& name, int sharers) {
 
 }  // namespace
 
-MemoryLimit memory_limit(int ranks_on_node, const std::string& root) {
+MemoryLimit memory_limit(int ranks_on_node, const std::string& root, bool uses_explicit) {
   DITRAIN_CHECK(ranks_on_node >= 1, "ranks_on_node = " + std::to_string(ranks_on_node));
   const auto ram = read_kib(root + "/proc/meminfo", "MemTotal");
   if (!ram) throw RunError({.where = "memory", .what = "cannot read MemTotal from " + root + "/proc/meminfo"});
-  MemoryLimit limit{*ram, "physical RAM"};
+  // Huge pages that are reserved and used by others, or that this run may not use, are no memory to it.
+  const auto pages = [&](const char* key) { return read_number(root + "/proc/meminfo", key).value_or(0); };
+  const size_t huge = read_kib(root + "/proc/meminfo", "Hugepagesize").value_or(0);
+  const size_t lost = huge * (pages("HugePages_Total") - (uses_explicit ? pages("HugePages_Free") : 0));
+  MemoryLimit limit{*ram - std::min(*ram, lost),
+                    lost == 0 ? "physical RAM" : "physical RAM without reserved huge pages (vm.nr_hugepages)"};
   const CgroupFolders folders = cgroup_folders(root, "memory");
   for (const std::string& folder : folders.v2) lower_by_file(limit, root, folder + "/memory.max");
   for (const std::string& folder : folders.v1) lower_by_file(limit, root, folder + "/memory.limit_in_bytes");

@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -30,10 +31,33 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
                   .hint = "a smaller micro-batch, recomputation, or raising the limit (ulimit -v, cgroup)"});
 }
 
+size_t number_in(const std::string& file) {
+  std::ifstream in(file);
+  size_t number = 0;
+  return in >> number ? number : 0;
+}
+
+// Several blocks and ranks may want pages: what each lacks adds up.
 std::string no_explicit_pages(size_t bytes, const char* whose) {
-  const std::string pages = std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes);
-  return "memory.pages: explicit: the system has not " + pages + " free huge pages; sysctl vm.nr_hugepages=" + pages +
-         " (as root, " + whose + ") provides them";
+  const std::string folder = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const size_t wanted = round_up(bytes, kHugePageBytes) / kHugePageBytes, all = number_in(folder + "nr_hugepages");
+  const size_t free = number_in(folder + "free_hugepages"), reserved = number_in(folder + "resv_hugepages");
+  const size_t left = free - std::min(free, reserved), lacking = std::max<size_t>(1, wanted - std::min(wanted, left));
+  return "memory.pages: explicit: " + std::to_string(wanted) + " huge pages are wanted (" + whose + ") where " +
+         std::to_string(left) + " are free: raise vm.nr_hugepages by " + std::to_string(lacking) +
+         " for them (as root; for these alone: sysctl vm.nr_hugepages=" + std::to_string(all + lacking) + ")";
+}
+
+std::string not_allowed(size_t bytes, const std::string& why) {
+  return "memory.pages: the " + std::to_string(bytes / kHugePageBytes) +
+         " huge pages that are reserved may not be used: " + why +
+         "; a higher limit of the job (its cgroup: hugetlb.2MB.max)";
+}
+
+// Why the job may not take as many explicit huge pages; "": it may.
+std::string no_room_for_explicit(size_t bytes) {
+  const MemoryLimit room = explicit_huge_room();
+  return room.bytes >= bytes ? "" : room.source + " leaves " + std::to_string(room.bytes / kHugePageBytes);
 }
 
 std::atomic<int64_t> num_mappings{0};
@@ -93,8 +117,7 @@ void* map_pages(size_t bytes, bool* huge_advised) {
 PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
   if (wish == PageWish::kAuto || wish == PageWish::kExplicit) {
     if (map_explicit(bytes)) {
-      if (const MemoryLimit room = explicit_huge_room(); room.bytes < bytes_)
-        use_other_pages(room.source + " leaves " + std::to_string(room.bytes / kHugePageBytes));
+      if (const std::string why = no_room_for_explicit(bytes_); !why.empty()) use_other_pages(why);
       return;
     }
     if (wish == PageWish::kExplicit) note_ = no_explicit_pages(bytes, "per rank");
@@ -126,21 +149,23 @@ bool PageBlock::map_explicit(size_t bytes) {
 
 void PageBlock::use_other_pages(const std::string& why) {
   PageBlock other(asked_, PageWish::kTransparent);
-  other.note_ = "memory.pages: the " + std::to_string(bytes_ / kHugePageBytes) +
-                " huge pages that are reserved may not be used: " + why +
-                "; a higher limit of the job (its cgroup: hugetlb.2MB.max)" + (other.note_.empty() ? "" : "; ") +
-                other.note_;
+  other.note_ = not_allowed(bytes_, why) + (other.note_.empty() ? "" : "; ") + other.note_;
   *this = std::move(other);  // which ends with the pages that this one had
 }
 
 bool PageBlock::take_pages() {
   if (got_ != PageWish::kExplicit) return false;
+  const std::string refusal = take_explicit_pages(data_, bytes_);
+  if (!refusal.empty()) use_other_pages(refusal);
+  return !refusal.empty();
+}
+
+std::string take_explicit_pages(void* data, size_t bytes) {
   int result = 0;
-  do result = madvise(data_, bytes_, MADV_POPULATE_WRITE);
+  do result = madvise(data, bytes, MADV_POPULATE_WRITE);
   while (result != 0 && errno == EINTR);
-  if (result == 0 || errno == EINVAL) return false;  // EINVAL: before Linux 5.14
-  use_other_pages(std::string("their first touch fails: ") + std::strerror(errno));
-  return true;
+  if (result == 0 || errno == EINVAL) return "";  // EINVAL: before Linux 5.14
+  return std::string("their first touch fails: ") + std::strerror(errno);
 }
 
 PageBlock::~PageBlock() {
@@ -175,10 +200,13 @@ size_t sum_of_mappings(uintptr_t begin, uintptr_t end, const std::string& field)
 std::string PageBlock::describe() const { return describe_pages(data_, bytes_, got_); }
 
 std::string describe_pages(const void* data, size_t bytes, PageWish got) {
-  if (got == PageWish::kExplicit) return "explicit huge pages of 2 MiB";
-  if (got == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
   const auto begin = uintptr_t(data);
   const auto sum = [&](const char* field) { return sum_of_mappings(begin, begin + bytes, field); };
+  if (got == PageWish::kExplicit) {
+    const size_t taken = (sum("Private_Hugetlb:") + sum("Shared_Hugetlb:")) / kHugePageBytes;
+    return "explicit huge pages of 2 MiB, " + std::to_string(taken) + " taken";
+  }
+  if (got == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
   const size_t rss = sum("Rss:"), huge = sum("AnonHugePages:") + sum("ShmemPmdMapped:");
   return "transparent huge pages, " + std::to_string(rss > 0 ? 100 * huge / rss : 0) + " % of what is in use";
 }
@@ -194,7 +222,8 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
     return false;
   };
   if ((wish == PageWish::kAuto || wish == PageWish::kExplicit) && bytes % kHugePageBytes == 0) {
-    if (make(MFD_HUGETLB | (21u << MAP_HUGE_SHIFT))) {
+    const std::string refusal = no_room_for_explicit(bytes);
+    if (refusal.empty() && make(MFD_HUGETLB | (21u << MAP_HUGE_SHIFT))) {
       // A first mapping reserves the pages, and the file keeps them.
       void* p = map(bytes, MAP_SHARED, file.fd);
       if (p != MAP_FAILED) {
@@ -204,7 +233,10 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
       close(std::exchange(file.fd, -1));
     }
     file.problem.clear();
-    if (wish == PageWish::kExplicit) file.note = no_explicit_pages(bytes, "for the gradients of a node's ranks");
+    if (!refusal.empty())
+      file.note = not_allowed(bytes, refusal);
+    else if (wish == PageWish::kExplicit)
+      file.note = no_explicit_pages(bytes, "for the gradients of a node's ranks");
   }
   if (!make(0) || wish == PageWish::kPlain || bytes % kHugePageBytes != 0) return file;
   if (const std::string mode = shared_huge_page_mode(); mode == "never" || mode == "deny" || mode.empty())
@@ -217,7 +249,7 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
 std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got) {
   void* p = map(bytes, MAP_SHARED, fd);
   if (p == MAP_FAILED) return nullptr;
-  struct statfs system{};
+  struct statfs system {};
   got = PageWish::kPlain;
   if (fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC) {
     got = PageWish::kExplicit;

@@ -1,8 +1,10 @@
 // The state of one training run. Its chapters: run_start.cpp (place, plan, memory, first weights or a checkpoint),
 // trainer.cpp (the loop), run_end.cpp (what the run has to tell).
 #pragma once
+#include <array>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,6 +86,9 @@ class Run {
   void agree_again();
   void report(StepMetrics& metrics, bool last);
   void report_automem(StepMetrics& metrics);
+  void report_pages();
+  std::map<std::string, int> lines_of_ranks(const std::string& mine);
+  std::string of_ranks(const std::string& line, int ranks) const;
   void verify();
   StepFacts facts();
   void checkpoint(bool must_succeed);
@@ -100,7 +105,7 @@ class Run {
   std::string notes_, topology_;  // on rank 0: fallbacks and advice; the content of topology.txt
   std::string products_;          // what computes the matrix products
   plan::RankGroups groups_;
-  bool told_pages_ = false;  // of the gradients' memory
+  bool told_pages_ = false;
   std::unique_ptr<dist::NodeMemory>
       gradient_memory_;  // before the model, whose gradients live there; only of several ranks
   parallel::Team team_;
@@ -127,10 +132,11 @@ class Run {
   double last_mfu_ = 0;  // of this rank
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   double checkpoint_start_s_ = 0;
-  automem::ResidencyTotals moved_;  // until the last line of metrics
-  int64_t verified_step_ = -1;      // the last one after which the replicas were compared
-  int64_t first_step_ = 0;          // of the loop
-  double peak_flops_ = 0;           // of all ranks together
+  automem::ResidencyTotals moved_;                      // until the last line of metrics
+  memory::PerTier<std::array<double, 2>> copied_ = {};  // bytes in each direction, likewise
+  int64_t verified_step_ = -1;                          // the last one after which the replicas were compared
+  int64_t first_step_ = 0;                              // of the loop
+  double peak_flops_ = 0;                               // of all ranks together
   DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   PhaseTimes total_;

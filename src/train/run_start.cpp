@@ -146,6 +146,20 @@ void Run::check_same_start() {
               {"run folder", options_.out + (seen ? "" : ", which is not there"), kShare}});
 }
 
+// Collective. On rank 0: each line of any rank, with the ranks that have it; elsewhere none.
+std::map<std::string, int> Run::lines_of_ranks(const std::string& mine) {
+  std::map<std::string, int> ranks_with;
+  for (const std::string& of_rank : comm_.gather_strings(mine)) {
+    std::istringstream lines(of_rank);
+    for (std::string line; std::getline(lines, line);) ++ranks_with[line];
+  }
+  return ranks_with;
+}
+
+std::string Run::of_ranks(const std::string& line, int ranks) const {
+  return comm_.world_size() == 1 ? line : fmt::format("{} of {} ranks: {}", ranks, comm_.world_size(), line);
+}
+
 // Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has
 // done so.
 void Run::check_fallbacks() {
@@ -156,16 +170,9 @@ void Run::check_fallbacks() {
   std::string mine;
   for (const std::string& note : placement_.notes) mine += note + "\n";
   const uint64_t any = comm_.allreduce_or(mine.empty() ? 0 : 1);
-  std::map<std::string, int> ranks_with;
-  for (const std::string& notes : comm_.gather_strings(mine)) {
-    std::istringstream lines(notes);
-    for (std::string note; std::getline(lines, note);) ++ranks_with[note];
-  }
-  for (const auto& [note, ranks] : ranks_with) {
-    const std::string text =
-        comm_.world_size() == 1 ? note : fmt::format("{} of {} ranks: {}", ranks, comm_.world_size(), note);
-    notes_ += "note: " + text + "\n";
-    log::warn_line(text);
+  for (const auto& [note, ranks] : lines_of_ranks(mine)) {
+    notes_ += "note: " + of_ranks(note, ranks) + "\n";
+    log::warn_line(of_ranks(note, ranks));
   }
   if (options_.strict && any != 0)
     throw InputError(
@@ -181,6 +188,8 @@ void Run::start_report() {
   log::info_lines(plan::describe_model(config_));
   log::info_lines(describe(plan_.memory));
   if (plan_.automem) log::info_lines(automem::describe(*plan_.automem));
+  if (const std::string key = config::idle_tier_key(config_.memory); !key.empty())
+    log::warn("{} has no effect: nothing moves between memory tiers (memory.automem: off)", key);
   log::info("data: {}", data_->describe());
   if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;
@@ -317,7 +326,7 @@ void Run::start_automem() {
   automem_ = std::make_unique<automem::AutoMem>(*plan_.automem,
                                                 automem::AutoMem::Setup{.pages = m.pages,
                                                                         .clusters = plan::fast_shares(plan_.place),
-                                                                        .bulk_node = plan_.place.bulk_node,
+                                                                        .bulk_nodes = plan_.place.bulk_nodes,
                                                                         .rooms = plan_.place.rooms,
                                                                         .disk_folder = disk_folder(),
                                                                         .copy_pus = placement_.pus_of_copies(),

@@ -202,19 +202,40 @@ void Run::report(StepMetrics& m, bool last) {
   if (automem_) report_automem(m);
   total_.add(m.seconds);
   hidden_s_ += m.allreduce_hidden_s;
+  if ((automem_ == nullptr || automem_->is_settled() || last) && !std::exchange(told_pages_, true)) report_pages();
   if (!leader()) return;
   folder_->append_metrics(m);
-  // Once its pages are in use.
-  if (gradient_memory_ && !std::exchange(told_pages_, true))
-    log::info("gradients in the {}: {}", gradient_memory_->name(), gradient_memory_->describe_pages());
   const double left = recent_step_s_ * double(config_.train.steps - m.step);
   if (m.step % std::max<int64_t>(1, config_.log.every_steps) == 0 || last)
     log::progress_line(progress_text(m, config_.train.steps, left));
 }
 
+// Collective, once pages are in use: what the system says of them, each line once for all ranks that say so.
+void Run::report_pages() {
+  std::string text;
+  if (gradient_memory_)
+    text += fmt::format("gradients in the {}: {}\n", gradient_memory_->name(), gradient_memory_->describe_pages());
+  if (automem_) text += automem_->describe_places();
+  for (const auto& [line, ranks] : lines_of_ranks(text)) log::info("{}", of_ranks(line, ranks));
+  std::string late;
+  for (const std::string& note : automem_ ? automem_->late_notes() : std::vector<std::string>()) late += note + "\n";
+  const bool any = comm_.allreduce_or(late.empty() ? 0 : 1) != 0;
+  if (!any) return;
+  std::string all;
+  for (const auto& [note, ranks] : lines_of_ranks(late)) {
+    log::warn_line(of_ranks(note, ranks));
+    all += "note: " + of_ranks(note, ranks) + "\n";
+  }
+  if (options_.strict)
+    throw InputError(
+        {.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + (leader() ? all : late)});
+}
+
 void Run::report_automem(StepMetrics& m) {
   const automem::ResidencyTotals now = automem_->totals();
-  m.fast_peak_bytes = automem_->plan().capacity.fixed_bytes + now.peak_bytes;
+  const size_t fixed = automem_->plan().capacity.fixed_bytes;  // counted as memory of the process as well
+  m.fast_peak_bytes = fixed + now.peak_bytes;
+  m.bulk_peak_bytes -= std::min(m.bulk_peak_bytes, fixed);
   for (size_t i = 0; i < memory::kTiers.size(); ++i) {
     m.tier_bytes[i] = automem_->tier_bytes(i);
     if (memory::kTiers[i].in_memory) m.bulk_peak_bytes += m.tier_bytes[i];
@@ -224,6 +245,16 @@ void Run::report_automem(StepMetrics& m) {
                {"stall_s", now.stall_s - moved_.stall_s},
                {"late", double(now.late - moved_.late)},
                {"predicted_s", automem_->plan().forecast.step_s}};
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) {
+    if (m.tier_bytes[i] == 0) continue;
+    const memory::TierTotals copied = automem_->engine().totals_of(i);
+    for (const auto& [direction, word] : {std::pair{memory::Direction::kIn, "in"}, {memory::Direction::kOut, "out"}}) {
+      double& before = copied_[i][size_t(direction)];
+      const double bytes = copied[size_t(direction)].bytes;
+      m.automem[fmt::format("{}_bytes_{}", memory::kTiers[i].name, word)] = bytes - before;
+      before = bytes;
+    }
+  }
   moved_ = now;
   for (const memory::CopySpan& span : automem_->engine().take_spans())
     trace_.add(span.name, "copy", span.begin_s, span.end_s,

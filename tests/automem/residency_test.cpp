@@ -326,6 +326,23 @@ TEST_CASE("what is used in place is charged once for all clusters, and not as ti
   CHECK(residency.point_seconds()[0] < 0.3);
 }
 
+#ifdef DITRAIN_DEBUG
+TEST_CASE("in debug builds what has left is NaN") {
+  constexpr int kLayers = 4;
+  const Uses uses = layered(kLayers);
+  Rig rig(uses, uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock, Strategy::kPlanned);
+  for (int id = 0; id < 2 * kLayers; ++id) rig.fill(id, 0);
+  std::vector<const float*> seen(uses.tensors.size(), nullptr);
+  int left = 0;
+  for (int number = 0; number < 3; ++number) {
+    rig.step(number, kLayers);
+    const auto* pool = reinterpret_cast<const float*>(rig.pool.data());
+    left += int(std::count_if(pool, pool + rig.pool.bytes() / sizeof(float), [](float x) { return std::isnan(x); }));
+  }
+  CHECK(left > 0);
+}
+#endif
+
 TEST_CASE("a pool below what one point uses is refused with its name and bytes") {
   const Uses uses = layered(4);
   CHECK_THROWS_WITH(Rig(uses, 3 * kTensor, Strategy::kPlanned),

@@ -64,7 +64,7 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
 TEST_CASE("memory: both sides of the copies lie on the nodes of a run") {
   Harness harness(2, Effort::quick());
   const TemporaryFolder folder;
-  const plan::RankPlace place{.cluster_sizes = {2}, .fast_nodes = {998}, .bulk_node = 999};
+  const plan::RankPlace place{.cluster_sizes = {2}, .fast_nodes = {998}, .bulk_nodes = {999}};
   bench_tiers(harness, config::MemoryConfig{}, place, folder.path());
   const Report& report = harness.report();
   CHECK(report.rows.size() == 6);

@@ -71,6 +71,8 @@ TEST_CASE("a word or number that a key does not take is refused with those that 
   CHECK(set_error("memory.simulate_bulk={gbs: 1}").find("off or {gb_s: above 0, latency_us: 0 or more}") !=
         std::string::npos);
   CHECK(set_error("memory.simulate_bulk={gb_s: 2, latency_us: 10}") == "no error");
+  CHECK(set_error("memory.copy=nobody").find("expected auto, threads or workers") != std::string::npos);
+  CHECK(set_error("memory.copy_cores=-2").find("memory.copy_cores") != std::string::npos);
   CHECK(set_error("memory.automem=planned") == "no error");
   CHECK(set_error("memory.automem=[off]").find("got [off], expected off, paper or planned") != std::string::npos);
   CHECK(set_error("dist.timeout_s=soon").find("got 'soon', expected a number") != std::string::npos);

@@ -71,6 +71,14 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   require_settings_refused({"data.on_bad_file=ignore"}, {"data.on_bad_file", "'ignore'", "error or skip"});
   require_settings_refused({"diffusion.loss=mse_bv"}, {"diffusion.loss", "'mse_bv'", "try mse_vb"});
   require_settings_refused({"train.precision=f64"}, {"train.precision", "f64"});
+  require_settings_refused({"memory.fast_gib=lots"}, {"memory.fast_gib", "got 'lots'", "expected a number"});
+  require_settings_refused({"memory.simulate_bulk={gbs: 1}"}, {"memory.simulate_bulk", "{gb_s: above 0"});
+  require_settings_refused({"memory.pages=huge"}, {"memory.pages", "'huge'", "explicit"});
+  require_settings_refused({"memory.automem=planned", "memory.fast_gib=1", "memory.disk_gib=auto"},
+                           {"memory.disk_gib: auto takes what memory.bulk_gib leaves", "a number of memory.bulk_gib"});
+  require_settings_refused({"memory.automem=paper", "memory.fast_gib=1", "memory.bulk_gib=0", "memory.disk_gib=1",
+                            "memory.simulate_bulk={gb_s: 1}"},
+                           {"memory.simulate_bulk is a slower bulk tier", "memory.bulk_gib: 0"});
 }
 
 TEST_CASE("bad config: sizes that do not go together") {

@@ -143,6 +143,31 @@ TEST_CASE("tiers: a run goes on where memory may not be pinned and io_uring is r
   CHECK(different_files(checkpoint_of(scratch / "refused", 3), checkpoint_of(scratch / "off", 3)).empty());
 }
 
+TEST_CASE("tiers: a run goes on without huge pages and past a file system without O_DIRECT, to the same bits") {
+  const TemporaryFolder scratch;
+  const Args both = on_disk(scratch.path()) + sets({"memory.bulk_gib=0.005", "memory.pages=explicit"});
+  const Result r = run(tiny_ditrain(scratch / "refused", 1, kModel + both),
+                       {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct"})});
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.err, Contains("memory.pages: explicit: ") && Contains("raise vm.nr_hugepages by "));
+  CHECK_THAT(r.err, Contains("the disk tier goes through the page cache: the file system of ") &&
+                        Contains(" has no O_DIRECT; memory.disk_path: a folder on a local disk"));
+  CHECK_THAT(r.out, Contains("fast tier: transparent huge pages, "));  // read back, of a run of one step, too
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "off", 1, kModel)), 0);
+  CHECK(different_files(checkpoint_of(scratch / "refused", 1), checkpoint_of(scratch / "off", 1)).empty());
+  const Result strict = run(tiny_ditrain(scratch / "strict", 1, kModel + both + Args{"--strict"}),
+                            {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct"})});
+  CHECK(strict.exit_code == 2);
+  CHECK_THAT(strict.err, Contains("[strict]"));
+}
+
+TEST_CASE("tiers: a key of a tier that nothing moves to is told") {
+  const TemporaryFolder scratch;
+  const Result r = run(tiny_ditrain(scratch / "out", 1, sets({"memory.disk_gib=1"})));
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.text(), Contains("memory.disk_gib has no effect: nothing moves between memory tiers"));
+}
+
 TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier checkpoints are intact") {
   const TemporaryFolder scratch;
   const int ranks = GENERATE(1, 2);

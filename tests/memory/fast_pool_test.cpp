@@ -106,15 +106,15 @@ TEST_CASE("a node without room is told before anything is bound, with what would
     const FastPool pool({.bytes = size_t{100} << 20,
                          .pages = platform::PageWish::kPlain,
                          .clusters = {{3, 1}},
-                         .beside_bytes = size_t{1} << 30,
+                         .beside_bytes = size_t{10} << 20,
                          .rooms = {{3, *platform::room_on_node(3, root.path()) / ranks}}});
     return pool.notes().empty() ? "" : pool.notes()[0];
   };
   CHECK_THAT(note_with(200, 0), !Catch::Contains("free for this rank where"));
-  CHECK_THAT(note_with(210, 0, /*ranks=*/2), !Catch::Contains("free for this rank where"));
-  CHECK_THAT(note_with(190, 0, /*ranks=*/2), Catch::Contains("has 95.0 MiB free for this rank where 100.0 MiB are"));
+  CHECK_THAT(note_with(222, 0, /*ranks=*/2), !Catch::Contains("free for this rank where"));
+  CHECK_THAT(note_with(210, 0, /*ranks=*/2), Catch::Contains("has 105.0 MiB free for this rank where 110.0 MiB are"));
   CHECK(note_with(40, 80) ==
-        "fast tier: NUMA node 3 has 40.0 MiB free for this rank where 100.0 MiB are wanted, the rest comes from other "
+        "fast tier: NUMA node 3 has 40.0 MiB free for this rank where 110.0 MiB are wanted, the rest comes from other "
         "nodes; sysctl vm.drop_caches=1 (as root) frees 80.0 MiB of cached files");
-  CHECK_THAT(note_with(40, 10), Catch::EndsWith("from other nodes; --set memory.fast_gib=1.05 fits"));
+  CHECK_THAT(note_with(40, 10), Catch::EndsWith("from other nodes; --set memory.fast_gib=0.05 fits"));
 }

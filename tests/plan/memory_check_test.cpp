@@ -124,10 +124,24 @@ TEST_CASE("a run that does not fit is told of a fast tier and a disk with which 
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
                     Catch::Contains("do not fit the slow tiers") && Catch::Contains("--set memory.disk_gib="));
   disk_gib *= 2, tiered.memory.fast_gib = 0.1;
-  CHECK_THROWS_WITH(plan::plan_run(tiered, 1),
-                    Catch::Contains("the fast tier is too small for") && Catch::Contains("memory.fast_gib"));
+  CHECK_THROWS_WITH(
+      plan::plan_run(tiered, 1),
+      Catch::Matches(".*the fast tier is too small for blocks\\.[0-9]+\\.[a-z]+ "
+                     "\\((forward|backward|update)\\), which uses [0-9.]+ [MG]iB beside [0-9.]+ [MG]iB of "
+                     "gradients, temporaries and small tensors that never move; got 102.4 MiB, expected "
+                     "at least [0-9.]+ [MG]iB; try a larger memory.fast_gib.*"));
   tiered.memory.fast_gib = 0;
   CHECK_THROWS_WITH(plan::plan_run(tiered, 1), Catch::Contains("needs to know how large the fast tier is"));
+}
+
+TEST_CASE("a run whose tensors move already is told of a disk as well") {
+  config::Config config = config_of("selective");
+  config.memory.automem = config::AutoMem::kPlanned, config.memory.fast_gib = 0.5;
+  const size_t limit = bytes_of("block", 1) - (size_t{100} << 20);
+  const std::string message = refusal(config, limit);
+  REQUIRE(message.find("do not fit") != message.npos);
+  CHECK_THAT(message, Catch::Contains("--set memory.automem=planned --set memory.fast_gib=") &&
+                          Catch::Contains("--set memory.disk_gib="));
 }
 
 TEST_CASE("the disk of a plan has to have the room of all ranks of the node, below the nearest folder there is") {

@@ -306,12 +306,14 @@ TEST_CASE("memory on the package is the fast tier of the ranks beside it, and th
   const plan::RankPlace socket = rank_on({4, 5, 6, 7}), domain = rank_on({3});
   CHECK((socket.fast_nodes == std::vector<int>{9, 11, 13, 15} && socket.nodes == std::vector<int>{8, 10, 12, 14}));
   CHECK(socket.fast_bytes == size_t{64} << 30);
+  CHECK(socket.bulk_nodes == socket.nodes);
   const auto shares = plan::fast_shares(socket);
   REQUIRE(shares.size() == 4);
   for (size_t c = 0; c < 4; ++c) CHECK((shares[c].node == int(9 + 2 * c) && shares[c].workers == 14));
   REQUIRE(plan::fast_shares(domain).size() == 1);  // of one cluster, but beside other memory
   CHECK(plan::fast_shares(domain)[0].node == 7);
-  CHECK((domain.fast_nodes == std::vector<int>{7} && domain.bulk_node == 6 && domain.fast_bytes == size_t{16} << 30));
+  CHECK((domain.fast_nodes == std::vector<int>{7} && domain.bulk_nodes == std::vector<int>{6} &&
+         domain.fast_bytes == size_t{16} << 30));
   config::Config c;
   c.model.name = "DiT-XL/2";
   nn::apply_name(c.model);
@@ -328,6 +330,43 @@ TEST_CASE("memory on the package is the fast tier of the ranks beside it, and th
   CHECK(small.automem->forecast.peak_bytes <= small.automem->capacity.pool_bytes);
   CHECK((small.automem->forecast.bytes_in > 0 || small.automem->in_place_bytes() > 0));
   CHECK(small.automem->tier_bytes[memory::tier("disk")] == 0);
+}
+
+TEST_CASE("a die with one node of DDR and memory on the package in each cluster: what moves has both, in one plan") {
+  plan::Placement p;
+  p.topology = platform::with_package_memory(platform::kLx2TwoTiers, /*named=*/true);
+  REQUIRE(p.topology.domains.size() == 16);
+  p.plan.domain_of.assign(p.topology.domains.begin() + 4, p.topology.domains.begin() + 8);  // the second die
+  p.plan.cluster_sizes.assign(4, 38);
+  const plan::RankPlace die = plan::place_of(p, 4);
+  CHECK(die.bulk_nodes.size() == 1);
+  CHECK(plan::distinct_fast_nodes(die).size() == 4);
+  CHECK(std::count(die.fast_nodes.begin(), die.fast_nodes.end(), die.bulk_nodes[0]) == 0);
+  CHECK(die.fast_bytes == size_t{64} << 30);
+  const auto shares = plan::fast_shares(die);
+  REQUIRE(shares.size() == 4);
+  for (size_t c = 0; c < 4; ++c) CHECK((shares[c].node == die.fast_nodes[c] && shares[c].workers == 38));
+  CHECK(plan::nodes_of_fixed(die, /*move=*/true) == plan::distinct_fast_nodes(die));
+
+  config::Config c;
+  c.model.name = "DiT-XL/2";
+  nn::apply_name(c.model);
+  c.memory.automem = kTiers;
+  c.memory.fast_gib = 12;
+  c.train.global_batch = 64;
+  plan::RankPlace place = die;
+  place.copying = plan::plan_copying(c, p, die, "", nullptr);
+  const plan::RunPlan plan = plan::plan_run(c, 1, place);
+  CHECK(plan.automem->capacity.fixed_bytes + plan.automem->capacity.pool_bytes <= size_t{12} << 30);
+  CHECK(plan.automem->uses.total_bytes() > size_t{12} << 30);
+  CHECK(plan.automem->forecast.peak_bytes <= plan.automem->capacity.pool_bytes);
+  // What is used in place costs what the slower memory takes longer, in a plan that measures nothing, too.
+  CHECK(plan.automem->machine.in_place_bytes_s > 0);
+  CHECK((plan.automem->forecast.bytes_in > 0 || plan.automem->in_place_bytes() > 0));
+  double all_fast_s = 0;
+  for (const double s : plan.automem->machine.point_s) all_fast_s += s;
+  CHECK(plan.automem->forecast.step_s > all_fast_s);
+  CHECK_THAT(describe(*plan.automem), Contains("assumed each way, as a plan alone measures nothing: bulk 6.0 GB/s\n"));
 }
 
 TEST_CASE("without memory on the package a cluster's share of the fast tier is its DRAM, where there are several") {

@@ -97,6 +97,17 @@ TEST_CASE("memory limit: RAM rules when nothing is smaller") {
   CHECK(memory_limit(1, root.path()).source == "physical RAM");
 }
 
+TEST_CASE(
+    "memory limit: reserved huge pages are no memory to a run that does not use them, or that finds them in use") {
+  const FakeRoot root;
+  root.write(
+      "/proc/meminfo",
+      "MemTotal:       67108864 kB\nHugePages_Total:    4096\nHugePages_Free:     1024\nHugepagesize:       2048 kB\n");
+  CHECK(memory_limit(1, root.path()).bytes == 58 * kGiB);
+  CHECK(memory_limit(1, root.path(), /*uses_explicit=*/false).bytes == 56 * kGiB);
+  CHECK(memory_limit(1, root.path()).source == "physical RAM without reserved huge pages (vm.nr_hugepages)");
+}
+
 TEST_CASE("memory limit: the smallest cgroup v2 limit on the way up rules") {
   const FakeRoot root;
   root.write("/proc/self/cgroup", "0::/job/step\n");

@@ -95,7 +95,7 @@ TEST_CASE("a block of pages has the pages that were wished, or says what would p
     CHECK_FALSE(block.describe().empty());
     if (wish == PageWish::kPlain) CHECK((block.got() == PageWish::kPlain && block.note().empty()));
     if (wish == PageWish::kExplicit && block.got() != PageWish::kExplicit)
-      CHECK(block.note().find("sysctl vm.nr_hugepages=4") != std::string::npos);
+      CHECK(block.note().find("raise vm.nr_hugepages by ") != std::string::npos);
     const std::byte* before = block.data();
     PageBlock moved = std::move(block);
     CHECK(moved.data() == before);
@@ -120,7 +120,7 @@ TEST_CASE("memory that processes share has the pages that were wished, or says w
     CHECK(two[kBytes - 1] == std::byte{7});
     if (wish == PageWish::kPlain) CHECK((got == PageWish::kPlain && file.note.empty()));
     if (wish == PageWish::kExplicit && got != PageWish::kExplicit)
-      CHECK(file.note.find("sysctl vm.nr_hugepages=2 ") != std::string::npos);
+      CHECK(file.note.find("raise vm.nr_hugepages by ") != std::string::npos);
     if (wish == PageWish::kTransparent && got == PageWish::kPlain)
       CHECK(file.note.find("shmem_enabled") != std::string::npos);
     if (got == PageWish::kExplicit) CHECK(explicit_huge_bytes() >= kHugePageBytes);
@@ -148,4 +148,9 @@ TEST_CASE("explicit huge pages that cannot be touched become other pages") {
   CHECK_THAT(block.note(), Catch::Contains("3 huge pages") && Catch::Contains("hugetlb"));
   CHECK(std::all_of(block.data(), block.data() + block.bytes(), [](std::byte b) { return b == std::byte{0}; }));
   CHECK_FALSE(block.take_pages());
+  pretends_huge = true;
+  CHECK_THAT(take_explicit_pages(block.data(), block.bytes()), Catch::Contains("first touch fails: Bad address"));
+  populate_error = EINVAL;
+  CHECK(take_explicit_pages(block.data(), block.bytes()) == "");
+  pretends_huge = false;
 }

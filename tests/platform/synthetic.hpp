@@ -41,14 +41,14 @@ inline Topology synthetic_machine(const std::string& description) {
   return probe_machine();
 }
 
-/// kXeonMax, where every second node is told apart by its name, or only by its bandwidth [MiB/s].
-inline Topology xeon_max(bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
+/// A machine whose nodes of 16 GiB are memory on the package: told apart by name, or only by bandwidth [MiB/s].
+inline Topology with_package_memory(const char* machine, bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
   hwloc_topology_t t = nullptr;
   REQUIRE(hwloc_topology_init(&t) == 0);
-  REQUIRE(hwloc_topology_set_synthetic(t, kXeonMax) == 0);
+  REQUIRE(hwloc_topology_set_synthetic(t, machine) == 0);
   REQUIRE(hwloc_topology_load(t) == 0);
   for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, node));) {
-    const bool hbm = node->logical_index % 2 == 1;
+    const bool hbm = node->attr->numanode.local_memory == hwloc_uint64_t{16} << 30;
     if (named) {
       free(node->subtype);
       node->subtype = strdup(hbm ? "HBM" : "DRAM");
@@ -61,11 +61,14 @@ inline Topology xeon_max(bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
     }
   }
   const TemporaryFolder folder;
-  const std::string file = folder / "xeon.xml";
+  const std::string file = folder / "machine.xml";
   REQUIRE(hwloc_topology_export_xml(t, file.c_str(), 0) == 0);
   hwloc_topology_destroy(t);
   const ScopedVariable xml("HWLOC_XMLFILE", file);
   return probe_machine();
+}
+inline Topology xeon_max(bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
+  return with_package_memory(kXeonMax, named, hbm_bandwidth);
 }
 
 }  // namespace ditrain::platform

@@ -23,8 +23,8 @@ class AutoMem {
   struct Setup {
     platform::PageWish pages = platform::PageWish::kAuto;
     std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; none: anywhere
-    int bulk_node = -1;
-    std::map<int, platform::NodeRoom> rooms = {};  ///< that this rank has on NUMA nodes
+    std::vector<int> bulk_nodes = {};                 ///< of ordinary memory; none: any
+    std::map<int, platform::NodeRoom> rooms = {};     ///< that this rank has on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
@@ -46,20 +46,23 @@ class AutoMem {
   void begin_other(bool writes) { residency_->begin_other(writes); }
   /// A step is over. After some of them the plan's times are those of this machine.
   void end_step();
+  bool is_settled() const;  ///< they are
 
   const Plan& plan() const { return plan_; }
   ResidencyTotals totals() const { return residency_->totals(); }
   memory::TierTotals copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
   bool copies_by_workers() const { return plan_.machine.copy_by == memory::CopyBy::kWorkers; }
-  size_t pool_bytes() const { return pool_.bytes(); }
   size_t tier_bytes(size_t tier) const { return tiers_[tier] ? tiers_[tier]->bytes() : 0; }
   std::string describe() const;            ///< tiers, and the pages they got
   std::vector<std::string> notes() const;  ///< fallbacks, each one line
+  /// Once pages are in use: what each tier has, read back from the system; lines.
+  std::string describe_places() const;
+  /// Fallbacks since the tiers were made: pages that could not be bound.
+  std::vector<std::string> late_notes() const;
 
  private:
   void enter(Phase phase, const std::string& name);
-  std::string describe_places() const;
 
   Plan plan_;
   bool simulates_ = false;  // a slower tier than there is

@@ -22,8 +22,8 @@ struct CopyTrial {
 };
 
 struct TrialSetup {
-  std::vector<int> pus = {};           ///< where the threads may run; none: wherever the caller may
-  int fast_node = -1, bulk_node = -1;  ///< NUMA nodes of the two sides; -1: any
+  std::vector<int> pus = {};                          ///< where the threads may run; none: wherever the caller may
+  std::vector<int> fast_nodes = {}, bulk_nodes = {};  ///< NUMA nodes of the two sides; none: any
   std::optional<memory::SimulatedBulk> simulate = {};
 };
 /// Takes some tens of milliseconds. Not inside a job of the team.

@@ -1,5 +1,7 @@
 // What is decided before the first step: which slow tier has which tensor, and which tensors are used there in place.
-// Candidates are simulated, the fastest one is taken.
+// Candidates are simulated, the fastest one is taken. Between keeping a tensor and offloading it the step itself
+// decides, by the same rule in the simulation and in the run (residency.hpp). What is computed again instead of kept is
+// chosen block by block, by simulating such plans, where train.recompute is `auto` (plan/run_plan.cpp).
 #pragma once
 #include <optional>
 #include <string>
@@ -31,6 +33,7 @@ struct Plan {
   memory::PerTier<size_t> tier_bytes = {};  ///< what homes take of each tier
   Machine machine;
   std::string copying = {};  ///< why machine.copy_by is as it is; "": there was nothing to choose
+  std::string assumed = {};  ///< rates of tiers that were not measured, for people; "": all were
   double margin = 1.5;
   Forecast forecast = {};
   size_t in_place_bytes(std::optional<size_t> tier = {}) const;  ///< of one tier, else of all

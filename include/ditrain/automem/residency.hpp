@@ -50,8 +50,7 @@ struct Home {
 struct ResidencyTotals {
   double bytes_in = 0, bytes_out = 0;
   double stall_s = 0;     ///< that points waited for their tensors
-  int64_t late = 0;       ///< tensors that were neither here nor coming when their point began, written ones included;
-                          ///< of those that could have come before
+  int64_t late = 0;       ///< tensors that could have come before their point began, and had not even been asked for
   size_t peak_bytes = 0;  ///< of the pool
 };
 
@@ -133,7 +132,7 @@ class Residency final : public Mover, public StorageSource {
   bool is_written_by(const Item& item, int64_t time) const;
   bool is_being_written(const Item& item) const;
   int position(int64_t time) const { return int(time % int64_t(uses_.points.size())); }
-  // What may be taken away for a tensor that is needed in so many points.
+  // What may be taken away for a tensor whose next use is `distance` points from now.
   enum class Victims { kDead, kLater, kAny };
   bool make_room(Item& item, int64_t distance, Victims victims);
   bool start(Item& item, int64_t distance, Victims victims);

@@ -36,6 +36,7 @@ struct Point {
 struct Uses {
   std::vector<MovableTensor> tensors;
   std::vector<Point> points;  ///< of one step, in order
+  size_t small_bytes = 0;     ///< of all tensors below kSmallest, which are not among them
   size_t bytes_of(const Point& point) const;
   size_t total_bytes() const;
   const Point& largest() const;  ///< the point that uses most bytes

@@ -144,6 +144,8 @@ std::string to_yaml(const Config& config);
 
 /// Whether the model learns pictures, values in [-1, 1], and no latents.
 bool learns_pixels(const Config& config);
+/// A key of a memory tier that is set although nothing moves between tiers (memory.automem: off); "" if there is none.
+std::string idle_tier_key(const MemoryConfig& memory);
 
 /// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
 /// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps

@@ -3,8 +3,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,12 +35,12 @@ class Backing {
 struct TierSetup {
   size_t bytes = 0;
   platform::PageWish pages = platform::PageWish::kAuto;
-  int node = -1;                                ///< NUMA node for memory; -1: any
-  std::optional<platform::NodeRoom> room = {};  ///< that the process has there; none: not known
-  std::string folder = {};                      ///< for a file
+  std::vector<int> nodes = {};                   ///< NUMA nodes for memory, an equal part on each; none: any
+  std::map<int, platform::NodeRoom> rooms = {};  ///< that the process has on nodes, where it is known
+  std::string folder = {};                       ///< for a file
 };
 
-/// Pinned (mlock) memory of the bulk node. What is never written takes no RAM where locking is refused.
+/// Pinned (mlock) memory of the bulk nodes. What is never written takes no RAM.
 std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
 
 /// One preallocated file without a name in the folder, read and written past the page cache (O_DIRECT) where the file
@@ -48,7 +48,7 @@ std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
 /// Errors: InputError as check_disk
 std::unique_ptr<Backing> make_disk(const TierSetup& wanted);
 
-/// Refuses, before anything is made, a disk tier that each of so many ranks of a node is to have in that folder.
+/// Refuses, before anything is made, a disk tier that each of `ranks` ranks of a node is to have in that folder.
 /// Errors: InputError if there is no such folder, nothing can be made in it, it has less room, or it is RAM (tmpfs;
 /// DITRAIN_DISK_IN_RAM in the environment allows it, for tests)
 void check_disk(const TierSetup& wanted, int ranks = 1);

@@ -72,11 +72,11 @@ class CopyQueue {
   /// In order, but after those that are urgent if it is not. Any thread. Returns a ticket.
   virtual int64_t submit(Copy copy) = 0;
   virtual void make_urgent(int64_t ticket) = 0;  ///< nothing, if it is done
-  /// Whether copies of that tier wait until somebody helps.
+  /// Whether copies of that tier wait until a thread helps.
   virtual bool needs_help(Backing*) const { return false; }
   /// Carries out the next slice of such copies; false: all of them have been begun. Any number of threads at once.
   virtual bool help() { return false; }
-  /// Waits as long as using so many bytes of the bulk tier in place takes longer on the simulated machine.
+  /// Waits for the extra time that using `bytes` of the bulk tier in place takes on the simulated machine.
   virtual void charge_in_place(size_t bytes) = 0;
 };
 
@@ -87,6 +87,7 @@ class CopyEngine final : public CopyQueue {
     std::optional<SimulatedBulk> simulate = {};
     CopyBy by = CopyBy::kThreads;
   };
+  /// Errors: RunError if a thread cannot be started
   explicit CopyEngine(const Setup& setup);
   ~CopyEngine() override;  ///< copies that have not begun are dropped without a call of `done`
   CopyEngine(const CopyEngine&) = delete;
@@ -106,6 +107,7 @@ class CopyEngine final : public CopyQueue {
 
  private:
   struct State;
+  void stop();
   std::unique_ptr<State> state_;
 };
 

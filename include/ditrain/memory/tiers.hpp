@@ -19,7 +19,7 @@ struct TierRow {
   bool in_memory;             ///< takes memory of the machine, and cores can use it in place
   double bytes_s;             ///< what a copy is expected to reach until a run has measured its own
   std::unique_ptr<Backing> (*make)(const TierSetup&);
-  /// Refuses at planning what `make` would, for so many ranks of a node; null: the plan of memory counts the tier.
+  /// Refuses at planning what `make` would, for `ranks` ranks of a node; null: the plan of memory counts the tier.
   void (*check)(const TierSetup&, int ranks);
 };
 

@@ -8,7 +8,7 @@ namespace ditrain::plan {
 
 /// Holds the memory of plan.place.ranks_on_node such ranks against the node's limit (RAM, cgroup or rlimit).
 /// Errors:   InputError with the memory plan, the limit and what would fit (a smaller micro-batch, more recomputation,
-///           a sharded optimizer, fewer ranks)
+///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);
 
 /// Holds what slow tiers beside memory take, for all ranks of a node, against what this machine has of them. Without

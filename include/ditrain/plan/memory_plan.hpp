@@ -8,6 +8,7 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 
@@ -34,5 +35,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
                        int ranks_on_node, const automem::Plan* automem = nullptr);
 
 std::string describe(const MemoryPlan& plan);
+
+/// platform::memory_limit of the machine for runs of this config.
+platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node = 1);
 
 }  // namespace ditrain::plan

@@ -76,12 +76,16 @@ struct RankPlace {
   int ranks_on_node = 1;                 ///< ranks that share the memory of the machine
   std::vector<int> fast_nodes = {};      ///< of each cluster: the NUMA node of highest bandwidth near it; as `nodes`
   size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
-  int bulk_node = -1;                    ///< of ordinary memory, where there is another kind; -1: any
+  std::vector<int> bulk_nodes = {};  ///< of ordinary memory near the clusters, where there is another kind too, each
+                                     ///< once; none: any
   std::map<int, platform::NodeRoom> rooms = {};  ///< see Placement
   int rank = 0;                                  ///< among those that share the optimiser's state
   automem::Copying copying = {};                 ///< between tiers in memory
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
+
+/// fast_nodes, each once.
+std::vector<int> distinct_fast_nodes(const RankPlace& place);
 
 /// Where the clusters' shares of the fast tier lie; none where there is nothing to choose from.
 std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
@@ -90,9 +94,9 @@ std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
 /// `move` between the two, else of the clusters; none where there is nothing to choose from.
 std::vector<int> nodes_of_fixed(const RankPlace& place, bool move);
 
-/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker touches, as moments and EMA, lies where that worker wrote it first.) Undefined
-/// tensors are left out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if
-/// it did not.
+/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker
+/// touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors are left out. Call it before
+/// the tensors are written, or pages move. Returns why the system refused; "" if it did not.
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors);
 
 }  // namespace ditrain::plan

@@ -15,11 +15,12 @@ struct MemoryLimit {
   std::string source;
 };
 
-/// What all ranks of this node together may use: the smallest of physical RAM (MemTotal), the memory limits of this
-/// process' cgroup and its ancestors, and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is
-/// therefore taken times ranks_on_node.
+/// What all ranks of this node together may use: the smallest of physical RAM (MemTotal without the reserved huge pages
+/// that are in use; without all of them if the run does not use explicit ones), the memory limits of this process'
+/// cgroup and its ancestors, and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is therefore
+/// taken times ranks_on_node.
 /// Errors: throws RunError if the size of the RAM cannot be read.
-MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
+MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "", bool uses_explicit = true);
 
 /// Bytes of explicit huge pages of 2 MiB that this process' cgroup and its ancestors still allow, and the file that
 /// says so; the largest size_t and "" if none does. Past it a first touch ends the process by SIGBUS.

@@ -14,6 +14,10 @@ enum class NodePolicy {
   kPreferred,   ///< on the first of these nodes as long as it has room
   kInterleave,  ///< page after page on the next of these nodes
 };
+/// The policy for memory that all of these nodes have their part of.
+inline NodePolicy policy_for(const std::vector<int>& nodes) {
+  return nodes.size() > 1 ? NodePolicy::kInterleave : NodePolicy::kPreferred;
+}
 
 /// Whether the system agreed; `reason` tells why not.
 struct NodeResult {

@@ -76,11 +76,15 @@ struct SharedFile {
   std::string problem = {};  ///< what the system refused
   std::string note = {};     ///< why its pages are not as wished, with the line that would mend it
 };
-/// `bytes` (a multiple of kHugePageBytes where huge pages are wished) of zeros. Of explicit huge pages all are reserved
-/// now, so that no process dies for want of one.
+/// `bytes` (a multiple of kHugePageBytes where huge pages are wished) of zeros. All explicit huge pages are reserved
+/// now; every process still takes its part (take_explicit_pages) before it touches it.
 SharedFile make_shared_file(size_t bytes, PageWish wish);
 /// Maps it, in any process; null with errno if the system refuses. `got`: what its pages are.
 std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got);
+
+/// Takes the explicit huge pages of a range now: the first touch of one that the system refuses would end the process.
+/// Returns why it refuses; "" if it does not.
+std::string take_explicit_pages(void* data, size_t bytes);
 
 /// What the system says of the pages of a range now; `got`: what they were mapped as.
 std::string describe_pages(const void* data, size_t bytes, PageWish got);

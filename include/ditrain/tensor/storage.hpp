@@ -1,7 +1,7 @@
 // Memory of tensors that may be moved while nothing uses it. A raw pointer is valid only between `acquire` and
 // `release`, which ops take around a kernel. A plain storage stays in one block for ever. A movable one belongs to a
 // Mover (a manager of memory tiers), which gives it a place when it is needed and may take the place away again while
-// nobody holds it. A storage in parts is a row of storages: it is held part by part (Tensor::parts).
+// nothing holds it. A storage in parts is a row of storages: it is held part by part (Tensor::parts).
 #pragma once
 #include <atomic>
 #include <cstdint>
