@@ -25,7 +25,7 @@
 #include "ditrain/eval/latent_shards.hpp"
 #include "ditrain/io/checksum.hpp"
 #include "ditrain/io/files.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
@@ -80,11 +80,6 @@ E word(const config::CommandLine& line, const std::string& flag) {
   return parse_word<E>("command line", "--" + flag, line.get(flag));
 }
 
-std::string hash_of(const std::string& path) {
-  const io::SafetensorsFile file(path);
-  return io::to_hex(io::checksum_of({reinterpret_cast<const char*>(file.data()), file.bytes()}));
-}
-
 eval::AutoencoderOptions options_of(const config::CommandLine& line) {
   eval::AutoencoderOptions options;
   if (line.has("groups")) options.groups = line.get_int("groups", 1, 4096);
@@ -129,6 +124,28 @@ void check_agreement(const config::CommandLine& line, const std::string& vae, co
   config::check_agreement(comm, facts);
 }
 
+// Latents among the images would be a class of them when the work goes on.
+void expect_outside(const std::string& out, const std::string& from) {
+  namespace fs = std::filesystem;
+  const std::string inner = fs::weakly_canonical(out).string() + "/", outer = fs::weakly_canonical(from).string() + "/";
+  if (inner.starts_with(outer))
+    throw InputError({.where = "command line",
+                      .what = "--out lies inside of --from",
+                      .got = out,
+                      .expected = "a folder beside " + from});
+}
+
+// The latents of a shard are kept until it is whole; images are read as many at a time as there are workers.
+size_t bytes_of_encoding(const eval::AutoencoderFile& file, const eval::LatentShards& shards,
+                         const dataset::SampleShape& image, int64_t images, DType type, int workers) {
+  const int64_t f = file.config().shrink(), z = file.config().latent_channels;
+  const int64_t latent = z * (image.height / f) * (image.width / f);
+  const int64_t parts = (shards.posterior == eval::PosteriorUse::kMoments ? 2 : 1) * (shards.flip ? 2 : 1);
+  return file.bytes(type, nn::AutoencoderUse::kEncode, image.height, image.width, workers) +
+         size_t(workers * (image.elements() + 6 * latent) + std::min(images, shards.samples) * latent * parts) *
+             sizeof(float);
+}
+
 int encode(const config::CommandLine& line, dist::Communicator& comm) {
   for (const char* flag : {"from", "vae", "out"})
     if (!line.has(flag))
@@ -141,8 +158,9 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
                             .posterior = word<eval::PosteriorUse>(line, "posterior"),
                             .seed = uint64_t(line.get_int("seed", 0, INT64_MAX)),
                             .scale_factor = file.scale_factor(),
-                            .vae = hash_of(file.weights_path())};
+                            .vae = io::to_hex(io::checksum_of_file(file.weights_path()))};
   const auto data = open_images(line, file.config().image_channels);
+  expect_outside(shards.out, line.get_path("from"));
   check_agreement(line, shards.vae, *data, comm);
   log::info("{}", data->describe());
   if (const std::string ignored = data->describe_ignored(); !ignored.empty()) log::info("{}", ignored);
@@ -153,12 +171,14 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   for (const std::string& note : placement.notes) log::info("{}", note);
   parallel::Team team(placement.team());
   ops::Context ctx(team);
-  nn::Autoencoder vae = file.load(word<DType>(line, "precision"), nn::AutoencoderUse::kEncode);
   const dataset::SampleShape& image = data->shape();
-  log::info("autoencoder {}: weights {:.0f} MB, activations of an image {:.0f} MB, latents {} x {} x {}",
-            file.weights_path(), double(vae.weight_bytes()) * 1e-6,
-            double(vae.encode_bytes(image.height, image.width)) * 1e-6, file.config().latent_channels,
-            image.height / file.config().shrink(), image.width / file.config().shrink());
+  const DType type = word<DType>(line, "precision");
+  const size_t bytes = bytes_of_encoding(file, shards, image, data->size(), type, team.num_workers());
+  plan::check_memory(bytes, comm.local_size(), "encoders", "fewer ranks, a smaller --shard or --size");
+  nn::Autoencoder vae = file.load(type, nn::AutoencoderUse::kEncode);
+  log::info("autoencoder {}: weights {:.0f} MB, in all {:.0f} MB per rank, latents {} x {} x {}, scale factor {}",
+            file.weights_path(), double(vae.weight_bytes()) * 1e-6, double(bytes) * 1e-6, file.config().latent_channels,
+            image.height / file.config().shrink(), image.width / file.config().shrink(), file.describe_scale());
   eval::write_latent_shards(ctx, vae, *data, shards, comm, Progress(comm.rank() == 0));
   if (data->bad_files() > 0) log::warn("{} unreadable images were replaced by the next ones", data->bad_files());
   log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={} data.latent_scale={}",

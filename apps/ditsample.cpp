@@ -27,7 +27,9 @@
 #include "ditrain/io/npz.hpp"
 #include "ditrain/io/raster.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
 
 namespace {
@@ -161,7 +163,8 @@ struct Output {
 /// Decodes samples of latents. Without a VAE it hands them on as they are.
 class Decoder {
  public:
-  Decoder(const Job& job, const config::Config& config) : output_{model_output(config.model)} {
+  Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
+      : output_{model_output(config.model)} {
     if (!job.like.empty()) output_.like = io::Raster(job.like).info();
     if (job.vae.empty()) {
       output_.is_latent = !config::learns_pixels(config);
@@ -174,6 +177,10 @@ class Decoder {
     output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
     output_.decoded = true;
     log::info("{}", plan.describe());
+    plan::expect_learned_scale(plan, config);
+    const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
+    plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
+                       "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
   }
 
@@ -471,18 +478,18 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
-  Decoder decoder(job, config);
+  config::Config machine;  // the run's own settings are for the machine that trained
+  machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
+  const plan::Placement placement = plan::plan_placement(machine, comm);
+  parallel::Team team(placement.team());
+  Decoder decoder(job, config, team, comm);
   if (comm.rank() == 0) check_outputs(job, decoder.output());
   comm.barrier();
   const auto data = open_training_data(job, config);
   log_job(job, source, *process, decoder.output(), comm);
 
   const auto model = checkpoint::load_model(source);
-  config::Config machine;  // the run's own settings are for the machine that trained
-  machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
-  const plan::Placement placement = plan::plan_placement(machine, comm);
   for (const std::string& note : placement.notes) log::info("{}", note);
-  parallel::Team team(placement.team());
   ops::Context ctx(team);
   double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images

@@ -224,7 +224,7 @@ int run_program(const char* name, const std::function<int()>& body) {
     say(error.what());
     return error.exit_code();
   } catch (const std::bad_alloc&) {
-    say("[memory] out of memory; try a smaller train.micro_batch or model");
+    say("[memory] out of memory; try fewer ranks per node, or smaller batches, images or models");
     return kExitFailed;
   } catch (const std::filesystem::filesystem_error& error) {
     say("[file system] " + std::string(error.what()));

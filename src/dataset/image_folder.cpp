@@ -58,9 +58,10 @@ class ImageFolder final : public Dataset {
     const std::string labels = num_classes_ == 0 ? "no labels" : std::to_string(num_classes_) + " classes";
     return "folder '" + root_ + "': " + std::to_string(size_) + " images, " + labels;
   }
-  std::string names_checksum() const override {
+  std::string samples_checksum() const override {
     std::string names;
-    for (const File& file : files_) names += file.name + '\n';
+    for (const File& file : files_) names += file.name + ' ' + std::to_string(file.label) + '\n';
+    for (const std::string& name : class_names_) names += name + '\n';
     return io::to_hex(io::checksum_of(names));
   }
 

@@ -176,7 +176,10 @@ json of_latents(const std::string& path) {
                {"bands", json::array()},
                {"crs", nullptr}};
   if (shard.contains("labels")) file["labels"] = true;
-  if (shard.contains("latents_flip")) file["flipped"] = true;
+  if (shard.contains(std::string(name) + "_flip")) file["flipped"] = true;
+  const auto factor = shard.metadata().find("scale_factor");
+  const double scale = factor == shard.metadata().end() ? 0 : std::strtod(factor->second.c_str(), nullptr);
+  if (scale > 0) file["scale_factor"] = scale;
   put_sums(file, sums);
   return file;
 }
@@ -243,10 +246,12 @@ std::string table_of(const json& all) {
 }
 
 // The data set that ditrain would open, and what it says; null: it would refuse the path, and `problem` is why.
-std::unique_ptr<Dataset> open_as(const std::string& kind, const std::string& path, const json& shape,
+std::unique_ptr<Dataset> open_as(const std::string& kind, const std::string& path, const json& first,
                                  std::string& problem) {
+  const json& shape = first.at("shape");
   Config config;
   config.kind = find_kind(kind == "images" ? "folder" : kind), config.path = path;
+  config.latent_scale = first.value("scale_factor", config.latent_scale);
   config.scaling = {.from = ScalingFrom::kRange, .low = 0, .high = 1};  // the ranges of tiles do not matter here
   const auto side = [&](size_t i) { return shape[i].get<int64_t>(); };
   try {
@@ -271,8 +276,11 @@ std::string advice_of(const json& all, const std::string& kind, int64_t classes,
         "data.kind=folder data.path={} model.in_channels=3 model.num_classes={}: scaled and cropped to "
         "model.input_size\n",
         path, classes);
-  return fmt::format("data.kind={} data.path={} model.in_channels={} model.input_size=[{}, {}] model.num_classes={}\n",
-                     kind, path, s[0].get<int64_t>(), s[1].get<int64_t>(), s[2].get<int64_t>(), classes);
+  const double scale = first.value("scale_factor", 1.0);
+  return fmt::format(
+      "data.kind={} data.path={} model.in_channels={} model.input_size=[{}, {}] model.num_classes={}{}\n", kind, path,
+      s[0].get<int64_t>(), s[1].get<int64_t>(), s[2].get<int64_t>(), classes,
+      scale == 1 ? "" : fmt::format(" data.latent_scale={}", scale));
 }
 
 }  // namespace
@@ -320,7 +328,7 @@ Inspection inspect_path(const std::string& path) {
   std::vector<std::string> classes(found.classes.begin(), found.classes.end());
   auto num_classes = int64_t(classes.size());
   if (kind != "rasters")  // their folders are what ditdata make sees as classes
-    if (const auto data = open_as(kind, path, files.front().at("shape"), problem))
+    if (const auto data = open_as(kind, path, files.front(), problem))
       classes = data->class_names(), num_classes = data->num_classes();
   json all = {{"path", path},          {"kind", kind},          {"classes", classes}, {"num_classes", num_classes},
               {"other_files", others}, {"exif_turned", turned}, {"files", files},     {"damaged", damaged}};

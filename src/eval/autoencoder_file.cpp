@@ -1,5 +1,7 @@
 #include "ditrain/eval/autoencoder_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -7,7 +9,6 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/json_file.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/io/weight_file.hpp"
 
 namespace ditrain::eval {
@@ -43,7 +44,7 @@ std::optional<double> config_number(const nlohmann::json& config, const char* ke
                     .expected = "a positive number"});
 }
 
-// Of which program the names are.
+// The program that names tensors so: diffusers of today, of before 2023, latent-diffusion.
 enum class Spelling { kPresent, kOlder, kOriginal };
 
 struct Found {
@@ -51,9 +52,31 @@ struct Found {
   Spelling spelling = Spelling::kPresent;
 };
 
-[[noreturn]] void refuse(const io::SafetensorsFile& file) {
+bool has_tensor(const io::WeightFile& file, const std::string& name) { return file.find(name) != nullptr; }
+
+const io::WeightTensor& tensor_of(const io::WeightFile& file, const std::string& name) {
+  if (const io::WeightTensor* t = file.find(name)) return *t;
+  throw InputError({.where = file.path(), .what = "no tensor " + name, .expected = "the weights of an AutoencoderKL"});
+}
+
+// A prefix of names that is not known, behind which an autoencoder's weights stand; none: there is no such.
+std::optional<std::string> other_prefix(const std::vector<std::string>& names) {
+  constexpr std::string_view kFirst = "encoder.conv_in.weight";
+  for (const std::string& name : names)
+    if (name.ends_with(kFirst)) return name.substr(0, name.size() - kFirst.size());
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(const io::WeightFile& file) {
   std::vector<std::string> names;
-  for (const io::TensorView& t : file.tensors()) names.push_back(t.name);
+  for (const io::WeightTensor& t : file.tensors()) names.push_back(t.name);
+  if (const auto prefix = other_prefix(names))
+    throw InputError(
+        {.where = file.path(),
+         .what = "weights of an autoencoder under names that are not known",
+         .got = "names that begin with " + (prefix->empty() ? "encoder." : *prefix),
+         .expected = "AutoencoderKL of diffusers or latent-diffusion, alone or behind " + std::string(kPrefixOfWhole),
+         .hint = "a copy of the file without that prefix"});
   const std::string network = io::network_of(names);
   const bool dit = network.starts_with("a DiT");
   throw InputError({.where = file.path(),
@@ -65,28 +88,31 @@ struct Found {
                                 : "a file of AutoencoderKL as diffusers or latent-diffusion write it"});
 }
 
-Found recognise(const io::SafetensorsFile& file) {
-  for (const std::string prefix : {"", kPrefixOfWhole}) {
-    const auto has = [&](const char* name) { return file.contains(prefix + name); };
-    if (!has("encoder.conv_in.weight")) continue;
-    if (has("encoder.down.0.block.0.conv1.weight")) return {prefix, Spelling::kOriginal};
-    if (has("encoder.mid_block.attentions.0.query.weight")) return {prefix, Spelling::kOlder};
-    if (has("encoder.down_blocks.0.resnets.0.conv1.weight")) return {prefix, Spelling::kPresent};
-  }
+Found recognise(const io::WeightFile& file) {
+  // Checkpoints of PyTorch have the weights in a dictionary of their own.
+  for (const std::string dictionary : {"", "state_dict/"})
+    for (const std::string part : {"", kPrefixOfWhole}) {
+      const std::string prefix = dictionary + part;
+      const auto has = [&](const char* name) { return has_tensor(file, prefix + name); };
+      if (!has("encoder.conv_in.weight")) continue;
+      if (has("encoder.down.0.block.0.conv1.weight")) return {prefix, Spelling::kOriginal};
+      if (has("encoder.mid_block.attentions.0.query.weight")) return {prefix, Spelling::kOlder};
+      if (has("encoder.down_blocks.0.resnets.0.conv1.weight")) return {prefix, Spelling::kPresent};
+    }
   refuse(file);
 }
 
 // Levels in the original spelling, which its names depend on.
-int64_t levels_of(const io::SafetensorsFile& file, const Found& found) {
+int64_t levels_of(const io::WeightFile& file, const Found& found) {
   int64_t levels = 0;
   while (levels < 64 &&
-         file.contains(found.prefix + "encoder.down." + std::to_string(levels) + ".block.0.conv1.weight"))
+         has_tensor(file, found.prefix + "encoder.down." + std::to_string(levels) + ".block.0.conv1.weight"))
     ++levels;
   return levels;
 }
 
 bool is_floating(const std::string& dtype) {
-  return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+  return dtype == "float32" || dtype == "float64" || dtype == "float16" || dtype == "bfloat16";
 }
 
 // Matrices of the attention are [C, C] or, as convolutions, [C, C, 1, 1].
@@ -98,11 +124,12 @@ Shape without_ones(Shape shape) {
 }  // namespace
 
 struct AutoencoderFile::State {
-  io::SafetensorsFile file;
+  io::WeightFile file;
   Found found;
   int64_t levels;
   nn::AutoencoderConfig config;
   std::optional<double> scale_factor;
+  bool scale_is_assumed = false;  // by the sizes of Stable Diffusion's, which others have, too
 
   explicit State(const std::string& path) : file(path), found(recognise(file)), levels(levels_of(file, found)) {}
 
@@ -125,7 +152,7 @@ struct AutoencoderFile::State {
         names.push_back("encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(i) +
                         ".conv1.weight");
     for (const std::string& name : names)
-      if (file.contains(name_in_file(name))) shapes[name] = file.tensor(name_in_file(name)).shape;
+      if (has_tensor(file, name_in_file(name))) shapes[name] = Shape(tensor_of(file, name_in_file(name)).shape);
     return shapes;
   }
   void check_weights() const;
@@ -136,18 +163,20 @@ void AutoencoderFile::State::check_weights() const {
   std::set<std::string> known;
   for (const nn::AutoencoderWeight& w : nn::autoencoder_weights(config)) {
     const std::string name = name_in_file(w.name);
-    const io::TensorView& t = file.tensor(name);
+    const io::WeightTensor& t = tensor_of(file, name);
     if (without_ones(t.shape) != without_ones(w.shape))
       throw InputError({.where = file.path(),
                         .what = "shape of " + name,
                         .got = to_string(t.shape),
                         .expected = to_string(w.shape)});
     if (!is_floating(t.dtype))
-      throw InputError(
-          {.where = file.path(), .what = "type of " + name, .got = t.dtype, .expected = "F32, F16, BF16 or F64"});
+      throw InputError({.where = file.path(),
+                        .what = "type of " + name,
+                        .got = t.dtype,
+                        .expected = "float32, float16, bfloat16 or float64"});
     known.insert(name);
   }
-  for (const io::TensorView& t : file.tensors()) {
+  for (const io::WeightTensor& t : file.tensors()) {
     if (!t.name.starts_with(found.prefix) || known.contains(t.name)) continue;
     const std::string rest = t.name.substr(found.prefix.size());
     if (rest.starts_with("encoder.") || rest.starts_with("decoder.") || rest.starts_with("quant_conv.") ||
@@ -188,7 +217,7 @@ AutoencoderFile::AutoencoderFile(const std::string& path, const AutoencoderOptio
   s.scale_factor = options.scale_factor ? options.scale_factor : config_number(json, "scaling_factor", s.file.path());
   const nn::AutoencoderConfig known;
   if (!s.scale_factor && s.config.channels == known.channels && s.config.latent_channels == known.latent_channels)
-    s.scale_factor = nn::kStableDiffusionScale;
+    s.scale_factor = nn::kStableDiffusionScale, s.scale_is_assumed = true;
 }
 AutoencoderFile::~AutoencoderFile() = default;
 AutoencoderFile::AutoencoderFile(AutoencoderFile&&) noexcept = default;
@@ -201,14 +230,33 @@ double AutoencoderFile::scale_factor() const {
   throw InputError({.where = state_->file.path(),
                     .what = "the scale factor of this autoencoder's latents is not known",
                     .expected = "scaling_factor in a config.json beside the weights",
-                    .hint = "writing that file, or --scale-factor of ditdata encode"});
+                    .hint = how_to_tell("scaling_factor", nn::kStableDiffusionScale) +
+                            ", with the number of this VAE; ditdata encode takes --scale-factor, too"});
+}
+
+std::string AutoencoderFile::describe_scale() const {
+  return fmt::format("{:.9g}{}", scale_factor(),
+                     state_->scale_is_assumed ? ", assumed: that of Stable Diffusion, which the sizes fit" : "");
+}
+
+std::string AutoencoderFile::how_to_tell(const char* key, double value) const {
+  return fmt::format("a file {} with {{\"{}\": {:.9g}}}",
+                     (fs::path(weights_path()).parent_path() / "config.json").string(), key, value);
+}
+
+size_t AutoencoderFile::bytes(DType type, nn::AutoencoderUse use, int64_t height, int64_t width, int workers) const {
+  const nn::AutoencoderConfig& c = config();
+  const int64_t f = c.shrink(), z = c.latent_channels;
+  const int64_t outside =
+      2 * c.image_channels * height * width + 4 * z * (height / f) * (width / f);  // f32, two copies
+  return nn::autoencoder_weight_bytes(c, type, use) +
+         nn::autoencoder_activation_bytes(c, type, use == nn::AutoencoderUse::kEncode, height, width) +
+         size_t(outside) * sizeof(float) + size_t(workers) * nn::autoencoder_scratch_bytes(c, height, width);
 }
 
 nn::Autoencoder AutoencoderFile::load(DType type, nn::AutoencoderUse use) const {
   const auto read = [this](const std::string& name, const Shape&) {
-    std::vector<float> values = io::to_f32(state_->file.tensor(state_->name_in_file(name)));
-    state_->file.release_pages();
-    return values;
+    return state_->file.read(tensor_of(state_->file, state_->name_in_file(name)));
   };
   return {state_->config, type, read, use};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/random.hpp"
@@ -21,16 +22,25 @@ LatentCodecPlan::LatentCodecPlan(const std::string& path, const dataset::SampleS
   file_.scale_factor();  // refuses a file that does not tell
 }
 
-size_t LatentCodecPlan::bytes(bool encodes) const {
-  const auto use = encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode;
-  return nn::autoencoder_weight_bytes(file_.config(), DType::kF32, use) +
-         nn::autoencoder_activation_bytes(file_.config(), DType::kF32, encodes, images_.height, images_.width);
+size_t LatentCodecPlan::bytes(bool encodes, int workers) const {
+  return file_.bytes(DType::kF32, encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode, images_.height,
+                     images_.width, workers);
 }
 
 std::string LatentCodecPlan::describe() const {
   return fmt::format("VAE {}: latents of {} x {} x {} for images of {} x {} (scale factor {})", file_.weights_path(),
                      latents_.channels, latents_.height, latents_.width, images_.height, images_.width,
-                     file_.scale_factor());
+                     file_.describe_scale());
+}
+
+void LatentCodecPlan::expect_scale(double learned, const std::string& said_by) const {
+  const double own = file_.scale_factor();
+  if (std::abs(own - learned) <= 1e-6 * std::abs(learned)) return;
+  throw InputError({.where = file_.weights_path(),
+                    .what = "latents of this VAE have another scale than those that the model learned",
+                    .got = "scale factor " + file_.describe_scale(),
+                    .expected = fmt::format("{:.9g} ({})", learned, said_by),
+                    .hint = "the VAE that made the latents, or " + file_.how_to_tell("scaling_factor", learned)});
 }
 
 LatentCodec::LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use)

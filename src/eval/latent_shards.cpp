@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/io/file_lock.hpp"
 #include "ditrain/io/files.hpp"
@@ -48,7 +51,7 @@ void append(std::vector<float>& all, const Tensor& more) {
 class Writer {
  public:
   Writer(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data, const LatentShards& request)
-      : ctx_(ctx), vae_(vae), data_(data), request_(request), names_(data.names_checksum()), image_(data.shape()) {
+      : ctx_(ctx), vae_(vae), data_(data), request_(request), origin_(data.samples_checksum()), image_(data.shape()) {
     const int64_t f = vae.config().shrink(), z = vae.config().latent_channels;
     latent_ = {z, image_.height / f, image_.width / f};
     count_ = (data.size() + request.samples - 1) / request.samples;
@@ -71,7 +74,8 @@ class Writer {
             {"vae", request_.vae},
             {"precision", dtype_name(vae_.type())},
             {kSource, data_.describe()},
-            {"names", names_},
+            {"groups", std::to_string(vae_.config().groups)},
+            {"origin", origin_},
             {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
             {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
                                                                       : std::string(word_of(request_.posterior))},
@@ -82,11 +86,11 @@ class Writer {
   /// Whether the shard is there; refuses one that was made in another way.
   bool exists(int64_t shard) const {
     if (!fs::exists(path(shard))) return false;
-    const io::SafetensorsFile file(path(shard));
+    const Metadata metadata = metadata_of(shard);
     for (const auto& [key, value] : facts(shard)) {
-      if (key == kSource) continue;  // a path has many spellings; names and number of the images tell
-      const auto found = file.metadata().find(key);
-      const std::string got = found == file.metadata().end() ? "nothing" : found->second;
+      if (key == kSource) continue;  // a path has many spellings; the origin tells
+      const auto found = metadata.find(key);
+      const std::string got = found == metadata.end() ? "nothing" : found->second;
       if (got != value)
         throw InputError({.where = path(shard),
                           .what = "this shard was made in another way: " + key,
@@ -95,6 +99,19 @@ class Writer {
                           .hint = "the same flags as before, or another folder"});
     }
     return true;
+  }
+
+  /// Training would read them beside those of this call.
+  void refuse_left_over_shards() const {
+    for (const auto& entry : fs::directory_iterator(request_.out)) {
+      const std::string name = entry.path().filename().string();
+      const bool shard = name.starts_with("latents_") && name.ends_with(".safetensors");
+      if (!shard || name < fs::path(path(count_)).filename().string()) continue;
+      throw InputError({.where = entry.path().string(),
+                        .what = "a shard that these images do not have",
+                        .expected = fmt::format("{} shards of {} images each", count_, request_.samples),
+                        .hint = "the same --shard and images as before, removing it, or another folder"});
+    }
   }
 
   void write(int64_t shard, const std::function<void(int64_t)>& encoded) {
@@ -110,6 +127,15 @@ class Writer {
   }
 
  private:
+  Metadata metadata_of(int64_t shard) const try {
+    return io::SafetensorsFile(path(shard)).metadata();
+  } catch (const InputError& e) {
+    throw InputError({.where = path(shard),
+                      .what = "this shard is damaged",
+                      .got = e.what(),
+                      .hint = "removing it: it is made again then"});
+  }
+
   // Appends the latents of samples [first, first + n).
   void encode(int64_t first, int64_t n, bool mirrored, Content& content) {
     const Tensor images({n, image_.channels, image_.height, image_.width});
@@ -123,11 +149,24 @@ class Writer {
       });
     }
     vae_.encode(ctx_, images, moments);
+    expect_finite(moments, first, mirrored);
     const nn::Posterior posterior(moments);
     Encoded& all = mirrored ? content.flipped : content.plain;
     append(all.latents, request_.posterior == PosteriorUse::kSample ? drawn(posterior, first) : posterior.mean);
     if (request_.posterior == PosteriorUse::kMoments) append(all.logvar, posterior.logvar);
     if (!mirrored) content.labels.insert(content.labels.end(), labels.begin(), labels.end());
+  }
+
+  void expect_finite(const Tensor& moments, int64_t first, bool mirrored) const {
+    const std::vector<float> values = to_vector(moments);
+    const size_t each = values.size() / size_t(moments.dim(0));
+    for (size_t i = 0; i < values.size(); ++i)
+      if (!std::isfinite(values[i]))
+        throw RunError({.where = data_.describe(),
+                        .what = fmt::format("the autoencoder gives no finite numbers for image {}{}",
+                                            first + int64_t(i / each), mirrored ? ", mirrored" : ""),
+                        .got = std::to_string(values[i]),
+                        .hint = "--precision f32, or leaving out that image"});
   }
 
   Tensor drawn(const nn::Posterior& posterior, int64_t first) const {
@@ -146,8 +185,6 @@ class Writer {
     for (size_t i = 0; i < latents.size(); ++i) {
       const auto c = size_t(int64_t(i) / each % latent_[0]);
       const double x = latents[i], variance = logvar.empty() ? 0 : std::exp(double(logvar[i]));
-      if (!std::isfinite(x) || !std::isfinite(variance))
-        throw RunError({.where = path(shard), .what = "a latent is not finite", .got = std::to_string(x)});
       sums[c] += x, squares[c] += x * x + variance;
     }
     Metadata metadata = facts(shard);
@@ -174,13 +211,13 @@ class Writer {
   nn::Autoencoder& vae_;
   const dataset::Dataset& data_;
   const LatentShards& request_;
-  const std::string names_;
+  const std::string origin_;
   dataset::SampleShape image_;
   std::vector<int64_t> latent_;
   int64_t count_ = 0;
 };
 
-// The numbers of a line; NaN for what is none.
+// The numbers of a line; none if it holds anything else.
 std::vector<double> numbers_of(const io::SafetensorsFile& file, const char* key) {
   std::vector<double> values;
   const auto found = file.metadata().find(key);
@@ -219,11 +256,27 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
 void lock_folder(std::optional<io::FileLock>& lock, const std::string& out) {
   io::make_output_folder(out);
   lock.emplace(out + "/.lock");
-  if (lock->try_lock() == io::FileLock::Attempt::kHeldByOther)
+  const io::FileLock::Attempt attempt = lock->try_lock();
+  if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = out,
                       .what = "another process writes to this folder",
                       .got = lock->holder(),
                       .hint = "one process at a time; mpirun for several"});
+  if (attempt == io::FileLock::Attempt::kNoLocks)
+    log::warn("{} cannot be locked ({}): nothing keeps a second process from writing into it", out, lock->reason());
+  lock->describe(io::this_process());
+}
+
+// The shards that are missing, as rank 0 finds them.
+std::vector<int64_t> missing_shards(const Writer& writer, dist::Communicator& comm) {
+  std::string list;
+  if (comm.rank() == 0) {
+    writer.refuse_left_over_shards();
+    for (int64_t shard = 0; shard < writer.count(); ++shard)
+      if (!writer.exists(shard)) list += std::to_string(shard) + " ";
+  }
+  std::istringstream numbers(dist::broadcast_text(comm, list));
+  return {std::istream_iterator<int64_t>(numbers), {}};
 }
 
 void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape& image) {
@@ -253,8 +306,9 @@ void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset:
   Writer writer(ctx, vae, data, shards);
   std::vector<int64_t> mine;
   EncodingProgress so_far;
-  for (int64_t shard = comm.rank(); shard < writer.count(); shard += comm.world_size())
-    if (!writer.exists(shard)) mine.push_back(shard), so_far.to_do += writer.size(shard);
+  const std::vector<int64_t> missing = missing_shards(writer, comm);
+  for (size_t i = size_t(comm.rank()); i < missing.size(); i += size_t(comm.world_size()))
+    mine.push_back(missing[i]), so_far.to_do += writer.size(missing[i]);
   for (const int64_t shard : mine)
     writer.write(shard, [&](int64_t n) {
       so_far.encoded += n;

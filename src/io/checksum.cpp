@@ -4,6 +4,8 @@
 #include <xxhash.h>
 
 #include <charconv>
+#include <fstream>
+#include <vector>
 
 #include "ditrain/base/error.hpp"
 
@@ -20,6 +22,16 @@ void Checksum::add(const void* data, size_t bytes) { XXH3_64bits_update(state_.g
 uint64_t Checksum::value() const { return XXH3_64bits_digest(state_.get()); }
 
 uint64_t checksum_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+uint64_t checksum_of_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  Checksum sum;
+  std::vector<char> piece(size_t{1} << 22);
+  while (in && in.read(piece.data(), std::streamsize(piece.size())).gcount() > 0)
+    sum.add(piece.data(), size_t(in.gcount()));
+  if (!in.eof()) throw InputError({.where = path, .what = "cannot read the file"});
+  return sum.value();
+}
 
 std::string to_hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 

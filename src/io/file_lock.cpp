@@ -1,11 +1,14 @@
 #include "ditrain/io/file_lock.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -24,7 +27,7 @@ FileLock::~FileLock() {
 }
 
 FileLock::Attempt FileLock::try_lock() {
-  struct flock whole{};
+  struct flock whole {};
   whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
   if (::fcntl(fd_, F_SETLK, &whole) == 0) {
     locked_ = true;
@@ -47,6 +50,18 @@ std::string FileLock::holder() const {
   std::string holder(text.data(), size_t(n > 0 ? n : 0));
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
   return holder;
+}
+
+std::string this_process() {
+  std::array<char, 256> host{}, start{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::strftime(start.data(), start.size(), "%F %T %z", ::localtime_r(&now, &parts));
+  std::string job;
+  for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
+    if (const char* id = std::getenv(name); id != nullptr && job.empty()) job = fmt::format(", job {}", id);
+  return fmt::format("host {}, process {}{}, since {}\n", host.data(), ::getpid(), job, start.data());
 }
 
 }  // namespace ditrain::io

@@ -33,6 +33,7 @@ struct AttentionKernels {
   decltype(&kernels::attention_forward) forward;
   decltype(&kernels::attention_backward) backward;
   decltype(&kernels::attention_scratch_bytes) scratch_bytes;
+  decltype(&kernels::attention_forward_scratch_bytes) forward_scratch_bytes;
 };
 
 }  // namespace ditrain::kernels

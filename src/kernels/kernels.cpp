@@ -12,9 +12,8 @@ void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(args.window_a.channels == 0 || (args.trans_a == Trans::kNo && args.normalise_a.mean == nullptr &&
                                                  args.patches_a.size == 0 && args.a_row_sums == nullptr),
                  "windows are rows as they are");
-  DITRAIN_DCHECK(args.packed_b.panels == nullptr ||
-                     (args.packed_b.first_column % kPackedColumns == 0 && args.normalise_b.mean == nullptr &&
-                      args.patches_b.size == 0),
+  DITRAIN_DCHECK(args.packed_b.panels == nullptr || (args.packed_b.first_column % kPackedColumns == 0 &&
+                                                     args.normalise_b.mean == nullptr && args.patches_b.size == 0),
                  "packed columns are cut between panels, and are what they are");
   process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, gang);
 }
@@ -112,6 +111,9 @@ void attention_backward(const AttentionHead& head, const void* out, const void* 
   attention().backward(head, out, dout, lse, dq, dk, dv, scratch);
 }
 size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) { return attention().scratch_bytes(tokens, head_dim); }
+size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim) {
+  return attention().forward_scratch_bytes(tokens, head_dim);
+}
 
 void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n) {
   elementwise().random_uniform(key.sequence(), first, out, n);

@@ -7,6 +7,7 @@
 
 #include "autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/attention.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/group_norm.hpp"
 
@@ -40,9 +41,7 @@ Role role_of(const AutoencoderWeight& w) {
   if (layer.ends_with(".to_k") || layer.ends_with(".to_v")) return Role::kPartOfJoined;
   return w.shape.size() == 1 ? Role::kNorm : Role::kConv;
 }
-Shape conv_layout(const Shape& w) {
-  return {w.size() == 4 ? w[2] : 1, w.size() == 4 ? w[3] : 1, w[1], w[0]};
-}
+Shape conv_layout(const Shape& w) { return {w.size() == 4 ? w[2] : 1, w.size() == 4 ? w[3] : 1, w[1], w[0]}; }
 DType conv_type(const std::string& name, DType type) {  // f32 in and out, and tiny
   return name.starts_with("quant_conv.") || name.starts_with("post_quant_conv.") ? DType::kF32 : type;
 }
@@ -152,6 +151,10 @@ size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type,
                                     int64_t width) {
   const int64_t f = encodes ? 1 : config.shrink();
   return bytes_of((encodes ? plan_encoder : plan_decoder)(config, height / f, width / f, kSlicePixels), type);
+}
+size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, int64_t height, int64_t width) {
+  const int64_t f = config.shrink();
+  return kernels::attention_forward_scratch_bytes(height / f * (width / f), config.channels.back());
 }
 
 std::vector<AutoencoderConv> autoencoder_convolutions(const AutoencoderConfig& config, bool encodes, int64_t height,

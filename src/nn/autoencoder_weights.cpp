@@ -76,9 +76,9 @@ void check_autoencoder_config(const AutoencoderConfig& c) {
   for (const int64_t n : c.channels) {
     within("channels of a level", n, kMostChannels);
     if (c.groups < 1 || n % c.groups != 0)
-      throw bad("channels of a level do not divide into groups of equal size", n,
-                "a multiple of " + std::to_string(c.groups),
-                "norm_num_groups in a config.json beside the weights, or --groups of ditdata encode");
+      throw bad(
+          "channels of a level do not divide into groups of equal size", n, "a multiple of " + std::to_string(c.groups),
+          "a file config.json beside the weights with {\"norm_num_groups\": N}; ditdata encode takes --groups N, too");
   }
   within("channels of the attention", c.channels.back(), kernels::kMostHeadDim);
 }

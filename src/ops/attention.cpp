@@ -125,8 +125,9 @@ void copy_rows(const E* from, int64_t from_stride, E* to, int64_t to_stride, int
 // A worker's scratch for one head: that of the attention, and with a norm room for q, k and v, and for their gradients.
 template <class E>
 struct Scratch {
-  Scratch(Context& ctx, const parallel::Worker& w, const Sizes& s, int64_t copies) {
-    const size_t attention_bytes = (kernels::attention_scratch_bytes(s.T, s.D) + 63) / 64 * 64;
+  Scratch(Context& ctx, const parallel::Worker& w, const Sizes& s, bool forward, int64_t copies) {
+    const auto bytes = forward ? kernels::attention_forward_scratch_bytes : kernels::attention_scratch_bytes;
+    const size_t attention_bytes = (bytes(s.T, s.D) + 63) / 64 * 64;
     const size_t copy_bytes = (size_t(3 * s.T * s.D) * sizeof(E) + 63) / 64 * 64;
     attention = ctx.scratch(w, attention_bytes + size_t(copies) * copy_bytes);
     char* first = static_cast<char*>(attention) + attention_bytes;
@@ -176,7 +177,7 @@ void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& 
   const Pin<float> plse(lse);
   const auto forward = [&](int64_t b, int64_t h, int64_t next, const parallel::Range& queries,
                            const parallel::Worker& w) {
-    const Scratch<E> scratch(ctx, w, s, norm.number() > 0 ? 1 : 0);
+    const Scratch<E> scratch(ctx, w, s, /*forward=*/true, norm.number() > 0 ? 1 : 0);
     kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
     if (norm.number() > 0) head = normalised(s, norm, head, scratch.qkv);
     head.first_query = queries.begin, head.end_query = queries.end;
@@ -188,8 +189,9 @@ void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& 
                               [&](int64_t b, int64_t h, const parallel::Range& queries, const parallel::Worker& w) {
                                 forward(b, h, 0, queries, w);
                               });
-  for_heads(ctx, s,
-            [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) { forward(b, h, next, {0, s.T}, w); });
+  for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
+    forward(b, h, next, {0, s.T}, w);
+  });
 }
 
 template <class E>
@@ -198,7 +200,7 @@ void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor&
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
   for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
-    const Scratch<E> scratch(ctx, w, s, norm.number() > 0 ? 2 : 0);
+    const Scratch<E> scratch(ctx, w, s, /*forward=*/false, norm.number() > 0 ? 2 : 0);
     const int64_t o = s.out_offset(b, h), each = s.T * s.D, width = s.H * s.D;
     const auto attention = [&](const kernels::AttentionHead& head, E* dq, E* dk, E* dv) {
       kernels::attention_backward(head, pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq, dk, dv, scratch.attention);

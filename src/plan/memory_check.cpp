@@ -117,6 +117,17 @@ void check_memory(const RunPlan& plan) {
        .hint = "what fits:" + what_fits(plan.config, plan.world_size, plan.place)});
 }
 
+void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint) {
+  const platform::MemoryLimit limit = platform::memory_limit(ranks_on_node, "", /*uses_explicit=*/false);
+  const size_t needed = (bytes_of_rank + kProgramBytes) * size_t(ranks_on_node);
+  if (needed <= limit.bytes) return;
+  throw InputError({.where = "memory",
+                    .what = fmt::format("{} on {} rank(s) of this node do not fit", what, ranks_on_node),
+                    .got = format_bytes(needed),
+                    .expected = fmt::format("at most {} ({})", format_bytes(limit.bytes), limit.source),
+                    .hint = hint});
+}
+
 void check_tiers(const RunPlan& plan, const std::string& run_folder) {
   if (!plan.automem) return;
   const std::string& path = plan.config.memory.disk_path;

@@ -21,8 +21,6 @@ namespace {
 
 using autograd::Mode;
 
-// Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
-constexpr size_t kProgramBytes = size_t{160} << 20;
 constexpr size_t kInceptionBytes = size_t{220} << 20;  // weights, and activations of a batch
 
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
@@ -65,11 +63,12 @@ size_t distance_bytes(const config::Config& c, int ranks_on_node) {
 }
 
 // Autoencoders that encode data and decode samples, and what they get.
-size_t codec_bytes(const config::Config& c) {
+size_t codec_bytes(const config::Config& c, int workers) {
   const bool decodes = config::draws_samples(c) && !c.sample.vae.empty();
   size_t bytes = 0;
-  if (!c.data.vae.empty()) bytes += eval::LatentCodecPlan(c.data.vae, model_shape(c.model)).bytes(/*encodes=*/true);
-  if (decodes) bytes += eval::LatentCodecPlan(c.sample.vae, model_shape(c.model)).bytes(/*encodes=*/false);
+  if (!c.data.vae.empty())
+    bytes += eval::LatentCodecPlan(c.data.vae, model_shape(c.model)).bytes(/*encodes=*/true, workers);
+  if (decodes) bytes += eval::LatentCodecPlan(c.sample.vae, model_shape(c.model)).bytes(/*encodes=*/false, workers);
   return bytes;
 }
 
@@ -144,7 +143,9 @@ nn::PassOptions pass_options(const config::Config& config) {
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
-                       int ranks_on_node, const automem::Plan* automem) {
+                       const RankPlace& place, const automem::Plan* automem) {
+  const int ranks_on_node = place.ranks_on_node;
+  const int workers = std::accumulate(place.cluster_sizes.begin(), place.cluster_sizes.end(), 0);
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
   nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
@@ -176,7 +177,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),
        size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config)},
-      {"autoencoders", "data.vae, sample.vae", codec_bytes(config)},
+      {"autoencoders", "data.vae, sample.vae", codec_bytes(config, workers)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
       {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
       {"checkpoint buffer",

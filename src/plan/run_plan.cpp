@@ -21,8 +21,7 @@ RunPlan plan_settled(const config::Config& config, int world_size, const RankPla
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients = plan_gradients(config, model.parameters(), plan.replicas);
   plan.automem = plan_automem(config, plan.gradients, plan.samples, plan.micro_batch, place);
-  plan.memory = plan_memory(config, world_size, model, plan.gradients, place.ranks_on_node,
-                            plan.automem ? &*plan.automem : nullptr);
+  plan.memory = plan_memory(config, world_size, model, plan.gradients, place, plan.automem ? &*plan.automem : nullptr);
   return plan;
 }
 

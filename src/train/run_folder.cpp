@@ -1,12 +1,8 @@
 #include "ditrain/train/run_folder.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
-#include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -20,23 +16,6 @@
 namespace ditrain::train {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-// Host, process, job and start, as one line.
-std::string this_run() {
-  std::array<char, 256> host{}, start{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  std::strftime(start.data(), start.size(), "%F %T %z", ::localtime_r(&now, &parts));
-  std::string job;
-  for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
-    if (const char* id = std::getenv(name); id != nullptr && job.empty()) job = fmt::format(", job {}", id);
-  return fmt::format("host {}, process {}{}, since {}\n", host.data(), ::getpid(), job, start.data());
-}
-
-}  // namespace
 
 RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + "/.lock") {
   const double start = now_s();
@@ -56,7 +35,7 @@ RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + 
   if (attempt == io::FileLock::Attempt::kNoLocks)
     note_ = fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder,
                         lock_.reason());
-  lock_.describe(this_run());
+  lock_.describe(io::this_process());
 }
 
 bool holds_run(const std::string& path) {

@@ -257,6 +257,7 @@ void Run::load_autoencoders() {
   const auto load = [&](const std::string& path, nn::AutoencoderUse use) {
     const eval::LatentCodecPlan plan(path, plan::model_shape(config_.model));
     log::info("{}", plan.describe());
+    if (use == nn::AutoencoderUse::kDecode) plan::expect_learned_scale(plan, config_);
     return std::make_unique<eval::LatentCodec>(plan, use);
   };
   const bool samples = config::draws_samples(config_);

@@ -183,7 +183,7 @@ TEST_CASE("run_program turns errors into messages and exit codes") {
         "2: prog: error: [config] bad; got x\n");
   CHECK(outcome([]() -> int { throw RunError({.where = "disk", .what = "full"}); }) == "1: prog: error: [disk] full\n");
   CHECK(outcome([]() -> int { throw std::bad_alloc(); }) ==
-        "1: prog: error: [memory] out of memory; try a smaller train.micro_batch or model\n");
+        "1: prog: error: [memory] out of memory; try fewer ranks per node, or smaller batches, images or models\n");
   CHECK(outcome([]() -> int { throw std::runtime_error("odd"); }) == "1: prog: error: [internal] odd\n");
   CHECK(outcome([] {
           return int(std::filesystem::file_size("/no such folder/x"));

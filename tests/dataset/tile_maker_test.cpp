@@ -385,6 +385,19 @@ TEST_CASE("inspect: rasters, tiles and images") {
       scratch.at("latents/a.safetensors"),
       {{"latents", "F32", {3, 4, 2, 2}, std::vector<float>(48, 0.5f).data()}, {"labels", "I64", {3}, labels.data()}});
   CHECK(inspect_path(scratch / "latents").table.find("model.num_classes=5") != std::string::npos);
+  // As ditdata encode writes them: not scaled yet, mean and log-variance.
+  const std::vector<float> halves(48, 0.5f);
+  io::write_safetensors(scratch.at("moments/a.safetensors"),
+                        {{"mean", "F32", {3, 4, 2, 2}, halves.data()},
+                         {"logvar", "F32", {3, 4, 2, 2}, halves.data()},
+                         {"mean_flip", "F32", {3, 4, 2, 2}, halves.data()},
+                         {"logvar_flip", "F32", {3, 4, 2, 2}, halves.data()},
+                         {"labels", "I64", {3}, labels.data()}},
+                        {{"scale_factor", "0.18215"}});
+  const Inspection moments = inspect_path(scratch / "moments");
+  CHECK(moments.table.find("refuse") == std::string::npos);
+  CHECK(moments.table.find("model.num_classes=5 data.latent_scale=0.18215\n") != std::string::npos);
+  CHECK(nlohmann::json::parse(moments.json)["files"][0]["flipped"] == true);
   io::write_safetensors(scratch.at("wide/a.safetensors"), {{"latents", "F64", {3, 4, 2, 2}, values.data()}});
   const Inspection wide = inspect_path(scratch / "wide");
   CHECK(nlohmann::json::parse(wide.json)["files"][0]["dtype"] == "float64");

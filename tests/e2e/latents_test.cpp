@@ -1,5 +1,7 @@
 // From a folder of images to a model that trains on their latents: ditdata encode, alone, on ranks and killed on the
 // way, then ditrain on what it wrote.
+#include <signal.h>
+
 #include <catch2/catch.hpp>
 
 #include "ditrain/io/image.hpp"
@@ -117,7 +119,7 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
   write_image_folder(scratch / "fewer", 1, 5);
   const Result fewer = run(ditdata(scratch / "fewer", scratch / "one"));
   CHECK(fewer.exit_code == 2);
-  CHECK_THAT(fewer.err, Contains("made in another way"));
+  CHECK_THAT(fewer.err, Contains("a shard that these images do not have"));
 }
 
 TEST_CASE("ditdata: the latents of tiles of three bands, which have no names") {
@@ -253,4 +255,33 @@ TEST_CASE("ditdata: mean and log-variance, from which training draws") {
   CHECK_THAT(one.out, Contains("flipped copies, drawn from mean and logvar"));
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "two", 4, sets(settings)))), 0);
   CHECK(different_files(checkpoint_of(scratch / "one", 4), checkpoint_of(scratch / "two", 4)).empty());
+}
+
+TEST_CASE("ditdata: a second writer is refused with the first one's name, and neither is harmed") {
+  const TemporaryFolder scratch;
+  const std::string images = scratch / "images", out = scratch / "out";
+  write_image_folder(images, 2, 20);
+  Process first(ditdata(images, out));
+  REQUIRE(wait_until([&] { return fs::exists(out + "/latents_00000.safetensors") || !first.running(); }));
+  first.send(SIGSTOP);
+  const Result second = run(ditdata(images, out));
+  first.send(SIGCONT);
+  CHECK(second.exit_code == 2);
+  CHECK_THAT(second.err, Contains("another process writes to this folder; got host ") && Contains(", process "));
+  CHECK(first.wait().exit_code == 0);
+  REQUIRE_EXIT(run(ditdata(images, scratch / "one")), 0);
+  CHECK(shards(out) == shards(scratch / "one"));
+  const Result inside = run(ditdata(images, images + "/latents"));
+  CHECK(inside.exit_code == 2);
+  CHECK_THAT(inside.err, Contains("--out lies inside of --from"));
+}
+
+TEST_CASE("ditdata, ditsample: what does not fit into memory is refused before it starts") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 1, 2);
+  const RunOptions little{.max_data_bytes = int64_t{155} << 20};
+  const Result r = run(ditdata(scratch / "images", scratch / "out"), little);
+  CHECK(r.exit_code == 2);
+  CHECK_THAT(r.err, Contains("[memory] encoders on 1 rank(s) of this node do not fit") && Contains("RLIMIT_DATA"));
+  CHECK_FALSE(fs::exists(scratch / "out/stats.json"));
 }

@@ -7,8 +7,10 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "support/fixture.hpp"
+#include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
@@ -104,13 +106,37 @@ TEST_CASE("a folder of diffusers tells groups and scale") {
   CHECK_THAT(problem(folder.path("")), Catch::Contains("scale factor") && Catch::Contains("scaling_factor"));
 }
 
+TEST_CASE("a checkpoint of PyTorch, with the weights in a dictionary of it, is the same autoencoder") {
+  const AutoencoderFile want(kFolder + "vae_names_sd.safetensors", kEight);
+  const io::SafetensorsFile source(kFolder + "vae_names_sd.safetensors");
+  const Folder folder;
+  test::StateDictFile checkpoint;
+  for (const io::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, io::to_f32(t));
+  folder.text("sd.ckpt", checkpoint.finish("state_dict"));
+  const AutoencoderFile file(folder.path("sd.ckpt"), kEight);
+  const test::Fixture fixture(kFolder + "vae_names_check.safetensors");
+  CHECK(moments_of(file.load(DType::kF32), fixture, true) == moments_of(want.load(DType::kF32), fixture, true));
+}
+
+TEST_CASE("a VAE whose latents have another scale than those that a model learned is refused") {
+  const Folder folder;
+  fs::copy(kFolder + "vae_names_new.safetensors", folder.path("vae.safetensors"));
+  folder.text("config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const LatentCodecPlan plan(folder.path("vae.safetensors"), {4, 8, 12});
+  CHECK_NOTHROW(plan.expect_scale(0.5, "data.latent_scale"));
+  CHECK_THROWS_WITH(plan.expect_scale(0.13025, "data.latent_scale"),
+                    Catch::Contains("got scale factor 0.5, expected 0.13025 (data.latent_scale)") &&
+                        Catch::Contains("config.json with {\"scaling_factor\": 0.13025}"));
+  CHECK(plan.bytes(true, 2) > plan.bytes(true, 1));  // scratch of each worker
+}
+
 TEST_CASE("files that are no autoencoder, or a damaged one, are refused with what they are") {
   const Folder folder;
   const std::string good = kFolder + "vae_names_new.safetensors";
   CHECK_THAT(problem(std::string(DITRAIN_GOLDEN_DIR) + "/dit_tiny.safetensors"),
              Catch::Contains("weights of a DiT, not of an autoencoder"));
-  CHECK_THAT(problem(good, {}),
-             Catch::Contains("groups") && Catch::Contains("multiple of 32") && Catch::Contains("try norm_num_groups"));
+  CHECK_THAT(problem(good, {}), Catch::Contains("groups") && Catch::Contains("multiple of 32") &&
+                                    Catch::Contains("{\"norm_num_groups\": N}"));
   CHECK_THAT(problem(folder.path("")), Catch::Contains("no autoencoder in this folder"));
   CHECK_FALSE(problem(folder.path("nothing.safetensors")).empty());
   {
@@ -127,6 +153,15 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
     CHECK_THAT(problem(folder.save(missing)), Catch::Contains("decoder.up_blocks.1.resnets.0.conv2.bias"));
   }
   {
+    Copy renamed(good);
+    for (io::TensorToWrite& t : renamed.tensors) t.name = "vae." + t.name;
+    CHECK_THAT(problem(folder.save(renamed)), Catch::Contains("under names that are not known") &&
+                                                  Catch::Contains("got names that begin with vae.") &&
+                                                  Catch::Contains("without that prefix"));
+  }
+  CHECK_THAT(problem(std::string(DITRAIN_GOLDEN_DIR) + "/pt_files/train.pt"),
+             Catch::Contains("not the weights of an autoencoder") || Catch::Contains("weights of a DiT"));
+  {
     Copy shape(good);
     shape["decoder.conv_out.weight"].shape = {8, 3, 3, 3};
     CHECK_THAT(problem(folder.save(shape)),
@@ -140,6 +175,6 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
   {
     Copy type(good);
     type["quant_conv.bias"].dtype = "I32";
-    CHECK_THAT(problem(folder.save(type)), Catch::Contains("quant_conv.bias") && Catch::Contains("got I32"));
+    CHECK_THAT(problem(folder.save(type)), Catch::Contains("quant_conv.bias") && Catch::Contains("got int32"));
   }
 }

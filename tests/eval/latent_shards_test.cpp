@@ -178,11 +178,61 @@ TEST_CASE("latent shards: other work in the same folder is refused") {
   CHECK(content(request.out) == whole);
   fs::rename(bench.folder / "images/a/0.png", bench.folder / "images/a/4.png");  // as many, in another order
   bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
-  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("made in another way: names"));
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("made in another way: origin"));
   fs::rename(bench.folder / "images/a/4.png", bench.folder / "images/a/0.png");
   bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
+  fs::create_directory(bench.folder / "images/aa");  // its label moves those behind it
+  bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("made in another way: origin"));
+  fs::remove(bench.folder / "images/aa");
+  bench.data = dataset::open_dataset(bench.config, {3, kSide, kSide}, 0, 0);
+  const nn::Autoencoder other_groups =
+      AutoencoderFile(std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_new.safetensors", {.groups = 4})
+          .load(DType::kF32);
+  CHECK_THROWS_WITH(write_latent_shards(bench.ctx, const_cast<nn::Autoencoder&>(other_groups), *bench.data,
+                                        bench.request("out"), *bench.comm),
+                    Catch::Contains("made in another way: groups; got 8, expected 4"));
+  request = bench.request("out"), request.samples = 4;
+  CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("latents_00002.safetensors] a shard that these images do "
+                                                           "not have; expected 2 shards of 4 images"));
+  CHECK(content(request.out) == whole);
   std::ofstream(request.out + "/latents_00002.safetensors") << "no shard";
-  CHECK_THROWS_AS(bench.encode(bench.request("out")), InputError);
+  CHECK_THROWS_WITH(bench.encode(bench.request("out")),
+                    Catch::Contains("this shard is damaged") && Catch::Contains("try removing it"));
+}
+
+TEST_CASE("latent shards: numbers that are not finite are refused with the image, before anything is written") {
+  Bench bench;
+  const AutoencoderFile file(std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_new.safetensors", {.groups = 8});
+  nn::Autoencoder broken(file.config(), DType::kF32, [](const std::string& name, const Shape& shape) {
+    std::vector<float> values(size_t(num_elements(shape)), 0.01f);
+    if (name == "quant_conv.bias") values.back() = std::numeric_limits<float>::quiet_NaN();  // of a log-variance
+    return values;
+  });
+  LatentShards request = bench.request("out");
+  request.posterior = PosteriorUse::kMoments;
+  CHECK_THROWS_WITH(write_latent_shards(bench.ctx, broken, *bench.data, request, *bench.comm),
+                    Catch::Contains("no finite numbers for image 0; got nan"));
+  CHECK(content(request.out).empty());
+}
+
+TEST_CASE("latent shards: another folder of as many tiles, or other scaling, is other work") {
+  const TemporaryFolder scratch;
+  const auto checksum = [&](const std::string& name, int first, double high) {
+    fs::create_directories(scratch / name);
+    std::vector<uint16_t> numbers(size_t(4 * 3 * 8 * 8));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint16_t(int(i) + first);
+    io::write_safetensors((scratch / name) + "/a.safetensors", {{"images", "U16", {4, 3, 8, 8}, numbers.data()}},
+                          {{"bands", R"(["B2", "B3", "B4"])"}});
+    dataset::Config config;
+    config.kind = dataset::find_kind("tiles"), config.path = scratch / name;
+    config.scaling = {.from = dataset::ScalingFrom::kRange, .low = 0, .high = high};
+    return dataset::open_dataset(config, {3, 8, 8}, 0, 0)->samples_checksum();
+  };
+  const std::string one = checksum("one", 0, 1000);
+  CHECK(one == checksum("copy", 0, 1000));
+  CHECK(one != checksum("two", 1, 1000));
+  CHECK(one != checksum("one", 0, 2000));
 }
 
 TEST_CASE("latent shards: a disk that is full in the middle of one leaves no part of it") {

@@ -34,12 +34,10 @@ class StateDictFile {
   void add_count(const std::string& name, int64_t value) {
     append(name, {}, "LongStorage", 1, {reinterpret_cast<const char*>(&value), sizeof value});
   }
-  /// The bytes of the file; call once.
-  std::string finish() {
-    parts_[0] = stored("archive/data.pkl",
-                       "\x80\x02"
-                       "ccollections\nOrderedDict\n)R(" +
-                           pickle_ + "u.");
+  /// The bytes of the file; call once. `key`: of the checkpoint's dictionary, in which the state dict is then.
+  std::string finish(const std::string& key = "") {
+    const std::string dict = "ccollections\nOrderedDict\n)R(" + pickle_ + "u";
+    parts_[0] = stored("archive/data.pkl", "\x80\x02" + (key.empty() ? dict : "}" + string_op(key) + dict + "s") + ".");
     return make_zip(parts_);
   }
 

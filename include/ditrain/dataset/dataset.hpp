@@ -62,8 +62,8 @@ class Dataset {
 
   /// One line for the log: kind, place, number of samples and classes.
   virtual std::string describe() const = 0;
-  /// Of the names of all samples in their order, for those who write one result per sample; "": they have no names.
-  virtual std::string names_checksum() const { return ""; }
+  /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
+  virtual std::string samples_checksum() const { return ""; }
   /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
   std::string describe_ignored() const;

@@ -1,6 +1,6 @@
-// Autoencoders (VAE) from files: a safetensors file under the names of today's diffusers, of diffusers before 2023 or
-// of the original latent-diffusion code, alone or inside a whole checkpoint of Stable Diffusion; or a folder of
-// diffusers with its config.json. Sizes follow from the shapes of the weights.
+// Autoencoders (VAE) from files: safetensors or PyTorch (.ckpt, .pt, .bin) under the names of today's diffusers, of
+// diffusers before 2023 or of the original latent-diffusion code, alone or inside a whole checkpoint of Stable
+// Diffusion; or a folder of diffusers with its config.json. Sizes follow from the shapes of the weights.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,7 +16,8 @@ struct AutoencoderOptions {
 };
 
 /// An autoencoder in a file, read but for the values of its weights.
-/// Errors:   InputError [path]: not a safetensors file; weights of something else (a DiT, a classifier); a weight that
+/// Errors:   InputError [path]: neither safetensors nor PyTorch; weights of something else (a DiT, a classifier); a
+/// weight that
 ///           is missing, superfluous or of another shape or type; a config.json that contradicts the weights
 class AutoencoderFile {
  public:
@@ -29,7 +30,14 @@ class AutoencoderFile {
   /// What latents are multiplied by. Without config.json it is known for the sizes of Stable Diffusion's alone.
   /// Errors: InputError naming the way to tell it
   double scale_factor() const;
+  std::string describe_scale() const;  ///< the number, and whether it is assumed
   const std::string& weights_path() const;
+  /// What to write where so that all programs know a number that the file does not tell.
+  std::string how_to_tell(const char* key, double value) const;
+
+  /// Weights, and what an image of height x width takes with so many workers: activations, the image and its latents,
+  /// and scratch.
+  size_t bytes(DType type, nn::AutoencoderUse use, int64_t height, int64_t width, int workers) const;
 
   nn::Autoencoder load(DType type, nn::AutoencoderUse use = nn::AutoencoderUse::kBoth) const;
 

@@ -20,8 +20,12 @@ class LatentCodecPlan {
 
   const dataset::SampleShape& latents() const { return latents_; }
   const dataset::SampleShape& images() const { return images_; }  ///< of which the latents are made
-  size_t bytes(bool encodes) const;                               ///< weights, and activations of an image
+  /// Weights, and what an image takes with so many workers.
+  size_t bytes(bool encodes, int workers) const;
   std::string describe() const;
+  double scale_factor() const { return file_.scale_factor(); }
+  /// Refuses a VAE whose latents are multiplied by another factor than those that a model learned. Errors: InputError
+  void expect_scale(double learned, const std::string& said_by) const;
 
  private:
   friend class LatentCodec;
@@ -48,7 +52,7 @@ class LatentCodec {
   nn::Autoencoder vae_;
 };
 
-/// Some samples of a set of images as latents, for those who look at the same ones again and again.
+/// Some samples of a set of images as latents, each encoded once: validation looks at the same ones every time.
 class EncodedImages final : public dataset::Dataset {
  public:
   /// All outlive the object.

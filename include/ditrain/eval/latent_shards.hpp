@@ -2,8 +2,8 @@
 //
 // A shard holds a run of samples of the data set. It appears under its name when it is whole, and says how it was made:
 // started again after it was killed, the work goes on with the shards that are missing, and a folder of shards that
-// were made in another way is refused. Ranks take shards in turn; neither their number nor that of threads changes a
-// byte.
+// were made in another way, or of other images, is refused. Ranks take those that are missing in turn; neither their
+// number nor that of threads changes a byte.
 #pragma once
 #include <functional>
 #include <string>
@@ -29,7 +29,7 @@ struct LatentShards {
   PosteriorUse posterior = PosteriorUse::kSample;
   uint64_t seed = 0;        ///< of that: sample i draws the same whatever the rank
   double scale_factor = 1;  ///< written beside the latents, which are not multiplied by it
-  std::string vae = {};     ///< what tells the weights from others, a hash
+  std::string vae = {};     ///< hash of the weights
 };
 
 /// How far this rank is.

@@ -26,7 +26,8 @@ class Checksum {
 };
 
 uint64_t checksum_of(std::string_view bytes);
-std::string to_hex(uint64_t checksum);  ///< 16 digits
+uint64_t checksum_of_file(const std::string& path);  ///< Errors: InputError if it cannot be read
+std::string to_hex(uint64_t checksum);               ///< 16 digits
 /// The number of 16 such digits. Errors: InputError naming `where`
 uint64_t from_hex(std::string_view digits, const std::string& where);
 

@@ -28,4 +28,7 @@ class FileLock {
   bool locked_ = false;
 };
 
+/// Host, process, job and time, as one line: for FileLock::describe.
+std::string this_process();
+
 }  // namespace ditrain::io

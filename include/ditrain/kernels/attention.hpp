@@ -37,6 +37,7 @@ void attention_backward(const AttentionHead& head, const void* out, const void* 
                         void* dk, void* dv, void* scratch);
 /// Bytes of `scratch`, enough for either direction; it must be 64-byte aligned and need not be cleared.
 size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);
+size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim);  ///< the same for forward alone
 
 namespace ref {  // f32 only
 void attention_forward(const AttentionHead& head, float* out, float* lse);

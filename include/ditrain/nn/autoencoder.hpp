@@ -62,6 +62,10 @@ size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type, Aut
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
                                     int64_t width);
 
+/// Scratch of each worker that an image takes: of its attention, in which every worker has all keys. Products add a few
+/// MB.
+size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, int64_t height, int64_t width);
+
 /// One convolution of an autoencoder: of an image height x width (already doubled, where it is) with `channels`.
 struct AutoencoderConv {
   int64_t height, width, channels, outputs;

@@ -11,6 +11,9 @@ namespace ditrain::plan {
 ///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);
 
+/// The same for a program that does not train: what one of the ranks of a node takes, and for what.
+void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint);
+
 /// Holds what slow tiers beside memory take, for all ranks of a node, against what this machine has of them. Without
 /// memory.disk_path the disk is that of the run folder, which need not exist yet.
 /// Errors:   InputError as memory::check_disk

@@ -19,6 +19,7 @@ const AttentionKernels attention = {
     .forward = attention_forward,
     .backward = attention_backward,
     .scratch_bytes = attention_scratch_bytes,
+    .forward_scratch_bytes = attention_forward_scratch_bytes,
 };
 
 }  // namespace ditrain::kernels::DITRAIN_ISA
