@@ -75,11 +75,6 @@ config::CommandLine make_command_line() {
       "depend on the\nnumber of ranks or threads.");
 }
 
-template <class E>
-E word(const config::CommandLine& line, const std::string& flag) {
-  return parse_word<E>("command line", "--" + flag, line.get(flag));
-}
-
 eval::AutoencoderOptions options_of(const config::CommandLine& line) {
   eval::AutoencoderOptions options;
   if (line.has("groups")) options.groups = line.get_int("groups", 1, 4096);
@@ -91,7 +86,7 @@ std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, i
   dataset::Config config;
   config.path = line.get_path("from");
   config.kind = dataset::find_kind(dataset::holds_tiles(config.path) ? "tiles" : "folder");
-  config.on_bad_file = word<dataset::OnBadFile>(line, "on-bad-file");
+  config.on_bad_file = line.get_word<dataset::OnBadFile>("on-bad-file");
   const int64_t side = line.get_int("size", 8, 1 << 14);
   return dataset::open_dataset(config, {channels, side, side}, 0, 0);
 }
@@ -155,7 +150,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   eval::LatentShards shards{.out = line.get_path("out"),
                             .samples = line.get_int("shard", 1, 1 << 20),
                             .flip = line.has("flip"),
-                            .posterior = word<eval::PosteriorUse>(line, "posterior"),
+                            .posterior = line.get_word<eval::PosteriorUse>("posterior"),
                             .seed = uint64_t(line.get_int("seed", 0, INT64_MAX)),
                             .scale_factor = file.scale_factor(),
                             .vae = io::to_hex(io::checksum_of_file(file.weights_path()))};
@@ -172,7 +167,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   const dataset::SampleShape& image = data->shape();
-  const DType type = word<DType>(line, "precision");
+  const DType type = line.get_word<DType>("precision");
   const size_t bytes = bytes_of_encoding(file, shards, image, data->size(), type, team.num_workers());
   plan::check_memory(bytes, comm.local_size(), "encoders", "fewer ranks, a smaller --shard or --size");
   nn::Autoencoder vae = file.load(type, nn::AutoencoderUse::kEncode);

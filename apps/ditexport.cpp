@@ -23,11 +23,6 @@ enum class Format { kDit, kDiffusers };
 constexpr Word<Format> kFormats[] = {{"dit", Format::kDit}, {"diffusers", Format::kDiffusers}};
 constexpr std::span<const Word<Format>> words_of(Format) { return kFormats; }
 
-template <class E>
-E word(const config::CommandLine& line, const std::string& flag) {
-  return parse_word<E>("command line", "--" + flag, line.get(flag));
-}
-
 std::string required(const config::CommandLine& line, const std::string& flag) {
   if (!line.has(flag))
     throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditexport --help"});
@@ -38,10 +33,10 @@ int run(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const std::string out = required(line, "out");
-  const bool diffusers = word<Format>(line, "format") == Format::kDiffusers;
-  const auto dtype = word<DType>(line, "dtype");
+  const bool diffusers = line.get_word<Format>("format") == Format::kDiffusers;
+  const auto dtype = line.get_word<DType>("dtype");
   const checkpoint::WeightsSource source =
-      checkpoint::find_weights(required(line, "checkpoint"), word<checkpoint::Weights>(line, "weights"));
+      checkpoint::find_weights(required(line, "checkpoint"), line.get_word<checkpoint::Weights>("weights"));
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
   const auto model = checkpoint::load_model(source);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);

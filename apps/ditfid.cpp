@@ -63,9 +63,9 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   eval::FidRequest request;
   request.real = required(line, "real");
   request.generated = required(line, "generated");
-  request.features.kind = parse_word<eval::FeatureKind>("command line", "--features", line.get("features"));
-  request.features.preset = parse_word<eval::FidPreset>("command line", "--preset", line.get("preset"));
-  request.features.precision = parse_word<DType>("command line", "--precision", line.get("precision"));
+  request.features.kind = line.get_word<eval::FeatureKind>("features");
+  request.features.preset = line.get_word<eval::FidPreset>("preset");
+  request.features.precision = line.get_word<DType>("precision");
   if (line.has("weights")) request.features.weights = line.get_path("weights");
   request.metrics = metrics_of(line.get("metrics"));
   request.allow_small = line.has("allow-small");

@@ -56,7 +56,7 @@ void list(const std::string& path, const config::CommandLine& line) {
 }
 
 void import(const std::string& path, const config::CommandLine& line) {
-  const auto weights = parse_word<checkpoint::Weights>("command line", "--weights", line.get("weights"));
+  const auto weights = line.get_word<checkpoint::Weights>("weights");
   const checkpoint::Imported imported = checkpoint::import_weights(
       {.from = path, .out = line.get_path("out"), .weights = weights, .sets = line.get_all("set")});
   for (const std::string& note : imported.notes) log::info("{}", note);

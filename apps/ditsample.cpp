@@ -85,11 +85,6 @@ enum class Clip { kOn, kOff, kAuto };
 constexpr Word<Clip> kClips[] = {{"on", Clip::kOn}, {"off", Clip::kOff}, {"auto", Clip::kAuto}};
 constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
-template <class E>
-E word(const config::CommandLine& line, const std::string& flag) {
-  return parse_word<E>("command line", "--" + flag, line.get(flag));
-}
-
 /// What the command line asks for.
 struct Job {
   std::string checkpoint, label_spec, out, grid, npz, vae, like;
@@ -115,8 +110,8 @@ Job read_job(const config::CommandLine& line) {
   for (const char* flag : {"checkpoint", "out"})
     if (!line.has(flag)) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
   Job job;
-  job.tiff = word<Format>(line, "format") == Format::kGeotiff;
-  job.checkpoint = line.get_path("checkpoint"), job.weights = word<checkpoint::Weights>(line, "weights"),
+  job.tiff = line.get_word<Format>("format") == Format::kGeotiff;
+  job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
   job.vae = line.get_path("vae"), job.like = line.get_path("like");
@@ -127,8 +122,8 @@ Job read_job(const config::CommandLine& line) {
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
   job.sampler.sampler = read_sampler(line), job.sampler.spacing = line.get("steps");
   job.sampler.eta = line.get_double("eta", 0, 1), job.sampler.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
-  job.sampler.cfg_channels = config::number_of(word<config::GuidedChannels>(line, "cfg-channels"));
-  job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : word<Clip>(line, "clip");
+  job.sampler.cfg_channels = config::number_of(line.get_word<config::GuidedChannels>("cfg-channels"));
+  job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : line.get_word<Clip>("clip");
   return job;
 }
 
@@ -430,7 +425,8 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
 }
 
 /// Written last: the folder is complete then.
-void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process) {
+void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
+                 bool latents) {
   eval::write_sample_facts(job.out,
                            {.program = "ditsample",
                             .images = job.num,
@@ -440,6 +436,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                             .checkpoint = source.file,
                             .step = source.step,
                             .weights = std::string(word_of(job.weights)),
+                            .latents = latents,
                             .vae = job.vae},
                            process);
 }
@@ -493,7 +490,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   ops::Context ctx(team);
   double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
-  if (comm.rank() == 0) write_facts(job, source, *process);
+  if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
   log::info("{} images in {}", job.num, job.out);
   if (data != nullptr)
     log::info(

@@ -22,6 +22,7 @@ void write_sample_facts(const std::string& folder, const SampleFacts& f, const d
                      {"checkpoint", f.checkpoint},
                      {"step", f.step},
                      {"weights", f.weights},
+                     {"latents", f.latents},
                      {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   io::write_file_atomically(folder + "/" + kSampleFactsFile, text);

@@ -118,8 +118,6 @@ AutoencoderPlan Builder::finished() {
   return std::move(plan_);
 }
 
-std::string numbered(const std::string& name, int64_t i) { return name + "." + std::to_string(i); }
-
 void middle(Builder& b, const std::string& part, int64_t channels) {
   b.resnet(part + ".mid_block.resnets.0", channels);
   b.attention(part + ".mid_block.attentions.0");

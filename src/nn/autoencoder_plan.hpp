@@ -51,6 +51,8 @@ AutoencoderPlan plan_encoder(const AutoencoderConfig& config, int64_t height, in
 AutoencoderPlan plan_decoder(const AutoencoderConfig& config, int64_t height, int64_t width,
                              int64_t slice_pixels = kSlicePixels);
 
+inline std::string numbered(const std::string& name, int64_t i) { return name + "." + std::to_string(i); }
+
 /// The joined projection of queries, keys and values: of this name in a plan, and made of three weights.
 inline const std::string kJoinedProjection = "to_qkv";
 

@@ -1,6 +1,7 @@
 // The weights of an autoencoder: names, shapes, names in other files, sizes that follow from them.
 #include <algorithm>
 
+#include "autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/nn/autoencoder.hpp"
@@ -9,8 +10,6 @@ namespace ditrain::nn {
 namespace {
 
 constexpr int64_t kMostLevels = 8, kMostLayers = 16, kMostChannels = 8192;
-
-std::string numbered(const std::string& name, int64_t i) { return name + "." + std::to_string(i); }
 
 class List {
  public:

@@ -41,9 +41,8 @@ void write_facts(const std::string& picture, int64_t step, const config::Config&
                             .checkpoint = folder.parent_path().string(),
                             .step = step,
                             .weights = "ema",
-                            .vae = !decoded               ? ""
-                                   : c.sample.vae.empty() ? c.data.vae
-                                                          : c.sample.vae},
+                            .latents = !decoded && !config::learns_pixels(c),
+                            .vae = decoded ? c.sample.vae : ""},
                            *diffusion::make_process(c.diffusion, c.model.learn_sigma));
 }
 

@@ -2,6 +2,7 @@
 // which ditrain does not have: what runs them is inference alone.
 #include "ditrain/ops/conv.hpp"
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/ops/group_norm.hpp"
 #include "ditrain/ops/pooling.hpp"
 #include "ditrain/verify/formula.hpp"
@@ -12,9 +13,25 @@ namespace ditrain::verify {
 
 namespace {
 
-constexpr int64_t kLargest = 4096;  // of any dimension
+constexpr int64_t kLargest = 4096;                   // of any dimension
+constexpr int64_t kMostElements = int64_t{1} << 24;  // of an array, inputs, weights or results
+constexpr double kBf16Bound = 0.01;                  // two operands and a result that are rounded to 8 bits
 
-Shape read_shape(Verification& v, const std::string& name, int64_t dims) { return v.i64(name, {dims}, 1, kLargest); }
+void expect_small(const std::string& name, const Shape& shape) {
+  int64_t elements = 1;
+  for (const int64_t n : shape)
+    if ((elements *= n) > kMostElements)  // kMostElements * kLargest is far from overflowing
+      throw InputError({.where = "fixture",
+                        .what = "the array of " + name + " is too large",
+                        .got = to_string(shape),
+                        .expected = "at most " + std::to_string(kMostElements) + " elements"});
+}
+
+Shape read_shape(Verification& v, const std::string& name, int64_t dims) {
+  const Shape shape = v.i64(name, {dims}, 1, kLargest);
+  expect_small(name, shape);
+  return shape;
+}
 
 /// A parameter or an input under the key conv.NAME.
 std::vector<float> parameter(Verification& v, const std::string& name, const Shape& shape) {
@@ -26,6 +43,12 @@ Tensor input(Verification& v, const std::string& op, const Shape& shape) {
   const std::vector<float> x = formula_input("conv." + op + ".x" + v.suffix(), 1.7, num_elements(shape));
   v.check(op + ".x.check", {8}, to_f64({x.begin(), x.begin() + 8}), 0, Per::unit());
   return to_channels_last(from_values(shape, x));
+}
+
+Tensor as_bf16(const Tensor& x) {
+  const Tensor y(x.shape(), DType::kBF16);
+  copy(x, y);
+  return y;
 }
 
 /// Files that were made smaller have the results of float64 runs alone.
@@ -40,9 +63,16 @@ void verify_convolution(Verification& v, const std::string& op, ops::Conv2d conv
   conv.kernel_h = ws[2], conv.kernel_w = ws[3];
   ops::to_conv_layout(parameter(v, op + ".weight", ws), ws[0], w);
   const Tensor bias = has_bias ? from_values({ws[0]}, parameter(v, op + ".bias", {ws[0]})) : Tensor();
-  const Tensor y(ops::conv2d_shape(x.shape(), w.shape(), conv));
+  const Shape shape = ops::conv2d_shape(x.shape(), w.shape(), conv);
+  expect_small(op + ".y", shape);
+  const Tensor y(shape);
   ops::conv2d(v.ctx(), x, w, bias, conv, y);
   check_result(v, op + ".y", to_channels_first(y), tolerance);
+  const Tensor half(shape, DType::kBF16);
+  ops::conv2d(v.ctx(), as_bf16(x), as_bf16(w), bias, conv, half);
+  copy(half, y);
+  v.check_bf16(v.has(op + ".y") ? op + ".y" : op + ".y.f64", to_channels_first(y).shape(), to_f64(to_channels_first(y)),
+               kBf16Bound);
 }
 
 void verify_group_norm(Verification& v) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/safetensors.hpp"
@@ -68,6 +69,8 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
     CHECK(shards(scratch / out) == shards(scratch / "one"));
     CHECK(same_file(scratch / out + ".png", scratch / "one.png"));
   }
+  const auto facts = nlohmann::json::parse(read_file(scratch / "one/samples.json"));
+  CHECK((facts.at("vae") == scratch / "vae" && facts.at("latents") == false));
   const auto picture = ditrain::io::read_image(scratch / "one/000002.png");
   CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
   CHECK_FALSE(fs::exists(scratch / "one/samples.safetensors"));
@@ -105,9 +108,19 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
     wait_until([&] { return fs::exists(scratch / "killed/latents_00000.safetensors") || !killed.running(); });
     killed.send(9);
     killed.wait();
+    CHECK(shards(scratch / "killed").size() < want.size());
   }
   REQUIRE_EXIT(run(ditdata(images, scratch / "killed")), 0);
   CHECK(shards(scratch / "killed") == want);
+  {
+    const std::string folder = scratch / "killed_ranks";
+    Process killed(mpirun(2, ditdata(images, folder, {"--threads", "1"})));
+    wait_until([&] { return fs::exists(folder) && !shards(folder).empty(); });
+    killed.send(9);  // the ranks end with their launcher
+    killed.wait();
+  }
+  REQUIRE_EXIT(run(mpirun(2, ditdata(images, scratch / "killed_ranks", {"--threads", "1"}))), 0);
+  CHECK(shards(scratch / "killed_ranks") == want);
   // The same images by another path: what is there is what would be made.
   REQUIRE_EXIT(run(ditdata(images + "/", scratch / "one")), 0);
   CHECK(shards(scratch / "one") == want);
@@ -159,6 +172,7 @@ TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
   const Result drawn = run(program("ditsample", draw + Args{"--out", scratch / "out"}));
   REQUIRE_EXIT(drawn, 0);
   CHECK_THAT(drawn.out, Contains("the data are latents of 3 channels, which --vae would decode"));
+  CHECK(nlohmann::json::parse(read_file(scratch / "out/samples.json")).at("latents") == true);
   const ditrain::io::SafetensorsFile file(scratch / "out/samples.safetensors");
   CHECK(file.tensor("samples").shape == std::vector<int64_t>{2, 3, 8, 8});
   const Result npz = run(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}));
@@ -238,8 +252,26 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   const Result channels = run(train("y", {"model.in_channels=3"}));
   REQUIRE_EXIT(channels, 2);
   CHECK_THAT(channels.err, Contains("this VAE has other channels than the model; got 4, expected 3"));
-  const Result unscaled = run(train("z", {"data.vae=" + kNames + "vae_names_new.safetensors"}));
+  // A file that tells its groups, not its scale.
+  fs::create_directory(scratch / "unscaled");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "unscaled/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "unscaled/config.json", R"({"norm_num_groups": 8})");
+  const Result unscaled = run(train("z", {"data.vae=" + (scratch / "unscaled")}));
   REQUIRE_EXIT(unscaled, 2);
+  CHECK_THAT(unscaled.err, Contains("the scale factor of this autoencoder's latents is not known") &&
+                               Contains("config.json with {\"scaling_factor\": 0.18215}"));
+  const Args draw = {"--checkpoint", scratch / "raw",   "--num", "2", "--steps", "2",
+                     "--out",        scratch / "drawn", "--vae"};
+  const Result undecoded = run(program("ditsample", draw + Args{scratch / "unscaled"}));
+  REQUIRE_EXIT(undecoded, 2);
+  CHECK_THAT(undecoded.err, Contains("the scale factor of this autoencoder's latents is not known"));
+  // Of another scale than data.vae's, with which the model was trained.
+  write_file(scratch / "unscaled/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.25})");
+  const Result other_scale = run(program("ditsample", draw + Args{scratch / "unscaled"}));
+  REQUIRE_EXIT(other_scale, 2);
+  CHECK_THAT(
+      other_scale.err,
+      Contains("another scale than those that the model learned; got scale factor 0.25, expected 0.5 (data.vae: "));
 }
 
 TEST_CASE("ditdata: mean and log-variance, from which training draws") {

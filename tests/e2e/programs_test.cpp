@@ -95,6 +95,9 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
   CHECK(facts.at("guidance") == 2.0);
   CHECK(facts.at("seed") == 3);
   CHECK(facts.at("weights") == "ema");
+  CHECK(facts.at("sampler") == "ddpm");
+  CHECK(facts.at("guided_channels") == 3);
+  CHECK(facts.at("latents") == false);
   CHECK(facts.at("vae").is_null());
 
   draw("two", 2, {});

@@ -117,6 +117,9 @@ TEST_CASE("absurd settings are refused before anything is allocated") {
 }
 
 TEST_CASE("settings at their limits together are too large") {
+  EditableFixture convolutions(test::golden_path("conv"));
+  convolutions.put<int64_t>("p1.xshape", "I64", {4}, {4096, 4096, 4096, 4096});
+  CHECK_THAT(refusal(convolutions), Catch::Contains("the array of p1.xshape is too large; got [4096, "));
   EditableFixture fixture(test::golden_path("dit_tiny"));
   const int64_t size = 8, batch = 4;
   for (const auto& [name, value] :
@@ -158,26 +161,41 @@ TEST_CASE("fixtures with impossible contents are errors") {
     change(fixture);
     CHECK_THAT(refusal(fixture), Catch::Contains(text));
   };
-  refused("flow", [](auto& f) { f.template data<float>("t")[1] = 1.5f; }, "t is no time");
-  refused("flow", [](auto& f) { f.template data<float>("t_in")[1] = NAN; }, "t_in is no time");
-  refused("flow", [](auto& f) { f.template data<int64_t>("ode.y")[0] = 11; }, "ode.y is out of range");
-  refused("flow", [](auto& f) { f.template data<int64_t>("snr.t")[0] = 1000; }, "snr.t is out of range");
-  refused("flow", [](auto& f) { f.template data<double>("cfg_scale")[0] = NAN; }, "no guidance");
-  refused("flow", [](auto& f) { f.tensors["shift.-2.sigmas"] = f.tensors["shift.3.sigmas"]; }, "no shift in the name");
-  refused("flow", [](auto& f) { f.tensors["shift.x"] = f.tensors["shift.3.sigmas"]; }, "no shift in the name");
+  refused(
+      "flow", [](auto& f) { f.template data<float>("t")[1] = 1.5f; }, "t is no time");
+  refused(
+      "flow", [](auto& f) { f.template data<float>("t_in")[1] = NAN; }, "t_in is no time");
+  refused(
+      "flow", [](auto& f) { f.template data<int64_t>("ode.y")[0] = 11; }, "ode.y is out of range");
+  refused(
+      "flow", [](auto& f) { f.template data<int64_t>("snr.t")[0] = 1000; }, "snr.t is out of range");
+  refused(
+      "flow", [](auto& f) { f.template data<double>("cfg_scale")[0] = NAN; }, "no guidance");
+  refused(
+      "flow", [](auto& f) { f.tensors["shift.-2.sigmas"] = f.tensors["shift.3.sigmas"]; }, "no shift in the name");
+  refused(
+      "flow", [](auto& f) { f.tensors["shift.x"] = f.tensors["shift.3.sigmas"]; }, "no shift in the name");
   refused(
       "flow", [](auto& f) { f.tensors["density.logit_normal.0"] = f.tensors["density.logit_normal.0_1"]; },
       "no mean and deviation");
-  refused("samplers", [](auto& f) { f.tensors.erase("dpm.linear.10.timesteps"); }, "dpm.linear.10.timesteps");
-  refused("samplers", [](auto& f) { f.tensors.erase("flow.20.x"); }, "flow.20.sigmas");
-  refused("samplers", [](auto& f) { f.tensors.erase("linear.abar"); }, "linear.abar");
-  refused("samplers", [](auto& f) { f.tensors.erase("x_T"); }, "x_T");
-  refused("fid_math", [](auto& f) { f.tensors.erase("fd.full8.mu2"); }, "fd.full8.mu2");
-  refused("fid_math", [](auto& f) { f.tensors.erase("kid.subset_y"); }, "kid.subset_y");
-  refused("fid_math", [](auto& f) { f.tensors.erase("fd.same.exact"); }, "unknown tensor");
+  refused(
+      "samplers", [](auto& f) { f.tensors.erase("dpm.linear.10.timesteps"); }, "dpm.linear.10.timesteps");
+  refused(
+      "samplers", [](auto& f) { f.tensors.erase("flow.20.x"); }, "flow.20.sigmas");
+  refused(
+      "samplers", [](auto& f) { f.tensors.erase("linear.abar"); }, "linear.abar");
+  refused(
+      "samplers", [](auto& f) { f.tensors.erase("x_T"); }, "x_T");
+  refused(
+      "fid_math", [](auto& f) { f.tensors.erase("fd.full8.mu2"); }, "fd.full8.mu2");
+  refused(
+      "fid_math", [](auto& f) { f.tensors.erase("kid.subset_y"); }, "kid.subset_y");
+  refused(
+      "fid_math", [](auto& f) { f.tensors.erase("fd.same.exact"); }, "unknown tensor");
   refused(
       "fid_math", [](auto& f) { f.template data<int64_t>("kid.subset_x")[3] = 40; }, "kid.subset_x is out of range");
-  refused("fid_math", [](auto& f) { f.tensors["pr.gen"] = f.tensors.at("kid.x"); }, "no two sets of the same features");
+  refused(
+      "fid_math", [](auto& f) { f.tensors["pr.gen"] = f.tensors.at("kid.x"); }, "no two sets of the same features");
   const auto without_big = [](auto& f) {
     std::erase_if(f.tensors, [](const auto& entry) { return entry.first.starts_with("big."); });
   };
@@ -188,8 +206,10 @@ TEST_CASE("fixtures with impossible contents are errors") {
   refused(
       "fid_sets", [&](auto& f) { without_big(f), f.template data<int64_t>("small.shape")[2] = 8000; },
       "too many features");
-  refused("fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.clean.rows2"); }, "small.clean.rows2");
-  refused("fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.shape"); }, "unknown tensor");
+  refused(
+      "fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.clean.rows2"); }, "small.clean.rows2");
+  refused(
+      "fid_sets", [&](auto& f) { without_big(f), f.tensors.erase("small.shape"); }, "unknown tensor");
 }
 
 TEST_CASE("other kinds are not passed in silence") {

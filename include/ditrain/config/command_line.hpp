@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/words.hpp"
+
 namespace ditrain::config {
 
 struct Flag {
@@ -41,6 +43,11 @@ class CommandLine {
   /// The name of a file or folder. Errors: InputError that names the flag, if it was given an empty one
   std::string get_path(const std::string& name) const;
   /// Errors:   InputError that names the flag, if its value is no number in [low, high]
+  /// One of the words that stand for values of E. Errors: InputError with the nearest of them
+  template <class E>
+  E get_word(const std::string& name) const {
+    return parse_word<E>("command line", "--" + name, get(name));
+  }
   int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
   double get_double(const std::string& name, double low, double high) const;
   /// All values of a repeated flag, in order.

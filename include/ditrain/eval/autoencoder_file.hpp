@@ -35,7 +35,7 @@ class AutoencoderFile {
   /// What to write where so that all programs know a number that the file does not tell.
   std::string how_to_tell(const char* key, double value) const;
 
-  /// Weights, and what an image of height x width takes with so many workers: activations, the image and its latents,
+  /// Weights, and what an image of height x width takes with `workers` workers: activations, the image and its latents,
   /// and scratch.
   size_t bytes(DType type, nn::AutoencoderUse use, int64_t height, int64_t width, int workers) const;
 

@@ -20,7 +20,7 @@ class LatentCodecPlan {
 
   const dataset::SampleShape& latents() const { return latents_; }
   const dataset::SampleShape& images() const { return images_; }  ///< of which the latents are made
-  /// Weights, and what an image takes with so many workers.
+  /// Weights, and what an image takes with `workers` workers.
   size_t bytes(bool encodes, int workers) const;
   std::string describe() const;
   double scale_factor() const { return file_.scale_factor(); }

@@ -19,6 +19,7 @@ struct SampleFacts {
   std::string checkpoint;  ///< a file, or the folder of a run
   int64_t step = -1;       ///< of the training; -1: unknown
   std::string weights;     ///< ema or model
+  bool latents = false;    ///< the samples are latents, of which pictures show channels
   std::string vae = {};    ///< that decoded them; "": none
 };
 

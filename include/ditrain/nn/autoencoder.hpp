@@ -87,7 +87,7 @@ class Autoencoder {
  public:
   /// Values of a weight, row-major in the shape of autoencoder_weights().
   using Source = std::function<std::vector<float>(const std::string& name, const Shape& shape)>;
-  /// What a module gives, for those who compare: its name in diffusers and [1, H, W, C] in f32.
+  /// What a module gives, for comparisons: its name in diffusers and [1, H, W, C] in f32.
   using Observer = std::function<void(const std::string& module, const Tensor& y)>;
 
   /// slice_pixels: of the images that a convolution makes at a time, about: what it reads is normalised just before, in

@@ -6,8 +6,8 @@
 
 namespace ditrain::ops {
 
-/// Pixels whose moments are summed up in one chain: at least 32, and so many that an image has at most 512 such units.
-/// It depends on the size of the image alone, hence so do the bits.
+/// Pixels whose moments are summed up in one chain: at least 32, and more where an image would have over 512 such
+/// units. It depends on the size of the image alone, hence so do the bits.
 int64_t moment_rows(int64_t pixels);
 /// f32 [B, units, 3, C] for images [B, H, W, C]; see kernels::Moments.
 Shape moments_shape(const Shape& x);
