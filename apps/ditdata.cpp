@@ -20,6 +20,7 @@
 #include "ditrain/dataset/inspect.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_maker.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/latent_shards.hpp"
@@ -57,7 +58,9 @@ config::CommandLine make_command_line() {
        {"groups", "G", "of group normalisation, where the VAE's config.json does not tell (default: 32)"},
        {"on-bad-file", "error|skip", "stop at an unreadable image, or take the next one in its place", "error"},
        {"tile", "N", "make: side of the tiles in pixels", "256"},
-       {"bands", "A,B,...", "make: bands by name, in this order (default: all of the first scene)"},
+       {"bands", "A,B,...",
+        "make: bands by name, in this order (default: all of the first scene); encode: of tiles, as many as the VAE "
+        "has"},
        {"names", "A,B,...", "make: names of the bands of files that name none"},
        {"resolution", "M", "make: side of a pixel in units of the CRS (default: that of the finest band)"},
        {"max-nodata", "F", "make: greatest share of missing pixels of a tile that is kept", "0.1"},
@@ -82,10 +85,42 @@ eval::AutoencoderOptions options_of(const config::CommandLine& line) {
   return options;
 }
 
+std::vector<std::string> names_of(const config::CommandLine& line, const std::string& flag) {
+  std::vector<std::string> names;
+  if (!line.has(flag)) return names;
+  const std::string text = line.get(flag);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    if (names.back().empty())
+      throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = text});
+    begin = end + 1;
+  }
+  return names;
+}
+
+void expect_bands(const dataset::Config& config, int64_t channels) {
+  const std::vector<std::string> all = dataset::TileShards(config.path).band_names();
+  const size_t n = config.bands.empty() ? all.size() : config.bands.size();
+  if (int64_t(n) == channels) return;
+  throw InputError({.where = config.path,
+                    .what = "the tiles have another number of bands than the VAE has channels",
+                    .got = std::to_string(n),
+                    .expected = std::to_string(channels),
+                    .hint = fmt::format("--bands with {} of {}", channels, fmt::join(all, ", "))});
+}
+
 std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, int64_t channels) {
   dataset::Config config;
   config.path = line.get_path("from");
   config.kind = dataset::find_kind(dataset::holds_tiles(config.path) ? "tiles" : "folder");
+  config.bands = names_of(line, "bands");
+  if (!config.kind->of_bands && !config.bands.empty())
+    throw InputError({.where = "command line",
+                      .what = "--bands names bands of tiles",
+                      .got = "images in " + config.path,
+                      .hint = "ditdata make, which makes tiles of scenes"});
+  if (config.kind->of_bands) expect_bands(config, channels);
   config.on_bad_file = line.get_word<dataset::OnBadFile>("on-bad-file");
   const int64_t side = line.get_int("size", 8, 1 << 14);
   return dataset::open_dataset(config, {channels, side, side}, 0, 0);
@@ -179,20 +214,6 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={} data.latent_scale={}",
             data->size(), shards.out, shards.out, shards.scale_factor);
   return kExitDone;
-}
-
-std::vector<std::string> names_of(const config::CommandLine& line, const std::string& flag) {
-  std::vector<std::string> names;
-  if (!line.has(flag)) return names;
-  const std::string text = line.get(flag);
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    if (names.back().empty())
-      throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = text});
-    begin = end + 1;
-  }
-  return names;
 }
 
 void log_scenes(const dataset::SceneList& list, double resolution) {
@@ -296,7 +317,7 @@ void check_flags(const config::CommandLine& line, const std::string& command) {
       {"make", {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "no-labels", "threads"}},
       {"encode",
        {"from", "vae", "out", "size", "posterior", "flip", "shard", "seed", "precision", "scale-factor", "groups",
-        "on-bad-file", "threads"}},
+        "bands", "on-bad-file", "threads"}},
       {"stats", {"threads"}},
       {"inspect", {"json"}}};
   for (const auto& [other, names] : flags)

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <thread>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/base/random.hpp"
@@ -27,6 +30,7 @@ using Metadata = std::map<std::string, std::string>;
 constexpr const char *kSums = "sums", *kSquares = "squares";  // of each channel, for stats.json
 constexpr const char* kSource = "source";
 constexpr int64_t kMostShards = 100000;  // five digits
+constexpr double kPatience_s = 3;        // for the lock
 
 std::string text_of(const std::vector<double>& values) {
   std::string text;
@@ -256,7 +260,13 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
 void lock_folder(std::optional<io::FileLock>& lock, const std::string& out) {
   io::make_output_folder(out);
   lock.emplace(out + "/.lock");
-  const io::FileLock::Attempt attempt = lock->try_lock();
+  // The ranks of a job that was killed end a moment after their launcher.
+  const double start = now_s();
+  io::FileLock::Attempt attempt = lock->try_lock();
+  while (attempt == io::FileLock::Attempt::kHeldByOther && now_s() - start < kPatience_s) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    attempt = lock->try_lock();
+  }
   if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = out,
                       .what = "another process writes to this folder",

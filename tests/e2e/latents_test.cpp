@@ -103,24 +103,23 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
     REQUIRE_EXIT(run(mpirun(ranks, ditdata(images, out, {"--threads", "1"}))), 0);
     CHECK(shards(out) == want);
   }
-  {
-    Process killed(ditdata(images, scratch / "killed"));
-    wait_until([&] { return fs::exists(scratch / "killed/latents_00000.safetensors") || !killed.running(); });
-    killed.send(9);
+  // Enough of them that shards are missing when the kill comes.
+  write_image_folder(scratch / "many", 2, 150);
+  REQUIRE_EXIT(run(ditdata(scratch / "many", scratch / "whole")), 0);
+  const auto whole = shards(scratch / "whole");
+  const Args one_thread = {"--threads", "1"};
+  for (const int ranks : {1, 2}) {
+    const std::string folder = scratch / ("killed" + std::to_string(ranks));
+    const Args command = ditdata(scratch / "many", folder, one_thread);
+    const Args job = ranks == 1 ? command : mpirun(ranks, command);
+    Process killed(job);
+    wait_until([&] { return fs::exists(folder + "/latents_00000.safetensors") || !killed.running(); });
+    killed.send(SIGKILL);  // ranks end with their launcher
     killed.wait();
-    CHECK(shards(scratch / "killed").size() < want.size());
+    CHECK(shards(folder).size() < whole.size());
+    REQUIRE_EXIT(run(job), 0);
+    CHECK(shards(folder) == whole);
   }
-  REQUIRE_EXIT(run(ditdata(images, scratch / "killed")), 0);
-  CHECK(shards(scratch / "killed") == want);
-  {
-    const std::string folder = scratch / "killed_ranks";
-    Process killed(mpirun(2, ditdata(images, folder, {"--threads", "1"})));
-    wait_until([&] { return fs::exists(folder) && !shards(folder).empty(); });
-    killed.send(9);  // the ranks end with their launcher
-    killed.wait();
-  }
-  REQUIRE_EXIT(run(mpirun(2, ditdata(images, scratch / "killed_ranks", {"--threads", "1"}))), 0);
-  CHECK(shards(scratch / "killed_ranks") == want);
   // The same images by another path: what is there is what would be made.
   REQUIRE_EXIT(run(ditdata(images + "/", scratch / "one")), 0);
   CHECK(shards(scratch / "one") == want);
@@ -135,18 +134,22 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
   CHECK_THAT(fewer.err, Contains("a shard that these images do not have"));
 }
 
-TEST_CASE("ditdata: the latents of tiles of three bands, which have no names") {
+TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   const TemporaryFolder scratch;
   fs::create_directory(scratch / "tiles");
-  std::vector<uint16_t> numbers(size_t(5 * 3 * 16 * 16));
+  std::vector<uint16_t> numbers(size_t(5 * 4 * 16 * 16));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint16_t(i * 7919 % 4000);
   const std::vector<int64_t> labels = {0, 1, 1, 0, 1};
   ditrain::io::write_safetensors(
       scratch / "tiles/a.safetensors",
-      {{"images", "U16", {5, 3, 16, 16}, numbers.data()}, {"labels", "I64", {5}, labels.data()}},
-      {{"bands", R"(["B2", "B3", "B4"])"}, {"classes", R"(["field", "lake"])"}});
+      {{"images", "U16", {5, 4, 16, 16}, numbers.data()}, {"labels", "I64", {5}, labels.data()}},
+      {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"classes", R"(["field", "lake"])"}});
   REQUIRE_EXIT(run(program("ditdata", {"stats", scratch / "tiles"})), 0);
-  const Result made = run(ditdata(scratch / "tiles", scratch / "latents"));
+  const Result four = run(ditdata(scratch / "tiles", scratch / "latents"));
+  CHECK(four.exit_code == 2);
+  CHECK_THAT(four.err, Contains("another number of bands than the VAE has channels; got 4, expected 3; try --bands "
+                                "with 3 of B2, B3, B4, B8"));
+  const Result made = run(ditdata(scratch / "tiles", scratch / "latents", {"--bands", "B4,B3,B2"}));
   REQUIRE_EXIT(made, 0);
   CHECK_THAT(made.out, Contains("5 of 5 images"));
   const ditrain::io::SafetensorsFile last(scratch / "latents/latents_00001.safetensors");

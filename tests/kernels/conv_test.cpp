@@ -254,7 +254,7 @@ TEST_CASE("conv: weights come out of their panels as they were, rounded where pr
       }
 }
 
-TEST_CASE("conv: a result in bf16 is the f32 one, rounded once; what is added to it is bf16, too") {
+TEST_CASE("conv: a result in bf16 is the f32 one, rounded once, and so is what is added to it") {
   for (const ProductKernels* table : usable_products(DType::kF32))
     for (const size_t i : {size_t{2}, size_t{3}}) {
       INFO(text(kProblems[i], *table));

@@ -180,7 +180,7 @@ TEST_CASE("a convolution of views has the bits of one of the channels alone, and
   CHECK_THROWS_AS(run({x, 4, 4}, {y, 5, 3}, ops::ConvOutput::Kind::kPlain), ShapeError);
 }
 
-TEST_CASE("a convolution with packed weights has the same bits, and on any team; the reference unpacks them") {
+TEST_CASE("a convolution with packed weights has the same bits, on any team and from the reference") {
   const ops::Conv2d three = ops::Conv2d::same(3);
   for (const bool half : {false, true}) {
     CAPTURE(half);
@@ -208,9 +208,9 @@ TEST_CASE("a convolution with packed weights has the same bits, and on any team;
   }
   OneWorker one;
   const Tensor y({1, 4, 4, 5});
-  CHECK_THROWS_AS(ops::conv2d(one.ctx, as_bf16(Tensor({1, 4, 4, 8})), ops::packed_weights(Tensor({3, 3, 8, 5})), {},
-                              three, y),
-                  LogicFault);
+  CHECK_THROWS_AS(
+      ops::conv2d(one.ctx, as_bf16(Tensor({1, 4, 4, 8})), ops::packed_weights(Tensor({3, 3, 8, 5})), {}, three, y),
+      LogicFault);
 }
 
 TEST_CASE("convolutions refuse shapes that do not fit") {
