@@ -1,13 +1,18 @@
 #include "ditrain/dataset/tile_maker.hpp"
 
 #include <fmt/format.h>
+#include <sys/inotify.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/inspect.hpp"
+#include "ditrain/io/file_lock.hpp"
 #include "io/raster_fixture.hpp"
 #include "support/files.hpp"
 #include "tile_fixture.hpp"
@@ -179,6 +184,34 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
   job.max_nodata = 0;
   job.scenes.scenes.pop_back();
   refused([&] { make_tiles(job); }, "made in another way: scenes");
+}
+
+TEST_CASE("tile maker: a process that is just ending is waited for", "[!shouldfail]") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  io::write_u16(scratch.at("in/a.tif"), {"x"}, 8, 8);
+  const TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 4);
+  const std::string path = scratch.at("out/.lock");
+  std::array<int, 2> ready{};
+  REQUIRE(::pipe(ready.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {  // ends when the other one asks for the lock
+    io::FileLock lock(path);
+    const int events = ::inotify_init1(IN_CLOEXEC);
+    const bool ok =
+        lock.try_lock() == io::FileLock::Attempt::kLocked && ::inotify_add_watch(events, path.c_str(), IN_OPEN) >= 0;
+    if (::write(ready[1], ok ? "y" : "n", 1) != 1) ::_exit(1);
+    std::array<char, 4096> event{};
+    ::_exit(::read(events, event.data(), event.size()) > 0 ? 0 : 1);
+  }
+  char locked = 'n';
+  REQUIRE(::read(ready[0], &locked, 1) == 1);
+  REQUIRE(locked == 'y');
+  CHECK_NOTHROW(make_tiles(job));
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  for (const int end : ready) ::close(end);
 }
 
 TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid") {

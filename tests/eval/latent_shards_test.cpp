@@ -201,6 +201,22 @@ TEST_CASE("latent shards: other work in the same folder is refused") {
                     Catch::Contains("this shard is damaged") && Catch::Contains("try removing it"));
 }
 
+TEST_CASE("latent shards: other images under the same names are other work", "[!shouldfail]") {
+  Bench bench;
+  const LatentShards request = bench.request("out");
+  bench.encode(request);
+  const std::string file = bench.folder / "images/b/4.png";  // of the second shard
+  const io::ImageU8 image = io::read_image(file);
+  fs::remove(request.out + "/latents_00002.safetensors");
+  io::ImageU8 other = image;
+  other.pixels[size_t(3 * kSide * kSide / 2)] ^= 1;
+  io::write_png(file, other);
+  CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("latents_00001.safetensors] this shard was made in another "
+                                                           "way: origin"));
+  io::write_png(file, image);
+  CHECK(bench.encode(request) == 1);
+}
+
 TEST_CASE("latent shards: numbers that are not finite are refused with the image, before anything is written") {
   Bench bench;
   const AutoencoderFile file(std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_new.safetensors", {.groups = 8});
