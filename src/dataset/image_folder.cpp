@@ -64,6 +64,9 @@ class ImageFolder final : public Dataset {
     for (const std::string& name : class_names_) names += name + '\n';
     return io::to_hex(io::checksum_of(names));
   }
+  uint64_t content_checksum(int64_t index) const override {
+    return io::checksum_of_parts(root_ + "/" + files_[size_t(index)].name);
+  }
 
  private:
   struct File {

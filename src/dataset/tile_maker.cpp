@@ -332,10 +332,7 @@ void check_job(const TileJob& job) {
 
 TileResult make_tiles(const TileJob& job, const std::function<void(const TileProgress&)>& progress) {
   check_job(job);
-  io::make_output_folder(job.out);
-  io::FileLock lock(job.out + "/.lock");
-  if (lock.try_lock() == io::FileLock::Attempt::kHeldByOther)
-    throw InputError({.where = job.out, .what = "another process writes to this folder", .got = lock.holder()});
+  const auto lock = io::lock_output_folder(job.out);
   std::vector<Piece> pieces;
   int64_t edge = 0, small = 0;
   for (size_t s = 0; s < job.scenes.scenes.size(); ++s) {

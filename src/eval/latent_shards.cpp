@@ -3,19 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
-#include <thread>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/base/log.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/io/checksum.hpp"
 #include "ditrain/io/file_lock.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
@@ -29,8 +25,8 @@ using Metadata = std::map<std::string, std::string>;
 
 constexpr const char *kSums = "sums", *kSquares = "squares";  // of each channel, for stats.json
 constexpr const char* kSource = "source";
+constexpr const char* kContent = "origin_content";  // of the images of a shard
 constexpr int64_t kMostShards = 100000;  // five digits
-constexpr double kPatience_s = 3;        // for the lock
 
 std::string text_of(const std::vector<double>& values) {
   std::string text;
@@ -80,6 +76,7 @@ class Writer {
             {kSource, data_.describe()},
             {"groups", std::to_string(vae_.config().groups)},
             {"origin", origin_},
+            {kContent, content(shard)},
             {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
             {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
                                                                       : std::string(word_of(request_.posterior))},
@@ -94,13 +91,14 @@ class Writer {
     for (const auto& [key, value] : facts(shard)) {
       if (key == kSource) continue;  // a path has many spellings; the origin tells
       const auto found = metadata.find(key);
+      if (key == kContent && found == metadata.end()) continue;  // shards of older builds
       const std::string got = found == metadata.end() ? "nothing" : found->second;
       if (got != value)
         throw InputError({.where = path(shard),
                           .what = "this shard was made in another way: " + key,
                           .got = got,
                           .expected = value,
-                          .hint = "the same flags as before, or another folder"});
+                          .hint = "the same flags and images as before, or another folder"});
     }
     return true;
   }
@@ -131,6 +129,14 @@ class Writer {
   }
 
  private:
+  std::string content(int64_t shard) const {
+    std::vector<uint64_t> sums(static_cast<size_t>(size(shard)));
+    ctx_.for_range(size(shard), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t i = begin; i < end; ++i) sums[size_t(i)] = data_.content_checksum(first(shard) + i);
+    });
+    return io::to_hex(io::checksum_of({reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof sums[0]}));
+  }
+
   Metadata metadata_of(int64_t shard) const try {
     return io::SafetensorsFile(path(shard)).metadata();
   } catch (const InputError& e) {
@@ -257,26 +263,6 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
   io::write_file_atomically(request.out + "/stats.json", json.dump(2) + "\n");
 }
 
-void lock_folder(std::optional<io::FileLock>& lock, const std::string& out) {
-  io::make_output_folder(out);
-  lock.emplace(out + "/.lock");
-  // The ranks of a job that was killed end a moment after their launcher.
-  const double start = now_s();
-  io::FileLock::Attempt attempt = lock->try_lock();
-  while (attempt == io::FileLock::Attempt::kHeldByOther && now_s() - start < kPatience_s) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    attempt = lock->try_lock();
-  }
-  if (attempt == io::FileLock::Attempt::kHeldByOther)
-    throw InputError({.where = out,
-                      .what = "another process writes to this folder",
-                      .got = lock->holder(),
-                      .hint = "one process at a time; mpirun for several"});
-  if (attempt == io::FileLock::Attempt::kNoLocks)
-    log::warn("{} cannot be locked ({}): nothing keeps a second process from writing into it", out, lock->reason());
-  lock->describe(io::this_process());
-}
-
 // The shards that are missing, as rank 0 finds them.
 std::vector<int64_t> missing_shards(const Writer& writer, dist::Communicator& comm) {
   std::string list;
@@ -310,8 +296,7 @@ void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset:
                          const LatentShards& shards, dist::Communicator& comm,
                          const std::function<void(const EncodingProgress&)>& progress) {
   check_shape(vae.config(), data.shape());
-  std::optional<io::FileLock> lock;
-  if (comm.rank() == 0) lock_folder(lock, shards.out);
+  const auto lock = comm.rank() == 0 ? io::lock_output_folder(shards.out) : nullptr;
   comm.barrier();
   Writer writer(ctx, vae, data, shards);
   std::vector<int64_t> mine;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <vector>
@@ -31,6 +32,25 @@ uint64_t checksum_of_file(const std::string& path) {
     sum.add(piece.data(), size_t(in.gcount()));
   if (!in.eof()) throw InputError({.where = path, .what = "cannot read the file"});
   return sum.value();
+}
+
+uint64_t checksum_of_parts(const std::string& path) {
+  constexpr std::streamoff kPart = 4096;
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = in.tellg();
+  if (!in || size < 0) return 0;
+  Checksum sum;
+  sum.add(&size, sizeof size);
+  std::vector<char> part(size_t(std::min(size, 3 * kPart)));
+  const auto add = [&](std::streamoff from, size_t bytes) {
+    in.seekg(from).read(part.data(), std::streamsize(bytes));
+    sum.add(part.data(), bytes);
+  };
+  if (size <= 3 * kPart)
+    add(0, part.size());
+  else
+    for (const std::streamoff from : {std::streamoff(0), size / 2, size - kPart}) add(from, size_t(kPart));
+  return in ? sum.value() : 0;
 }
 
 std::string to_hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }

@@ -6,14 +6,25 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <thread>
 #include <utility>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/io/files.hpp"
 
 namespace ditrain::io {
+namespace {
+
+constexpr double kPatience_s = 3;  // for the ranks of a job that was killed, which end a moment after their launcher
+constexpr std::chrono::milliseconds kPause(50);
+
+}  // namespace
 
 FileLock::FileLock(std::string path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -38,6 +49,17 @@ FileLock::Attempt FileLock::try_lock() {
   return Attempt::kNoLocks;
 }
 
+FileLock::Attempt FileLock::lock_within(double patience_s, const std::function<void()>& waiting) {
+  const double start = now_s();
+  Attempt attempt = try_lock();
+  if (attempt == Attempt::kHeldByOther && patience_s > 0 && waiting) waiting();
+  while (attempt == Attempt::kHeldByOther && now_s() - start < patience_s) {
+    std::this_thread::sleep_for(kPause);
+    attempt = try_lock();
+  }
+  return attempt;
+}
+
 void FileLock::describe(const std::string& holder) {
   errno = ENOSPC;  // of a write that is cut short
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, holder.data(), holder.size(), 0) != ssize_t(holder.size()))
@@ -50,6 +72,21 @@ std::string FileLock::holder() const {
   std::string holder(text.data(), size_t(n > 0 ? n : 0));
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
   return holder;
+}
+
+std::unique_ptr<FileLock> lock_output_folder(const std::string& folder) {
+  make_output_folder(folder);
+  auto lock = std::make_unique<FileLock>(folder + "/.lock");
+  const FileLock::Attempt attempt = lock->lock_within(kPatience_s);
+  if (attempt == FileLock::Attempt::kHeldByOther)
+    throw InputError({.where = folder,
+                      .what = "another process writes to this folder",
+                      .got = lock->holder(),
+                      .hint = "one process at a time, or another folder"});
+  if (attempt == FileLock::Attempt::kNoLocks)
+    log::warn("{} cannot be locked ({}): nothing keeps a second process from writing into it", folder, lock->reason());
+  lock->describe(this_process());
+  return lock;
 }
 
 std::string this_process() {

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -18,15 +15,10 @@ namespace ditrain::train {
 namespace fs = std::filesystem;
 
 RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + "/.lock") {
-  const double start = now_s();
-  io::FileLock::Attempt attempt = lock_.try_lock();
-  for (bool said = false; attempt == io::FileLock::Attempt::kHeldByOther && now_s() - start < patience_s;) {
-    if (!std::exchange(said, true))
-      log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, lock_.holder(),
-                patience_s);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    attempt = lock_.try_lock();
-  }
+  const io::FileLock::Attempt attempt = lock_.lock_within(patience_s, [&] {
+    log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, lock_.holder(),
+              patience_s);
+  });
   if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = "output",
                       .what = folder + " is used by a run that is alive: " + lock_.holder(),

@@ -201,7 +201,7 @@ TEST_CASE("latent shards: other work in the same folder is refused") {
                     Catch::Contains("this shard is damaged") && Catch::Contains("try removing it"));
 }
 
-TEST_CASE("latent shards: other images under the same names are other work", "[!shouldfail]") {
+TEST_CASE("latent shards: other images under the same names are other work") {
   Bench bench;
   const LatentShards request = bench.request("out");
   bench.encode(request);

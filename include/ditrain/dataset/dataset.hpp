@@ -64,6 +64,9 @@ class Dataset {
   virtual std::string describe() const = 0;
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
   virtual std::string samples_checksum() const { return ""; }
+  /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts of
+  /// its file). Threads: as load
+  virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
   /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
   std::string describe_ignored() const;

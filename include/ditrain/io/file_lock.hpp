@@ -1,6 +1,8 @@
 // A lock that one process at a time has, on any node that sees the file: fcntl, which NFS and Lustre honour too. The
 // system takes it back when the process ends, however it ends.
 #pragma once
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace ditrain::io {
@@ -16,6 +18,9 @@ class FileLock {
   enum class Attempt { kLocked, kHeldByOther, kNoLocks };
   /// kNoLocks: this file system has none; reason() says what it answers.
   Attempt try_lock();
+  /// Tries again for up to `patience_s` while another process has it: the system takes back the lock of a process that
+  /// was killed a moment later. `waiting` is called once, before the first wait.
+  Attempt lock_within(double patience_s, const std::function<void()>& waiting = {});
   const std::string& reason() const { return reason_; }
   /// Says who has it, for who reads the file. Errors: RunError
   void describe(const std::string& holder);
@@ -30,5 +35,10 @@ class FileLock {
 
 /// Host, process, job and time, as one line: for FileLock::describe.
 std::string this_process();
+
+/// The lock FOLDER/.lock of a program that fills the folder with shards, made if it is missing. Waits a few seconds for a
+/// process that is ending; warns where the file system has no locks.
+/// Errors:   InputError [FOLDER] if another process writes to it
+std::unique_ptr<FileLock> lock_output_folder(const std::string& folder);
 
 }  // namespace ditrain::io
