@@ -4,6 +4,7 @@
 #include "ditrain/io/image.hpp"
 #include "ditrain/io/npz.hpp"
 #include "inputs.hpp"
+#include "io/zip_bytes.hpp"
 #include "run.hpp"
 #include "support/inception_weights.hpp"
 
@@ -124,6 +125,27 @@ TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
       run(program("ditfid", {"--real", good, "--generated", good, "--features", "pixels", "--precision", "bf16"}));
   REQUIRE_EXIT(precision, 2);
   CHECK_THAT(precision.err, Contains("--precision are of inception features"));
+}
+
+TEST_CASE("ditfid: memory for the images that a small file claims is refused before it is taken", "[!shouldfail]") {
+  const TemporaryFolder scratch;
+  const std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000, 1, 1, 3), }";
+  ditrain::test::ZipPart part =
+      ditrain::test::packed("arr_0.npy", std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header +
+                                             std::string(117 - header.size(), ' ') + "\n" + std::string(1 << 16, '\0'));
+  part.bytes = 128 + 3'000'000'000;
+  part.packed.resize(part.bytes / 1032 + 1);  // so small may it be when it is compressed
+  write_file(scratch / "many.npz", ditrain::test::make_zip({part}));
+  write_images(scratch / "few.npz", 60, 1);
+  for (const char* real : {"few.npz", "many.npz"}) {
+    const Result refused = run(program("ditfid", {"--real", scratch / real, "--generated", scratch / "many.npz",
+                                                  "--features", "pixels", "--allow-small", "--threads", "1"}),
+                               {.max_data_bytes = int64_t{4} << 30});
+    CAPTURE(real, refused.text());
+    CHECK(refused.exit_code == 2);
+    CHECK_THAT(refused.err, Contains("many.npz") && Contains("1000000000 images") && Contains("RLIMIT_DATA"));
+    CHECK(refused.peak_bytes < int64_t{1} << 30);
+  }
 }
 
 TEST_CASE("ditfid: ranks share the images of the network, and any number of them gives the same numbers") {
