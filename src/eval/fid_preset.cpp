@@ -134,29 +134,37 @@ std::vector<float> resize_width(const std::vector<float>& in, int64_t width, int
   return out;
 }
 
-// Planes [3, height, 299] to [3, 299, 299].
-std::vector<float> resize_height(const std::vector<float>& in, int64_t height) {
+// Planes [3, height, width] to [3, 299, width].
+std::vector<float> resize_height(const std::vector<float>& in, int64_t width, int64_t height) {
   const std::vector<io::ResizeTaps> taps = bicubic_taps(height);
-  std::vector<float> out(static_cast<size_t>(3 * kPlane));
-  std::vector<double> sums(kSize);
+  std::vector<float> out(static_cast<size_t>(3 * kSize * width));
+  std::vector<double> sums(static_cast<size_t>(width));
   for (int64_t c = 0; c < 3; ++c) {
     for (int64_t y = 0; y < kSize; ++y) {
       const io::ResizeTaps& t = taps[static_cast<size_t>(y)];
       std::fill(sums.begin(), sums.end(), 0.0);
-      const float* from = in.data() + (c * height + t.first) * kSize;
+      const float* from = in.data() + (c * height + t.first) * width;
       for (const double w : t.weights)
         for (double& sum : sums) sum += static_cast<double>(*from++) * w;
-      std::transform(sums.begin(), sums.end(), out.begin() + (c * kSize + y) * kSize,
+      std::transform(sums.begin(), sums.end(), out.begin() + (c * kSize + y) * width,
                      [](double sum) { return static_cast<float>(sum); });
     }
   }
   return out;
 }
 
+// Pillow 13 resizes the height first where it shrinks by more than twice the pixels that the width shrinks by. The
+// values between both passes are rounded to f32, so the order is seen in the last bit.
+bool height_first(const io::ImageU8& image) {
+  return image.height > kSize && image.height - kSize > 2 * (image.width - kSize);
+}
+
 void clean_input(const io::ImageU8& image, float* out) {
   std::vector<float> planes = planes_of(image, [](float v) { return v; });
-  if (image.width != kSize) planes = resize_width(planes, image.width, image.height);
-  if (image.height != kSize) planes = resize_height(planes, image.height);
+  const bool first = height_first(image);
+  if (first) planes = resize_height(planes, image.width, image.height);
+  if (image.width != kSize) planes = resize_width(planes, image.width, first ? kSize : image.height);
+  if (!first && image.height != kSize) planes = resize_height(planes, kSize, image.height);
   for (int64_t i = 0; i < 3 * kPlane; ++i)
     out[i] = (std::clamp(planes[static_cast<size_t>(i)], 0.0f, 255.0f) - 128.0f) / 128.0f;
 }

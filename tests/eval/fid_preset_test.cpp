@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/io/crc32.hpp"
+#include "pillow_bicubic.hpp"
 #include "support/fixture.hpp"
 #include "support/formula.hpp"
 
@@ -55,6 +57,22 @@ TEST_CASE("each preset makes the network's input of its tool, bit for bit") {
       REQUIRE(got.size() == want.size());
       CHECK(test::compare(test::to_f64(got), test::to_f64(want), 0));
     }
+  }
+}
+
+TEST_CASE("the preset clean has Pillow's bits for widths and heights below, at and above the network's") {
+  std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
+  for (const pillow_bicubic::Case& c : pillow_bicubic::kCases) {
+    io::ImageU8 image{c.width, c.height, 3, std::vector<uint8_t>(size_t(3 * c.width * c.height))};
+    auto next = uint32_t(1000 * c.width + c.height);
+    for (uint8_t& byte : image.pixels) {
+      uint32_t v = 2654435761u * next++;
+      v ^= v >> 15;
+      byte = uint8_t(2246822519u * v >> 24);
+    }
+    CAPTURE(c.width, c.height);
+    make_fid_input(image, FidPreset::kClean, input.data());
+    CHECK(io::crc32(0, input.data(), input.size() * sizeof(float)) == c.crc);
   }
 }
 
