@@ -105,11 +105,13 @@ std::vector<float> with_channels(const std::vector<float>& from, int64_t B, int6
 struct Network {
   Network(Verification& v, const Batch& b) : batch(b), model(lay_out(b.config)) {
     fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
-    pass = make_pass(model, b.B, autograd::Mode::kTraining);
+    start(b.B, autograd::Mode::kTraining);
   }
+  /// From now on for batches of that size.
+  void start(int64_t samples, autograd::Mode mode) { pass = make_pass(model, samples, mode); }
   std::vector<float> run(const std::vector<float>& x, const std::vector<double>& t, const std::vector<int64_t>& y,
                          ops::Context& ctx) {
-    return with_channels(run_forward(*pass, {x, t, y}, ctx), batch.B, stride(), batch.shape.elements());
+    return with_channels(run_forward(*pass, {x, t, y}, ctx), int64_t(t.size()), stride(), batch.shape.elements());
   }
   int64_t stride() const { return batch.config.out_channels() * batch.shape.pixels; }
 
@@ -140,7 +142,7 @@ void verify_training(Verification& v, Network& network) {
   v.check_both("train.grad_norm", {int64_t(norms.size())}, norms, kTight);
 }
 
-/// Points of the way from z, the start among them: [points, B, ...]
+/// Points of the way from z, the start among them: [points, samples, ...]; the second half of them is unconditional.
 std::vector<double> trajectory(Verification& v, Network& network, const char* sampler, int64_t points,
                                const std::vector<float>& z, const std::vector<int64_t>& y, double cfg_scale) {
   const Batch& b = network.batch;
@@ -156,7 +158,7 @@ std::vector<double> trajectory(Verification& v, Network& network, const char* sa
   std::vector<float> x(z);
   std::vector<double> all(z.begin(), z.end());
   df::sample_loop(*df::make_process(flow_config(), false), config, b.shape, model,
-                  {.n = b.B / 2,
+                  {.n = int64_t(y.size()) / 2,
                    .z = x.data(),
                    .labels = y.data(),
                    .null_class = b.config.num_classes,
@@ -182,13 +184,18 @@ void check_halves(Verification& v, const std::string& name, const Shape& shape, 
 
 void verify_sampling(Verification& v, Network& network) {
   const Batch& b = network.batch;
-  const std::vector<float> z = v.f32("z", b.image);
-  const std::vector<int64_t> y = v.i64("ode.y", {b.B}, 0, b.config.num_classes);
+  const int64_t samples = v.shape("z", 4, kLargestBatch)[0];
+  if (samples % 2 != 0)
+    throw InputError({.where = "flow", .what = "z has no two halves", .got = std::to_string(samples) + " samples"});
+  const Shape image = image_shape(b.config, samples);
+  const std::vector<float> z = v.f32("z", image);
+  const std::vector<int64_t> y = v.i64("ode.y", {samples}, 0, b.config.num_classes);
   const double cfg_scale = v.f64("cfg_scale", {1}).front();
-  if (b.B % 2 != 0 || !(cfg_scale >= 0 && cfg_scale <= 1e6 && cfg_scale != 1))
-    throw InputError({.where = "flow", .what = "no guidance", .got = "cfg_scale " + std::to_string(cfg_scale)});
+  if (!(cfg_scale >= 0 && cfg_scale <= 1e6 && cfg_scale != 1))
+    throw InputError({.where = "flow", .what = "cfg_scale is no guidance", .got = std::to_string(cfg_scale)});
+  network.start(samples, autograd::Mode::kInference);
   for (const auto& [name, sampler] : {std::pair{"ode.euler", "euler"}, std::pair{"ode.heun2", "heun"}}) {
-    const Shape shape = v.shape(name, 5, kLargestBatch), all{shape[0], b.B, b.image[1], b.image[2], b.image[3]};
+    const Shape shape = v.shape(name, 5, kLargestBatch), all{shape[0], samples, image[1], image[2], image[3]};
     if (shape[0] < 2) throw InputError({.where = "flow", .what = std::string(name) + " has no steps"});
     const std::vector<double> got = trajectory(v, network, sampler, shape[0], z, y, cfg_scale);
     check_halves(v, name, all, got);

@@ -1,6 +1,7 @@
 // Fixtures of other sizes and seeds, made by our own model: what is tested is that nothing is taken for granted but
 // what the file says. And results do not depend on the number of workers.
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
@@ -154,6 +155,44 @@ TEST_CASE("a model at full size is the one that the file names") {
   f.metadata["model"] = "DiT-B/8";
   f.put_setting("cfg.depth", 1);
   CHECK_THROWS_WITH(run(f), Catch::Contains("grad_index has an unexpected shape"));
+}
+
+TEST_CASE("a flow fixture has as many samples to train and to draw, and the guidance, that the file says") {
+  EditableFixture f(test::golden_path("flow"));
+  const auto keep = [&](const std::string& name, int64_t axis, const std::vector<int64_t>& samples) {
+    EditableFixture::Entry& e = f.tensors.at(name);
+    const int64_t outer = axis == 0 ? 1 : e.shape[0];
+    const size_t stride = e.bytes.size() / size_t(outer * e.shape[size_t(axis)]);
+    std::vector<std::byte> bytes;
+    for (int64_t o = 0; o < outer; ++o)
+      for (const int64_t i : samples) {
+        const auto from = e.bytes.begin() + (o * e.shape[size_t(axis)] + i) * int64_t(stride);
+        bytes.insert(bytes.end(), from, from + int64_t(stride));
+      }
+    e.bytes = bytes, e.shape[size_t(axis)] = int64_t(samples.size());
+  };
+  for (const auto& [name, entry] : std::map(f.tensors)) {
+    const bool trained = name == "x1" || name == "x0" || name == "t" || name == "t_in" || name == "y" ||
+                         name.starts_with("linear.") || name.starts_with("t_in.") || name.starts_with("train.pred") ||
+                         name.starts_with("train.loss");
+    if (trained) keep(name, 0, {2, 0, 3});
+    if (name == "z" || name == "ode.y") keep(name, 0, {1, 0, 1, 3, 2, 3});
+    if (name.starts_with("ode.") && name != "ode.y") keep(name, 1, {1, 0, 1, 3, 2, 3});
+  }
+  const auto failed = [](const Report& report) {
+    std::set<std::string> names;
+    for (const Comparison& c : report.comparisons)
+      if (!c.passed) names.insert(c.tensor);
+    return names;
+  };
+  // The gradient is of the mean over the samples that were trained on, and others than three were.
+  const std::set<std::string> gradients = {"train.grad_norm", "train.grad_norm.f64"};
+  CHECK(failed(run(f)) == gradients);
+  f.data<double>("cfg_scale")[0] += 1;
+  CHECK(failed(run(f)) == std::set<std::string>{"train.grad_norm", "train.grad_norm.f64", "ode.euler", "ode.euler.f64",
+                                                "ode.heun2", "ode.heun2.f64"});
+  keep("z", 0, {1, 0, 1});
+  CHECK_THROWS_WITH(run(f), Catch::Contains("z has no two halves; got 3 samples"));
 }
 
 TEST_CASE("weights of another seed are found") {
