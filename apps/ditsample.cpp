@@ -266,9 +266,12 @@ class SampleFile {
   static const char* name(const Output& output) { return output.scaling ? "images" : "samples"; }
   static std::map<std::string, std::string> metadata(const Output& output) {
     if (!output.scaling) return {};
-    return {
+    std::map<std::string, std::string> all = {
         {"bands", nlohmann::json(output.scaling->names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)},
         {"crs", output.like ? output.like->crs : ""}};
+    if (!output.scaling->scale.empty()) all["scale"] = nlohmann::json(output.scaling->scale).dump();
+    if (!output.scaling->offset.empty()) all["offset"] = nlohmann::json(output.scaling->offset).dump();
+    return all;
   }
 
   std::string folder_, temporary_;

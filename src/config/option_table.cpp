@@ -253,6 +253,10 @@ Rows data_rows() {
       word_or_auto(DITRAIN_KEY(data.number_type),
                    "tiles: type of the digital numbers, also of samples; auto: that of the tiles",
                    {std::begin(dataset::kTileTypes), std::end(dataset::kTileTypes)}),
+      numbers_or_auto(DITRAIN_KEY(data.number_scale),
+                      "tiles: of each band, reflectance (or another quantity) = number * scale + offset, which samples "
+                      "state too; auto: as the tiles say"),
+      numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
       number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
              "latents are multiplied by it; 1: the files hold scaled ones"),
       integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),
@@ -436,9 +440,11 @@ Rows output_rows() {
 bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
-  // (in bf16 it moves roundings, and the run says so). Other products have another order of sums.
-  static const std::set<std::string> kKeys = {"train.steps",        "train.recompute", "data.loader_threads",
-                                              "data.queue_batches", "kernels.fuse",    "kernels.tuned"};
+  // (in bf16 it moves roundings, and the run says so). Other products have another order of sums. Training does not use
+  // the quantities of bands, which older runs do not know.
+  static const std::set<std::string> kKeys = {"train.steps",        "train.recompute",   "data.loader_threads",
+                                              "data.queue_batches", "data.number_scale", "data.number_offset",
+                                              "kernels.fuse",       "kernels.tuned"};
   return kSections.contains(o.section) || kKeys.contains(o.name());
 }
 

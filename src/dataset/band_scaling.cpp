@@ -68,6 +68,10 @@ void check_widths(const Config& config) {
     refuse("data.scale_low and data.scale_high do not go with data.bands",
            fmt::format("{} and {} numbers", config.scale_low.size(), config.scale_high.size()),
            fmt::format("{}, one per band, or auto", n));
+  for (const auto* list : {&config.number_scale, &config.number_offset})
+    if (!list->empty() && list->size() != n)
+      refuse("data.number_scale and data.number_offset do not go with data.bands",
+             fmt::format("{} numbers", list->size()), fmt::format("{}, one per band, or auto", n));
   for (size_t b = 0; b < n; ++b)
     if (!(config.scale_high[b] > config.scale_low[b]))
       refuse(fmt::format("the range of band {} has no width: scaling would divide by zero", config.bands[b]),
@@ -114,7 +118,8 @@ bool has_scaling(const Config& config) {
 BandScaling scaling_of(const Config& config) {
   check_widths(config);
   if (!config.number_type) refuse("data.number_type is not settled", "auto");
-  return {config.bands, config.scale_low, config.scale_high, *config.number_type};
+  return {config.bands,        config.scale_low,    config.scale_high,
+          *config.number_type, config.number_scale, config.number_offset};
 }
 
 void settle_tiles(Config& config) {
@@ -123,8 +128,14 @@ void settle_tiles(Config& config) {
   const std::vector<std::string> have = shards.band_names();
   if (config.bands.empty()) config.bands = have;
   std::vector<std::string> found;
-  for (const int b : find_bands(have, config.bands, "data.bands")) found.push_back(have[size_t(b)]);
+  std::vector<double> scale, offset;
+  for (const int b : find_bands(have, config.bands, "data.bands")) {
+    const TileBand& band = shards.bands()[size_t(b)];
+    found.push_back(band.name), scale.push_back(band.scale), offset.push_back(band.offset);
+  }
   config.bands = found;  // as the shards write them
+  if (config.number_scale.empty()) config.number_scale = scale;
+  if (config.number_offset.empty()) config.number_offset = offset;
   if (config.number_type.value_or(shards.type()) != shards.type())
     refuse("the tiles have another type than data.number_type", std::string(word_of(shards.type())),
            std::string(word_of(*config.number_type)), "data.number_type: auto");

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/config.hpp"
@@ -118,16 +121,78 @@ TileShard open_shard(const std::string& path, int64_t first) {
   return s;
 }
 
-std::vector<std::string> words_of_name(const std::string& name) {
-  std::vector<std::string> words(1);
-  for (char c : name) {
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
-      words.back() += c;
-    else if (!words.back().empty())
-      words.emplace_back();
+// What a name says: its words in lower case without the number of the band, which stands beside them ("b8a"; "": none).
+struct BandWords {
+  std::vector<std::string> words;
+  std::string number = {};
+};
+BandWords words_of_name(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  for (char& c : text)
+    if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9')) c = ' ';
+  BandWords all;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) {
+    const size_t digits = word.find_first_not_of("0123456789", 1);
+    const bool is_number =
+        word.size() > 1 && word[0] == 'b' && digits != 1 && (digits == word.npos || word.substr(digits) == "a");
+    is_number ? void(all.number = canonical_band(word)) : all.words.push_back(word);
   }
-  return words;
+  return all;
+}
+
+// 2: the words are that colour, 1: they say it among others, 0: they are of another band.
+int rank_of_colour(const std::vector<std::string>& words, const std::string& colour) {
+  const auto has = [&](std::initializer_list<const char*> any) {
+    return std::any_of(any.begin(), any.end(),
+                       [&](const char* w) { return std::count(words.begin(), words.end(), w); });
+  };
+  const std::string text = fmt::format("{}", fmt::join(words, " "));
+  if (has({"edge", "coastal", "deep", "dark", "short", "shortwave", "mid", "middle", "far", "long", "longwave",
+           "thermal"}))
+    return 0;
+  if (colour != "nir") return text == colour ? 2 : has({colour.c_str()}) && !has({"near", "infra"}) ? 1 : 0;
+  if (text == "nir" || text == "near infrared" || text == "near infra red" || text == "infrared") return 2;
+  const bool with_number = std::any_of(words.begin(), words.end(), [](const std::string& w) {
+    return w.starts_with("nir") && w.find_first_not_of("0123456789", 3) == w.npos;
+  });
+  return with_number || (has({"near"}) && has({"infrared", "infra"})) ? 1 : 0;
+}
+
+// The numbers of the colours, red first, if the set of numbers is that of one sensor or of sensors that agree. B4 and
+// B8 are red and near infrared of Sentinel-2, near infrared and panchromatic of Landsat 7, red and panchromatic of
+// Landsat 8: B8A and B12 are Sentinel-2's alone, and so is B2, B3, B4, B8. Four bands B1 to B4 are those of Gaofen-2
+// and of Landsat before 8.
+std::array<const char*, 4> numbers_of_colours(const std::set<std::string>& numbers) {
+  const auto beyond = [](const std::string& n) { return std::atoi(n.c_str() + 1) > 12; };
+  const bool sentinel2 =
+      !std::any_of(numbers.begin(), numbers.end(), beyond) &&
+      (numbers.contains("b8a") || numbers.contains("b12") || numbers == std::set<std::string>{"b2", "b3", "b4", "b8"});
+  if (sentinel2) return {"b4", "b3", "b2", "b8"};
+  if (numbers == std::set<std::string>{"b1", "b2", "b3", "b4"}) return {"b3", "b2", "b1", "b4"};
+  return {};
+}
+
+// The colours among these bands of a sensor, whose numbers `all` names tell.
+ColourBands find_colours(const std::vector<std::string>& names, const std::vector<std::string>& all) {
+  std::set<std::string> numbers;
+  for (const std::string& name : all)
+    if (const std::string number = words_of_name(name).number; !number.empty()) numbers.insert(number);
+  const std::array<const char*, 4> by_number = numbers_of_colours(numbers);
+  ColourBands found;
+  const std::array<std::pair<const char*, int*>, 4> colours = {
+      {{"red", &found.red}, {"green", &found.green}, {"blue", &found.blue}, {"nir", &found.nir}}};
+  for (size_t c = 0; c < colours.size(); ++c) {
+    const auto [colour, band] = colours[c];
+    int best = 0;
+    for (size_t b = 0; b < names.size(); ++b)
+      if (const int rank = rank_of_colour(words_of_name(names[b]).words, colour); rank > best)
+        best = rank, *band = int(b);
+    for (size_t b = 0; b < names.size() && best == 0 && by_number[c] != nullptr; ++b)
+      if (words_of_name(names[b]).number == by_number[c]) *band = int(b);
+  }
+  return found;
 }
 
 }  // namespace
@@ -140,6 +205,25 @@ const std::byte* TileShard::plane(int64_t tile, int64_t band) const {
 const uint8_t* TileShard::valid(int64_t tile) const {
   if (!has_valid) return nullptr;
   return reinterpret_cast<const uint8_t*>(file.tensor("valid").data) + tile * height * width;
+}
+
+std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band) {
+  std::vector<double> plane(size_t(shard.height * shard.width));
+  std::vector<size_t> missing;
+  double sum = 0;
+  for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) {
+    plane[size_t(p)] = double(x);
+    if (is_gone)
+      missing.push_back(size_t(p));
+    else
+      sum += double(x);
+  });
+  if (missing.size() == plane.size())
+    refuse(fmt::format("{}, tile {}", shard.file.path(), tile),
+           "no pixel of band " + shard.bands[size_t(band)].name + " is valid", "", "",
+           "tiles that ditdata make keeps have valid pixels in each band");
+  for (const size_t p : missing) plane[p] = sum / double(plane.size() - missing.size());
+  return plane;
 }
 
 TileShards::TileShards(const std::string& path) : path_(path) {
@@ -238,22 +322,21 @@ void check_distinct(const std::vector<std::string>& names, const std::string& wh
       refuse(where, "two bands of one name", name, "a name of its own for every band");
 }
 
-ColourBands find_colours(const std::vector<std::string>& names) {
-  ColourBands colours;
-  std::vector<std::string> canonical;
-  for (const std::string& name : names) canonical.push_back(canonical_band(name));
-  if (canonical == std::vector<std::string>{"b1", "b2", "b3", "b4"}) return {2, 1, 0, 3};
-  const auto find = [&](std::initializer_list<const char*> wanted) {
-    for (const char* word : wanted)
-      for (size_t b = 0; b < names.size(); ++b) {
-        const std::vector<std::string> words = words_of_name(names[b]);
-        const auto is = [&](const std::string& w) { return canonical_band(w) == word; };
-        if (std::any_of(words.begin(), words.end(), is)) return int(b);
-      }
-    return -1;
-  };
-  colours.red = find({"red", "b4"}), colours.green = find({"green", "b3"}), colours.blue = find({"blue", "b2"});
-  colours.nir = find({"nir", "infrared", "b8"});
+ColourBands find_colours(const std::vector<std::string>& names) { return find_colours(names, names); }
+
+CommonColours find_common_colours(const std::vector<std::string>& first, const std::vector<std::string>& second) {
+  std::vector<std::string> common;
+  std::vector<int> in_first, in_second;
+  for (size_t a = 0; a < first.size(); ++a)
+    for (size_t b = 0; b < second.size(); ++b)
+      if (canonical_band(first[a]) == canonical_band(second[b]))
+        common.push_back(first[a]), in_first.push_back(int(a)), in_second.push_back(int(b));
+  const ColourBands found = find_colours(common, second.size() > first.size() ? second : first);
+  CommonColours colours;
+  for (int ColourBands::*band : {&ColourBands::red, &ColourBands::green, &ColourBands::blue, &ColourBands::nir}) {
+    if (found.*band < 0) continue;
+    colours.first.*band = in_first[size_t(found.*band)], colours.second.*band = in_second[size_t(found.*band)];
+  }
   return colours;
 }
 

@@ -28,10 +28,16 @@ struct Sums {
   }
 };
 
-// Calls use(numbers of the chosen bands) for every pixel that is valid in all of them.
+// A pixel in the chosen bands: digital numbers, and what they mean.
+struct Pixel {
+  std::vector<double> numbers, quantities;
+};
+
+// Calls use(pixel) for every pixel that is valid in all of the bands.
 void visit_pixels(const dataset::TileShards& shards, const std::vector<int>& bands,
-                  const std::function<void(const std::vector<double>&)>& use) {
-  std::vector<double> planes, pixel(bands.size());
+                  const std::function<void(const Pixel&)>& use) {
+  std::vector<double> planes;
+  Pixel pixel{std::vector<double>(bands.size()), std::vector<double>(bands.size())};
   for (const dataset::TileShard& shard : shards.shards()) {
     const int64_t n = shard.height * shard.width;
     planes.resize(size_t(n) * bands.size());
@@ -42,8 +48,10 @@ void visit_pixels(const dataset::TileShards& shards, const std::vector<int>& ban
       for (int64_t p = 0; p < n; ++p) {
         bool good = valid == nullptr || valid[p] != 0;
         for (size_t b = 0; b < bands.size() && good; ++b) {
-          pixel[b] = planes[size_t(int64_t(b) * n + p)];
-          good = !is_missing(pixel[b], shard.bands[size_t(bands[b])]);
+          const dataset::TileBand& band = shard.bands[size_t(bands[b])];
+          pixel.numbers[b] = planes[size_t(int64_t(b) * n + p)];
+          pixel.quantities[b] = band.quantity(pixel.numbers[b]);
+          good = !is_missing(pixel.numbers[b], band);
         }
         if (good) use(pixel);
       }
@@ -59,11 +67,11 @@ double angle_degrees(const std::vector<double>& a, const std::vector<double>& b)
 }
 
 struct Side {
-  std::vector<Sums> bands;
+  std::vector<Sums> bands, spectrum;  // of numbers, and of quantities
   Sums ndvi, angle;
-  std::vector<double> mean() const {
+  std::vector<double> mean_spectrum() const {
     std::vector<double> all;
-    for (const Sums& s : bands) all.push_back(s.mean());
+    for (const Sums& s : spectrum) all.push_back(s.mean());
     return all;
   }
 };
@@ -76,11 +84,11 @@ PixelComparison compare(const std::string& name, const Sums& real, const Sums& g
 
 Side sums_of(const dataset::TileShards& shards, const std::vector<int>& bands, const dataset::ColourBands& colours) {
   Side side;
-  side.bands.resize(bands.size());
-  visit_pixels(shards, bands, [&](const std::vector<double>& x) {
-    for (size_t b = 0; b < x.size(); ++b) side.bands[b].add(x[b]);
+  side.bands.resize(bands.size()), side.spectrum.resize(bands.size());
+  visit_pixels(shards, bands, [&](const Pixel& x) {
+    for (size_t b = 0; b < bands.size(); ++b) side.bands[b].add(x.numbers[b]), side.spectrum[b].add(x.quantities[b]);
     if (colours.nir < 0 || colours.red < 0) return;
-    const double nir = x[size_t(colours.nir)], red = x[size_t(colours.red)];
+    const double nir = x.quantities[size_t(colours.nir)], red = x.quantities[size_t(colours.red)];
     if (nir + red > 0) side.ndvi.add((nir - red) / (nir + red));
   });
   if (side.bands.front().n == 0) throw InputError({.where = shards.path(), .what = "no pixel is valid in all bands"});
@@ -103,17 +111,18 @@ BandComparison compare_bands(const std::string& real_path, const std::string& ge
                       .what = "no band in common with " + real_path,
                       .got = fmt::format("{}", fmt::join(generated_names, ", ")),
                       .expected = fmt::format("{}", fmt::join(real_names, ", "))});
-  const dataset::ColourBands colours = dataset::find_colours(common);
+  const std::vector<std::string>& all = generated_names.size() > real_names.size() ? generated_names : real_names;
+  const dataset::ColourBands colours = dataset::find_common_colours(common, all).first;
   Side a = sums_of(real, real_bands, colours), b = sums_of(generated, generated_bands, colours);
   BandComparison out;
   for (size_t i = 0; i < common.size(); ++i) out.bands.push_back(compare(common[i], a.bands[i], b.bands[i]));
   if (a.ndvi.n > 0 && b.ndvi.n > 0) out.ndvi = compare("ndvi", a.ndvi, b.ndvi);
   if (common.size() == 1) return out;
-  const std::vector<double> mean = a.mean();
-  visit_pixels(real, real_bands, [&](const std::vector<double>& x) { a.angle.add(angle_degrees(x, mean)); });
-  visit_pixels(generated, generated_bands, [&](const std::vector<double>& x) { b.angle.add(angle_degrees(x, mean)); });
+  const std::vector<double> mean = a.mean_spectrum();
+  visit_pixels(real, real_bands, [&](const Pixel& x) { a.angle.add(angle_degrees(x.quantities, mean)); });
+  visit_pixels(generated, generated_bands, [&](const Pixel& x) { b.angle.add(angle_degrees(x.quantities, mean)); });
   out.angle = compare("spectral angle", a.angle, b.angle);
-  out.angle_of_means = angle_degrees(mean, b.mean());
+  out.angle_of_means = angle_degrees(mean, b.mean_spectrum());
   return out;
 }
 

@@ -290,16 +290,15 @@ class Tiles final : public ImageSet {
     return sha256_of_files(paths);
   }
   std::string facts() const override { return facts_; }
+  const dataset::TileShards* tiles() const override { return &shards_; }
 
   EvalImage image(int64_t i) override {
     const dataset::TileShard& shard = shards_.shard_of(i);
-    const int64_t tile = i - shard.first, n = shard.height * shard.width;
+    const int64_t tile = i - shard.first;
     EvalImage image{shard.height, shard.width, shard.channels, shard.type == io::PixelType::kU8, true};
     image.name = fmt::format("{}, tile {}", shard.file.path(), tile);
-    std::vector<double> plane(static_cast<size_t>(n));
     for (int64_t b = 0; b < shard.channels; ++b) {
-      read_band(shard, tile, b, plane, image.name);
-      for (const double x : plane) {
+      for (const double x : dataset::filled_plane(shard, tile, b)) {
         if (image.is_u8)
           image.u8.push_back(uint8_t(std::lround(x)));
         else
@@ -310,25 +309,6 @@ class Tiles final : public ImageSet {
   }
 
  private:
-  // Missing pixels get the mean of the others.
-  static void read_band(const dataset::TileShard& shard, int64_t tile, int64_t band, std::vector<double>& plane,
-                        const std::string& name) {
-    std::vector<size_t> missing;
-    double sum = 0;
-    dataset::for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) {
-      plane[size_t(p)] = double(x);
-      if (is_gone)
-        missing.push_back(size_t(p));
-      else
-        sum += double(x);
-    });
-    if (missing.size() == plane.size())
-      throw InputError({.where = name,
-                        .what = "no pixel of band " + shard.bands[size_t(band)].name + " is valid",
-                        .hint = "tiles that ditdata make keeps have valid pixels in each band"});
-    for (const size_t p : missing) plane[p] = sum / double(plane.size() - missing.size());
-  }
-
   dataset::TileShards shards_;
   std::string facts_;
 };

@@ -19,6 +19,7 @@ TEST_CASE("resume accepts changes of some keys only") {
     const bool unread = option.process == "flow" || option.name() == "diffusion.min_snr_gamma";  // with ddpm, none
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
                      option.name() == "data.loader_threads" || option.name() == "data.queue_batches" ||
+                     option.name() == "data.number_scale" || option.name() == "data.number_offset" ||
                      option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || unread || s == "log" ||
                      s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
                      s == "dist";

@@ -212,16 +212,63 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   refused([&] { TileShards(scratch / "cut"); }, "a.safetensors] the data is truncated");
 }
 
-TEST_CASE("tiles: colours are found by words and by the numbers of Sentinel-2") {
-  const auto find = [](const std::vector<std::string>& names) {
-    const ColourBands c = find_colours(names);
-    return std::vector<int>{c.red, c.green, c.blue, c.nir};
+TEST_CASE("tiles: colours are found by words, and by numbers where all of them say whose they are") {
+  struct Case {
+    std::vector<std::string> names;
+    std::vector<int> colours;  // red, green, blue, near infrared
   };
-  CHECK(find({"B1", "B02", "B03", "B04", "B8", "B8A"}) == std::vector<int>{3, 2, 1, 4});
-  CHECK(find({"Blue", "Green", "Red", "NIR"}) == std::vector<int>{2, 1, 0, 3});
-  CHECK(find({"B1", "B2", "B3", "B4"}) == std::vector<int>{2, 1, 0, 3});
-  CHECK(find({"B02 blue", "B03 green", "B04 red", "B08 near infrared"}) == std::vector<int>{2, 1, 0, 3});
-  CHECK(find({"vv", "vh"}) == std::vector<int>{-1, -1, -1, -1});
+  const std::vector<int> none(4, -1);
+  const Case cases[] = {
+      {{"Blue", "Green", "Red", "NIR"}, {2, 1, 0, 3}},
+      {{"B02 blue", "B03 green", "B04 red", "B08 near infrared"}, {2, 1, 0, 3}},
+      {{"Coastal Blue", "Blue", "Green", "Yellow", "Red", "Red Edge", "NIR1", "NIR2"}, {4, 2, 1, 6}},   // WorldView
+      {{"coastal_blue", "blue", "green_i", "green", "yellow", "red", "rededge", "nir"}, {5, 3, 1, 7}},  // PlanetScope
+      {{"vegetation red edge", "Red edge 2", "B4 - Red", "SWIR", "Short-wave infrared", "Near-Infrared"},
+       {2, -1, -1, 5}},
+      {{"Red Edge", "Short wave infra red", "Thermal infrared", "narrow-band"}, none},
+      {{"near infra red", "visible red (665 nm)"}, {1, -1, -1, 0}},
+      {{"B1", "B02", "B03", "B04", "B8", "B8A"}, {3, 2, 1, 4}},  // Sentinel-2
+      {{"B02_10m", "B03_10m", "B04_10m", "B05_20m", "B11_20m", "B12_20m"}, {2, 1, 0, -1}},
+      {{"B8", "B4", "B3", "B2"}, {1, 2, 3, 0}},
+      {{"B4", "B3", "B2", "B1"}, {1, 2, 3, 0}},            // Gaofen-2
+      {{"B1", "B2", "B3", "B4", "B5", "B7", "B8"}, none},  // Landsat 7: B4 is near infrared, B8 panchromatic
+      {{"B1", "B2", "B3", "B4", "B5", "B6", "B7"}, none},  // Landsat 8: B4 is red, B5 near infrared
+      {{"B2", "B3", "B4", "B5", "B6", "B7", "B10"}, none},
+      {{"B4", "B8"}, none},
+      {{"B2", "B3", "B4"}, none},
+      {{"B1", "B2", "B3", "B4", "B12", "B36"}, none},  // MODIS
+      {{"B4 red", "B3 green", "B2", "B5"}, {0, 1, -1, -1}},
+      {{"vv", "vh"}, none},
+      {{"band1", "band2", "band3", "band4"}, none}};
+  for (const Case& c : cases) {
+    CAPTURE(c.names);
+    const ColourBands found = find_colours(c.names);
+    CHECK(std::vector<int>{found.red, found.green, found.blue, found.nir} == c.colours);
+  }
+  // Some of the bands are what the longer list says.
+  const CommonColours common = find_common_colours({"B4", "B8"}, {"B1", "B2", "B3", "B04", "B08", "B8A"});
+  CHECK((common.first.red == 0 && common.first.nir == 1 && common.first.green == -1));
+  CHECK((common.second.red == 3 && common.second.nir == 4 && common.second.green == -1));
+}
+
+TEST_CASE("tiles: what numbers of bands mean is part of the config of a run") {
+  const ScratchFolder scratch;
+  TestTiles tiles;
+  tiles.metadata = {{"scale", "[0.5, null, 2]"}, {"offset", "[-1, 3, null]"}};
+  tiles.write(scratch.at("tiles/a.safetensors"));
+  Config config;
+  config.kind = find_kind("tiles"), config.path = scratch / "tiles", config.bands = {"B4", "B2"};
+  config.scaling = {ScalingFrom::kRange, 0, 1000};
+  settle_tiles(config);
+  CHECK(config.number_scale == std::vector<double>{2, 0.5});
+  CHECK(config.number_offset == std::vector<double>{0, -1});
+  CHECK(scaling_of(config).scale == config.number_scale);
+  CHECK(scaling_of(config).offset == config.number_offset);
+  config.number_scale = {7, 8};
+  settle_tiles(config);
+  CHECK(config.number_scale == std::vector<double>{7, 8});
+  config.number_offset = {1};
+  refused([&] { settle_tiles(config); }, "data.number_scale and data.number_offset do not go with data.bands");
 }
 
 TEST_CASE("augmentation: turns and flips move every pixel to its place, and back") {

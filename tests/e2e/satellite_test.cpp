@@ -49,7 +49,8 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   REQUIRE_EXIT(inspected, 0);
   CHECK_THAT(inspected.out, Contains("model.in_channels=13") && Contains("model.num_classes=2"));
 
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 3, sets(settings(scratch / "tiles")))), 0);
+  const Args quantities = sets({"data.number_scale=[1e-4, 2e-4, 1e-4, 1e-4]", "data.number_offset=[-0.1, 0, 0, 0]"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 3, sets(settings(scratch / "tiles")) + quantities)), 0);
   const std::string config = read_file(scratch / "run/config.yaml");
   CHECK_THAT(config,
              Contains("bands: [B8, B4, B3, B2]") && Contains("number_type: u16") && !Contains("scale_low: auto"));
@@ -87,6 +88,8 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   REQUIRE(sample.info().bands.size() == 4);
   CHECK(sample.info().bands[0].name == "B8");
   const io::SafetensorsFile all(scratch / "one/samples.safetensors");
+  CHECK(nlohmann::json::parse(all.metadata().at("scale")) == nlohmann::json{1e-4, 2e-4, 1e-4, 1e-4});
+  CHECK(nlohmann::json::parse(all.metadata().at("offset")) == nlohmann::json{-0.1, 0, 0, 0});
   const io::TensorView row = io::row_range(all.tensor("images"), 2, 1);
   const auto numbers = sample.read({{0, 1, 2, 3}, {0, 0, 16, 16}});
   REQUIRE(numbers.size() == row.bytes);

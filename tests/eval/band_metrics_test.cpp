@@ -12,14 +12,14 @@ using dataset::TestTiles;
 
 TEST_CASE("band metrics: means, deviations, NDVI and angles of known pixels") {
   const dataset::ScratchFolder scratch;
-  TestTiles real{.n = 1, .side = 2, .bands = {"B4", "B8"}, .metadata = {{"nodata", "[9, null]"}}};
+  TestTiles real{.n = 1, .side = 2, .bands = {"Red", "B8 NIR"}, .metadata = {{"nodata", "[9, null]"}}};
   real.write(scratch / "real.safetensors", std::vector<uint16_t>{100, 100, 300, 9, 300, 300, 300, 1}, "U16");
-  TestTiles generated{.n = 1, .side = 2, .bands = {"NIR", "B08", "B04"}};  // another order, and a band more
+  TestTiles generated{.n = 1, .side = 2, .bands = {"NIR", "b8 nir", "red"}};  // another order, and a band more
   generated.write(scratch / "generated.safetensors",
                   std::vector<float>{0, 0, 0, 0, 200, 200, 200, 200, 200, 200, 200, 200}, "F32");
   const eval::BandComparison c = eval::compare_bands(scratch / "real.safetensors", scratch / "generated.safetensors");
   REQUIRE(c.bands.size() == 2);
-  CHECK(c.bands[0].name == "B4");
+  CHECK(c.bands[0].name == "Red");
   const double mean = 500.0 / 3, deviation = std::sqrt((2 * 100.0 * 100 + 300.0 * 300) / 3 - mean * mean);
   CHECK(c.bands[0].real_mean == Approx(mean));
   CHECK(c.bands[0].real_deviation == Approx(deviation));
@@ -35,6 +35,24 @@ TEST_CASE("band metrics: means, deviations, NDVI and angles of known pixels") {
   REQUIRE(c.angle);
   CHECK(c.angle->generated_mean == Approx(degrees));
   CHECK(eval::table_of(c).find("ndvi") != std::string::npos);
+}
+
+TEST_CASE("band metrics: NDVI and angles are of what the numbers mean") {
+  const dataset::ScratchFolder scratch;
+  TestTiles real{.n = 1, .side = 2, .bands = {"Red", "NIR"}};
+  real.metadata = {{"scale", "[0.0001, 0.0001]"}, {"offset", "[-0.1, -0.1]"}};
+  real.write(scratch / "real.safetensors", std::vector<uint16_t>{2000, 2000, 2000, 2000, 4000, 4000, 4000, 4000},
+             "U16");
+  TestTiles generated{.n = 1, .side = 2, .bands = {"NIR", "Red"}};  // the same reflectance: 0.1 and 0.3
+  generated.write(scratch / "generated.safetensors", std::vector<float>{0.3f, 0.3f, 0.3f, 0.3f, 0.1f, 0.1f, 0.1f, 0.1f},
+                  "F32");
+  const eval::BandComparison c = eval::compare_bands(scratch / "real.safetensors", scratch / "generated.safetensors");
+  CHECK(c.bands[0].real_mean == 2000);
+  REQUIRE((c.ndvi && c.angle));
+  CHECK(c.ndvi->real_mean == Approx(0.5));
+  CHECK(c.ndvi->generated_mean == Approx(0.5));
+  CHECK(c.angle->generated_mean == Approx(0).margin(1e-4));
+  CHECK(c.angle_of_means == Approx(0).margin(1e-4));
 }
 
 TEST_CASE("band metrics: sides without a band in common and without valid pixels are refused") {

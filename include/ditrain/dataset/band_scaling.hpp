@@ -16,6 +16,7 @@ struct BandScaling {
   std::vector<std::string> names;
   std::vector<double> low, high;
   io::PixelType type = io::PixelType::kF32;  ///< of the digital numbers
+  std::vector<double> scale = {}, offset = {};  ///< quantity = number * scale + offset; empty: unknown
 
   int64_t channels() const { return int64_t(names.size()); }
   /// The number of that value; of an integer type rounded to nearest and limited to its range.
@@ -30,7 +31,7 @@ bool has_scaling(const Config& config);
 /// Errors:   InputError if the lists of the config do not go together
 BandScaling scaling_of(const Config& config);
 
-/// Fills data.bands, data.scale_low, data.scale_high and data.number_type of a config of tiles from its shards and,
+/// Fills data.bands, data.scale_low, data.scale_high and data.number_* of a config of tiles from its shards and,
 /// where data.scaling wants it, from stats.json beside them. Values that are given stay. Other kinds are left as they
 /// are. Errors:   InputError: no shards, unknown bands, no stats.json or one of other bands, a range of no width
 /// (scaling would

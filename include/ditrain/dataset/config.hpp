@@ -57,6 +57,9 @@ struct Config {
   Scaling scaling = {};                 ///< tiles
   std::vector<double> scale_low = {}, scale_high = {};  ///< tiles: per band; empty: by `scaling` (settle_tiles)
   std::optional<io::PixelType> number_type = {};        ///< tiles: of kTileTypes; none: that of the tiles
+  /// tiles: quantity = number * scale + offset, per band; empty: as the tiles say (settle_tiles). For samples; training
+  /// does not use them.
+  std::vector<double> number_scale = {}, number_offset = {};
   double latent_scale = 1.0;   ///< latents are multiplied by it (1: the files already hold scaled latents)
   int64_t num_images = 50000;  ///< shapes: images per epoch
   int64_t loader_threads = 1;  ///< threads that read and decode, 1 to 1024

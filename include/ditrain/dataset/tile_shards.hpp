@@ -24,6 +24,7 @@ struct TileBand {
   double scale = 1, offset = 0;
   std::optional<double> nodata = {};
   bool operator==(const TileBand&) const = default;
+  double quantity(double number) const { return number * scale + offset; }
 };
 inline bool is_missing(double number, const TileBand& band) {
   return !(number - number == 0) || (band.nodata && number == *band.nodata);
@@ -71,6 +72,10 @@ void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) 
   });
 }
 
+/// The numbers of one band of one tile of the shard; a missing one is the mean of the others.
+/// Errors:   InputError if none is valid
+std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band);
+
 /// The shards of a folder, or one file, in the order of their names; opened and compared.
 /// Errors:   InputError: no shards; tensors or metadata that are missing or do not fit; shards of different types,
 /// bands
@@ -111,13 +116,20 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
 /// Errors:   InputError, where: two bands of one name
 void check_distinct(const std::vector<std::string>& names, const std::string& where);
 
-/// Positions of the bands that make colours; -1: not there. By words (red, nir, ...) or the numbers of Sentinel-2 (B2
-/// blue, B3 green, B4 red, B8 near infrared); four bands B1 to B4 are blue, green, red and near infrared.
+/// Positions of the bands that make colours; -1: not there. By words first (red, near infrared, ...; never red edge or
+/// short-wave infrared); by numbers only where the whole set of them says whose they are: Sentinel-2's (with B8A or
+/// B12, or B2, B3, B4 and B8) are B4, B3, B2, B8, and four bands B1 to B4 are blue, green, red, near infrared. Other
+/// numbers mean something else on each sensor.
 struct ColourBands {
   int red = -1, green = -1, blue = -1, nir = -1;
   bool has_rgb() const { return red >= 0 && green >= 0 && blue >= 0; }
   bool has_false_colour() const { return nir >= 0 && red >= 0 && green >= 0; }
 };
 ColourBands find_colours(const std::vector<std::string>& names);
+/// Those of two sets of one sensor's bands, as the longer list of names tells them.
+struct CommonColours {
+  ColourBands first, second;
+};
+CommonColours find_common_colours(const std::vector<std::string>& first, const std::vector<std::string>& second);
 
 }  // namespace ditrain::dataset

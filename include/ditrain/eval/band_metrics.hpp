@@ -19,7 +19,8 @@ struct PixelComparison {
 
 struct BandComparison {
   std::vector<PixelComparison> bands;   ///< in digital numbers
-  std::optional<PixelComparison> ndvi;  ///< (nir - red) / (nir + red); none: a side lacks one of the bands
+  /// (nir - red) / (nir + red) of quantities (number * scale + offset, as angles); none: a side lacks one of the bands
+  std::optional<PixelComparison> ndvi;
   std::optional<PixelComparison>
       angle;                  ///< of pixels against the mean spectrum of the real side, degrees; none: one band
   double angle_of_means = 0;  ///< between the mean spectra, degrees

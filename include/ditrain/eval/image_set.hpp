@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ditrain/dataset/dataset.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/io/image.hpp"
 #include "ditrain/parallel/team.hpp"
 
@@ -41,6 +42,8 @@ class ImageSet {
   /// Facts that the program that made the images left beside them (sample_facts.hpp), as one line of JSON; "" if there
   /// are none.
   virtual std::string facts() const { return ""; }
+  /// The tiles that the images are, all bands and in digital numbers; null: they are pictures or latents.
+  virtual const dataset::TileShards* tiles() const { return nullptr; }
   /// Calls use(i, image) for all images, each once, in no order. Errors: InputError naming the image; what `use` throws
   void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use);
 
