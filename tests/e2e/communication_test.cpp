@@ -17,11 +17,6 @@ Args two_ranks(const std::string& out, const std::vector<std::string>& settings,
   return mpirun(2, tiny_ditrain(out, 4, sets({"dist.bucket_mib=0.02", "dist.adaln=reduce"}) + sets(settings) + more));
 }
 
-bool is_stopped(pid_t process) {
-  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");  // "NUMBER (NAME) STATE ..."
-  return stat.find(") T ") != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("communication: two ranks learn the same, however gradients are summed") {
@@ -111,6 +106,33 @@ TEST_CASE("communication: a rank that stands still is named and ends the run") {
                                Contains("no answer at all: rank 1 (") && Contains("dist.timeout_s"));
   }
   CHECK(ditrain::now_s() - start < 30);
+}
+
+// In each case another rank waits for it: in an update of the weights, for its part of the checkpoint, for the commit.
+TEST_CASE("communication: a rank whose disk is slow is waited for", "[!shouldfail]") {
+  const TemporaryFolder scratch;
+  const Args base = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
+  struct Case {
+    const char *name, *call, *path;
+    int rank;
+    std::vector<std::string> settings;
+  };
+  const std::vector<Case> cases = {
+      {"update", "pwrite", "model.safetensors", 1, {"checkpoint.buffer_gib=0.0001"}},
+      {"waiting", "pwrite", "optimizer.safetensors", 1, {"checkpoint.async=false"}},
+      {"commit", "rename", ".tmp_step_", 0, {"checkpoint.async=false"}}};
+  std::vector<std::unique_ptr<Process>> jobs;
+  for (const Case& c : cases) {
+    const RunOptions slow{.environment = trap(c.call, c.path, "sleep:4.5", c.rank)};
+    const Args command = mpirun(2, tiny_ditrain(scratch / c.name, 4, base + sets(c.settings)));
+    jobs.push_back(std::make_unique<Process>(command, slow));
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(cases[i].name);
+    const Result result = jobs[i]->wait();
+    REQUIRE_EXIT(result, 0);
+    CHECK_THAT(result.out + result.err, Contains("writes to its disk"));
+  }
 }
 
 TEST_CASE("communication: time in which all ranks are stopped is nobody's delay") {

@@ -2,11 +2,13 @@
 # because they take all cores and some of them send signals at certain moments.
 file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 add_executable(test_e2e ${e2e_sources})
-add_library(refusing_system MODULE ${CMAKE_CURRENT_SOURCE_DIR}/support/refusing_system.cpp)
-target_link_libraries(refusing_system PRIVATE ${CMAKE_DL_LIBS})
-# It is loaded into programs that are not ours, too.
-target_compile_options(refusing_system PRIVATE -fno-sanitize=all)
-target_link_options(refusing_system PRIVATE -fno-sanitize=all)
+# They are loaded into programs that are not ours, too.
+foreach(preloaded refusing_system trapped_calls)
+  add_library(${preloaded} MODULE ${CMAKE_CURRENT_SOURCE_DIR}/support/${preloaded}.cpp)
+  target_link_libraries(${preloaded} PRIVATE ${CMAKE_DL_LIBS})
+  target_compile_options(${preloaded} PRIVATE -fno-sanitize=all)
+  target_link_options(${preloaded} PRIVATE -fno-sanitize=all)
+endforeach()
 target_link_libraries(test_e2e PRIVATE ditrain_io ditrain_nn test_main nlohmann_json::nlohmann_json)
 target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 target_precompile_headers(test_e2e REUSE_FROM test_main)
@@ -15,9 +17,11 @@ target_compile_definitions(test_e2e PRIVATE
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
   DITRAIN_MPI_OF_FEWER_THREADS="$<TARGET_FILE:mpi_of_fewer_threads>"
   DITRAIN_REFUSING_SYSTEM="$<TARGET_FILE:refusing_system>"
+  DITRAIN_TRAPPED_CALLS="$<TARGET_FILE:trapped_calls>"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
-foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads refusing_system)
+foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads refusing_system
+        trapped_calls)
   if(TARGET ${program})
     add_dependencies(test_e2e ${program})
   endif()

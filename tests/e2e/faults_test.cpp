@@ -73,13 +73,6 @@ Result kill_rank_1(Process& process, const std::string& out, const std::function
   return result;
 }
 
-// Whether the process is gone, or waits for somebody to ask for its exit code.
-bool has_ended(pid_t process) {
-  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
-  const size_t name_ends = stat.rfind(')');
-  return name_ends == stat.npos || stat.compare(name_ends, 3, ") Z") == 0;
-}
-
 void require_refused(const Result& result, const std::string& out, const std::vector<std::string>& texts) {
   REQUIRE_EXIT(result, 2);
   INFO(result.text());
@@ -164,6 +157,63 @@ TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog o
   const Result result = kill_rank_1(process, out, [&] { return read_metrics(out).size() > 3; });
   INFO(result.text());
   CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));  // mpirun returns 0 then
+}
+
+namespace {
+
+// Two ranks with shards of checkpoint 2; rank 1 stands still before it opens its first file, rank 0 is dead.
+struct OrphanedRank {
+  explicit OrphanedRank(const std::string& out)
+      : job(mpirun(2, tiny_ditrain(out, kForEver, kShards), {"--enable-recovery"}),
+            {.environment = trap("open", ".tmp_step_", "stop", 1)}) {
+    REQUIRE(wait_until([&] { return is_stopped(rank_1 = process_of_rank(1, out)) || !job.running(); }));
+    const pid_t rank_0 = process_of_rank(0, out);
+    REQUIRE(rank_0 > 0);
+    REQUIRE(kill(rank_0, SIGKILL) == 0);
+    REQUIRE(wait_until([&] { return has_ended(rank_0); }));
+    REQUIRE(is_stopped(rank_1));
+  }
+
+  static const Args kShards;
+  pid_t rank_1 = 0;
+  Process job;
+};
+const Args OrphanedRank::kShards = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
+
+}  // namespace
+
+TEST_CASE("a run folder is locked until the last rank that writes has ended", "[!shouldfail]") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const OrphanedRank orphan(out);
+  const Result second = run(tiny_ditrain(out, 4));
+  REQUIRE_EXIT(second, 2);
+  CHECK_THAT(second.err, Contains(out + " is used by a run that is alive: host ") &&
+                             Contains("its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)));
+  Process third(tiny_ditrain(out, 4, {"--resume", "auto"}));
+  REQUIRE(wait_until([&] { return has_open(third.pid(), out + "/.lock"); }));
+  REQUIRE(kill(orphan.rank_1, SIGKILL) == 0);
+  const Result waited = third.wait();
+  REQUIRE_EXIT(waited, 0);
+  CHECK_THAT(waited.out, Contains("waiting up to 30 s for it to end"));
+}
+
+// Where a file system does not keep locks; here somebody has removed the file.
+TEST_CASE("a rank that outlives its rank 0 never writes into a checkpoint of the next run", "[!shouldfail]") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  OrphanedRank orphan(out);
+  REQUIRE(fs::remove(out + "/.lock"));
+  const Args settings = sets({"checkpoint.every_steps=2", "train.seed=77"}) + Args{"--resume", "auto"};
+  Process next(tiny_ditrain(out, 2, settings), {.environment = trap("rename", ".tmp_step_", "stop")});
+  REQUIRE(wait_until([&] { return is_stopped(next.pid()) || !next.running(); }));  // its files are written
+  REQUIRE(kill(orphan.rank_1, SIGCONT) == 0);
+  REQUIRE(wait_until([&] { return has_ended(orphan.rank_1); }));
+  next.send(SIGCONT);
+  REQUIRE_EXIT(next.wait(), 0);
+  const Result verified = run(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)}));
+  REQUIRE_EXIT(verified, 0);
+  CHECK(ditrain::io::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2});
 }
 
 TEST_CASE("ranks of another build, config, instruction set or command line are refused before anything is written") {

@@ -151,6 +151,38 @@ std::string preload(const std::string& library) {
   return "LD_PRELOAD=" + std::string(before != nullptr ? before : "") + ":" + library;
 }
 
+std::vector<std::string> trap(const std::string& call, const std::string& path, const std::string& action, int rank) {
+  std::vector<std::string> variables = {preload(DITRAIN_TRAPPED_CALLS),
+                                        "DITRAIN_TEST_TRAP=" + call + " " + path + " " + action};
+  if (rank > 0) variables.push_back("DITRAIN_TEST_TRAP_RANK=" + std::to_string(rank));
+  return variables;
+}
+
+namespace {
+
+// As /proc has it ("R", "T", ...); "": there is no such process.
+std::string state_of(pid_t process) {
+  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
+  const size_t name_ends = stat.rfind(')');
+  return name_ends == stat.npos ? "" : stat.substr(name_ends + 2, 1);
+}
+
+}  // namespace
+
+bool is_stopped(pid_t process) { return state_of(process) == "T"; }
+
+bool has_ended(pid_t process) {
+  const std::string state = state_of(process);
+  return state.empty() || state == "Z";
+}
+
+bool has_open(pid_t process, const std::string& path) {
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/fd", gone))
+    if (fs::read_symlink(entry.path(), gone) == path) return true;
+  return false;
+}
+
 Args program(const std::string& name, const Args& arguments) {
   return Args{std::string(DITRAIN_PROGRAM_DIR) + "/" + name} + arguments;
 }

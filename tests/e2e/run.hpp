@@ -80,6 +80,13 @@ pid_t process_of_rank(int rank, const std::string& out);
 
 /// The variable of the environment with which a program has this library before all others.
 std::string preload(const std::string& library);
+/// The environment in which a call goes wrong once, as tests/support/trapped_calls.cpp says.
+std::vector<std::string> trap(const std::string& call, const std::string& path, const std::string& action,
+                              int rank = 0);
+bool is_stopped(pid_t process);
+bool has_open(pid_t process, const std::string& path);
+/// Whether the process is gone, or waits for somebody to ask for its exit code.
+bool has_ended(pid_t process);
 
 /// Command line of a program of this build.
 Args program(const std::string& name, const Args& arguments = {});
