@@ -49,7 +49,8 @@ struct CheckpointSaver::Buffer {
 
 // On rank 0: from the empty folder to the whole checkpoint.
 struct CheckpointSaver::Commit {
-  Commit(const Setup& s, const CheckpointState& of) : setup(s), state(of), writer(s.checkpoints_dir, of.step) {}
+  Commit(const Setup& s, const CheckpointState& of, dist::Communicator& c)
+      : setup(s), state(of), comm(c), writer(s.checkpoints_dir, of.step) {}
   ~Commit() {
     if (thread.joinable()) thread.join();
   }
@@ -76,6 +77,7 @@ struct CheckpointSaver::Commit {
   void start() {
     if (!problem.empty()) return void(done = true);
     thread = std::thread([this] {
+      const dist::DiskWork work(comm);
       try {
         if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
         run();
@@ -106,6 +108,7 @@ struct CheckpointSaver::Commit {
 
   const Setup& setup;
   CheckpointState state;
+  dist::Communicator& comm;
   io::CheckpointWriter writer;
   std::thread thread;
   std::atomic<bool> done{false};
@@ -123,7 +126,8 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   phase_ = Phase::kWriting, step_ = state.step;
   std::string begun[2];  // the folder to write into; the problem
   if (leads()) try {
-      commit_ = std::make_unique<Commit>(setup_, state);
+      const dist::DiskWork work(comm_);
+      commit_ = std::make_unique<Commit>(setup_, state, comm_);
       for (size_t i = 0; i < kTensorFiles; ++i) commit_->create(io::kCheckpointFiles[i], layouts_[i]);
       begun[0] = commit_->writer.folder();
     } catch (const RunError& e) {
@@ -133,14 +137,8 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   if (!begun[1].empty()) return end(begun[1]);
   if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
   writer_ = std::make_unique<StateWriter>(begun[0], state_pieces(parameters_, layouts_, setup_.mine), buffer_->span(),
-                                          setup_.pus);
+                                          setup_.pus, comm_);
   return std::nullopt;
-}
-
-uint64_t CheckpointSaver::checkpoint_bytes() const {
-  uint64_t bytes = 0;
-  for (const io::SafetensorsLayout& layout : layouts_) bytes += layout.bytes;
-  return bytes;
 }
 
 bool CheckpointSaver::waits() const {
@@ -174,7 +172,10 @@ std::optional<SaveOutcome> CheckpointSaver::finish() {
 
 // Collective where rank 0 alone knows the problem.
 SaveOutcome CheckpointSaver::end(std::string problem) {
-  commit_.reset();  // waits for its thread; an unfinished folder goes
+  {
+    const dist::DiskWork work(comm_);
+    commit_.reset();  // waits for its thread; an unfinished folder goes
+  }
   phase_ = Phase::kIdle;
   return {.step = step_,
           .folder = setup_.checkpoints_dir + "/" + io::checkpoint_name(step_),

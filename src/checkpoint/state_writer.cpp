@@ -19,8 +19,8 @@ bool overlap(const parallel::Range& a, const parallel::Range& b) { return a.begi
 }  // namespace
 
 StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
-                         std::vector<int> pus)
-    : files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)) {
+                         std::vector<int> pus, dist::Communicator& comm)
+    : files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)), comm_(comm) {
   for (const StatePiece& piece : pieces) items_.push_back({piece});
   unread_ = unwritten_ = items_.size();
   try {
@@ -110,6 +110,7 @@ void StateWriter::write(Item& item, const io::PieceFile::Staging& staging) const
 }
 
 void StateWriter::work() try {
+  const dist::DiskWork disk_work(comm_);
   if (!pus_.empty()) platform::set_affinity_mask(pus_);
   const io::PieceFile::Staging staging;
   while (write_next(staging)) {

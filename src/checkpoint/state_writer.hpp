@@ -9,6 +9,7 @@
 #include <span>
 #include <thread>
 
+#include "ditrain/dist/communicator.hpp"
 #include "ditrain/io/piece_file.hpp"
 #include "ditrain/ops/context.hpp"
 #include "state_pieces.hpp"
@@ -18,9 +19,9 @@ namespace ditrain::checkpoint {
 class StateWriter {
  public:
   /// Starts to write. Files as io::PieceFile::create made them; `buffer` outlives the object. `pus`: cores for its
-  /// threads.
+  /// threads. `comm`: its ranks wait for what is written here.
   StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
-              std::vector<int> pus);
+              std::vector<int> pus, dist::Communicator& comm);
   ~StateWriter();  ///< gives up what has not been written
   StateWriter(const StateWriter&) = delete;
   StateWriter& operator=(const StateWriter&) = delete;
@@ -50,6 +51,7 @@ class StateWriter {
   std::vector<std::unique_ptr<io::PieceFile>> files_;  // null where this rank writes nothing
   std::span<std::byte> buffer_;
   const std::vector<int> pus_;
+  dist::Communicator& comm_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Item> items_;

@@ -38,7 +38,7 @@ class MpiCommunicator final : public Communicator {
     DITRAIN_CHECK(max_count_ >= 1 && max_count_ <= std::numeric_limits<int>::max(), std::to_string(max_count_));
     find_own_rank();
     find_neighbours(config.ranks_per_node);
-    watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
+    watch_ = run_watch_ = std::make_shared<MpiWatch>(session_, control_.get(), counts());
   }
   /// The parent's ranks that give this color.
   MpiCommunicator(MpiCommunicator& parent, int color, int key)
@@ -46,7 +46,8 @@ class MpiCommunicator final : public Communicator {
         session_(*session_owner_),
         control_(session_, parent.control_.get(), color, key),
         gradients_(session_, control_.get()),
-        max_count_(parent.max_count_) {
+        max_count_(parent.max_count_),
+        run_watch_(parent.run_watch_) {
     find_own_rank();
     std::vector<std::pair<int, int>> places;  // node and its part, which in the parent is one number
     for (const double rank : gather_to_all(parent.rank_)) {
@@ -55,7 +56,7 @@ class MpiCommunicator final : public Communicator {
       ranks_in_run_.push_back(parent.rank_in_run(int(rank)));
     }
     number_nodes(places);
-    watch_ = std::make_unique<MpiWatch>(session_, control_.get(), *this);
+    watch_ = std::make_shared<MpiWatch>(session_, control_.get(), counts());
     set_timeout(parent.timeout_s());  // last: a timeout asks the watch
   }
 
@@ -165,6 +166,7 @@ class MpiCommunicator final : public Communicator {
     session_.thread().halt(true);
     return arrivals;
   }
+  std::vector<Arrivals> ask_run() override { return run_watch_->ask(kPatience_s); }
   static void check_count(int64_t n) { DITRAIN_CHECK(n >= 0, "count " + std::to_string(n)); }
   void check_rank(int rank) const {
     DITRAIN_CHECK(rank >= 0 && rank < world_size_,
@@ -253,7 +255,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<int> nodes_;
   std::vector<Host> hosts_;
   std::vector<int> ranks_in_run_;  // empty: the numbers are those of the run
-  std::unique_ptr<MpiWatch> watch_;
+  std::shared_ptr<MpiWatch> watch_, run_watch_;  // of these ranks, of all ranks of the run
 };
 
 /// Ranks that the launcher announced in this variable; 0: it did not.

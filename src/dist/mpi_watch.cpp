@@ -1,5 +1,7 @@
 #include "mpi_watch.hpp"
 
+#include <utility>
+
 #include "ditrain/base/clock.hpp"
 
 namespace ditrain::dist {
@@ -10,8 +12,11 @@ constexpr double kLookEvery_s = 0.2;       // short against the patience of who 
 
 }  // namespace
 
-MpiWatch::MpiWatch(MpiSession& session, MPI_Comm ranks, const Communicator& communicator)
-    : session_(session), ranks_(session, ranks), communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
+MpiWatch::MpiWatch(MpiSession& session, MPI_Comm ranks, std::shared_ptr<const Counts> counts)
+    : session_(session),
+      ranks_(session, ranks),
+      counts_(std::move(counts)),
+      exceptions_(std::uncaught_exceptions()) {
   session_.run([&] { listen(); });
   session_.thread().add(*this);
 }
@@ -39,7 +44,7 @@ Outlook MpiWatch::advance() {
 }
 
 void MpiWatch::answer(int rank) {
-  answers_.push_back(message(communicator_.arrivals()));
+  answers_.push_back(message(counts_->now()));
   sends_.push_back(MPI_REQUEST_NULL);
   MPI_Isend(&answers_.back(), int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(), &sends_.back());
   listen();
@@ -53,9 +58,12 @@ struct MpiWatch::Questions {
 };
 
 std::vector<Arrivals> MpiWatch::ask(double patience_s) {
-  const int ranks = communicator_.world_size(), self = communicator_.rank();
-  // Never freed: what does not come now may come into this memory later, and the run is over anyway.
-  auto* all = new Questions(size_t(ranks));
+  int ranks = 0, self = 0;
+  session_.run([&] {
+    check_mpi(MPI_Comm_size(ranks_.get(), &ranks), "MPI_Comm_size");
+    check_mpi(MPI_Comm_rank(ranks_.get(), &self), "MPI_Comm_rank");
+  });
+  auto all = std::make_unique<Questions>(size_t(ranks));
   all->requests.resize(2 * size_t(ranks), MPI_REQUEST_NULL);
   session_.run([&] {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -79,8 +87,13 @@ std::vector<Arrivals> MpiWatch::ask(double patience_s) {
   for (Backoff backoff; missing() > 0 && now_s() < end;) backoff.pause();
   std::vector<Arrivals> arrivals(static_cast<size_t>(ranks));
   for (size_t rank = 0; rank < arrivals.size(); ++rank)
-    arrivals[rank] = {all->answers[rank].control, all->answers[rank].gradients, all->arrived[rank] != 0};
-  arrivals[size_t(self)] = communicator_.arrivals();
+    arrivals[rank] = {all->answers[rank].control, all->answers[rank].gradients, all->arrived[rank] != 0,
+                      all->answers[rank].disk_idle_s};
+  arrivals[size_t(self)] = counts_->now();
+  if (missing() > 0)
+    (void)all.release();  // never freed: an answer may come into this memory later, and the run is over anyway
+  else
+    session_.run([&] { MPI_Waitall(int(all->requests.size()), all->requests.data(), MPI_STATUSES_IGNORE); });
   return arrivals;
 }
 

@@ -13,8 +13,8 @@ namespace ditrain::dist {
 
 class MpiWatch final : public Task {
  public:
-  /// Among the ranks of `ranks`. Answers from now on with what communicator.arrivals() says then.
-  MpiWatch(MpiSession& session, MPI_Comm ranks, const Communicator& communicator);
+  /// Among the ranks of `ranks`. Answers from now on with what the counts say then.
+  MpiWatch(MpiSession& session, MPI_Comm ranks, std::shared_ptr<const Counts> counts);
   ~MpiWatch() override;
 
   Outlook advance() override;
@@ -26,15 +26,16 @@ class MpiWatch final : public Task {
  private:
   struct Message {
     uint64_t control = 0, gradients = 0;
+    double disk_idle_s = 0;
   };
   struct Questions;
-  static Message message(const Arrivals& a) { return {a.control, a.gradients}; }
+  static Message message(const Arrivals& a) { return {a.control, a.gradients, a.disk_idle_s}; }
   void listen();
   void answer(int rank);
 
   MpiSession& session_;
   OwnComm ranks_;
-  const Communicator& communicator_;
+  const std::shared_ptr<const Counts> counts_;
   MPI_Request question_ = MPI_REQUEST_NULL;  // pending receive of an empty message
   std::deque<Message> answers_;              // a few, only when something hangs: kept until the end
   std::vector<MPI_Request> sends_;

@@ -9,6 +9,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/dist/communicator.hpp"
 
 namespace ditrain::dist {
@@ -90,9 +91,41 @@ void Communicator::await(Request& request, const std::string& what) {
     // Time in which nobody looked, because this process was stopped, does not count.
     const double now = now_s();
     patience_s -= std::min(now - before, 2 * kLook_s);
-    if (patience_s <= 0) give_up(what);
     before = now;
+    if (patience_s > 0) continue;
+    patience_s = patience_with_disks(what);
+    if (patience_s <= 0) give_up(what);
+    before = now_s();
   }
+}
+
+// What is left of the timeout if it counts from the last time that another rank worked for its disk.
+double Communicator::patience_with_disks(const std::string& what) {
+  const std::vector<Arrivals> run = ask_run();
+  const int self = rank_in_run(rank());
+  double idle_s = std::numeric_limits<double>::infinity();
+  std::string working;
+  int first_idle = -1;  // the rank that says so in the log
+  for (int other = 0; other < int(run.size()); ++other) {
+    const Arrivals& of = run[size_t(other)];
+    if (!of.answered) return 0;
+    if (other != self) idle_s = std::min(idle_s, of.disk_idle_s);
+    if (of.disk_idle_s > 0) first_idle = first_idle < 0 ? other : first_idle;
+    else working += (working.empty() ? "" : ", ") + std::to_string(other);
+  }
+  if (idle_s == 0 && self == std::max(first_idle, 0)) log::warn("{} waits: rank {} writes to its disk", what, working);
+  return timeout_s() - idle_s;
+}
+
+Arrivals Counts::now() const {
+  return {.control = control,
+          .gradients = gradients,
+          .disk_idle_s = disk_work > 0 ? 0 : std::max(0.0, now_s() - disk_work_end_s)};
+}
+
+DiskWork::~DiskWork() {
+  counts_->disk_work_end_s = now_s();
+  --counts_->disk_work;
 }
 
 void Communicator::give_up(const std::string& what) {

@@ -58,6 +58,7 @@ class Run {
 
  private:
   bool leader() const { return comm_.rank() == 0; }
+  bool writes() const;
   void open();
   plan::RunPlan make_plan();
   void start_report();
@@ -78,7 +79,7 @@ class Run {
   void load_or_fall_back();
   void load_checkpoint();
   void begin_folder();
-  double patience_s(bool beside_checkpoint) const;
+  double patience_s() const;
   int train_loop();
   void encode(dataset::Batch& batch);
   StepMetrics one_step();
@@ -116,7 +117,7 @@ class Run {
   TrainStep step_;
   Trace trace_;
   std::unique_ptr<dataset::Dataset> data_;
-  std::optional<RunLock> lock_;                           // on rank 0
+  std::optional<RunLock> lock_;                           // on rank 0 and others that write
   std::unique_ptr<RunFolder> folder_;                     // on rank 0
   std::string resumed_;                                   // checkpoint folder; "": a new run
   std::vector<std::string> candidates_;                   // on rank 0: it, and those to fall back to

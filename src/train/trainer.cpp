@@ -110,7 +110,6 @@ StepFacts Run::facts() {
 // Begins the checkpoint of this step; one that was begun before is over first. `must_succeed`: returns when it is
 // whole.
 void Run::checkpoint(bool must_succeed) {
-  const PatienceScope limit(comm_, groups_, patience_s(/*beside_checkpoint=*/true));
   const PhaseTimer timer(beside_, Phase::kCheckpoint);
   DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
   verify();
@@ -130,7 +129,6 @@ void Run::checkpoint(bool must_succeed) {
 
 // Collective, when no rank works on the checkpoint that is being written.
 void Run::advance_checkpoint() {
-  const PatienceScope limit(comm_, groups_, patience_s(/*beside_checkpoint=*/true));
   const PhaseTimer timer(beside_, Phase::kCheckpoint);
   judge(saver_->advance(), false);
 }
@@ -261,26 +259,22 @@ void Run::report_automem(StepMetrics& m) {
                span.direction == memory::Direction::kIn ? Lane::kCopyIn : Lane::kCopyOut);
 }
 
-// How long a rank may wait for another one. Beside a checkpoint it may wait for the disk of any rank: as long as a slow
-// one takes for the whole checkpoint.
-double Run::patience_s(bool beside_checkpoint) const {
-  constexpr double kLeast_s = 300, kSteps = 30, kSlowDisk = 10e6;  // bytes per second
-  const double patience = config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));
-  if (patience == 0 || !beside_checkpoint) return patience;
-  return patience + double(saver_->checkpoint_bytes()) / kSlowDisk;
+// How long a rank may wait for another one that does not write a checkpoint.
+double Run::patience_s() const {
+  constexpr double kLeast_s = 300, kSteps = 30;
+  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * recent_step_s_));
 }
 
 // A rank that waits longer than its patience ends the run, but where rank 0 draws and writes samples.
 int Run::train_loop() {
   while (progress_.step < config_.train.steps) {
-    const PatienceScope limit(comm_, groups_, patience_s(saver_->is_writing()));
+    const PatienceScope limit(comm_, groups_, patience_s());
     StepMetrics m = one_step();
     const bool last = progress_.step == config_.train.steps;
     if (!m.non_finite.empty()) {
       const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
       if (config_.train.on_non_finite == config::OnNonFinite::kStop) {
         report(m, true);
-        const PatienceScope longer(comm_, groups_, patience_s(/*beside_checkpoint=*/true));
         const auto last_one = saver_->finish();
         if (leader() && last_one && !last_one->problem.empty())
           log::warn("the checkpoint of step {} could not be written: {}", last_one->step, last_one->problem);

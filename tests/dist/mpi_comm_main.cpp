@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -417,6 +418,17 @@ void check_split(Communicator& comm, const MpiConfig& config) {
   check_engine(*reversed, {});
 }
 
+/// The last rank takes longer for its disk than ranks of a part of the run wait for each other.
+void check_disk_work(Communicator& comm) {
+  const auto part = comm.split(0, 0);
+  const TimeoutScope limit(*part, 1);
+  if (comm.rank() == comm.world_size() - 1) {
+    const DiskWork work(comm);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2200));
+  }
+  part->barrier();
+}
+
 void check_all(Communicator& comm, int expected_ranks, const MpiConfig& config) {
   check_placement(comm, expected_ranks, config);
   check_shared_masks(comm);
@@ -429,6 +441,7 @@ void check_all(Communicator& comm, int expected_ranks, const MpiConfig& config) 
   check_two_threads(comm);
   check_messages(comm);
   check_split(comm, config);
+  if (comm.world_size() == 3 && config.ranks_per_node == 0) check_disk_work(comm);
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 //   the folder its name -> all know
 //
 // What ranks do together happens on the threads that train, between two steps; the trainer asks whether anybody still
-// works (waits), which all ranks learn with the facts of a step, and then calls advance().
+// works (waits), which all ranks learn with the facts of a step, and then calls advance(). A rank that works for its
+// disk says so (dist::DiskWork): the others wait for it as long as it lives.
 #pragma once
 #include <memory>
 #include <optional>
@@ -48,7 +49,8 @@ class CheckpointSaver {
     size_t buffer_bytes = 0;    ///< for copies of what an update would change; beyond them it waits
     std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread
   };
-  /// Rank 0 of `comm` makes folders and commits. The store is allocated for training and outlives the object.
+  /// Rank 0 of `comm`, which has all ranks of the run, makes folders and commits. The store is allocated for training
+  /// and outlives the object.
   CheckpointSaver(Setup setup, autograd::ParameterStore& parameters, dist::Communicator& comm, ops::Context& ctx);
   ~CheckpointSaver();  ///< gives up a checkpoint that is being written
   CheckpointSaver(const CheckpointSaver&) = delete;
@@ -58,7 +60,6 @@ class CheckpointSaver {
   /// Returns the outcome at once if not even the files could be made.
   std::optional<SaveOutcome> start(const CheckpointState& state);
   bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
-  uint64_t checkpoint_bytes() const;                          ///< of all files with tensors
   /// Whether this rank is still at what advance() needs.
   bool waits() const;
   /// Collective, when no rank waits: the next thing that ranks do together; the outcome, once there is one.

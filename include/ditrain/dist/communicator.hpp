@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,16 @@ struct Arrivals {
   uint64_t control = 0;    ///< reductions of doubles, broadcasts, barriers, gathers
   uint64_t gradients = 0;  ///< buckets of gradients
   bool answered = true;    ///< false: the rank did not answer, the counts are unknown
+  double disk_idle_s = std::numeric_limits<double>::infinity();  ///< since it last worked for its disk (DiskWork)
+};
+
+/// What Arrivals are read from, by any thread.
+struct Counts {
+  std::atomic<uint64_t> control{0}, gradients{0};
+  std::atomic<int> disk_work{0};
+  std::atomic<double> disk_work_end_s{-std::numeric_limits<double>::infinity()};
+
+  Arrivals now() const;
 };
 
 /// A rank waited for longer than its timeout. Before it was thrown rank 0 of the run had time to say the same.
@@ -103,12 +114,13 @@ class Communicator {
   /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;
 
-  /// From now on an operation that keeps this rank waiting for longer is a RunError; infinity (as at first): never.
+  /// From now on an operation that keeps this rank waiting for longer is a RunError; infinity (as at first): never. The
+  /// time in which another rank works for its disk does not count, as long as all ranks of the run answer.
   void set_timeout(double seconds) { timeout_s_ = seconds; }
   double timeout_s() const { return timeout_s_; }
   /// This rank has entered one more operation on gradients.
-  void count_gradients() { ++gradients_; }
-  Arrivals arrivals() const { return {control_, gradients_, true}; }
+  void count_gradients() { ++counts_->gradients; }
+  Arrivals arrivals() const { return counts_->now(); }
 
   /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
   void await(Request& request, const std::string& what);
@@ -125,11 +137,30 @@ class Communicator {
   virtual void end_all_ranks(int exit_code) = 0;
   /// Where every rank is now; called by one rank, the others need not do anything. Afterwards nothing else may be.
   virtual std::vector<Arrivals> ask_arrivals() { return {arrivals()}; }
-  void count_control() { ++control_; }
+  /// Where every rank of the run is now; nothing ends by that. Empty: unknown.
+  virtual std::vector<Arrivals> ask_run() { return {}; }
+  void count_control() { ++counts_->control; }
+  const std::shared_ptr<Counts>& counts() const { return counts_; }
 
  private:
+  friend class DiskWork;
+  double patience_with_disks(const std::string& what);
+
   std::atomic<double> timeout_s_{std::numeric_limits<double>::infinity()};
-  std::atomic<uint64_t> control_{0}, gradients_{0};
+  const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+};
+
+/// In this scope this rank works for its disk, and other ranks of the run may have to wait for that: as long as it
+/// takes, if this rank still answers. Of the communicator of all ranks.
+class DiskWork {
+ public:
+  explicit DiskWork(Communicator& communicator) : counts_(communicator.counts_) { ++counts_->disk_work; }
+  ~DiskWork();
+  DiskWork(const DiskWork&) = delete;
+  DiskWork& operator=(const DiskWork&) = delete;
+
+ private:
+  const std::shared_ptr<Counts> counts_;
 };
 
 /// Operations of this scope may keep a rank waiting for `seconds`; 0: for ever.
