@@ -256,11 +256,11 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
 void expect_readable(const std::string& folder) {
   for (const char* name : io::kCheckpointFiles) {
     const std::string path = folder + "/" + name;
-    if (::access(path.c_str(), R_OK) != 0)
-      throw InputError({.where = path,
-                        .what = "cannot open the file",
-                        .got = std::strerror(errno),
-                        .hint = "a file system that all nodes share"});
+    if (::access(path.c_str(), R_OK) == 0) continue;
+    const Problem problem{.where = path, .what = "cannot open the file", .got = std::strerror(errno)};
+    if (errno != ENOENT) throw RunError(problem);
+    throw InputError(
+        {.where = path, .what = problem.what, .got = problem.got, .hint = "a file system that all nodes share"});
   }
 }
 

@@ -99,7 +99,9 @@ void Dataset::load_with(int64_t index, const Read& read) const {
 void Dataset::read_or_explain(int64_t index, const Read& read) const {
   try {
     read(index);
-  } catch (const InputError& error) {
+  } catch (const LogicFault&) {
+    throw;
+  } catch (const Error& error) {
     throw InputError({.where = "data",
                       .what = std::string("unreadable sample: ") + error.what(),
                       .hint = "`data.on_bad_file: skip`, which counts it and takes the next one"});
@@ -111,7 +113,9 @@ bool Dataset::try_read(int64_t index, const Read& read) const {
   try {
     read(index);
     return true;
-  } catch (const InputError& error) {
+  } catch (const LogicFault&) {
+    throw;
+  } catch (const Error& error) {
     note_bad(index, error.what());
     return false;
   }

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -43,15 +43,57 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-// Unique among processes (pid) and threads (counter) on one machine; hidden, so that folder readers skip it.
+constexpr std::string_view kTemporary = ".tmp_";
+
+// Hidden, so that folder readers skip it.
 std::string temporary_beside(const std::string& path) {
-  static std::atomic<unsigned> counter{0};
   const fs::path target(path);
-  return (target.parent_path() / fmt::format(".{}.tmp_{}_{}", target.filename().string(), ::getpid(), counter++))
+  return (target.parent_path() / fmt::format(".{}{}{}", target.filename().string(), kTemporary, unique_suffix()))
       .string();
 }
 
+// Also as earlier versions made them: process and counter.
+bool is_temporary(const std::string& name) {
+  const size_t at = name.rfind(kTemporary);
+  if (!name.starts_with('.') || at == name.npos || at < 2) return false;
+  const std::string suffix = name.substr(at + kTemporary.size());
+  return !suffix.empty() && suffix.find_first_not_of("0123456789abcdef_") == suffix.npos;
+}
+
 }  // namespace
+
+void fail_to_read(const std::string& path, const std::string& what, int error_number) {
+  const Problem problem{.where = path, .what = what, .got = reason(error_number)};
+  for (const int of_path : {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO})
+    if (error_number == of_path) throw OpenError(problem);
+  throw RunError(problem);
+}
+
+int open_to_read(const std::string& path, int flags) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) fail_to_read(path, "cannot open the file", errno);
+  return fd;
+}
+
+std::string unique_suffix() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+void remove_stale_files(const std::string& folder) {
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    if (!is_temporary(it->path().filename().string())) continue;
+    if (std::error_code gone; fs::is_regular_file(it->symlink_status(gone))) fs::remove(it->path(), error);
+    if (error) break;
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw RunError({.where = folder, .what = "cannot clear it of unfinished files", .got = error.message()});
+}
 
 FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -169,11 +211,10 @@ void append_line(const std::string& path, std::string_view line) {
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
   // O_NONBLOCK: opening a FIFO must not wait for ever.
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (fd < 0) throw InputError({.where = path, .what = "cannot open the file", .got = reason(errno)});
+  const FileDescriptor fd(open_to_read(path, O_NONBLOCK));
   struct stat info{};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-    throw InputError({.where = path, .what = "not a regular file"});
+  if (::fstat(fd, &info) != 0) fail_to_read(path, "cannot read the file", errno);
+  if (!S_ISREG(info.st_mode)) throw InputError({.where = path, .what = "not a regular file"});
   // The size is a hint only (0 under /proc, and the file may grow): one byte more tells whether that was all.
   const auto size_hint = static_cast<size_t>(info.st_size);
   std::string content(size_hint <= max_bytes ? size_hint + 1 : 0, '\0');
@@ -181,7 +222,7 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
     if (have == content.size()) content.resize(std::min(2 * have, max_bytes) + 1);
     const ssize_t n = ::read(fd, content.data() + have, content.size() - have);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw InputError({.where = path, .what = "cannot read the file", .got = reason(errno)});
+    if (n < 0) fail_to_read(path, "cannot read the file", errno);
     if (n == 0) {
       content.resize(have);
       return content;

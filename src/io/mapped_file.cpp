@@ -16,6 +16,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/io/files.hpp"
 
 namespace ditrain::io {
 namespace {
@@ -130,14 +131,14 @@ MappedFile::MappedFile(const std::string& path) : path_(path), place_(kNoPlace) 
   static std::once_flag once;
   std::call_once(once, install_handler);
   // O_NONBLOCK: opening a FIFO must not wait for ever.
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) throw InputError({.where = path_, .what = "cannot open the file", .got = std::strerror(errno)});
+  const int fd = open_to_read(path_, O_NONBLOCK);
   struct stat info{};
-  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const bool known = ::fstat(fd, &info) == 0, regular = known && S_ISREG(info.st_mode);
   bytes_ = regular ? static_cast<size_t>(info.st_size) : 0;
   void* address = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
   const int error_number = errno;
   ::close(fd);
+  if (!known) fail_to_read(path_, "cannot read the file", error_number);
   if (!regular) throw InputError({.where = path_, .what = "not a regular file"});
   if (address == MAP_FAILED)
     throw RunError({.where = path_, .what = "cannot map the file", .got = std::strerror(error_number)});

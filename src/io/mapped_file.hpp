@@ -8,7 +8,7 @@
 namespace ditrain::io {
 
 /// A regular file, mapped read-only.
-/// Errors:   InputError, where = path: cannot be opened, not a regular file; RunError: cannot be mapped
+/// Errors:   InputError, where = path: not a regular file; RunError: cannot be mapped; else as io::fail_to_read
 /// Threads:  files may be mapped, read and unmapped by several threads
 /// Limits:   of more than 65536 files at a time, those beyond die of SIGBUS without a message
 class MappedFile {

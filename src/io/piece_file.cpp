@@ -109,9 +109,7 @@ void PieceFile::sync() const {
   if (::fsync(cached_) != 0) fail(path_, "syncing to disk failed");
 }
 
-PieceReader::PieceReader(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (fd_ < 0) throw InputError({.where = path_, .what = "cannot open the file", .got = std::strerror(errno)});
-}
+PieceReader::PieceReader(std::string path) : path_(std::move(path)), fd_(open_to_read(path_)) {}
 
 PieceReader::~PieceReader() { ::close(fd_); }
 
@@ -119,10 +117,12 @@ void PieceReader::read(uint64_t offset, void* to, size_t bytes) const {
   for (size_t done = 0; done < bytes;) {
     const ssize_t n = ::pread(fd_, static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw InputError({.where = path_,
-                        .what = fmt::format("reading {} bytes at offset {} failed", bytes, offset),
-                        .got = n < 0 ? std::strerror(errno) : "the end of the file"});
+    if (n <= 0) {
+      const int error_number = errno;
+      const std::string what = fmt::format("reading {} bytes at offset {} failed", bytes, offset);
+      if (n < 0) fail_to_read(path_, what, error_number);
+      throw InputError({.where = path_, .what = what, .got = "the end of the file"});
+    }
     done += static_cast<size_t>(n);
   }
 }

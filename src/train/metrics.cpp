@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/io/files.hpp"
 
 namespace ditrain::train {
@@ -53,6 +54,8 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
     (keep ? kept : discarded) += line + "\n";
     moved += keep ? 0 : 1;
   }
+  if (!in.eof())  // of a read that failed: what follows would be lost
+    throw RunError({.where = path, .what = "the file cannot be read to its end"});
   if (moved == 0) return 0;
   const std::string aside = run_folder + "/metrics.discarded.jsonl";
   if (!discarded.empty()) discarded.pop_back();

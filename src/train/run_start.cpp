@@ -36,6 +36,18 @@ fs::path run_of(const std::string& checkpoint) {
   return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
 }
 
+// What is wrong in the checkpoint that `read` reads; "": nothing. That it cannot be read now is no damage.
+// Errors: RunError for that
+template <class F>
+std::string damage_of(const F& read) try {
+  read();
+  return "";
+} catch (const io::OpenError& e) {
+  throw RunError({.where = "resume", .what = std::string("a checkpoint cannot be read: ") + e.what()});
+} catch (const InputError& e) {
+  return e.what();
+}
+
 }  // namespace
 
 // With what is measured: the bandwidth between NUMA domains, where clusters lie in several, and that of copies.
@@ -76,16 +88,19 @@ void Run::open() {
   resumed_ = dist::broadcast_text(comm_, resumed_);
 }
 
+// Whether this rank has a part of the checkpoints.
+bool Run::writes() const { return plan_.gradients.sharded || groups_.data().rank() == 0; }
+
 // On rank 0: the next checkpoint to start from whose state can be read and is of this config.
 void Run::next_candidate() {
   for (resumed_.clear(); resumed_.empty() && !candidates_.empty();) {
     const std::string folder = candidates_.front();
-    checkpoint::expect_readable(folder);
     checkpoint::CheckpointState state;
-    try {
-      state = checkpoint::read_checkpoint_state(folder);
-    } catch (const InputError& e) {
-      pass_over(folder, e.what());
+    const std::string missing = io::missing_file(folder);
+    const std::string damage = missing.empty() ? damage_of([&] { state = checkpoint::read_checkpoint_state(folder); })
+                                               : missing + " is missing";
+    if (!damage.empty()) {
+      pass_over(folder, damage);
       continue;
     }
     config::check_resume(config::parse_config(state.config_yaml, folder), config_);
@@ -115,12 +130,7 @@ void Run::pass_over(const std::string& folder, const std::string& why) {
 void Run::load_or_fall_back() {
   while (!resumed_.empty()) {
     checkpoint::expect_readable(resumed_);  // a folder that this rank does not see is no damage
-    std::string damage;
-    try {
-      load_checkpoint();
-    } catch (const InputError& e) {
-      damage = e.what();
-    }
+    const std::string damage = damage_of([this] { load_checkpoint(); });
     std::string problem;
     if (leader())
       for (const std::string& of_rank : comm_.gather_strings(damage)) problem = problem.empty() ? of_rank : problem;
@@ -139,8 +149,7 @@ void Run::load_or_fall_back() {
 // What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
 void Run::check_same_start() {
   constexpr const char* kShare = "a file system that all nodes share";
-  const bool writes = plan_.gradients.sharded || groups_.data().rank() == 0;
-  const bool seen = !writes || fs::exists(options_.out + "/.lock");
+  const bool seen = !writes() || fs::exists(options_.out + "/.lock");
   config::check_agreement(
       comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()), kShare},
               {"run folder", options_.out + (seen ? "" : ", which is not there"), kShare}});
@@ -371,12 +380,12 @@ void Run::load_checkpoint() {
 void Run::begin_folder() {
   folder_->write("config.yaml", config::to_yaml(config_));
   folder_->write("topology.txt", topology_);
-  const int64_t lines = discard_metrics_after(options_.out, progress_.step);
-  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
   for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), progress_.step))
     log::info("a checkpoint after step {} is now {}; {}", progress_.step, aside,
               config_.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                 : "it goes when the next one is whole");
+  const int64_t lines = discard_metrics_after(options_.out, progress_.step);
+  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, progress_.step);
 }
 
 }  // namespace ditrain::train

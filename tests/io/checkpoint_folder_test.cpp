@@ -1,5 +1,6 @@
 #include "ditrain/io/checkpoint_folder.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 using namespace ditrain;
 using namespace ditrain::io;
 namespace fs = std::filesystem;
+using Catch::Contains;
 using Steps = std::vector<int64_t>;
 
 namespace {
@@ -116,6 +118,73 @@ TEST_CASE("latest falls back to the highest complete step when it is broken") {
   CHECK(list_checkpoints(dir) == Steps{1, 2});
 }
 
+TEST_CASE("a checkpoint that lacks a file is a candidate to resume from, with the file's name") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  for (const int64_t step : {1, 2, 3}) commit_step(dir, step);
+  fs::remove(dir + "/step_00000002/state.json");
+  CHECK(missing_file(dir + "/step_00000002") == "state.json");
+  CHECK(missing_file(dir + "/step_00000001").empty());
+  point_latest_to(dir, "step_00000002");
+  CHECK(checkpoints_to_resume(dir) ==
+        std::vector<std::string>{folder / "step_00000002", folder / "step_00000003", folder / "step_00000001"});
+  CHECK(discard_checkpoints_after(dir, 1) ==
+        std::vector<std::string>{folder / "discarded_step_00000002", folder / "discarded_step_00000003"});
+}
+
+TEST_CASE("what the system does not tell is an error, not a checkpoint less") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  for (const int64_t step : {1, 2}) commit_step(dir, step);
+  fs::remove(dir + "/step_00000002/ema.safetensors");
+  fs::create_symlink("ema.safetensors", dir + "/step_00000002/ema.safetensors");  // a link to itself
+  CHECK_THROWS_WITH(list_checkpoints(dir), Contains("step_00000002/ema.safetensors") && Contains("symbolic links"));
+  CHECK_THROWS_AS(latest_checkpoint(dir), RunError);
+  CHECK_THROWS_AS(discard_checkpoints_after(dir + "/latest/model.safetensors", 0), OpenError);
+  CHECK_NOTHROW(prune_checkpoints(dir, 1, 0));
+  CHECK(fs::exists(dir + "/step_00000001/ema.safetensors"));
+}
+
+TEST_CASE("a writer that outlives its run writes into nothing of the next one") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  CheckpointWriter old(dir, 7);
+  fill(old.folder(), "old");
+  remove_stale_temporaries(dir);  // what the next run does
+  CheckpointWriter next(dir, 7);
+  CHECK(next.folder() != old.folder());
+  fill(next.folder(), "next");
+  CHECK_THROWS(old.commit());
+  next.commit();
+  CHECK(get_file(folder / "step_00000007/model.safetensors") == "next");
+  CHECK(list_checkpoints(dir) == Steps{7});
+}
+
+TEST_CASE("a commit that ends between its two renames is finished by the next run") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  commit_step(dir, 1);
+  fs::create_directory(folder / "step_00000002");
+  fill(folder / "step_00000002", "x");
+  fs::create_symlink("step_00000002", folder / ".tmp_latest.0123456789abcdef");
+  SECTION("if nobody made another link since") {
+    remove_stale_temporaries(dir);
+    CHECK(fs::read_symlink(folder / "latest") == "step_00000002");
+  }
+  SECTION("not if its checkpoint is not whole") {
+    fs::remove(folder / "step_00000002/state.json");
+    remove_stale_temporaries(dir);
+    CHECK(fs::read_symlink(folder / "latest") == "step_00000001");
+  }
+  SECTION("not if somebody did") {
+    const timespec times[2] = {{0, 0}, {0, 0}};
+    REQUIRE(::utimensat(AT_FDCWD, (folder / ".tmp_latest.0123456789abcdef").c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
+    remove_stale_temporaries(dir);
+    CHECK(fs::read_symlink(folder / "latest") == "step_00000001");
+  }
+  CHECK(hidden_names(dir).empty());
+}
+
 TEST_CASE("only canonical names of steps count") {
   TemporaryFolder folder;
   for (const char* name : {"step_1", "step_000000001", "step_-0000001", "step_0000000x", "step_00000001x", "step_",
@@ -163,11 +232,14 @@ TEST_CASE("stale temporaries are cleared, checkpoints and foreign files stay") {
   const std::string& dir = folder.path();
   commit_step(dir, 1);
   for (const char* name :
-       {".tmp_step_00000002", ".deleted_step_00000003", ".old_step_00000001", ".old_step_00000004"}) {
+       {".tmp_step_00000002", ".deleted_step_00000003", ".old_step_00000001", ".old_step_00000004",
+        ".tmp_step_00000002.00ff00ff00ff00ff", ".deleted_discarded_step_00000003.00ff00ff00ff00ff",
+        ".old_step_00000001.00ff00ff00ff00ff"}) {
     fs::create_directory(folder / name);
     put_file(folder / name + "/model.safetensors", "part");
   }
-  fs::create_symlink("step_00000002", folder / ".tmp_latest");
+  for (const char* name : {".tmp_latest", ".tmp_latest.00ff00ff00ff00ff", ".tmp_best.00ff00ff00ff00ff"})
+    fs::create_symlink("step_00000002", folder / name);
   put_file(folder / ".tmp_notes", "mine");
   remove_stale_temporaries(dir);
   CHECK(hidden_names(dir) == std::vector<std::string>{".tmp_notes"});
@@ -178,7 +250,7 @@ TEST_CASE("stale temporaries are cleared, checkpoints and foreign files stay") {
 TEST_CASE("a checkpoint set aside for a replacement that never came gets its name back") {
   TemporaryFolder folder;
   commit_step(folder.path(), 4, "precious");
-  fs::rename(folder / "step_00000004", folder / ".old_step_00000004");
+  fs::rename(folder / "step_00000004", folder / GENERATE(".old_step_00000004", ".old_step_00000004.00ff00ff00ff00ff"));
   CHECK(!latest_checkpoint(folder.path()));
   remove_stale_temporaries(folder.path());
   CHECK(latest_checkpoint(folder.path()) == folder / "step_00000004");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
@@ -103,6 +104,27 @@ TEST_CASE("output folders are made with their parents, and what is in the way is
   put_file(folder / "file", "x");
   CHECK_THROWS_AS(make_output_folder(folder / "file/sub"), InputError);
   CHECK_THROWS_WITH(make_output_folder("/proc/ditrain"), Contains("[/proc/ditrain]"));
+}
+
+TEST_CASE("what killed writers left in a folder is removed, and nothing else") {
+  TemporaryFolder folder;
+  put_file(folder / ".config.yaml.tmp_0123456789abcdef", "x");
+  put_file(folder / ".metrics.jsonl.tmp_4711_0", "x");
+  const std::vector<std::string> others = {".config.yaml", ".notes.tmp_mine", ".tmp_0123", "a.tmp_0", "config.yaml"};
+  for (const std::string& name : others) put_file(folder / name, "x");
+  std::filesystem::create_directory(folder / ".folder.tmp_1");
+  remove_stale_files(folder.path());
+  CHECK(num_entries(folder.path()) == others.size() + 1);
+  for (const std::string& name : others) CHECK(std::filesystem::exists(folder / name));
+  CHECK_NOTHROW(remove_stale_files(folder / "absent"));
+}
+
+TEST_CASE("an error of the path is one of the input, any other says nothing of the file") {
+  CHECK_THROWS_AS(fail_to_read("f", "cannot open the file", ENOENT), OpenError);
+  CHECK_THROWS_AS(fail_to_read("f", "cannot open the file", EACCES), OpenError);
+  for (const int error : {EIO, ESTALE, EMFILE, ENFILE, EINTR, EAGAIN, ENOMEM})
+    CHECK_THROWS_AS(fail_to_read("f", "cannot read the file", error), RunError);
+  CHECK_THROWS_WITH(fail_to_read("f", "cannot read the file", EIO), "[f] cannot read the file; got Input/output error");
 }
 
 TEST_CASE("whether a file can be written is found out without leaving anything") {

@@ -26,8 +26,8 @@ struct CheckpointState {
 /// Writes FOLDER/state.json, with a checksum of itself. Errors: RunError
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state);
 
-/// Errors:   InputError if state.json is missing, truncated, changed since it was written, lacks a field or has one out
-///           of its range
+/// Errors:   InputError if state.json is truncated, changed since it was written, lacks a field or has one out of its
+///           range; as io::fail_to_read if it cannot be read
 CheckpointState read_checkpoint_state(const std::string& folder);
 
 /// Takes what this rank keeps of a whole moment or EMA into that of its store.
@@ -37,11 +37,12 @@ using KeepState = std::function<void(const Tensor& whole, const Tensor& state)>;
 /// Errors:   InputError if there is none
 std::string find_checkpoint(const std::string& path);
 
-/// Errors: InputError if this process cannot open one of the files of a checkpoint folder
+/// Errors: InputError if this process does not see one of the files of a checkpoint folder, RunError if it may not read
+/// one
 void expect_readable(const std::string& folder);
 
 /// Holds all files of a checkpoint folder against their checksums. Errors: InputError that names the file and the
-/// place; one for a checkpoint without checksums
+/// place; one for a checkpoint without checksums; as io::fail_to_read for a file that cannot be read
 void check_checkpoint(const std::string& folder, const std::vector<int>& pus = {});
 
 /// The newest checkpoint beside `folder` that check_checkpoint finds intact, for advice; "": none.

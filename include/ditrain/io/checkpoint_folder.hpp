@@ -4,7 +4,10 @@
 //
 // Promise: at every moment, kill -9 and power loss included, a folder named step_* is a whole checkpoint. New ones are
 // written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
+// Temporary names have a random suffix: a process that outlives its run writes into nothing of the next one.
 // What is inside the files is not known here (module checkpoint). One process at a time may change DIR.
+// Errors:   a folder, file or symlink of which the system does not say whether it is there is a RunError that names it,
+//           never one that is missing.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,6 +24,9 @@ inline constexpr std::array<const char*, 4> kCheckpointFiles = {"model.safetenso
 /// "step_00001000" for 1000 (at least 8 digits).
 std::string checkpoint_name(int64_t step);
 
+/// Which file a checkpoint folder lacks; "": it is complete.
+std::string missing_file(const std::string& folder);
+
 /// Writes one checkpoint: fill folder() with the files of kCheckpointFiles, then commit().
 /// Errors:   RunError (disk full, ...); the checkpoints that exist stay. commit() of an incomplete folder: LogicFault.
 class CheckpointWriter {
@@ -30,7 +36,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  const std::string& folder() const { return folder_; }  ///< the temporary folder DIR/.tmp_step_...
+  const std::string& folder() const { return folder_; }  ///< DIR/.tmp_step_N.SUFFIX, which no other writer has
   /// Syncs files and folder, renames to step_..., points `latest` to it. A checkpoint of the same step is replaced.
   void commit();
 
@@ -44,12 +50,11 @@ class CheckpointWriter {
 /// Steps of all complete checkpoints, increasing; empty if `dir` does not exist.
 std::vector<int64_t> list_checkpoints(const std::string& dir);
 
-/// Folders of the checkpoints to go on from, the best first: what `latest` names if that is a complete checkpoint of
-/// `dir`, then the complete ones by decreasing step.
+/// Folders of the checkpoints to go on from, complete or not, the best first: what `latest` names if that is one of
+/// `dir`, then by decreasing step.
 std::vector<std::string> checkpoints_to_resume(const std::string& dir);
 
-/// The first of them: what `latest` names if that is a complete checkpoint of `dir`, otherwise the
-/// complete one of the highest step; none if there is none. Temporary folders do not count.
+/// The first of them that is complete, with a warning in the log for each that is not; none if there is none.
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
@@ -63,13 +68,15 @@ void link_best(const std::string& dir, int64_t step);
 /// The step of the complete checkpoint that `best` names; none if there is none.
 std::optional<int64_t> best_checkpoint(const std::string& dir);
 
-/// Moves the complete checkpoints after `step` aside, to discarded_step_*. Returns their new paths. Errors: RunError
+/// Moves the checkpoints after `step` aside, complete or not, to discarded_step_*. Returns their new paths.
+/// Errors:   RunError
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);
 /// Removes what discard_checkpoints_after moved aside. Errors: as prune_checkpoints
 void remove_discarded(const std::string& dir);
 
-/// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(): a complete checkpoint
-/// that was moved aside for its replacement, which then never came, gets its name back.
+/// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(), as who alone may
+/// change `dir`: a complete checkpoint that was moved aside for its replacement, which then never came, gets its name
+/// back, and `latest` names the checkpoint that was whole before it could.
 void remove_stale_temporaries(const std::string& dir);
 
 }  // namespace ditrain::io

@@ -5,7 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "ditrain/base/error.hpp"
+
 namespace ditrain::io {
+
+/// A file that cannot be opened because of its path or rights: it is missing, may not be read, ...
+struct OpenError : InputError {
+  using InputError::InputError;
+};
+
+/// For a file that the system did not open or read, with its errno. Neither error says anything of the content.
+/// Errors: always; OpenError where path or rights are at fault, RunError where disk, network, memory or limits are
+[[noreturn]] void fail_to_read(const std::string& path, const std::string& what, int error_number);
+/// A descriptor that reads, with these flags besides; tries again where a signal came in between.
+/// Errors: as fail_to_read
+int open_to_read(const std::string& path, int flags = 0);
 
 /// A file being written from its beginning; no buffer of its own, so write large pieces.
 /// Errors:   every function throws RunError naming path, bytes and the system's reason (disk full, ...).
@@ -40,12 +54,19 @@ void write_file_atomically(const std::string& path, std::string_view content);
 /// a part fitted is taken out of a regular file again. One process at a time may append.
 void append_line(const std::string& path, std::string_view line);
 
-/// The whole content of a regular file (any bytes). InputError if it cannot be read or has more than `max_bytes`.
+/// The whole content of a regular file (any bytes). InputError if it is none or has more than `max_bytes`; else errors
+/// as fail_to_read.
 std::string read_text_file(const std::string& path, size_t max_bytes);
 
 /// Finds out whether write_file_atomically could write `path`, by making a file beside it and removing it again: for
 /// programs that work for long before they write. InputError that says what is in the way.
 void check_output_file(const std::string& path);
+
+/// What makes a hidden name that no other process makes, on any node: 16 random digits.
+std::string unique_suffix();
+/// Removes what killed writers of write_file_atomically left in the folder; only where nobody else writes.
+/// Errors: RunError
+void remove_stale_files(const std::string& folder);
 
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);

@@ -55,12 +55,12 @@ class PieceFile {
 /// error like any other.
 class PieceReader {
  public:
-  /// Errors: InputError
+  /// Errors: as io::fail_to_read
   explicit PieceReader(std::string path);
   ~PieceReader();
   PieceReader(const PieceReader&) = delete;
   PieceReader& operator=(const PieceReader&) = delete;
-  /// Errors: InputError naming path, offset and reason, also where the file ends early
+  /// Errors: naming path, offset and reason; InputError where the file ends early, else as io::fail_to_read
   void read(uint64_t offset, void* to, size_t bytes) const;
 
  private:
