@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -23,6 +24,13 @@ namespace {
 
 constexpr double kPatience_s = 3;  // for the ranks of a job that was killed, which end a moment after their launcher
 constexpr std::chrono::milliseconds kPause(50);
+constexpr off_t kJoined = 1;  // the byte from which on those who join have a lock
+
+struct flock lock_of(short type, off_t begin) {
+  struct flock lock {};  // to the end, wherever that is
+  lock.l_type = type, lock.l_whence = SEEK_SET, lock.l_start = begin;
+  return lock;
+}
 
 }  // namespace
 
@@ -37,13 +45,28 @@ FileLock::~FileLock() {
   ::close(fd_);
 }
 
+// The first byte stays with the process that locked; the others are for those who join. Whoever locks needs all.
 FileLock::Attempt FileLock::try_lock() {
-  struct flock whole {};
-  whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
-  if (::fcntl(fd_, F_SETLK, &whole) == 0) {
-    locked_ = true;
-    return Attempt::kLocked;
-  }
+  const Attempt attempt = set(F_WRLCK, 0);
+  locked_ = locked_ || attempt == Attempt::kLocked;
+  return attempt;
+}
+
+FileLock::Attempt FileLock::share() { return set(F_RDLCK, kJoined); }
+
+FileLock::Attempt FileLock::join() { return set(F_RDLCK, kJoined); }
+
+std::optional<pid_t> FileLock::left_over() const {
+  struct flock first = lock_of(F_WRLCK, 0), others = lock_of(F_WRLCK, kJoined);
+  first.l_len = kJoined;
+  if (::fcntl(fd_, F_GETLK, &first) != 0 || first.l_type != F_UNLCK) return std::nullopt;
+  if (::fcntl(fd_, F_GETLK, &others) != 0 || others.l_type == F_UNLCK) return std::nullopt;
+  return std::max<pid_t>(others.l_pid, 0);
+}
+
+FileLock::Attempt FileLock::set(short type, off_t begin) {
+  struct flock wanted = lock_of(type, begin);
+  if (::fcntl(fd_, F_SETLK, &wanted) == 0) return Attempt::kLocked;
   if (errno == EAGAIN || errno == EACCES || errno == EINTR) return Attempt::kHeldByOther;
   reason_ = std::strerror(errno);
   return Attempt::kNoLocks;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -15,27 +16,44 @@ namespace ditrain::train {
 namespace fs = std::filesystem;
 
 RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + "/.lock") {
-  const io::FileLock::Attempt attempt = lock_.lock_within(patience_s, [&] {
-    log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, lock_.holder(),
-              patience_s);
+  const auto holder = [this] {
+    const std::string text = lock_.holder();
+    const std::optional<pid_t> left = lock_.left_over();
+    return (text.empty() ? "one that is starting or ending" : text) +
+           (left ? fmt::format("; its rank 0 has ended, but not {}",
+                               *left > 0 ? fmt::format("process {}", *left) : "a process on another node")
+                 : "");
+  };
+  io::FileLock::Attempt attempt = lock_.lock_within(patience_s, [&] {
+    log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, holder(), patience_s);
   });
   if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = "output",
-                      .what = folder + " is used by a run that is alive: " + lock_.holder(),
+                      .what = folder + " is used by a run that is alive: " + holder(),
                       .expected = "one run per folder",
                       .hint = "--out with another folder, or ending that run first"});
-  if (attempt == io::FileLock::Attempt::kNoLocks)
-    note_ = fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder,
-                        lock_.reason());
+  if (attempt == io::FileLock::Attempt::kLocked) attempt = lock_.share();
+  if (attempt == io::FileLock::Attempt::kNoLocks) note_without_locks(folder);
   lock_.describe(io::this_process());
 }
 
+RunLock::RunLock(const std::string& folder) : lock_(folder + "/.lock") {
+  const io::FileLock::Attempt attempt = lock_.join();
+  if (attempt == io::FileLock::Attempt::kHeldByOther)
+    throw RunError({.where = "output", .what = "rank 0 does not hold " + folder + " any more: another run takes it"});
+  if (attempt == io::FileLock::Attempt::kNoLocks) note_without_locks(folder);
+}
+
+void RunLock::note_without_locks(const std::string& folder) {
+  note_ = fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder,
+                      lock_.reason());
+}
+
 bool holds_run(const std::string& path) {
-  std::error_code ignored;
   for (const char* name : {"/config.yaml", "/metrics.jsonl"})
-    if (fs::exists(path + name, ignored)) return true;
+    if (fs::exists(path + name)) return true;
   // A start that was refused leaves an empty folder of checkpoints.
-  return fs::is_directory(path + "/checkpoints", ignored) && !fs::is_empty(path + "/checkpoints", ignored);
+  return fs::is_directory(path + "/checkpoints") && !fs::is_empty(path + "/checkpoints");
 }
 
 RunFolder::RunFolder(std::string path, bool resuming) : path_(std::move(path)) {
@@ -45,6 +63,7 @@ RunFolder::RunFolder(std::string path, bool resuming) : path_(std::move(path)) {
                       .expected = "a new folder",
                       .hint = "--resume auto to go on with that run, or --out with another folder"});
   for (const std::string& dir : {path_, checkpoints(), path_ + "/samples"}) io::make_output_folder(dir);
+  for (const std::string& dir : {path_, path_ + "/samples"}) io::remove_stale_files(dir);
 }
 
 std::string RunFolder::sample_picture(int64_t step) const {

@@ -86,6 +86,9 @@ void Run::open() {
     log::open_file(options_.out + "/log.txt");
   }
   resumed_ = dist::broadcast_text(comm_, resumed_);
+  if (leader() || !writes() || !fs::exists(options_.out + "/.lock")) return;  // check_same_start: it is not there
+  lock_.emplace(options_.out);
+  if (!lock_->note().empty()) placement_.notes.push_back(lock_->note());
 }
 
 // Whether this rank has a part of the checkpoints.

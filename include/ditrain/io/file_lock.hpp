@@ -1,8 +1,13 @@
-// A lock that one process at a time has, on any node that sees the file: fcntl, which NFS and Lustre honour too. The
-// system takes it back when the process ends, however it ends.
+// A lock that one process at a time has, or the processes of one job, on any node that sees the file: fcntl, which NFS
+// and Lustre honour too, unless they are mounted with locks that each node keeps for itself (nolock, local_lock,
+// localflock). The system takes it back when the process ends, however it ends; that of a node which died ends with its
+// lease on the file server.
 #pragma once
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace ditrain::io {
@@ -21,13 +26,20 @@ class FileLock {
   /// Tries again for up to `patience_s` while another process has it: the system takes back the lock of a process that
   /// was killed a moment later. `waiting` is called once, before the first wait.
   Attempt lock_within(double patience_s, const std::function<void()>& waiting = {});
+  /// After try_lock: from now on other processes may join(), and the lock is held until the last of all has ended.
+  Attempt share();
+  Attempt join();  ///< kHeldByOther: it is not shared
   const std::string& reason() const { return reason_; }
   /// Says who has it, for who reads the file. Errors: RunError
   void describe(const std::string& holder);
   /// What the holder says; "" if that cannot be read.
   std::string holder() const;
+  /// If it has ended: a process that joined and has not; 0: on another node.
+  std::optional<pid_t> left_over() const;
 
  private:
+  Attempt set(short type, off_t begin);
+
   std::string path_, reason_;
   int fd_;
   bool locked_ = false;

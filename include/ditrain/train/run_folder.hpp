@@ -7,21 +7,25 @@
 
 namespace ditrain::train {
 
-/// Keeps other runs out of a run folder for as long as it lives, on all nodes that see the folder.
+/// Keeps other runs out of a run folder, on all nodes that see it, until the last rank that has one ends.
 class RunLock {
  public:
-  /// Waits up to `patience_s` for a run that is ending. Errors: InputError that says who holds the folder
+  /// On rank 0. Waits up to `patience_s` for a run that is ending. Errors: InputError that says who holds the folder
   RunLock(const std::string& folder, double patience_s);
+  /// On other ranks that write, once rank 0 has its own. Errors: RunError if that has been lost
+  explicit RunLock(const std::string& folder);
   const std::string& note() const { return note_; }  ///< why the folder is not locked; "": it is
 
  private:
+  void note_without_locks(const std::string& folder);
+
   io::FileLock lock_;
   std::string note_;
 };
 
 class RunFolder {
  public:
-  /// Creates OUT and its sub-folders (rank 0 only).
+  /// Creates OUT and its sub-folders, and clears them of unfinished files (rank 0 only).
   /// Errors:   InputError if it cannot be written to, or if `resuming` is false and it holds a run already
   RunFolder(std::string path, bool resuming);
 
@@ -38,7 +42,7 @@ class RunFolder {
   bool warned_ = false;
 };
 
-/// Whether the folder holds a run (a config, metrics or checkpoints).
+/// Whether the folder holds a run (a config, metrics or checkpoints). Errors: any, if the system does not say
 bool holds_run(const std::string& path);
 
 }  // namespace ditrain::train
