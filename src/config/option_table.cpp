@@ -388,8 +388,8 @@ Rows dist_rows() {
               "tree; costs log2(micro-batches per rank) more gradients in memory, and up to four passes over the "
               "gradients per micro-batch"),
       number_or_auto(DITRAIN_KEY(dist.timeout_s), {0},
-                     "seconds that ranks wait for one in a step or a checkpoint before the run ends and names it, unless "
-                     "it writes a checkpoint; 0: wait for ever; auto: the larger of 300 s and 30 recent steps"),
+                     "seconds that ranks wait for one in a step or a checkpoint before the run ends and names it, "
+                     "unless it writes a checkpoint; 0: wait for ever; auto: the larger of 300 s and 30 recent steps"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
               "steps between comparisons of the ranks' weights, which also precede every checkpoint; 0: never"),
       simulate_link(),

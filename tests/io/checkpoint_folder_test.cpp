@@ -185,6 +185,23 @@ TEST_CASE("a commit that ends between its two renames is finished by the next ru
   CHECK(hidden_names(dir).empty());
 }
 
+TEST_CASE("a commit that cannot set latest leaves a whole checkpoint, from which the next run goes on") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  commit_step(dir, 1);
+  fs::remove(folder / "latest");
+  fs::create_directories(folder / "latest/in the way");
+  CHECK_THROWS_AS(commit_step(dir, 2), RunError);
+  CHECK(list_checkpoints(dir) == Steps{1, 2});
+  fs::remove_all(folder / "latest");
+  point_latest_to(dir, "step_00000001");
+  const timespec times[2] = {{0, 0}, {0, 0}};  // as it was before
+  REQUIRE(::utimensat(AT_FDCWD, (folder / "latest").c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
+  remove_stale_temporaries(dir);
+  CHECK(latest_checkpoint(dir) == folder / "step_00000002");
+  CHECK(hidden_names(dir).empty());
+}
+
 TEST_CASE("only canonical names of steps count") {
   TemporaryFolder folder;
   for (const char* name : {"step_1", "step_000000001", "step_-0000001", "step_0000000x", "step_00000001x", "step_",
