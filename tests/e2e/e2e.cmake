@@ -3,7 +3,7 @@
 file(GLOB e2e_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 add_executable(test_e2e ${e2e_sources})
 # They are loaded into programs that are not ours, too.
-foreach(preloaded refusing_system trapped_calls)
+foreach(preloaded refusing_system trapped_calls recording_disk)
   add_library(${preloaded} MODULE ${CMAKE_CURRENT_SOURCE_DIR}/support/${preloaded}.cpp)
   target_link_libraries(${preloaded} PRIVATE ${CMAKE_DL_LIBS})
   target_compile_options(${preloaded} PRIVATE -fno-sanitize=all)
@@ -16,12 +16,13 @@ target_compile_definitions(test_e2e PRIVATE
   DITRAIN_PROGRAM_DIR="$<TARGET_FILE_DIR:ditrain>"
   DITRAIN_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs"
   DITRAIN_MPI_OF_FEWER_THREADS="$<TARGET_FILE:mpi_of_fewer_threads>"
+  DITRAIN_RECORDING_DISK="$<TARGET_FILE:recording_disk>"
   DITRAIN_REFUSING_SYSTEM="$<TARGET_FILE:refusing_system>"
   DITRAIN_TRAPPED_CALLS="$<TARGET_FILE:trapped_calls>"
   DITRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   DITRAIN_MPIRUN="${MPIEXEC_EXECUTABLE}")
 foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify ditbench mpi_of_fewer_threads refusing_system
-        trapped_calls)
+        trapped_calls recording_disk)
   if(TARGET ${program})
     add_dependencies(test_e2e ${program})
   endif()
