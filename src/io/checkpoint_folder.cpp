@@ -264,6 +264,9 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
 
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step) {
   std::vector<std::string> aside;
+  // `latest` names a whole checkpoint at every moment.
+  if (step_of_link(dir, kLatest) > step && is_complete(join(dir, checkpoint_name(step))))
+    NewLink(dir, kLatest, checkpoint_name(step)).put();
   for (const int64_t later : steps_in(dir)) {
     if (later <= step) continue;
     const std::string name = join(dir, kDiscarded, checkpoint_name(later));

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "ditrain/base/error.hpp"
 
@@ -243,8 +244,12 @@ void fsync_directory(const std::string& path) {
 
 void make_output_folder(const std::string& path) {
   std::error_code error;
+  std::vector<std::string> parents;  // of what is missing: a new name lasts once the folder that holds it is synced
+  for (fs::path at = fs::absolute(path).lexically_normal(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
+    parents.push_back(at.parent_path().string());
   fs::create_directories(path, error);
   if (error) throw InputError({.where = path, .what = "cannot create the folder", .got = error.message()});
+  for (const std::string& parent : parents) fsync_directory(parent);
   if (::access(path.c_str(), W_OK | X_OK) != 0)
     throw InputError({.where = path, .what = "cannot write into the folder", .got = reason(errno)});
 }

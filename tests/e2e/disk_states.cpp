@@ -45,6 +45,7 @@ DiskRecord::DiskRecord(const std::string& file, const std::string& root) {
   if (::stat(root.c_str(), &info) != 0) throw std::runtime_error("no folder " + root);
   objects_[info.st_ino] = 0;
   parse(read_file(file));
+  leave_out_sync(size_t(-1));
   const DiskState all = state(size(), [](size_t) { return Fate::kDone; });
   for (const auto& [path, content] : folder_content(root)) {
     const std::string name = path.substr(root.size());
@@ -92,7 +93,7 @@ void DiskRecord::parse(const std::string& text) {
     } else if (kind == "write" || kind == "size") {
       op.file = object_at(file), op.sets_size = kind == "size", op.data = data;
     } else if (kind == "sync") {
-      sync(object_at(file), op.process);
+      op.synced = object_at(file), op.line = data;
     } else if (kind == "say") {
       op.line = data;
     }
@@ -102,11 +103,20 @@ void DiskRecord::parse(const std::string& text) {
 }
 
 // A name that moves between folders lasts once the folder that it moved into was synced.
-void DiskRecord::sync(int object, int process) {
-  for (Operation& op : operations_) {
-    if (op.lasts_from != size_t(-1)) continue;
-    const bool is_content = op.file == object && op.process == process;
-    if (is_content || (!op.names.empty() && op.names.back().first.first == object)) op.lasts_from = operations_.size();
+void DiskRecord::leave_out_sync(size_t left_out) {
+  std::vector<size_t> open;  // operations that nothing has made to last yet
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& sync = operations_[i];
+    operations_[i].lasts_from = size_t(-1);
+    if (is_write(i) || is_of_names(i)) open.push_back(i);
+    if (sync.synced < 0 || i == left_out) continue;
+    std::erase_if(open, [&](size_t earlier) {
+      Operation& op = operations_[earlier];
+      const bool is_content = op.file == sync.synced && op.process == sync.process;
+      if (!is_content && (op.names.empty() || op.names.back().first.first != sync.synced)) return false;
+      op.lasts_from = i;
+      return true;
+    });
   }
 }
 

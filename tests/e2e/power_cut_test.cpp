@@ -77,6 +77,7 @@ class Recorded {
     REQUIRE(written_.count(kSteps) > 0);
   }
 
+  DiskRecord& record() { return *record_; }
   const DiskRecord& record() const { return *record_; }
   /// The step of the checkpoint that the log has promised last.
   int64_t promised(size_t cut) const {
@@ -84,21 +85,21 @@ class Recorded {
     return later == promises_.begin() ? 0 : std::prev(later)->second;
   }
 
-  /// What must hold on a disk before anybody goes on from it.
-  void expect_sound(const DiskState& state, int64_t promised) const {
+  /// What does not hold on a disk that has to before anybody goes on from it; empty: nothing.
+  std::string problem_of(const DiskState& state, int64_t promised) const {
     int64_t chosen = 0;
     for (const auto& [path, target] : state.links)
       if (path.ends_with("/latest")) chosen = step_after(target, "");
-    INFO("latest names step " << chosen);
-    if (chosen > 0 || promised > 0) {
-      CHECK(chosen >= promised);
-      const auto [first, last] = written_.equal_range(chosen);
-      const Files files = checkpoint_in(state, chosen);
-      CHECK(std::any_of(first, last, [&](const auto& written) { return written.second == files; }));
-    }
+    if (chosen < promised)
+      return "latest names step " + std::to_string(chosen) + ", promised was " + std::to_string(promised);
+    const auto [first, last] = written_.equal_range(chosen);
+    const Files files = checkpoint_in(state, chosen);
+    if (chosen > 0 && std::none_of(first, last, [&](const auto& written) { return written.second == files; }))
+      return "latest names step " + std::to_string(chosen) + ", which is not what was written";
     const auto config = state.files.find(kOut + "/config.yaml");
-    if (promised > 0) CHECK(config != state.files.end());
-    if (config != state.files.end()) CHECK(config->second.ends_with('\n'));
+    if (promised > 0 && config == state.files.end()) return "no config.yaml";
+    if (config != state.files.end() && !config->second.ends_with('\n')) return "half a config.yaml";
+    return "";
   }
 
   /// Goes on from a disk, on one rank: to the same bits as the run that nobody disturbed.
@@ -160,26 +161,25 @@ size_t visit_states(const Recorded& recorded, bool all_singles, int random, cons
 
 }  // namespace
 
-TEST_CASE("power cut: what the log said is written lasts, whatever else does", "[!shouldfail]") {
+TEST_CASE("power cut: what the log said is written lasts, whatever else does") {
   const Scenario& scenario = GENERATE(from_range(std::begin(kScenarios), std::end(kScenarios)));
   INFO(scenario.name);
   const Recorded recorded(scenario);
   std::set<int64_t> resumed;  // one state for each promise
   const size_t states = visit_states(recorded, /*all_singles=*/false, 0, [&](const DiskState& state, int64_t promised) {
-    recorded.expect_sound(state, promised);
+    CHECK(recorded.problem_of(state, promised) == "");
     if (resumed.insert(promised).second) recorded.expect_resumes(state, promised);
   });
-  WARN(scenario.name << ": " << states << " states");
-  CHECK(states > 100);
+  CHECK(states > 300);
 }
 
-TEST_CASE("power cut: a run resumes from every state of the disk", "[long][!shouldfail]") {
+TEST_CASE("power cut: a run resumes from every state of the disk", "[long]") {
   size_t states = 0;
   for (const Scenario& scenario : kScenarios) {
     INFO(scenario.name);
     const Recorded recorded(scenario);
     states += visit_states(recorded, /*all_singles=*/true, 1, [&](const DiskState& state, int64_t promised) {
-      recorded.expect_sound(state, promised);
+      CHECK(recorded.problem_of(state, promised) == "");
       recorded.expect_resumes(state, promised);
     });
   }

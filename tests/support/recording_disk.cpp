@@ -5,7 +5,7 @@
 // DITRAIN_TEST_RECORD names the file of records. A record is one line, then as many raw bytes as its last number says:
 //   KIND PROCESS FOLDER_OR_FILE OTHER OFFSET BYTES      with inode numbers for files and folders
 // kinds: create, mkdir, link (bytes: name; for link a zero byte and the target), remove (name), rename (both names with
-// a zero byte between them), write, size (OFFSET is the new size), sync, say (a line of the log).
+// a zero byte between them), write, size (OFFSET is the new size), sync (path), say (a line of the log).
 // An operation and its record are one under a lock, so that their order is the order on disk.
 // Not seen, because the C library makes them without a call that can be replaced: what FILE streams write.
 #include <dirent.h>
@@ -153,11 +153,12 @@ ssize_t written(int fd, off_t offset, const void* data, Call&& call) {
 
 template <class Call>
 int synced(int fd, Call&& call) {
-  if (root().empty() || path_of(fd).empty()) return call();
+  const std::string path = root().empty() ? "" : path_of(fd);
+  if (path.empty()) return call();
   const Turn turn;
   struct stat info {};
   const int result = call();
-  if (result == 0 && ::fstat(fd, &info) == 0) record("sync", info.st_ino, 0, 0, "");
+  if (result == 0 && ::fstat(fd, &info) == 0) record("sync", info.st_ino, 0, 0, path);
   return result;
 }
 
