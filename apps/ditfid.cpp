@@ -7,6 +7,7 @@
 #include "ditrain/config/program.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
 
@@ -33,8 +34,8 @@ config::CommandLine make_command_line() {
         "fid"},
        {"allow-small", "", "compute an FID of fewer images than dimensions, which shows no more than a trend"},
        {"save-statistics", "FILE.npz",
-        "write mean and covariance of the real side there, with sfid also of spatial features, to be given as --real "
-        "again"},
+        "write mean and covariance of the real side there, with sfid also of spatial features, and how they were made; "
+        "to be given as --real again"},
        {"threads", "N", "threads that compute (default: one for each core this process may use)"},
        {"json", "FILE", "write the values and the protocol there as JSON"}},
       "",
@@ -83,12 +84,14 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   return request;
 }
 
-void print(const eval::FidReport& report, bool pixels) {
+void print(const eval::FidReport& report) {
+  const bool pixels = report.features == eval::FeatureKind::kPixels;
   const auto value = [](const char* name, const std::optional<double>& v, const std::optional<double>& deviation = {}) {
     if (v && deviation) log::info("{:<10} {:.6g} +- {:.2g}", name, *v, *deviation);
     if (v && !deviation) log::info("{:<10} {:.6g}", name, *v);
   };
   for (const std::string& warning : report.warnings) log::warn("{}", warning);
+  if (report.composite) log::info("{}:", report.composite->describe());
   value(pixels ? "fid/pixels" : "fid", report.fid);
   value("sfid", report.sfid);
   value("is", report.inception_score, report.inception_score_deviation);
@@ -97,6 +100,7 @@ void print(const eval::FidReport& report, bool pixels) {
   value("recall", report.recall);
   if (report.bands) log::info_lines(eval::table_of(*report.bands));
   log::info("protocol: {}", report.protocol);
+  for (const eval::FidReport& other : report.others) print(other);
 }
 
 int num_threads(const config::CommandLine& line) {
@@ -110,9 +114,11 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   if (!line.parse(argc, argv)) return kExitDone;
   const eval::FidRequest request = request_of(line);
   parallel::Team team({.num_workers = num_threads(line)});
+  const eval::EvaluationBytes need = eval::evaluation_bytes(request, comm.world_size(), comm.local_size());
+  plan::check_memory(need.bytes, comm.local_size(), need.what, "fewer images, or a node with more memory");
   const eval::FidReport report = eval::evaluate_fid(team, comm, request);
   if (comm.rank() != 0) return kExitDone;
-  print(report, request.features.kind == eval::FeatureKind::kPixels);
+  print(report);
   if (line.has("json")) io::write_file_atomically(line.get_path("json"), eval::to_json(report));
   return kExitDone;
 }

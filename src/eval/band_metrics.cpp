@@ -115,7 +115,13 @@ BandComparison compare_bands(const std::string& real_path, const std::string& ge
   const dataset::ColourBands colours = dataset::find_common_colours(common, all).first;
   Side a = sums_of(real, real_bands, colours), b = sums_of(generated, generated_bands, colours);
   BandComparison out;
-  for (size_t i = 0; i < common.size(); ++i) out.bands.push_back(compare(common[i], a.bands[i], b.bands[i]));
+  for (size_t i = 0; i < common.size(); ++i) {
+    out.bands.push_back(compare(common[i], a.bands[i], b.bands[i]));
+    const dataset::TileBand &x = real.bands()[size_t(real_bands[i])],
+                            &y = generated.bands()[size_t(generated_bands[i])];
+    if (x.scale != y.scale || x.offset != y.offset)
+      out.other_scales += (out.other_scales.empty() ? "" : ", ") + common[i];
+  }
   if (a.ndvi.n > 0 && b.ndvi.n > 0) out.ndvi = compare("ndvi", a.ndvi, b.ndvi);
   if (common.size() == 1) return out;
   const std::vector<double> mean = a.mean_spectrum();

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/io/json_problem.hpp"
 #include "ditrain/io/npz.hpp"
 #include "products.hpp"
 
@@ -15,6 +17,8 @@ namespace {
 
 // Two orders of sums differ by about 1e-16 of the largest variance; f32 files by about 1e-7.
 constexpr double kAsymmetry = 1e-5;
+constexpr const char* kFactsArray = "ditrain";
+constexpr uint64_t kMaxFactsBytes = 1 << 20;
 constexpr int64_t kMostDimensions = 8192;  // a zip of a megabyte may hold a sigma of gigabytes
 
 [[noreturn]] void refuse(const io::NpzFile& file, const std::string& what, const std::string& got = "",
@@ -94,16 +98,74 @@ FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames
   return s;
 }
 
-void write_statistics(const std::string& path, const FeatureStatistics& statistics,
-                      const std::optional<FeatureStatistics>& spatial) {
+StatisticsNames statistics_names(bool spatial, size_t composite) {
+  StatisticsNames names = spatial ? kSpatialStatistics : StatisticsNames();
+  if (composite > 0) names.mu += fmt::format("_{}", composite), names.sigma += fmt::format("_{}", composite);
+  return names;
+}
+
+std::string StatisticsFacts::describe() const {
+  std::string text = fmt::format("{} images, features {}", images, features);
+  if (!preset.empty()) text += fmt::format(" in {}, preset {}, weights sha256 {}", precision, preset, weights_sha256);
+  if (!input.empty()) text += fmt::format(" ({})", input);
+  for (const Composite& composite : composites) text += ", " + composite.describe();
+  return text;
+}
+
+std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file) {
+  if (!file.contains(kFactsArray)) return {};
+  const io::NpyHeader header = file.header(kFactsArray);
+  if (header.dtype != "u1" || header.bytes > kMaxFactsBytes)
+    refuse(file, fmt::format("'{}' is no text", kFactsArray), fmt::format("{} bytes of {}", header.bytes, header.dtype),
+           fmt::format("at most {} bytes of u1", kMaxFactsBytes));
+  const std::vector<std::byte> bytes = file.read(kFactsArray);
+  try {
+    const auto in = nlohmann::json::parse(reinterpret_cast<const char*>(bytes.data()),
+                                          reinterpret_cast<const char*>(bytes.data()) + bytes.size());
+    StatisticsFacts facts{
+        .features = in.at("features"), .preset = in.at("preset"), .weights_sha256 = in.at("weights_sha256")};
+    facts.precision = in.at("precision"), facts.input = in.at("input"), facts.images = in.at("images");
+    for (const auto& c : in.at("composites")) {
+      facts.composites.push_back({c.at("name"), c.at("bands"), c.at("low"), c.at("high")});
+      const Composite& last = facts.composites.back();
+      if (last.bands.size() != 3 || last.low.size() != 3 || last.high.size() != 3)
+        refuse(file, fmt::format("'{}': a composite is of three bands", kFactsArray), c.dump());
+      for (size_t b = 0; b < 3; ++b)
+        if (last.low[b] == last.high[b])
+          refuse(file, fmt::format("'{}': the stretch of a band has no width", kFactsArray), c.dump());
+    }
+    return facts;
+  } catch (const nlohmann::json::exception& e) {
+    refuse(file, fmt::format("'{}' does not say how the statistics were made: {}", kFactsArray, io::json_problem(e)));
+  }
+}
+
+void write_statistics(const std::string& path, const std::vector<SavedStatistics>& statistics,
+                      const std::optional<StatisticsFacts>& facts) {
   std::vector<io::NpyToWrite> arrays;
   const auto add = [&](const FeatureStatistics& s, const StatisticsNames& names) {
     const int64_t d = s.dimensions();
     arrays.push_back({names.mu, {d}, s.mu.data()});
     arrays.push_back({names.sigma, {d, d}, s.sigma.data()});
   };
-  add(statistics, {});
-  if (spatial) add(*spatial, kSpatialStatistics);
+  for (size_t i = 0; i < statistics.size(); ++i) {
+    add(statistics[i].plain, statistics_names(false, i));
+    if (statistics[i].spatial) add(*statistics[i].spatial, statistics_names(true, i));
+  }
+  std::string text;
+  if (facts) {
+    nlohmann::ordered_json json = {{"features", facts->features},
+                                   {"preset", facts->preset},
+                                   {"weights_sha256", facts->weights_sha256},
+                                   {"precision", facts->precision},
+                                   {"input", facts->input},
+                                   {"images", facts->images},
+                                   {"composites", nlohmann::ordered_json::array()}};
+    for (const Composite& c : facts->composites)
+      json["composites"].push_back({{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}});
+    text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    arrays.push_back({kFactsArray, {int64_t(text.size())}, nullptr, text});
+  }
   io::write_npz_f64(path, arrays);
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +25,10 @@ struct Side {
   std::unique_ptr<ImageSet> set = nullptr;  // if their features are needed
   std::optional<Features> features = {};
   std::optional<FeatureStatistics> statistics = {}, spatial_statistics = {};
+  bool is_of_file = false;                   // its statistics were read,
+  std::optional<StatisticsFacts> made = {};  // and the file says how they were made
   const char* role() const { return is_generated ? "generated" : "real"; }
+  const dataset::TileShards* tiles() const { return set ? set->tiles() : nullptr; }
 };
 
 // What an npz holds; nothing if the path is none.
@@ -69,7 +71,9 @@ Side open_side(bool is_generated, const std::string& path, const FidRequest& req
     side.statistics = read_statistics(io::NpzFile(path));
     if (npz.spatial_statistics && wants(request, FidMetric::kSfid))
       side.spatial_statistics = read_statistics(io::NpzFile(path), kSpatialStatistics);
-    side.description = fmt::format("statistics of {} dimensions in {}", side.statistics->dimensions(), path);
+    side.is_of_file = true, side.made = read_statistics_facts(io::NpzFile(path));
+    side.description = fmt::format("statistics of {} dimensions in {}{}", side.statistics->dimensions(), path,
+                                   side.made ? " (" + side.made->describe() + ")" : "");
     side.sha256 = io::sha256_of_file(path);
     const bool covered = !wants(request, FidMetric::kSfid) || side.spatial_statistics;
     if (!npz.images || (covered && !needs_rows(request, is_generated))) return side;
@@ -77,6 +81,16 @@ Side open_side(bool is_generated, const std::string& path, const FidRequest& req
   side.set = open_image_set(path);
   side.facts = side.set->facts();
   return side;
+}
+
+// What the side is in one of the composites: tiles become pictures, statistics are those of this composite.
+void show_composite(Side& side, const std::vector<Composite>& composites, size_t number, const FidRequest& request) {
+  if (side.tiles() != nullptr) side.set = composite_set(side.path, composites[number]);
+  if (!side.statistics || number == 0) return;
+  const io::NpzFile file(side.path);
+  side.statistics = read_statistics(file, statistics_names(false, number));
+  if (wants(request, FidMetric::kSfid) && file.contains(statistics_names(true, number).mu))
+    side.spatial_statistics = read_statistics(file, statistics_names(true, number));
 }
 
 // Features of its images, on rank 0.
@@ -181,14 +195,117 @@ void check_dimensions(const Side& real, const Side& generated) {
   check_dimensions(real, generated, dimensions(real), dimensions(generated));
 }
 
-constexpr int64_t kSplits = 10;  // of 50,000 images: those of 5,000 that ADM takes
-int64_t splits_of(const Features& features) { return std::min(kSplits, features.n); }
+// How the request's features are made, as a file of statistics says it.
+StatisticsFacts facts_of(const FidRequest& request) {
+  StatisticsFacts facts{.features = std::string(word_of(request.features.kind)), .preset = {}, .weights_sha256 = {}};
+  if (request.features.kind == FeatureKind::kPixels) return facts;
+  facts.preset = word_of(request.features.preset), facts.precision = word_of(request.features.precision);
+  facts.weights_sha256 = request.features.weights_sha256;
+  return facts;
+}
+
+void expect_same(const Side& side, const char* what, const std::string& got, const std::string& expected,
+                 const std::string& hint) {
+  if (got == expected) return;
+  throw InputError({.where = side.path,
+                    .what = fmt::format("the statistics are of {} than the other side", what),
+                    .got = got.empty() ? "none" : got,
+                    .expected = expected.empty() ? "none" : expected,
+                    .hint = hint});
+}
+
+// Statistics of a file stand for images only where they were made as the other side is. Features in bf16 are a little
+// off those in f32, which the protocol says.
+constexpr const char* kAnew = "statistics made anew (--save-statistics)";
+void check_features(const Side& side, const std::string& other) {
+  expect_same(side, "other features", side.made->features, other,
+              fmt::format("--features {}, or {}", side.made->features, kAnew));
+}
+void check_made(const Side& side, const StatisticsFacts& other) {
+  const StatisticsFacts& made = *side.made;
+  check_features(side, other.features);
+  expect_same(side, "another preset", made.preset, other.preset, fmt::format("--preset {}, or {}", made.preset, kAnew));
+  expect_same(side, "other weights (sha256)", made.weights_sha256, other.weights_sha256, kAnew);
+}
+
+void check_statistics(const FidRequest& request, const Side& real, const Side& generated,
+                      std::vector<std::string>& warnings) {
+  for (const Side* side : {&real, &generated}) {
+    const Side& other = side == &real ? generated : real;
+    if (!side->statistics) continue;
+    if (!side->made)
+      warnings.push_back(side->path +
+                         ": the statistics do not say how they were made; features, preset and weights are taken to be "
+                         "those of the other side");
+    else if (other.set)
+      check_made(*side, facts_of(request));
+    else if (other.made)
+      check_made(*side, *other.made);
+  }
+  if (!real.made || !generated.made) return;
+  const auto text = [](const StatisticsFacts& facts) {
+    std::string all;
+    for (const Composite& c : facts.composites) all += (all.empty() ? "" : ", ") + c.describe();
+    return all;
+  };
+  expect_same(generated, "other composites", text(*generated.made), text(*real.made), "");
+  expect_same(generated, "other pixels", generated.made->input, real.made->input, "");
+}
+
+// The network sees three bands of eight bits. Without names of colours it sees those of tiles that have no more.
+void check_pictures(const Side& side, std::vector<std::string>& warnings) {
+  if (side.tiles() == nullptr) return;
+  const std::vector<std::string> names = side.tiles()->band_names();
+  const std::string bands = fmt::format("{}", fmt::join(names, ", "));
+  if (names.size() != 3 || side.tiles()->type() != io::PixelType::kU8)
+    throw InputError(
+        {.where = side.path,
+         .what = "the network sees red, green and blue, which both sides need by name, beside pictures of eight bits",
+         .got = fmt::format("{} of {}", bands, word_of(side.tiles()->type())),
+         .expected = "tiles on both sides with names such as Red, Green, Blue, NIR, or all of Sentinel-2's",
+         .hint = "--features pixels, or --metrics bands"});
+  warnings.push_back(
+      fmt::format("{}: bands {} are taken for red, green and blue, which their names do not say", side.path, bands));
+}
+
+// Composites in which both sides are compared; empty: pictures, or tiles as they are.
+std::vector<Composite> composites_for(const parallel::Team& team, const Side& real, const Side& generated,
+                                      std::vector<std::string>& warnings) {
+  for (const Side* side : {&real, &generated})
+    if (side->made && !side->made->composites.empty()) return side->made->composites;
+  std::vector<Composite> all;
+  if (real.tiles() != nullptr && generated.tiles() != nullptr)
+    all = composites_of(*real.tiles(), generated.tiles()->band_names(), team.num_workers());
+  else if (real.tiles() != nullptr || generated.tiles() != nullptr)
+    all = composite_of_bytes(real.tiles() != nullptr ? *real.tiles() : *generated.tiles());
+  if (all.empty())
+    for (const Side* side : {&real, &generated}) check_pictures(*side, warnings);
+  return all;
+}
+
+// Splits of the Inception Score: ADM's evaluator takes 5,000 images at a time, others 10 equal splits.
+constexpr int64_t kSplits = 10, kImagesOfSplit = 5000;
+bool has_splits_of_adm(const FidRequest& request) { return request.features.preset == FidPreset::kAdm; }
+std::string describe_splits(const FidRequest& request, int64_t n) {
+  return has_splits_of_adm(request) ? fmt::format("splits of {} images", kImagesOfSplit)
+                                    : fmt::format("{} splits", std::min(kSplits, n));
+}
+
+// Of two files of statistics, what they say.
+std::optional<FeatureKind> kind_of(const FidRequest& request, const Side& real, const Side& generated) {
+  FeatureKind kind = request.features.kind;
+  if (real.set || generated.set) return kind;
+  for (const Side* side : {&real, &generated})
+    if (side->made && find_word(side->made->features, kind)) return kind;
+  return {};
+}
 
 std::string protocol_of(const FidRequest& request, const Side& real, const Side& generated) {
-  std::string line = fmt::format("features {}", request.features.kind);
+  const std::optional<FeatureKind> kind = kind_of(request, real, generated);
+  std::string line = kind ? fmt::format("features {}", *kind) : "features as both files of statistics have them";
   const Side& described = generated.features ? generated : real;
   if (described.features) line += " (" + described.features->description + ")";
-  if (request.features.kind == FeatureKind::kPixels) line += ", not comparable with published FIDs";
+  if (kind == FeatureKind::kPixels) line += ", not comparable with published FIDs";
   for (const Side* side : {&real, &generated}) {
     line += fmt::format("; {} {}, sha256 {}", side->role(), side->description, side->sha256);
     if (!side->facts.empty()) line += fmt::format(", samples.json {}", side->facts);
@@ -201,8 +318,8 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
     line += fmt::format("; kid of {} subsets of {}, seed {}", settings.num_subsets, size, settings.seed);
   }
   if (wants(request, FidMetric::kInceptionScore))
-    line += fmt::format("; inception score of {} splits in the order of the images, logits without bias",
-                        splits_of(*generated.features));
+    line += fmt::format("; inception score of {} in the order of the images, logits without bias",
+                        describe_splits(request, generated.features->n));
   if (wants(request, FidMetric::kPrecisionRecall)) line += "; precision and recall of 3 neighbours";
   return line;
 }
@@ -210,8 +327,11 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
 void measure_score(const FidRequest& request, const Side& generated, FidReport& report) {
   if (!wants(request, FidMetric::kInceptionScore)) return;
   const Features& f = needed_features(generated, "is");
+  const std::vector<double> probabilities = probabilities_of(f.logits, nn::kInceptionClasses);
   const MeanAndDeviation value =
-      inception_score(probabilities_of(f.logits, nn::kInceptionClasses), nn::kInceptionClasses, splits_of(f));
+      has_splits_of_adm(request)
+          ? inception_score(probabilities, nn::kInceptionClasses, splits_of_size(f.n, kImagesOfSplit))
+          : inception_score(probabilities, nn::kInceptionClasses, std::min(kSplits, f.n));
   report.inception_score = value.mean, report.inception_score_deviation = value.deviation;
 }
 
@@ -268,28 +388,11 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
   }
 }
 
-}  // namespace
-
-FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
-  return evaluate_fid(team, *dist::make_null_communicator(), request);
-}
-
-FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& asked) {
-  FidRequest request = asked;
-  check_request(request);
+// All but bands, of two sides that are open; on rank 0.
+FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidRequest& request, Side& real,
+                  Side& generated) {
   FidReport report;
-  if (wants(request, FidMetric::kBands)) {
-    if (comm.rank() == 0) report.bands = compare_bands(request.real, request.generated);
-    if (request.metrics.size() == 1) {
-      report.protocol = fmt::format("pixels of bands in digital numbers, without missing ones; real {}; generated {}",
-                                    request.real, request.generated);
-      return report;
-    }
-  }
-  Side real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
-  if (real.set || generated.set) load_network(request.features);
   const bool pixels = request.features.kind == FeatureKind::kPixels;
-  if (pixels) check_numbers(real, generated);
   for (Side* side : {&real, &generated}) {
     check_facts(*side, report.warnings);
     if (!pixels) check_counts(*side, nn::kInceptionFeatures, request, report.warnings);
@@ -300,6 +403,11 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
   }
   if (comm.rank() != 0) return {};
   check_dimensions(real, generated);
+  if (pixels && real.made && generated.features)
+    expect_same(real, "other pixels", real.made->input, generated.features->description, "images of the same size");
+  if (pixels && generated.made && real.features)
+    expect_same(generated, "other pixels", generated.made->input, real.features->description,
+                "images of the same size");
   if (generated.set && generated.set->size() < kFullFidCount) {
     report.warnings.push_back(
         fmt::format("{} generated images: published numbers are of {}", generated.set->size(), kFullFidCount));
@@ -308,60 +416,147 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
     if (side->features && side->features->error_of_precision)
       report.error_of_precision = std::max(report.error_of_precision.value_or(0), *side->features->error_of_precision);
   measure_score(request, generated, report);
+  report.features = kind_of(request, real, generated);
   report.protocol = protocol_of(request, real, generated);
   measure_sets(team, request, real, generated, report);
   measure_spatial_distance(team, request, real, generated, report);
   measure_distance(team, request, real, generated, report);
-  if (!request.save_statistics.empty())
-    write_statistics(request.save_statistics, needed_statistics(team, real), real.spatial_statistics);
   return report;
+}
+
+// Statistics of the real side, kept for --save-statistics; the facts are those of the first composite's images.
+void keep_statistics(parallel::Team& team, const FidRequest& request, Side& real, std::vector<SavedStatistics>& all,
+                     std::optional<StatisticsFacts>& facts) {
+  all.push_back({needed_statistics(team, real), real.spatial_statistics});
+  if (all.size() > 1) return;
+  facts = real.made;
+  if (real.is_of_file) return;
+  facts = facts_of(request);
+  facts->images = real.features->n;
+  if (request.features.kind == FeatureKind::kPixels) facts->input = real.features->description;
+}
+
+}  // namespace
+
+FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
+  return evaluate_fid(team, *dist::make_null_communicator(), request);
+}
+
+FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& asked) {
+  FidRequest request = asked;
+  check_request(request);
+  const auto add_bands = [&](FidReport& report) {
+    if (comm.rank() != 0) return;
+    report.bands = compare_bands(request.real, request.generated);
+    if (!report.bands->other_scales.empty())
+      report.warnings.push_back(
+          fmt::format("{}: the sides state different scales or offsets; NDVI, angles and composites compare number * "
+                      "scale + offset",
+                      report.bands->other_scales));
+  };
+  if (request.metrics == std::vector{FidMetric::kBands}) {
+    FidReport report;
+    report.protocol = fmt::format("pixels of bands in digital numbers, without missing ones; real {}; generated {}",
+                                  request.real, request.generated);
+    add_bands(report);
+    return report;
+  }
+  Side real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
+  for (const Side* side : {&real, &generated})  // before the network's weights are asked for
+    if (side->made && (real.set || generated.set)) check_features(*side, std::string(word_of(request.features.kind)));
+  if (real.set || generated.set) load_network(request.features);
+  std::vector<std::string> warnings;
+  check_statistics(request, real, generated, warnings);
+  std::vector<Composite> composites;
+  if (request.features.kind == FeatureKind::kInception)
+    composites = composites_for(team, real, generated, warnings);
+  else
+    check_numbers(real, generated);
+  const bool both_are_tiles = real.tiles() != nullptr && generated.tiles() != nullptr;
+  FidReport first;
+  std::vector<SavedStatistics> saved;
+  std::optional<StatisticsFacts> facts;
+  for (size_t i = 0; i < std::max<size_t>(1, composites.size()); ++i) {
+    if (i > 0) real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
+    if (!composites.empty())
+      for (Side* side : {&real, &generated}) show_composite(*side, composites, i, request);
+    FidReport report = measure(team, comm, request, real, generated);
+    if (comm.rank() == 0 && !request.save_statistics.empty()) keep_statistics(team, request, real, saved, facts);
+    if (!composites.empty()) report.composite = composites[i];
+    std::erase_if(report.warnings, [&](const std::string& w) {  // said already, of the same images
+      return std::count(first.warnings.begin(), first.warnings.end(), w) > 0;
+    });
+    i == 0 ? first = std::move(report) : first.others.emplace_back(std::move(report));
+  }
+  if (wants(request, FidMetric::kBands) || (both_are_tiles && !composites.empty())) add_bands(first);
+  if (comm.rank() != 0) return {};
+  first.warnings.insert(first.warnings.begin(), warnings.begin(), warnings.end());
+  if (facts) facts->composites = composites;
+  if (!request.save_statistics.empty()) write_statistics(request.save_statistics, saved, facts);
+  return first;
+}
+
+namespace {
+
+// Of the features of a side's images: f32, and what the Inception Score makes of the logits in f64.
+double bytes_of_row(const FidRequest& request, const Side& side, double d) {
+  double values = d * sizeof(float);
+  if (wants(request, FidMetric::kSfid) && !side.spatial_statistics) values += nn::kInceptionSpatial * sizeof(float);
+  if (side.is_generated && wants(request, FidMetric::kInceptionScore))
+    values += nn::kInceptionClasses * (sizeof(float) + sizeof(double));
+  return values;
+}
+
+int64_t dimensions_of(const FidRequest& request, Side& side) {
+  if (side.statistics) return side.statistics->dimensions();
+  if (request.features.kind == FeatureKind::kInception) return nn::kInceptionFeatures;
+  side.set->prepare(0, 1);
+  const EvalImage image = side.set->image(0);
+  return eval::dimensions_of(request.features.kind, {image.channels, image.height, image.width});
+}
+
+}  // namespace
+
+EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int ranks_on_node) {
+  check_request(request);
+  EvaluationBytes all{0, "statistics"};
+  if (request.metrics == std::vector{FidMetric::kBands}) return all;
+  // In f64, which no count of a hostile file overflows. Rank 0 has the features of all images; of several ranks, it has
+  // them twice while they are gathered.
+  double rows = 0, most_images = 0, d = 0;
+  std::string what;
+  for (const bool is_generated : {false, true}) {
+    Side side = open_side(is_generated, is_generated ? request.generated : request.real, request);
+    const auto own = double(dimensions_of(request, side));
+    d = std::max(d, own);
+    if (!side.set) continue;
+    const auto n = double(side.set->size());
+    rows += n * bytes_of_row(request, side, own) * (world_size > 1 ? 2 : 1);
+    most_images = std::max(most_images, n);
+    what += (what.empty() ? "features of " : " and ") + side.set->describe();
+  }
+  constexpr double kMatrices = 6;      // [d, d] in f64: statistics of both sides, and four of the distance
+  constexpr double kRowsAtOnce = 512;  // of distances to all images
+  double bytes = rows + kMatrices * d * d * sizeof(double);
+  if (wants(request, FidMetric::kPrecisionRecall)) bytes += (kRowsAtOnce + 8) * most_images * sizeof(double);
+  bytes /= ranks_on_node;
+  if (request.features.kind == FeatureKind::kInception && !what.empty()) bytes += double(kInceptionBytes);
+  if (!what.empty()) all.what = what;
+  all.bytes = size_t(std::min(bytes, 0x1p60));
+  return all;
 }
 
 FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
                                        const FeatureSettings& features, std::string& description) {
   const FidRequest request{.real = path, .generated = "", .features = features};
   Side side = open_side(false, path, request);
+  if (side.made) check_made(side, facts_of(request));
+  if (side.made && !side.made->composites.empty())
+    expect_same(side, "composites of tiles", side.made->composites[0].describe(), "", "images as eval.reference");
   add_features(team, comm, request, side);
   description = side.description;
   if (side.statistics || comm.rank() != 0) return side.statistics.value_or(FeatureStatistics());
   return statistics_of(team, side.features->values, side.features->d);
-}
-
-std::string to_json(const FidReport& report) {
-  nlohmann::ordered_json json;
-  const auto set = [&](const char* key, const std::optional<double>& value) {
-    json[key] = value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-  };
-  set("fid", report.fid), set("sfid", report.sfid), set("is", report.inception_score), set("kid", report.kid);
-  set("precision", report.precision), set("recall", report.recall);
-  set("is_deviation", report.inception_score_deviation), set("kid_deviation", report.kid_deviation);
-  if (report.error_of_precision) set("bf16_feature_error", report.error_of_precision);
-  json["protocol"] = report.protocol;
-  json["warnings"] = report.warnings;
-  if (report.bands) {
-    const auto put = [](const PixelComparison& p) {
-      return nlohmann::ordered_json{{"name", p.name},
-                                    {"real_mean", p.real_mean},
-                                    {"real_std", p.real_deviation},
-                                    {"generated_mean", p.generated_mean},
-                                    {"generated_std", p.generated_deviation},
-                                    {"frechet", p.frechet}};
-    };
-    for (const PixelComparison& band : report.bands->bands) json["bands"].push_back(put(band));
-    if (report.bands->ndvi) json["ndvi"] = put(*report.bands->ndvi);
-    if (report.bands->angle) json["spectral_angle"] = put(*report.bands->angle);
-    if (report.bands->angle) json["angle_of_means"] = report.bands->angle_of_means;
-  }
-  if (report.distance) {
-    const FrechetDistance& d = *report.distance;
-    json["frechet"] = {{"mean_term", d.mean_term},
-                       {"trace_real", d.trace1},
-                       {"trace_generated", d.trace2},
-                       {"trace_of_root", d.trace_of_root},
-                       {"negative_eigenvalues", {d.num_negative1, d.num_negative}},
-                       {"most_negative", {d.most_negative1, d.most_negative}}};
-  }
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ditrain::eval

@@ -20,12 +20,14 @@ constexpr int64_t kInputElements = 3 * nn::kInceptionSide * nn::kInceptionSide;
 
 // Grey becomes three equal channels, alpha is left out, as Pillow's conversion to RGB does.
 io::ImageU8 to_rgb(const EvalImage& image) {
-  if (!image.is_u8 || image.channels < 1 || image.channels > 4) {
+  // The fourth channel of a file of pictures is alpha, that of a tensor may be anything.
+  const bool with_alpha = image.channels == 2 || image.channels == 4;
+  if (!image.is_u8 || image.channels < 1 || image.channels > 4 || (with_alpha && image.channels_first)) {
     throw InputError({.where = image.name,
                       .what = "the Inception network sees pictures of eight bits",
                       .got = fmt::format("{} channels of {}", image.channels, image.is_u8 ? "u8" : "other numbers"),
-                      .expected = "grey or RGB, with or without alpha",
-                      .hint = "--features pixels, or decoding latents (ditsample --vae)"});
+                      .expected = "grey or RGB; pictures with or without alpha",
+                      .hint = "--features pixels, decoding latents (ditsample --vae), or tiles with names of bands"});
   }
   const int64_t pixels = image.height * image.width;
   io::ImageU8 rgb{image.width, image.height, 3, std::vector<uint8_t>(size_t(3 * pixels))};

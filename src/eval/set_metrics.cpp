@@ -185,9 +185,24 @@ MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64
                       .got = std::to_string(n),
                       .expected = "at least " + std::to_string(splits)});
   }
+  std::vector<int64_t> ends;
+  for (int64_t s = 0; s < splits; ++s) ends.push_back((s + 1) * n / splits);
+  return inception_score(probabilities, classes, ends);
+}
+
+std::vector<int64_t> splits_of_size(int64_t n, int64_t size) {
+  std::vector<int64_t> ends;
+  for (int64_t end = 0; end < n;) ends.push_back(end = std::min(end + size, n));
+  return ends;
+}
+
+MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes,
+                                 const std::vector<int64_t>& ends) {
+  DITRAIN_CHECK(!ends.empty() && ends.back() * classes == int64_t(probabilities.size()),
+                "splits do not cover the rows");
   std::vector<double> scores;
-  for (int64_t s = 0; s < splits; ++s) {
-    const int64_t begin = s * n / splits, end = (s + 1) * n / splits;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
     std::vector<double> mean(size_t(classes), 0.0);
     for (int64_t i = begin; i < end; ++i)
       for (int64_t c = 0; c < classes; ++c) mean[size_t(c)] += probabilities[size_t(i * classes + c)];
@@ -200,6 +215,7 @@ MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64
       }
     }
     scores.push_back(std::exp(sum / double(end - begin)));
+    begin = end;
   }
   return mean_and_deviation(scores);
 }

@@ -154,10 +154,12 @@ void write_npz_f64(const std::string& path, const std::vector<NpyToWrite>& array
   std::string zip, directory;
   for (const NpyToWrite& array : arrays) {
     const std::string member = array.name + ".npy";
-    const uint64_t data_bytes = product(array.shape) * sizeof(double);
-    std::string npy = npy_header("<f8", array.shape);
+    const bool is_text = array.data == nullptr;
+    const uint64_t data_bytes = product(array.shape) * (is_text ? 1 : sizeof(double));
+    std::string npy = npy_header(is_text ? "|u1" : "<f8", array.shape);
     DITRAIN_CHECK(data_bytes < kZip32Limit - zip.size() - npy.size() - 1024, "arrays of 4 GiB or more");
-    npy.append(reinterpret_cast<const char*>(array.data), data_bytes);
+    DITRAIN_CHECK(!is_text || data_bytes == array.text.size(), "a text of another size");
+    npy.append(is_text ? array.text.data() : reinterpret_cast<const char*>(array.data), data_bytes);
     const uint32_t crc = crc32(0, npy.data(), npy.size());
     directory += directory_entry(member, npy.size(), crc, static_cast<uint32_t>(zip.size()));
     zip += zip_local_header(member, npy.size(), crc) + npy;

@@ -21,7 +21,6 @@ namespace {
 
 using autograd::Mode;
 
-constexpr size_t kInceptionBytes = size_t{220} << 20;  // weights, and activations of a batch
 
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
   size_t bytes = 0;
@@ -59,7 +58,7 @@ size_t distance_bytes(const config::Config& c, int ranks_on_node) {
              c.sample.vae.empty() ? latents : eval::LatentCodecPlan(c.sample.vae, latents).images(), c.eval.fid_samples,
              reference_rows(c)) /
              size_t(ranks_on_node) +
-         (inception ? kInceptionBytes : 0);
+         (inception ? eval::kInceptionBytes : 0);
 }
 
 // Autoencoders that encode data and decode samples, and what they get.

@@ -83,7 +83,14 @@ TEST_CASE("statistics stand in for images, where means and covariances are enoug
   const FidReport from_statistics = evaluate_fid(team, request(folder / "s.npz", folder / "b.npz"));
   CHECK(*from_statistics.fid == Approx(*from_images.fid).epsilon(1e-12));
   CHECK_THAT(from_statistics.protocol, Contains("real statistics of 48 dimensions in " + folder / "s.npz"));
-  CHECK(*evaluate_fid(team, request(folder / "s.npz", folder / "s.npz")).fid == Approx(0).margin(1e-9));
+  CHECK_THAT(from_statistics.protocol, Contains("(400 images, features pixels (48 values of 4x4x3 pixels"));
+  FidRequest both = request(folder / "s.npz", folder / "s.npz");
+  both.features.kind = FeatureKind::kInception;  // as ditfid has it: the files say what they are of
+  const FidReport same = evaluate_fid(team, both);
+  CHECK(*same.fid == Approx(0).margin(1e-9));
+  CHECK(same.features == FeatureKind::kPixels);
+  CHECK_THAT(same.protocol, Contains("features pixels, not comparable with published FIDs; real statistics"));
+  CHECK(same.warnings.empty());
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "s.npz", folder / "b.npz", {FidMetric::kKid})),
                     Contains("s.npz] 'kid' needs images, not statistics"));
   const std::string adm = std::string(DITRAIN_GOLDEN_DIR) + "/npz_files/adm.npz";  // images and statistics of a network
@@ -98,15 +105,119 @@ TEST_CASE("statistics stand in for images, where means and covariances are enoug
                     Contains("there is no array 'sigma'"));
 }
 
+TEST_CASE("statistics that were made in another way are refused, with both values") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 1});
+  const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}};
+  const Composite colours{"true colour", {"Red", "Green", "Blue"}, {0, 0, 0}, {100, 200, 300}};
+  StatisticsFacts facts{.features = "inception", .preset = "adm", .weights_sha256 = "abc"};
+  facts.precision = "f32", facts.images = 5000;
+  const auto write = [&](const char* name, auto change) {
+    StatisticsFacts changed = facts;
+    change(changed);
+    write_statistics(folder / name, {{plain}}, changed);
+    return folder / name;
+  };
+  const std::string real = write("real.npz", [](StatisticsFacts&) {});
+  const auto problem = [&](auto change) {
+    FidRequest both = request(real, write("other.npz", change));
+    both.features.kind = FeatureKind::kInception;
+    try {
+      return "accepted: " + evaluate_fid(team, both).protocol;
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+  };
+  CHECK_THAT(problem([](StatisticsFacts& f) { f.images = 7, f.precision = "bf16"; }),
+             Contains("features inception; real statistics of 2 dimensions in " + real +
+                      " (5000 images, features inception in f32, preset adm, weights sha256 abc)") &&
+                 Contains("(7 images, features inception in bf16"));
+  CHECK_THAT(problem([](StatisticsFacts& f) { f.features = "pixels"; }),
+             Contains("real.npz] the statistics are of other features than the other side; got inception, expected "
+                      "pixels"));
+  CHECK_THAT(problem([](StatisticsFacts& f) { f.preset = "clean"; }),
+             Contains("of another preset") && Contains("got adm, expected clean"));
+  CHECK_THAT(problem([](StatisticsFacts& f) { f.weights_sha256 = "def"; }),
+             Contains("of other weights (sha256)") && Contains("got abc, expected def"));
+  CHECK_THAT(problem([&](StatisticsFacts& f) { f.composites = {colours}; }),
+             Contains("of other composites") && Contains("got true colour (Red 0 to 100, Green 0 to 200, Blue 0 to "
+                                                         "300), expected none"));
+  CHECK_THAT(problem([](StatisticsFacts& f) { f.input = "12 values of 2x2x3 pixels"; }), Contains("of other pixels"));
+
+  // Of two composites, each with its own statistics.
+  const FeatureStatistics moved{{1, 4}, {4, 0, 0, 9}};
+  facts.composites = {colours, {"false colour", {"NIR", "Red", "Green"}, {0, 0, 0}, {400, 100, 200}}};
+  write_statistics(folder / "two.npz", {{plain}, {plain}}, facts);
+  write_statistics(folder / "moved.npz", {{plain}, {moved}}, facts);
+  FidRequest composites = request(folder / "two.npz", folder / "moved.npz");
+  composites.features.kind = FeatureKind::kInception;
+  const FidReport report = evaluate_fid(team, composites);
+  CHECK(*report.fid == Approx(0).margin(1e-9));
+  CHECK(report.composite == colours);
+  REQUIRE(report.others.size() == 1);
+  CHECK(*report.others[0].fid == Approx(4));
+  CHECK(report.others[0].composite->name == "false colour");
+
+  // Of images of another shape with as many values, and of another kind of features.
+  write_images(folder / "a.npz", 60, 100, 40, "a");
+  StatisticsFacts wide{.features = "pixels", .preset = {}, .weights_sha256 = {}};
+  wide.input = "48 values of 2x8x3 pixels, divided by 255";
+  FeatureStatistics many{std::vector<double>(48), std::vector<double>(48 * 48)};
+  for (size_t i = 0; i < 48; ++i) many.sigma[49 * i] = 1;
+  write_statistics(folder / "wide.npz", {{many}}, wide);
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "wide.npz", folder / "a.npz")),
+                    Contains("of other pixels") && Contains("48 values of 4x4x3 pixels"));
+  FidRequest no_weights = request(folder / "wide.npz", folder / "a.npz");
+  no_weights.features.kind = FeatureKind::kInception;
+  CHECK_THROWS_WITH(evaluate_fid(team, no_weights), Contains("got pixels, expected inception"));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(real, folder / "a.npz")),
+                    Contains("got inception, expected pixels") && Contains("--features inception"));
+
+  // Those of other tools say nothing: a note, and the other side's word.
+  write_statistics(folder / "foreign.npz", {{many}});
+  const FidReport noted = evaluate_fid(team, request(folder / "foreign.npz", folder / "a.npz"));
+  CHECK_THAT(noted.warnings.at(0), Contains("foreign.npz: the statistics do not say how they were made"));
+  const FidReport unknown = evaluate_fid(team, request(folder / "foreign.npz", folder / "foreign.npz"));
+  CHECK(!unknown.features);
+  CHECK_THAT(unknown.protocol, Contains("features as both files of statistics have them"));
+  facts.composites[1].high[2] = 0;
+  write_statistics(folder / "no_width.npz", {{plain}, {plain}}, facts);
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "no_width.npz", real)),
+                    Contains("no_width.npz] 'ditrain': the stretch of a band has no width"));
+  const std::string text = "{\"features\": 3}";
+  io::write_npz_f64(folder / "bad.npz", {{"mu", {2}, plain.mu.data()},
+                                         {"sigma", {2, 2}, plain.sigma.data()},
+                                         {"ditrain", {int64_t(text.size())}, nullptr, text}});
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "bad.npz", folder / "a.npz")),
+                    Contains("bad.npz] 'ditrain' does not say how the statistics were made"));
+}
+
+TEST_CASE("what an evaluation takes follows from the headers of the files") {
+  TemporaryFolder folder;
+  write_images(folder / "a.npz", 1000, 100, 40, "a");
+  write_images(folder / "b.npz", 500, 100, 40, "b");
+  const EvaluationBytes one = evaluation_bytes(request(folder / "a.npz", folder / "b.npz"), 1, 1);
+  CHECK(one.bytes == 1500 * 48 * 4 + 6 * 48 * 48 * 8);
+  CHECK(one.what == "features of 1000 images in " + folder / "a.npz" + " and 500 images in " + folder / "b.npz");
+  const FidRequest more = request(folder / "a.npz", folder / "b.npz", {FidMetric::kPrecisionRecall});
+  CHECK(evaluation_bytes(more, 1, 1).bytes > one.bytes + 512 * 1000 * 8);
+  CHECK(evaluation_bytes(request(folder / "a.npz", folder / "b.npz"), 2, 2).bytes ==
+        (2 * 1500 * 48 * 4 + 6 * 48 * 48 * 8) / 2);
+  FidRequest inception = request(folder / "a.npz", folder / "b.npz", {FidMetric::kInceptionScore});
+  inception.features.kind = FeatureKind::kInception;
+  CHECK(evaluation_bytes(inception, 1, 1).bytes ==
+        1500 * 2048 * 4 + 500 * 1008 * 12 + size_t(6) * 2048 * 2048 * 8 + kInceptionBytes);
+}
+
 TEST_CASE("statistics of spatial features give sFID without images and without weights") {
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 2});
   const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}}, moved{{1, 4}, {1, 0, 0, 9}};
   const FeatureStatistics spatial{{0, 1, 2}, {1, 0, 0, 0, 4, 0, 0, 0, 9}},
       other{{0, 1, 5}, {4, 0, 0, 0, 4, 0, 0, 0, 4}};
-  write_statistics(folder / "a.npz", plain, spatial);
+  write_statistics(folder / "a.npz", {{plain, spatial}});
   CHECK(io::NpzFile(folder / "a.npz").names() == std::vector<std::string>{"mu", "sigma", "mu_s", "sigma_s"});
-  write_statistics(folder / "b.npz", moved, other);
+  write_statistics(folder / "b.npz", {{moved, other}});
   FidRequest both = request(folder / "a.npz", folder / "b.npz", {FidMetric::kFid, FidMetric::kSfid});
   both.features.kind = FeatureKind::kInception;
   both.save_statistics = folder / "again.npz";
@@ -115,11 +226,11 @@ TEST_CASE("statistics of spatial features give sFID without images and without w
   CHECK(*report.sfid == Approx(9 + 1 + 1));  // |(0, 0, 3)|^2 + (1 - 2)^2 + (3 - 2)^2
   CHECK(read_statistics(io::NpzFile(folder / "again.npz"), kSpatialStatistics).sigma == spatial.sigma);
 
-  write_statistics(folder / "none.npz", moved);
+  write_statistics(folder / "none.npz", {{moved}});
   both.generated = folder / "none.npz";
   CHECK_THROWS_WITH(evaluate_fid(team, both),
                     Contains("none.npz] 'sfid' needs images or statistics of spatial features"));
-  write_statistics(folder / "other.npz", moved, plain);
+  write_statistics(folder / "other.npz", {{moved, plain}});
   both.generated = folder / "other.npz";
   CHECK_THROWS_WITH(evaluate_fid(team, both),
                     Contains("other.npz] the two sides have features of different dimensions; got 2, expected 3"));

@@ -72,14 +72,14 @@ TEST_CASE("statistics of other dimensions are no pair, and constant features are
 TEST_CASE("statistics are written and read, and bad ones are refused by name") {
   TemporaryFolder folder;
   const FeatureStatistics s{{1, 2}, {2, 0.5, 0.5, 1}};
-  write_statistics(folder / "s.npz", s);
+  write_statistics(folder / "s.npz", {{s}});
   const io::NpzFile file(folder / "s.npz");
   CHECK(file.names() == std::vector<std::string>{"mu", "sigma"});
   const FeatureStatistics back = read_statistics(file);
   CHECK(back.mu == s.mu);
   CHECK(back.sigma == s.sigma);
   const auto refused = [&](const std::vector<double>& mu, const std::vector<double>& sigma, const char* message) {
-    write_statistics(folder / "bad.npz", {mu, sigma});
+    write_statistics(folder / "bad.npz", {{{mu, sigma}}});
     CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "bad.npz")), Contains(message));
   };
   refused({1, 2}, {2, 0.5, 0.6, 1},

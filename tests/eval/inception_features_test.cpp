@@ -1,8 +1,12 @@
 // Features of the FID Inception end to end, with weights by formula; and weight files that are something else.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/io/npz.hpp"
@@ -146,6 +150,83 @@ TEST_CASE("weight files of other networks are refused by name") {
   CHECK_THAT(problem(path), Contains("not the weights of the FID Inception") && Contains("blocks.0"));
   std::ofstream(folder / "text.pth") << "no weights at all";
   CHECK_THAT(problem(folder / "text.pth"), Contains("not a weight file"));
+}
+
+TEST_CASE("tiles are compared in composites of bands by name: order and type of the bands change nothing") {
+  TemporaryFolder folder;
+  test::write_inception_weights(folder / "weights.safetensors");
+  const auto write = [&](const char* name, auto zero, const char* type, const std::vector<std::string>& bands,
+                         int key) {
+    std::vector<decltype(zero)> numbers;
+    for (int64_t tile = 0; tile < 2; ++tile)
+      for (const std::string& band : bands) {
+        const test::Formula u(fmt::format("{}.{}.{}", key, tile, band));
+        for (uint64_t p = 0; p < 64; ++p) numbers.push_back(decltype(zero)(std::floor(100 + 90 * u.symmetric(p))));
+      }
+    dataset::TestTiles{.n = 2, .side = 8, .bands = bands}.write(folder / name, numbers, type);
+    return folder / name;
+  };
+  const std::vector<std::string> stored = {"Red", "Green", "Blue", "NIR"}, turned = {"Blue", "Green", "Red", "NIR"};
+  FidRequest request{.real = write("real.safetensors", uint8_t{}, "U8", stored, 1),
+                     .generated = write("a.safetensors", uint8_t{}, "U8", stored, 2),
+                     .metrics = {FidMetric::kKid, FidMetric::kInceptionScore},
+                     .allow_small = true};
+  request.save_statistics = folder / "saved.npz";
+  request.features.weights = folder / "weights.safetensors", request.features.preset = FidPreset::kAdm;
+  load_network(request.features);
+  parallel::Team team({.num_workers = 2});
+  const FidReport report = evaluate_fid(team, request);
+  REQUIRE(report.kid);
+  REQUIRE(report.others.size() == 1);
+  CHECK(report.composite->name == "true colour");
+  CHECK(report.others[0].composite->name == "false colour");
+  CHECK(*report.others[0].kid != *report.kid);
+  REQUIRE(report.bands);
+  CHECK(report.bands->bands.size() == 4);
+  CHECK_THAT(report.protocol, Contains("2 tiles in " + folder / "real.safetensors" + " in true colour (Red ") &&
+                                  Contains("inception score of splits of 5000 images"));
+  const auto json = nlohmann::json::parse(to_json(report));
+  CHECK(json.at("kid") == *report.kid);
+  REQUIRE(json.at("composites").size() == 2);
+  CHECK(json.at("composites")[1].at("kid") == *report.others[0].kid);
+  CHECK(json.at("composites")[0].at("bands") == std::vector<std::string>{"Red", "Green", "Blue"});
+
+  FidRequest other = request;
+  other.save_statistics = "", other.metrics = {FidMetric::kKid};
+  other.generated = write("b.safetensors", uint16_t{}, "U16", turned, 2);
+  const FidReport same = evaluate_fid(team, other);
+  CHECK(*same.kid == *report.kid);
+  CHECK(*same.others.at(0).kid == *report.others[0].kid);
+
+  // Statistics keep the stretch, and those of both composites.
+  const auto facts = read_statistics_facts(io::NpzFile(folder / "saved.npz"));
+  REQUIRE(facts);
+  CHECK(facts->preset == "adm");
+  CHECK(facts->weights_sha256 == request.features.weights_sha256);
+  CHECK(facts->images == 2);
+  CHECK(facts->composites == std::vector<Composite>{*report.composite, *report.others[0].composite});
+  CHECK(io::NpzFile(folder / "saved.npz").to_f64("mu") != io::NpzFile(folder / "saved.npz").to_f64("mu_1"));
+  other.real = folder / "saved.npz", other.metrics = {FidMetric::kFid};
+  other.features.preset = FidPreset::kClean;
+  CHECK_THROWS_WITH(evaluate_fid(team, other),
+                    Contains("of another preset") && Contains("got adm, expected clean") && Contains("--preset adm"));
+
+  // Names that tell no colours: three bands of eight bits are taken as they are, others are refused.
+  FidRequest plain = request;
+  plain.save_statistics = "", plain.metrics = {FidMetric::kKid}, plain.features.preset = FidPreset::kAdm;
+  plain.real = plain.generated = write("x.safetensors", uint8_t{}, "U8", {"B5", "B6", "B7"}, 1);
+  const FidReport unnamed = evaluate_fid(team, plain);
+  CHECK_FALSE(unnamed.composite);
+  CHECK_THAT(unnamed.warnings.at(0), Contains("bands B5, B6, B7 are taken for red, green and blue"));
+  plain.generated = write("y.safetensors", uint8_t{}, "U8", {"B4", "B5", "B6", "B7"}, 1);
+  CHECK_THROWS_WITH(evaluate_fid(team, plain),
+                    Contains("which both sides need by name") && Contains("got B4, B5, B6, B7 of u8"));
+  plain.real = plain.generated = write("z.safetensors", uint16_t{}, "U16", {"B5", "B6", "B7"}, 1);
+  CHECK_THROWS_WITH(evaluate_fid(team, plain), Contains("got B5, B6, B7 of u16"));
+  const std::vector<uint8_t> four(4 * 64);
+  io::write_safetensors(folder / "four.safetensors", {{"images", "U8", {1, 4, 8, 8}, four.data()}});
+  CHECK_THROWS_WITH(features_of(team, *open_image_set(folder / "four.safetensors"), request.features),
+                    Contains("4 channels of u8"));
 }
 
 TEST_CASE("images that the network does not see are refused, grey ones become RGB") {

@@ -34,5 +34,16 @@ TEST_CASE("subsets are without repetition, and the same for the same seed") {
   CHECK(std::abs(value.mean - file.f64("small.kid.mean")[0]) < 4 * value.deviation);
   CHECK(kid(team, a, b, {.num_subsets = 2, .subset_size = 1000}).deviation < 1e-12);  // cut to all rows
   CHECK_THROWS_WITH(inception_score({0.5, 0.5}, 2, 2), Contains("fewer images than splits"));
+  // ADM's evaluator: 5,000 images at a time, each score counts the same, that of what is left too.
+  CHECK(splits_of_size(12001, 5000) == std::vector<int64_t>{5000, 10000, 12001});
+  CHECK(splits_of_size(5000, 5000) == std::vector<int64_t>{5000});
+  CHECK(splits_of_size(3, 5000) == std::vector<int64_t>{3});
+  const std::vector<double> p = {0.9, 0.1, 0.2, 0.8, 0.5, 0.5, 0.3, 0.7, 0.6, 0.4};
+  const auto part = [&](int64_t begin, int64_t end) {
+    return inception_score({p.begin() + 2 * begin, p.begin() + 2 * end}, 2, 1).mean;
+  };
+  const MeanAndDeviation score = inception_score(p, 2, splits_of_size(5, 2));
+  CHECK(score.mean == Approx((part(0, 2) + part(2, 4) + part(4, 5)) / 3).epsilon(1e-14));
+  CHECK(score.mean != Approx(inception_score(p, 2, 3).mean).epsilon(1e-6));
   CHECK_THROWS_WITH(precision_recall<float>(team, {x.values.data(), 3, x.d}, b), Contains("too few images"));
 }

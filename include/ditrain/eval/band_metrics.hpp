@@ -24,6 +24,7 @@ struct BandComparison {
   std::optional<PixelComparison>
       angle;                  ///< of pixels against the mean spectrum of the real side, degrees; none: one band
   double angle_of_means = 0;  ///< between the mean spectra, degrees
+  std::string other_scales = {};  ///< bands of which the sides state different scales or offsets
 };
 
 /// The bands that both sides have, by name.

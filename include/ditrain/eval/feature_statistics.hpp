@@ -1,11 +1,14 @@
 // Mean and covariance of a set of features: all that the Frechet distance knows of it. As a file, an npz with the
 // arrays `mu` and `sigma` (or ADM's `mu_s`, `sigma_s` for spatial features), which other FID tools read and write too.
+// Files that ditrain writes say how they were made, in the array `ditrain`: JSON as bytes. Statistics of a second
+// composite of tiles have names that end in `_1`.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "ditrain/eval/composite.hpp"
 #include "ditrain/io/npz_file.hpp"
 #include "ditrain/parallel/team.hpp"
 
@@ -30,15 +33,35 @@ struct StatisticsNames {
   std::string mu = "mu", sigma = "sigma";
 };
 inline const StatisticsNames kSpatialStatistics = {"mu_s", "sigma_s"};
+StatisticsNames statistics_names(bool spatial, size_t composite);
+
+/// How statistics were made.
+struct StatisticsFacts {
+  std::string features;                    ///< word of FeatureKind
+  std::string preset, weights_sha256;      ///< of inception, else ""
+  std::string precision = {}, input = {};  ///< of the network; of pixels: "48 values of 4x4x3 pixels, ..."
+  int64_t images = 0;
+  std::vector<Composite> composites = {};  ///< of tiles; empty: pictures
+  std::string describe() const;            ///< "50000 images, features inception, preset adm, ..."
+};
+
+/// Nothing if the file does not say.
+/// Errors:   InputError, where = file: facts that cannot be read
+std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file);
 
 /// Reads statistics.
 /// Errors:   InputError, where = file: arrays that are missing, of other types or shapes; a sigma that is not finite,
 ///           is not symmetric or has a negative variance
 FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames& names = {});
 
-/// Writes `mu` and `sigma`, of spatial features too if there are any, as an npz, atomically.
+/// Statistics of one set, of one composite where there are several.
+struct SavedStatistics {
+  FeatureStatistics plain;
+  std::optional<FeatureStatistics> spatial = {};
+};
+/// Writes them as an npz, atomically, with the facts if there are any.
 /// Errors:   RunError (disk full, ...)
-void write_statistics(const std::string& path, const FeatureStatistics& statistics,
-                      const std::optional<FeatureStatistics>& spatial = {});
+void write_statistics(const std::string& path, const std::vector<SavedStatistics>& statistics,
+                      const std::optional<StatisticsFacts>& facts = {});
 
 }  // namespace ditrain::eval

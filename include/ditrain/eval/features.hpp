@@ -66,6 +66,8 @@ Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& s
 Features features_of(parallel::Team& team, ImageSet& set, const FeatureSettings& settings);
 
 inline constexpr int64_t kMaxPixelFeatures = 4096;
+/// What the network takes: weights, and activations of a batch.
+inline constexpr size_t kInceptionBytes = size_t{220} << 20;
 
 /// Dimensions of the features of images of that shape.
 int64_t dimensions_of(FeatureKind kind, const dataset::SampleShape& shape);

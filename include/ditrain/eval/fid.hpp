@@ -12,6 +12,7 @@
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/eval/band_metrics.hpp"
+#include "ditrain/eval/composite.hpp"
 #include "ditrain/eval/feature_statistics.hpp"
 #include "ditrain/eval/features.hpp"
 #include "ditrain/eval/frechet.hpp"
@@ -30,7 +31,7 @@ struct FidRequest {
   FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
   bool allow_small = false;          ///< fewer images than dimensions are no error
-  std::string save_statistics = {};  ///< file for mu and sigma of the real side; "": none
+  std::string save_statistics = {};  ///< file for statistics of the real side and how they were made; "": none
 };
 
 /// What was measured; metrics that were not asked for are empty.
@@ -40,7 +41,11 @@ struct FidReport {
   std::optional<FrechetDistance> distance;   ///< the parts of `fid`
   std::optional<BandComparison> bands;       ///< of two sets of tiles
   std::optional<double> error_of_precision;  ///< of features in bf16 (eval/features.hpp)
-  std::string protocol;                      ///< one line
+  /// Of both sides; none: two files of statistics that do not say.
+  std::optional<FeatureKind> features = FeatureKind::kInception;
+  std::optional<Composite> composite = {};  ///< of tiles that the network saw: what these distances are of
+  std::vector<FidReport> others = {};       ///< the same metrics of further composites
+  std::string protocol;                     ///< one line
   std::vector<std::string> warnings;
 };
 
@@ -49,11 +54,20 @@ inline constexpr int64_t kFullFidCount = 50'000;
 
 /// Errors:   InputError: a kind of features or a metric that cannot be had, sides that are neither images nor
 /// statistics,
-///           statistics of other dimensions, fewer images than dimensions without allow_small
+///           statistics of other dimensions or made in another way, tiles that the network cannot see, fewer images
+///           than dimensions without allow_small
 /// Threads:  the workers of `team`; the same bits for any number of them
+/// Memory:   what evaluation_bytes() says
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
 /// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.
 FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& request);
+
+/// The most that a rank takes, told by the headers of the files, and for what. Errors: as evaluate_fid for the paths
+struct EvaluationBytes {
+  size_t bytes = 0;
+  std::string what;
+};
+EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int ranks_on_node);
 
 /// Mean and covariance of images or of a file of statistics, on rank 0, with a line that says which; nothing on others.
 /// Collective. Errors: as evaluate_fid

@@ -59,6 +59,11 @@ PrecisionRecall precision_recall(parallel::Team& team, const FeatureRows<T>& rea
 /// Shapes:   probabilities [n, classes], rows sum to 1
 /// Errors:   InputError if there are fewer rows than splits
 MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits);
+/// The same with splits that end before these rows, which rise and end with n.
+MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes,
+                                 const std::vector<int64_t>& ends);
+/// Splits of `size` rows each, the last of what is left, as ADM's evaluator takes them.
+std::vector<int64_t> splits_of_size(int64_t n, int64_t size);
 /// Softmax of each row, in f64.
 std::vector<double> probabilities_of(const std::vector<float>& logits, int64_t classes);
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ditrain/io/files.hpp"
@@ -33,9 +34,10 @@ struct NpyToWrite {
   std::string name;
   std::vector<int64_t> shape;
   const double* data;
+  std::string_view text = {};  ///< instead of `data`: bytes, of type u1
 };
 
-/// Writes arrays of f64, atomically.
+/// Writes arrays of f64 or of bytes, atomically.
 /// Errors:   RunError (disk full, ...); LogicFault for 4 GiB or more together
 void write_npz_f64(const std::string& path, const std::vector<NpyToWrite>& arrays);
 
