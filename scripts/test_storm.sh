@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # A storm: runs are killed again and again, at any moment and in many ways, and must lose nothing.
 #   scripts/test_storm.sh [KILLS]        (default 1000, about an hour on two cores; BIN=folder of the programs)
+# SEED=N repeats the choices of an earlier storm, which prints its seed; the moments vary with the machine all the same.
 # For 1, 2 and 3 ranks, with and without shards of the optimiser, a run that is killed KILLS times in all has to end with
 # the losses and the files of one that nobody disturbed. Between the lives: no checkpoint that is damaged, none that is
 # lost, no line of metrics twice. Then second writers, flipped bits and a disk that fills up.
 # Prints a table; exit 1 if anything was lost.
 set -euo pipefail
 kills=${1:-1000}
+seed=${SEED:-$(((RANDOM << 15) | RANDOM))}
+RANDOM=$seed
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${BIN:-$root/build/release/bin}
-[[ -x $bin/ditrain && $kills =~ ^[0-9]+$ ]] || { sed -n '2,7p' "$0"; exit 2; }
+[[ -x $bin/ditrain && $kills =~ ^[0-9]+$ && $seed =~ ^[0-9]+$ ]] || { sed -n '2,8p' "$0"; exit 2; }
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH
-work=$(mktemp -d)
+work=${STORM_WORK:-$(mktemp -d)}  # the variable: of a storm that starts itself again, see full_disk
 mounted=""
 cleanup() {
+  [[ -z ${STORM_WORK:-} ]] || return 0
   pkill -KILL -f -- "--out $work" 2>/dev/null || true
   [[ -z $mounted ]] || umount "$mounted" || true
   rm -rf "$work"
@@ -53,7 +57,8 @@ newest() {
   for folder in "$1"/checkpoints/step_*; do [[ -d $folder ]] && name=${folder##*_}; done
   echo "$name"
 }
-random_of() { echo $((((RANDOM << 15) | RANDOM) % $1)); }
+# draw N: sets `drawn` to one of 0 to N - 1. No command substitution: a subshell has random numbers of its own.
+draw() { drawn=$((((RANDOM << 15) | RANDOM) % $1)); }
 ranks_of() { pgrep -f -- "^$bin/ditrain .*--out $1 " || true; }
 
 # Waits up to 30 s for processes to be gone.
@@ -89,14 +94,17 @@ report_hang() {
 
 # One life of a run: started, struck at a random moment.
 life() {
-  local out=$1 ranks=$2 shards=$3 steps=$4 before after kind launcher pids code=0
+  local out=$1 ranks=$2 shards=$3 steps=$4 before after kind launcher pids code=0 wait_ms victim at_once
+  draw 1000; wait_ms=$drawn
+  draw 2; [[ $drawn -eq 0 ]] || { draw 1000; wait_ms=$((wait_ms + drawn)); }
+  draw 6; kind=$drawn
+  draw "$ranks"; victim=$drawn
+  draw 2; at_once=$drawn
   before=$(newest "$out")
   set_job "$out" "$ranks" "$shards" "$steps" "${often[@]}"
   "${job[@]}" >"$out.text" 2>&1 &
   launcher=$!
-  sleep "$(printf '0.%03d' "$(random_of 1000)")"
-  [[ $(random_of 2) -eq 0 ]] || sleep "$(printf '0.%03d' "$(random_of 1000)")"
-  kind=$(random_of 6)
+  sleep "$((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))"
   mapfile -t pids < <(ranks_of "$out")
   # The launcher may not have come to its ranks yet: nobody to kill, and a signal to pass on would be lost.
   while [[ $kind != [23] && ${#pids[@]} -lt $ranks ]] && kill -0 "$launcher" 2>/dev/null; do
@@ -104,14 +112,14 @@ life() {
     mapfile -t pids < <(ranks_of "$out")
   done
   case $kind in
-    0) kind="kill -9 of one rank" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[$(random_of ${#pids[@]})]}" 2>/dev/null || true ;;
+    0) kind="kill -9 of one rank" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[$((victim % ${#pids[@]}))]}" 2>/dev/null || true ;;
     1) kind="kill -9 of all ranks" ; [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[@]}" 2>/dev/null || true ;;
     2|3) kind="kill -9 of the launcher" ; kill -KILL "$launcher" 2>/dev/null || true ;;
     4) kind="SIGTERM" ; kill -TERM "$launcher" 2>/dev/null || true ;;
     5) kind="SIGUSR2" ; kill -USR2 "$launcher" 2>/dev/null || true ;;
   esac
   # After half of the kills of launchers the next life comes at once, as a script would start it.
-  if [[ $kind == *launcher && $(random_of 2) -eq 0 ]]; then
+  if [[ $kind == *launcher && $at_once -eq 0 ]]; then
     wait "$launcher" 2>/dev/null || code=$?
   elif ! gone "$out" "$launcher"; then
     report_hang "$out" "$launcher" "$kind"
@@ -193,7 +201,7 @@ flips() {
   for ((i = 0; i < n; ++i)); do
     file=$folder/${files[$((i % 4))]}
     size=$(stat -c %s "$file")
-    at=$(random_of "$size")
+    draw "$size"; at=$drawn
     byte=$(od -An -tu1 -j "$at" -N 1 "$file")
     printf "\\x$(printf %x $((byte ^ (1 << (RANDOM % 8)))))" | dd of="$file" bs=1 seek="$at" conv=notrunc status=none
     if "$bin/ditverify" --checkpoint "$folder" >/dev/null 2>&1; then
@@ -207,12 +215,25 @@ flips() {
   check_folder "$work/writers"
 }
 
-# A disk that fills up while checkpoints are written, and gets room again.
+# A disk that fills up while checkpoints are written, and gets room again: a small file system, which a user without
+# rights mounts in a namespace of their own.
 full_disk() {
-  local disk=$work/disk out=$work/disk/run
+  local disk=$work/disk
   mkdir -p "$disk"
-  if ! mount -t tmpfs -o size=10m tmpfs "$disk" 2>/dev/null; then full="no rights to mount a tmpfs: not tried"; return; fi
-  mounted=$disk
+  if mount -t tmpfs -o size=10m tmpfs "$disk" 2>/dev/null; then
+    mounted=$disk
+    fill "$disk"
+    umount "$disk" && mounted=""
+  elif unshare --user --map-root-user --mount true 2>/dev/null; then
+    if ! STORM_WORK=$work unshare --user --map-root-user --mount "$0" 0 2>&4; then complain "see above"; fi
+    full=$(cat "$work/full.result")
+  else
+    full="this system lets nobody mount a tmpfs: not tried"
+  fi
+}
+
+fill() {
+  local disk=$1 out=$1/run
   set_job "$out" 2 true 30 "${often[@]}"
   "${job[@]}" >"$work/full.text" 2>&1 && complain "a run on a full disk says that it is done"
   [[ -d $out/checkpoints ]] && check_folder "$out"
@@ -221,10 +242,18 @@ full_disk() {
   check_folder "$out"
   [[ $(newest "$out") == 00000030 ]] || complain "the run on the disk that was full did not end"
   full="went on after it got room, to the last step"
-  umount "$disk" && mounted=""
 }
 
+if [[ -n ${STORM_WORK:-} ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  mount -t tmpfs -o size=10m tmpfs "$work/disk"
+  fill "$work/disk"
+  echo "$full, in a user namespace" >"$work/full.result"
+  exit "$lost"
+fi
+
 settings=("2 true" "1 false" "3 false" "2 false" "3 true")
+echo "seed: $seed" >&4
 start=$SECONDS
 for ((s = 0; s < ${#settings[@]}; ++s)); do
   share=$((kills / ${#settings[@]} + (s < kills % ${#settings[@]} ? 1 : 0)))
@@ -239,6 +268,7 @@ printf '%-26s %8s\n' "struck by" "times"
 for kind in "${!count[@]}"; do printf '%-26s %8d\n' "$kind" "${count[$kind]}"; done | sort
 printf '%-26s %8d\n' "all" "$tried"
 echo
+echo "seed:           $seed"
 echo "second writers: $writers_refused refused"
 echo "flipped bits:   $flips_found of $((2 * kills)) found"
 echo "full disk:      $full"

@@ -205,7 +205,10 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
 }  // namespace
 
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state) {
-  io::write_file_atomically(folder + "/state.json", to_text(state));
+  const std::string text = to_text(state);
+  io::FileWriter file(folder + "/state.json");
+  file.write(text.data(), text.size());
+  file.finish();
 }
 
 std::string find_checkpoint(const std::string& path) {

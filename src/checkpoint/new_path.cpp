@@ -24,6 +24,7 @@ NewPath::~NewPath() {
 }
 
 void NewPath::commit(const std::string& what) {
+  if (fs::is_directory(what)) io::fsync_directory(what);
   std::error_code error;
   fs::rename(what, path_, error);
   if (error) throw RunError({.where = where_, .what = "cannot create " + path_.string() + ": " + error.message()});

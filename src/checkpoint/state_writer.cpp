@@ -23,17 +23,21 @@ StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> piec
     : files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)), comm_(comm) {
   for (const StatePiece& piece : pieces) items_.push_back({piece});
   unread_ = unwritten_ = items_.size();
+  const bool made_files = comm.rank() == 0;  // their beginnings are not synced yet
   try {
-    for (const StatePiece& piece : pieces)
-      if (auto& file = files_[piece.file]; !file)
-        file = std::make_unique<io::PieceFile>(folder + "/" + io::kCheckpointFiles[piece.file]);
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (made_files || std::any_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.file == i; }))
+        files_[i] = std::make_unique<io::PieceFile>(folder + "/" + io::kCheckpointFiles[i]);
   } catch (const RunError&) {
     end(std::current_exception());
     return;
   }
-  if (items_.empty()) end(nullptr);  // other ranks write all there is
+  if (items_.empty() && !made_files) {  // other ranks write all there is
+    end(nullptr);
+    return;
+  }
   try {
-    for (size_t i = 0; i < std::min(kThreads, items_.size()); ++i) threads_.emplace_back([this] { work(); });
+    for (size_t i = 0; i < std::clamp(items_.size(), size_t{1}, kThreads); ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {  // fewer threads do it, too
     if (threads_.empty()) end(std::current_exception());
   }

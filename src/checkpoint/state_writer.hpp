@@ -18,7 +18,7 @@ namespace ditrain::checkpoint {
 
 class StateWriter {
  public:
-  /// Starts to write. Files as io::PieceFile::create made them; `buffer` outlives the object. `pus`: cores for its
+  /// Starts to write. Rank 0 has made the files by io::PieceFile::create, and syncs all of them here; `buffer` outlives the object. `pus`: cores for its
   /// threads. `comm`: its ranks wait for what is written here.
   StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
               std::vector<int> pus, dist::Communicator& comm);

@@ -93,15 +93,6 @@ void remove_tree(const std::string& path) {
   if (error) throw RunError({.where = path, .what = "cannot remove it", .got = error.message()});
 }
 
-void fsync_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw RunError({.where = path, .what = "cannot open the file", .got = std::strerror(errno)});
-  const int result = ::fsync(fd);
-  const int error_number = errno;
-  ::close(fd);
-  if (result != 0) throw RunError({.where = path, .what = "syncing failed", .got = std::strerror(error_number)});
-}
-
 // A symlink under a hidden name until it is put into its place, which needs no room on the disk any more.
 class NewLink {
  public:
@@ -187,7 +178,6 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::commit() {
   DITRAIN_CHECK(!committed_, "committed twice");
   DITRAIN_CHECK(is_complete(folder_), "a file of the checkpoint is missing in " + folder_);
-  for (const char* file : kCheckpointFiles) fsync_file(join(folder_, file));
   fsync_directory(folder_);
   NewLink latest(dir_, kLatest, name_);
   const std::string target = join(dir_, name_), replaced = hidden(dir_, kReplaced, name_);
@@ -274,7 +264,6 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
     for (int again = 2; fs::exists(aside.back()); ++again) aside.back() = fmt::format("{}_{}", name, again);
     rename_or_throw(join(dir, checkpoint_name(later)), aside.back());
   }
-  if (!aside.empty()) fsync_directory(dir);
   return aside;
 }
 
@@ -296,10 +285,8 @@ void remove_stale_temporaries(const std::string& dir) {
     if (const std::string original = stem.starts_with(kReplaced) ? stem.substr(kReplaced.size()) : "";
         step_of(original) && !fs::exists(join(dir, original)) && is_complete(path)) {
       rename_or_throw(path, join(dir, original));
-      fsync_directory(dir);
     } else if (stem == fmt::format("{}{}", kWriting, kLatest) && is_next_latest(dir, name)) {
       rename_or_throw(path, join(dir, kLatest));
-      fsync_directory(dir);
     } else if (is_temporary(stem)) {
       remove_tree(path);
     }

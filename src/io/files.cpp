@@ -145,10 +145,10 @@ void FileWriter::write_all(uint64_t offset, const void* data, size_t bytes) {
   }
 }
 
-void FileWriter::finish() {
+void FileWriter::finish(bool synced) {
   DITRAIN_CHECK(fd_ >= 0, "finish after finish");
   // Only regular files are synced: pipes and devices refuse.
-  if (regular_ && ::fsync(fd_) != 0) {
+  if (synced && regular_ && ::fsync(fd_) != 0) {
     throw RunError(
         {.where = path_, .what = fmt::format("syncing {} bytes to disk failed", bytes_written_), .got = reason(errno)});
   }

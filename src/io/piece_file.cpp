@@ -50,7 +50,7 @@ void PieceFile::create(const std::string& path, std::string_view begin, uint64_t
   FileWriter file(path);
   file.write(begin.data(), begin.size());
   file.extend(bytes - begin.size());
-  file.finish();
+  file.finish(/*synced=*/false);
 }
 
 PieceFile::PieceFile(std::string path, bool direct) : path_(std::move(path)) {

@@ -45,7 +45,7 @@ DiskRecord::DiskRecord(const std::string& file, const std::string& root) {
   if (::stat(root.c_str(), &info) != 0) throw std::runtime_error("no folder " + root);
   objects_[info.st_ino] = 0;
   parse(read_file(file));
-  leave_out_sync(size_t(-1));
+  leave_out_sync_site("");
   const DiskState all = state(size(), [](size_t) { return Fate::kDone; });
   for (const auto& [path, content] : folder_content(root)) {
     const std::string name = path.substr(root.size());
@@ -93,7 +93,7 @@ void DiskRecord::parse(const std::string& text) {
     } else if (kind == "write" || kind == "size") {
       op.file = object_at(file), op.sets_size = kind == "size", op.data = data;
     } else if (kind == "sync") {
-      op.synced = object_at(file), op.line = data;
+      op.synced = object_at(file), op.sync_site = data;
     } else if (kind == "say") {
       op.line = data;
     }
@@ -103,13 +103,13 @@ void DiskRecord::parse(const std::string& text) {
 }
 
 // A name that moves between folders lasts once the folder that it moved into was synced.
-void DiskRecord::leave_out_sync(size_t left_out) {
+void DiskRecord::leave_out_sync_site(const std::string& site) {
   std::vector<size_t> open;  // operations that nothing has made to last yet
   for (size_t i = 0; i < operations_.size(); ++i) {
     const Operation& sync = operations_[i];
     operations_[i].lasts_from = size_t(-1);
     if (is_write(i) || is_of_names(i)) open.push_back(i);
-    if (sync.synced < 0 || i == left_out) continue;
+    if (sync.synced < 0 || (!site.empty() && sync.sync_site == site)) continue;
     std::erase_if(open, [&](size_t earlier) {
       Operation& op = operations_[earlier];
       const bool is_content = op.file == sync.synced && op.process == sync.process;
@@ -118,6 +118,13 @@ void DiskRecord::leave_out_sync(size_t left_out) {
       return true;
     });
   }
+}
+
+std::set<std::string> DiskRecord::sync_sites() const {
+  std::set<std::string> sites;
+  for (const Operation& op : operations_)
+    if (op.synced >= 0) sites.insert(op.sync_site);
+  return sites;
 }
 
 std::vector<size_t> DiskRecord::pending(size_t cut) const {

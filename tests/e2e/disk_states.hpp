@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,11 +38,11 @@ class DiskRecord {
   DiskRecord(const std::string& file, const std::string& root);
 
   size_t size() const { return operations_.size(); }
-  /// The line of the log that an operation is, or the path that it syncs.
+  /// The line of the log that an operation is; empty for all others.
   const std::string& line(size_t operation) const { return operations_[operation].line; }
-  bool is_sync(size_t operation) const { return operations_[operation].synced >= 0; }
-  /// From now on, as if the program had not made this sync; size_t(-1): as it was recorded.
-  void leave_out_sync(size_t operation);
+  std::set<std::string> sync_sites() const;
+  /// From now on, as if the program did not sync there; empty: as it was recorded.
+  void leave_out_sync_site(const std::string& site);
   /// Operations before `cut` that nothing has made to last until then.
   std::vector<size_t> pending(size_t cut) const;
   bool is_write(size_t operation) const { return operations_[operation].file >= 0; }
@@ -58,7 +59,7 @@ class DiskRecord {
     std::string data = {};
     std::vector<std::pair<Entry, int>> names = {};  // new objects of names; -1: the name goes
     int synced = -1;  // file or folder
-    std::string line = {};
+    std::string line = {}, sync_site = {};
     size_t lasts_from = size_t(-1);  // number of the sync after which nothing can undo it
   };
   void parse(const std::string& text);

@@ -173,6 +173,24 @@ TEST_CASE("power cut: what the log said is written lasts, whatever else does") {
   CHECK(states > 300);
 }
 
+TEST_CASE("power cut: each place that syncs is needed, or the states would not show it if it were gone", "[long]") {
+  std::map<std::string, std::string> problems;  // by place
+  for (const Scenario& scenario : kScenarios) {
+    Recorded recorded(scenario);
+    for (const std::string& site : recorded.record().sync_sites()) {
+      recorded.record().leave_out_sync_site(site);
+      visit_states(recorded, /*all_singles=*/false, 0, [&](const DiskState& state, int64_t promised) {
+        if (problems[site].empty()) problems[site] = recorded.problem_of(state, promised);
+      });
+    }
+  }
+  CHECK(problems.size() >= 6);
+  for (const auto& [site, problem] : problems) {
+    INFO("at" << site << " of the program's addresses");
+    CHECK(problem != "");
+  }
+}
+
 TEST_CASE("power cut: a run resumes from every state of the disk", "[long]") {
   size_t states = 0;
   for (const Scenario& scenario : kScenarios) {

@@ -5,11 +5,12 @@
 // DITRAIN_TEST_RECORD names the file of records. A record is one line, then as many raw bytes as its last number says:
 //   KIND PROCESS FOLDER_OR_FILE OTHER OFFSET BYTES      with inode numbers for files and folders
 // kinds: create, mkdir, link (bytes: name; for link a zero byte and the target), remove (name), rename (both names with
-// a zero byte between them), write, size (OFFSET is the new size), sync (path), say (a line of the log).
+// a zero byte between them), write, size (OFFSET is the new size), sync (the places in the program that asked for it), say (a line of the log).
 // An operation and its record are one under a lock, so that their order is the order on disk.
 // Not seen, because the C library makes them without a call that can be replaced: what FILE streams write.
 #include <dirent.h>
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -151,14 +152,33 @@ ssize_t written(int fd, off_t offset, const void* data, Call&& call) {
   return n;
 }
 
+// The innermost two places in the program itself that led here.
+std::string callers() {
+  void* frames[16];
+  const int count = backtrace(frames, 16);
+  std::string places;
+  int found = 0;
+  static const void* own_base = [] {
+    Dl_info own {};
+    dladdr(reinterpret_cast<void*>(&record), &own);
+    return own.dli_fbase;
+  }();
+  for (int i = 0; i < count && found < 2; ++i) {
+    Dl_info info {};
+    if (dladdr(frames[i], &info) == 0 || info.dli_fbase == own_base) continue;
+    places += " " + std::to_string(static_cast<char*>(frames[i]) - static_cast<char*>(info.dli_fbase));
+    ++found;
+  }
+  return places;
+}
+
 template <class Call>
 int synced(int fd, Call&& call) {
-  const std::string path = root().empty() ? "" : path_of(fd);
-  if (path.empty()) return call();
+  if (root().empty() || path_of(fd).empty()) return call();
   const Turn turn;
   struct stat info {};
   const int result = call();
-  if (result == 0 && ::fstat(fd, &info) == 0) record("sync", info.st_ino, 0, 0, path);
+  if (result == 0 && ::fstat(fd, &info) == 0) record("sync", info.st_ino, 0, 0, callers());
   return result;
 }
 

@@ -33,7 +33,7 @@ class FileWriter {
   void write(const void* data, size_t bytes);                       ///< appends
   void extend(uint64_t bytes);                                      ///< appends zeros (a hole); regular files only
   void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
-  void finish();                                                    ///< fsync and close; nothing may follow
+  void finish(bool synced = true);                                  ///< fsync and close; nothing may follow
   uint64_t bytes_written() const { return bytes_written_; }
 
  private:
