@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ditrain/nn/autoencoder.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -36,8 +37,7 @@ TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
   try {
     peer = kernels::load_peer(kernels::Library::kOneDnn, 1);
   } catch (const Error& error) {
-    WARN("skipped: " << error.what());
-    return;
+    SKIP(error.what());
   }
   for (const int64_t stride : {1, 2}) {
     ConvShape shape = tiny();

@@ -15,6 +15,7 @@
 #include "ditrain/io/file_lock.hpp"
 #include "io/raster_fixture.hpp"
 #include "support/files.hpp"
+#include "support/skip.hpp"
 #include "tile_fixture.hpp"
 
 using namespace ditrain;
@@ -47,7 +48,7 @@ std::vector<std::pair<std::string, std::string>> shards_in(const std::string& fo
 }  // namespace
 
 TEST_CASE("tile maker: every pixel of the whole tiles, with names, places and classes") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   io::write_u16(scratch.at("in/field/a.tif"), {"B2", "B3"}, 10, 13, place(10), 60000);
   io::write_u16(scratch.at("in/lake/b.tif"), {"B3", "B2"}, 8, 4, place(10), 60000);  // the other order
@@ -76,7 +77,7 @@ TEST_CASE("tile maker: every pixel of the whole tiles, with names, places and cl
 }
 
 TEST_CASE("tile maker: one file per band, coarser bands by repetition, finer ones by averages") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   io::write_u16(scratch.at("in/S_B02_10m.tif"), {""}, 12, 12, place(10));
   io::write_u16(scratch.at("in/S_B05_20m.tif"), {""}, 6, 6, place(20));
@@ -106,7 +107,7 @@ TEST_CASE("tile maker: one file per band, coarser bands by repetition, finer one
 }
 
 TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counted") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   std::vector<float> numbers(8 * 8, 3);
   numbers[0] = -9, numbers[1] = NAN;  // 2 of 16 in the first tile
@@ -136,7 +137,7 @@ TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counte
 }
 
 TEST_CASE("tile maker: the mask of a source goes into the tensor `valid`") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   io::write_u16(scratch.at("parts/a.tif"), {"x", "y"}, 8, 8);
   std::vector<uint8_t> mask(64, 255);
@@ -156,7 +157,7 @@ TEST_CASE("tile maker: the mask of a source goes into the tensor `valid`") {
 }
 
 TEST_CASE("tile maker: the same bytes for any number of threads, and after an end in the middle") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   for (int i = 0; i < 7; ++i)
     io::write_u16(scratch.at("in/s" + std::to_string(i) + ".tif"), {"x"}, 20, 24, {}, {}, 10 * i);
@@ -215,7 +216,7 @@ TEST_CASE("tile maker: a process that is just ending is waited for") {
 }
 
 TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   const auto put = [&](const std::string& band, int side, int metres) {  // blocks of at most 128
     const std::string raw = band + "_raw.tif";
@@ -238,7 +239,7 @@ TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid
 }
 
 TEST_CASE("tile maker: work goes on only with the scenes it began with") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   const auto put = [&](const std::string& in_band) {
     put_file(scratch / "in/a.vrt", io::vrt_of("raw.tif", 1, 4, 4, in_band));
@@ -260,7 +261,7 @@ TEST_CASE("tile maker: work goes on only with the scenes it began with") {
 }
 
 TEST_CASE("scenes: what does not go together is refused by name") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   const auto with = [&](const std::string& folder, const std::vector<std::string>& second, const SceneRequest& request,
                         const std::string& text) {
@@ -294,7 +295,7 @@ TEST_CASE("scenes: what does not go together is refused by name") {
 }
 
 TEST_CASE("scenes: a truncated file ends the work, whole shards stay") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   for (const char* name : {"in/a.tif", "in/b.tif"}) io::write_u16(scratch.at(name), {"x"}, 64, 64);
   TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 16);
@@ -307,7 +308,7 @@ TEST_CASE("scenes: a truncated file ends the work, whole shards stay") {
 }
 
 TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts, labels on request") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   io::write_u16(scratch.at("in/one/a.tif"), {"", ""}, 4, 4);
   put_file(scratch / "in/one/a.vrt", io::vrt_of("a.tif", 2, 4, 4));
@@ -323,7 +324,7 @@ TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts,
 }
 
 TEST_CASE("scenes: a raster beside the folders of classes is left out, the labels stay") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   for (const char* name : {"in/a_loose.tif", "in/field/a.tif", "in/lake/b.tif"})
     io::write_u16(scratch.at(name), {"x", "y"}, 4, 4);
@@ -335,7 +336,7 @@ TEST_CASE("scenes: a raster beside the folders of classes is left out, the label
 }
 
 TEST_CASE("scenes: products with previews and masks, a folder each, are no classes") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   for (const std::string product : {"in/A.SAFE/", "in/B.SAFE/"}) {
     for (const char* band : {"B02", "B8A"}) io::write_u16(scratch.at(product + "IMG/T33_" + band + ".tif"), {""}, 4, 4);
@@ -355,7 +356,7 @@ TEST_CASE("scenes: products with previews and masks, a folder each, are no class
 
 // As a product of level 2A: folders by resolution, bands in several of them, rasters that are no bands.
 TEST_CASE("scenes: a band at several resolutions comes from its finest file, or the one for --resolution") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   for (const std::string product : {"in/A.SAFE/", "in/B.SAFE/"}) {
     const auto write = [&](const std::string& folder, const std::string& name, double pixel) {
@@ -445,7 +446,7 @@ TEST_CASE("inspect: rasters, tiles and images") {
   CHECK(nlohmann::json::parse(some.json)["damaged"][0]["problem"].get<std::string>().find("broken.png") !=
         std::string::npos);
   refused([&] { inspect_path(scratch / "none"); }, "none");
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   io::write_u16(scratch.at("in/a.tif"), {"x", "y"}, 4, 6, place(10), 9);
   const auto found = nlohmann::json::parse(inspect_path(scratch / "in").json);
   const auto& file = found["files"][0];

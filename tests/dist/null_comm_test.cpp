@@ -7,6 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/placement.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dist;
@@ -70,10 +71,7 @@ TEST_CASE("the null communicator aborts with the exit code asked for") {
 
 TEST_CASE("a plain run gets the null communicator, also inside a Slurm allocation") {
   for (const char* name : kLauncherVariables)
-    if (std::getenv(name)) {
-      WARN("skipped: the tests themselves run under an MPI launcher");
-      return;
-    }
+    if (std::getenv(name)) SKIP("the tests themselves run under an MPI launcher");
   setenv("SLURM_NTASKS", "4", 1);
   CHECK(mpi_launcher().empty());
   const auto comm = make_communicator(nullptr, nullptr);

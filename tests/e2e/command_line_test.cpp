@@ -11,6 +11,7 @@
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/version.hpp"
 #include "run.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -245,7 +246,7 @@ TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so,
   const Result result = run(mpirun(2, command, {"--bind-to", "core"}));
   REQUIRE_EXIT(result, 0);
   INFO(result.text());
-  if (std::thread::hardware_concurrency() < 2) return;  // one core is all there is
+  if (std::thread::hardware_concurrency() < 2) SKIP("one core is all there is");
   CHECK_THAT(result.err, Contains("the affinity mask gives this rank 1 core(s) where 2 are wanted"));
   CHECK_THAT(result.err, Contains("mpirun -np "));
   CHECK_THAT(read_file(scratch / "run/topology.txt"), Contains("note: 2 of 2 ranks: the affinity mask"));
@@ -264,10 +265,7 @@ TEST_CASE("strict: a fallback is an error") {
 
 TEST_CASE("strict: memory that the system does not place where it should is a fallback") {
   const std::vector<int> mask = ditrain::platform::affinity_mask();
-  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
-    WARN("skipped: needs PUs 0 and 1");
-    return;
-  }
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) SKIP("needs PUs 0 and 1");
   const TemporaryFolder scratch;
   // Two NUMA domains whose memory nodes this machine does not have.
   const RunOptions options{.environment = {"HWLOC_SYNTHETIC=package:1 numa:2(indexes=1000,1001) core:1 pu:1"}};

@@ -12,6 +12,7 @@
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "run.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -102,10 +103,8 @@ TEST_CASE("replicas: a rank whose weights differ ends the run before a checkpoin
   const std::string every = at_checkpoint ? "dist.verify_every=1000000" : "dist.verify_every=3";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"optimizer.lr=0", every}))));
   REQUIRE(wait_until([&] { return read_metrics(out).size() > 3 || !process.running(); }));
-  if (flip_bit(process_of_rank(1, out), weight) == 0) {
-    WARN("skipped: this system does not let a test write into the memory of a process");
-    return;
-  }
+  if (flip_bit(process_of_rank(1, out), weight) == 0)
+    SKIP("this system does not let a test write into the memory of a process");
   if (at_checkpoint) process.send(SIGUSR1);
   const Result result = process.wait();
   REQUIRE_EXIT(result, 1);

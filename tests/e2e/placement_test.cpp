@@ -7,6 +7,7 @@
 
 #include "ditrain/platform/affinity.hpp"
 #include "run.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -131,10 +132,7 @@ TEST_CASE("placement: clusters do not change a bit of the weights, and topology.
 }
 
 TEST_CASE("placement: threads that load data stay on the cores of their rank") {
-  if (ditrain::platform::affinity_mask().size() < 2) {
-    WARN("skipped: needs two cores");
-    return;
-  }
+  if (ditrain::platform::affinity_mask().size() < 2) SKIP("needs two cores");
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args settings = sets({"parallel.threads=1", "parallel.comm_cores=0", "data.loader_threads=3"});

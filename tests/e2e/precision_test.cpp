@@ -9,6 +9,7 @@
 #include "ditrain/platform/cpu.hpp"
 #include "learning.hpp"
 #include "run.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -40,7 +41,7 @@ std::pair<std::string, double> logged_peak(const std::string& log) {
 /// Whether the library is there; says so if not.
 bool installed(const Result& result) {
   if (result.exit_code != 2 || result.err.find("package") == std::string::npos) return true;
-  WARN("skipped: " << result.err);
+  WARN("left out: " << result.err);
   return false;
 }
 
@@ -77,10 +78,7 @@ TEST_CASE("mfu is a share of the peak of the precision in use") {
 }
 
 TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
-  if (!ditrain::platform::cpu_features().avx2_fma) {
-    WARN("skipped: this CPU lacks avx2");
-    return;
-  }
+  if (!ditrain::platform::cpu_features().avx2_fma) SKIP("this CPU lacks avx2");
   const TemporaryFolder scratch;
   const RunOptions avx2{.environment = {"DITRAIN_ISA=avx2"}};
   const std::string warning = "this CPU has no bf16 products: less memory, but f32 would be faster";

@@ -7,6 +7,7 @@
 #include "ditrain/io/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::e2e;
@@ -35,10 +36,7 @@ std::vector<std::pair<std::string, std::string>> shards(const std::string& folde
 }  // namespace
 
 TEST_CASE("satellite: scenes become tiles, a model, and samples with digital numbers, names and a place") {
-  if (!io::has_gdal()) {
-    WARN("skipped: no GDAL");
-    return;
-  }
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_scenes(scratch / "scenes");
   const Result made = run(make(scratch / "scenes", scratch / "tiles"));
@@ -117,7 +115,7 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
 }
 
 TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, and on other numbers of threads") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_scenes(scratch / "scenes", 512, 512);
   const auto command = [&](const std::string& out, const std::string& threads) {

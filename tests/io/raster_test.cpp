@@ -15,6 +15,7 @@
 #include "ditrain/io/npz_file.hpp"
 #include "raster_fixture.hpp"
 #include "support/files.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -140,7 +141,7 @@ TEST_CASE("rasters: what is written is read, in every type and number of bands")
 }
 
 TEST_CASE("rasters: windows and single bands") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   io::write_u16(scratch / "a.tif", {"x", "y", "z"}, 20, 30);
   Raster raster(scratch / "a.tif");
@@ -156,7 +157,7 @@ TEST_CASE("rasters: windows and single bands") {
 }
 
 TEST_CASE("rasters: a VRT brings names, scales, nodata, control points and masks") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   io::write_u16(scratch / "a.tif", {"x", "y"}, 6, 8);
   put_file(scratch / "a.vrt",
@@ -187,7 +188,7 @@ TEST_CASE("rasters: a VRT brings names, scales, nodata, control points and masks
 }
 
 TEST_CASE("rasters: what cannot be read is refused by name") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   refused([&] { Raster(scratch / "none.tif"); }, "no such file");
   put_file(scratch / "text.tif", "not a raster at all");
@@ -205,7 +206,7 @@ TEST_CASE("rasters: what cannot be read is refused by name") {
 }
 
 TEST_CASE("rasters: nothing is read from a network, however deep a VRT hides it") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   const Listener listener;
   ::setenv("GDAL_HTTP_TIMEOUT", "1", 1);  // should it be called, no answer comes
@@ -233,7 +234,7 @@ TEST_CASE("rasters: nothing is read from a network, however deep a VRT hides it"
 }
 
 TEST_CASE("rasters: the sources of a VRT have the limits of rasters") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   put_file(scratch / "bomb.tif", tiff_of_one_tile(32768));
   put_file(scratch / "a.vrt", io::vrt_of("bomb.tif", 1, 10, 10, "", "", "Byte"));
@@ -254,7 +255,7 @@ TEST_CASE("rasters: the sources of a VRT have the limits of rasters") {
 }
 
 TEST_CASE("rasters: a truncated file is an error, never zeros") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   io::write_u16(scratch / "a.tif", {"x"}, 64, 64);
   const std::string whole = get_file(scratch / "a.tif");
@@ -274,7 +275,7 @@ TEST_CASE("rasters: a truncated file is an error, never zeros") {
 }
 
 TEST_CASE("rasters: a JPEG 2000 file that breaks off anywhere is an error or has the same numbers") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   const std::string whole = get_file(std::string(DITRAIN_GOLDEN_DIR) + "/../fuzz/corpus/raster/lossless.jp2");
   put_file(scratch / "a.jp2", whole);

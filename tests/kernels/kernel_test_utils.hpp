@@ -37,7 +37,7 @@ std::vector<const Table*> usable(const Table* Families::* family) {
     if (set.obstacle.empty() && asked_for)
       tables.push_back(set.kernels.*family);
     else if (!reported)
-      WARN("skipped: " << set.name << ", " << (set.obstacle.empty() ? "not asked for" : set.obstacle));
+      WARN("left out: " << set.name << ", " << (set.obstacle.empty() ? "not asked for" : set.obstacle));
   }
   reported = true;
   return tables;

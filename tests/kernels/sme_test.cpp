@@ -4,17 +4,12 @@
 
 #include "ditrain/platform/cpu.hpp"
 #include "kernel_test_utils.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
 
 namespace {
-
-bool has_sme() {
-  const bool has = platform::cpu_features().sme;
-  if (!has) WARN("skipped: CPU lacks sme");
-  return has;
-}
 
 /// Operands of a grid of tiles, random in all of the panels.
 struct Grid {
@@ -55,7 +50,7 @@ struct Grid {
 }  // namespace
 
 TEST_CASE("sme: every quarter of a tile and every tile of a grid is one chain of fused multiply-adds") {
-  if (!has_sme()) return;
+  if (!platform::cpu_features().sme) SKIP("this CPU lacks sme");
   const int64_t lanes = platform::cpu_features().sme_bits / 32;
   for (int64_t rows : {int64_t{1}, lanes, lanes + 1, 2 * lanes, 4 * lanes + 3})
     for (int64_t cols : {int64_t{2}, lanes, lanes + 1, 2 * lanes, 6 * lanes + 1})
@@ -69,7 +64,7 @@ TEST_CASE("sme: every quarter of a tile and every tile of a grid is one chain of
 }
 
 TEST_CASE("sme: what a caller left in the accumulator is saved where it said") {
-  if (!has_sme()) return;
+  if (!platform::cpu_features().sme) SKIP("this CPU lacks sme");
   // As a compiler does around a call: ZA holds values, TPIDR2_EL0 points to a block that says where they may go.
   const auto row_bytes = static_cast<uint64_t>(platform::cpu_features().sme_bits / 8);
   const std::vector<float> values = random_values(static_cast<int64_t>(row_bytes * row_bytes / 4), 23);

@@ -24,6 +24,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/memory/backing.hpp"
 #include "ditrain/platform/pages.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::memory;
@@ -199,10 +200,8 @@ TEST_CASE("what would allow io_uring is told by its setting and by the error") {
 
 TEST_CASE("a folder in RAM is no disk") {
   struct statfs system{};
-  if (::statfs("/dev/shm", &system) != 0 || system.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0) {
-    WARN("skipped: /dev/shm is no tmpfs");
-    return;
-  }
+  if (::statfs("/dev/shm", &system) != 0 || system.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0)
+    SKIP("/dev/shm is no tmpfs");
   unsetenv("DITRAIN_DISK_IN_RAM");
   CHECK_THROWS_AS(disk_in("/dev/shm"), InputError);
   CHECK_THROWS_WITH(disk_in("/dev/shm"), Catch::Contains("RAM") && Catch::Contains("memory.disk_path"));
@@ -216,10 +215,7 @@ TEST_CASE("a queue asks a busy kernel again") {
   refused_with = GENERATE(EAGAIN, EBUSY, EINTR);
   refusals = 5, calls = 0;
   DiskQueue queue(failing_submit);
-  if (!queue.refusal().empty()) {
-    WARN("skipped: io_uring: " << queue.refusal());
-    return;
-  }
+  if (!queue.refusal().empty()) SKIP("io_uring: " + queue.refusal());
   CHECK(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes).empty());
   CHECK(refusals == 0);
   CHECK(std::memcmp(back.data(), file.data.data(), kBytes) == 0);
@@ -229,10 +225,7 @@ TEST_CASE("a queue that is refused returns when the kernel no longer writes, and
   const File file;
   const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
   DiskQueue queue(failing_submit);
-  if (!queue.refusal().empty()) {
-    WARN("skipped: io_uring: " << queue.refusal());
-    return;
-  }
+  if (!queue.refusal().empty()) SKIP("io_uring: " + queue.refusal());
   for (int i = 0; i < 20; ++i) {
     refused_with = ENOMEM, refusals = 1 << 20, calls = 0;
     CHECK_THAT(queue.transfer(file.fd, DiskOperation::kRead, 0, back.data(), kBytes),
@@ -252,10 +245,7 @@ TEST_CASE("what the disk answers to a transfer of a queue is told, and the next 
   const int read_only = ::open(("/proc/self/fd/" + std::to_string(file.fd)).c_str(), O_RDONLY | O_CLOEXEC);
   REQUIRE(read_only >= 0);
   DiskQueue queue;
-  if (!queue.refusal().empty()) {
-    WARN("skipped: io_uring: " << queue.refusal());
-    return;
-  }
+  if (!queue.refusal().empty()) SKIP("io_uring: " + queue.refusal());
   CHECK_THAT(queue.transfer(read_only, DiskOperation::kWrite, 0, back.data(), kBytes),
              Catch::Contains(std::strerror(EBADF)));
   REQUIRE(::ftruncate(file.fd, kBytes / 2) == 0);  // what comes first succeeds

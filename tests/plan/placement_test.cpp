@@ -14,6 +14,7 @@
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "platform/synthetic.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -67,10 +68,7 @@ TEST_CASE("this machine: threads, cores and the map agree with the mask") {
 
 TEST_CASE("a pretended machine gets this process' mask") {
   const std::vector<int> mask = platform::affinity_mask();
-  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
-    WARN("skipped: needs PUs 0 and 1");
-    return;
-  }
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) SKIP("needs PUs 0 and 1");
   plan::Placement p;
   std::thread([&] {
     REQUIRE(platform::set_affinity_mask({0, 1}));

@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "platform/synthetic.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::platform;
@@ -81,10 +82,7 @@ TEST_CASE("a synthetic machine is described and its missing or foreign PUs do no
 
 TEST_CASE("one PU per core comes first") {
   const std::vector<int> mask = affinity_mask();
-  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) {
-    WARN("skipped: needs PUs 0 and 1");
-    return;
-  }
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) SKIP("needs PUs 0 and 1");
   Topology siblings, separate;
   std::thread([&] {
     REQUIRE(set_affinity_mask({0, 1}));
