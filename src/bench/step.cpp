@@ -116,6 +116,7 @@ std::vector<Field> CallTimes::split(double seconds) const {
 config::Config step_config(const StepBench& bench, int64_t batch) {
   config::Config config;
   config.model.name = model_name(bench.model);
+  config.model.num_classes = 1000;  // as the published models
   config.train.global_batch = batch;
   config.train.precision = bench.precision;
   for (const std::string& set : bench.sets) config::apply_set(config, set);

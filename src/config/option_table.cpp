@@ -299,8 +299,10 @@ Rows optimizer_rows() {
       word(DITRAIN_KEY(optimizer.schedule), "course of the learning rate after the warm-up"),
       integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which the learning rate rises linearly"),
       number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
-      number(DITRAIN_KEY(ema.decay), kShare, "decay of the moving average of the weights"),
-      boolean(DITRAIN_KEY(ema.warmup), "smaller decay in the first steps: min(decay, (1 + k) / (10 + k))"),
+      number(DITRAIN_KEY(ema.decay), kShare, "decay of the EMA of the weights per step"),
+      boolean(DITRAIN_KEY(ema.warmup),
+              "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its initial "
+              "weights"),
   };
 }
 

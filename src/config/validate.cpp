@@ -199,8 +199,7 @@ void check_data(const Config& c) {
        "--set data.path=DIR, or in section data of the config the line `path: DIR`");
 }
 
-}  // namespace
-
+/// A key of a memory tier that is set although nothing moves between tiers; "" if there is none.
 std::string idle_tier_key(const MemoryConfig& m) {
   if (m.automem != AutoMem::kOff) return "";
   const auto defaults = memory::default_gib();
@@ -210,6 +209,24 @@ std::string idle_tier_key(const MemoryConfig& m) {
          : !m.disk_path.empty() ? "memory.disk_path"
          : m.simulate_bulk      ? "memory.simulate_bulk"
                                 : "";
+}
+
+}  // namespace
+
+std::vector<std::string> warnings(const Config& c) {
+  std::vector<std::string> lines;
+  if (const std::string key = idle_tier_key(c.memory); !key.empty())
+    lines.push_back(key + " has no effect: nothing moves between memory tiers (memory.automem: off)");
+  constexpr double kMuch = 0.1;
+  const double start = optim::ema_share_of_start(c.ema, c.train.steps);
+  if (!c.ema.warmup && start > kMuch)
+    lines.push_back(fmt::format(
+        "after {} step(s) the EMA, from which samples are drawn, will still be {:.0f} % {}; set ema.warmup: true, or "
+        "ema.decay: {:.4g}",
+        c.train.steps, 100 * start,
+        c.train.init_from.empty() ? "the initial random weights" : "the weights of train.init_from",
+        std::max(0.0, 1 - 10 / double(c.train.steps))));
+  return lines;
 }
 
 bool learns_pixels(const Config& c) { return c.data.kind->pixels && c.data.vae.empty(); }

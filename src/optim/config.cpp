@@ -18,4 +18,10 @@ double ema_decay(const EmaConfig& config, int64_t step) {
   return config.warmup ? std::min(config.decay, double(1 + step) / double(10 + step)) : config.decay;
 }
 
+double ema_share_of_start(const EmaConfig& config, int64_t updates) {
+  double share = 1;
+  for (int64_t k = 0; k < updates && share >= 1e-6; ++k) share *= ema_decay(config, k);
+  return share;
+}
+
 }  // namespace ditrain::optim

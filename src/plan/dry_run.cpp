@@ -102,6 +102,8 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = limit_of_node(config).bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
+  if (comm.rank() == 0)
+    for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   check_memory(plan);
   check_tiers(plan, run_folder);
 }

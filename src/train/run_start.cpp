@@ -200,8 +200,8 @@ void Run::start_report() {
   log::info_lines(plan::describe_model(config_));
   log::info_lines(describe(plan_.memory));
   if (plan_.automem) log::info_lines(automem::describe(*plan_.automem));
-  if (const std::string key = config::idle_tier_key(config_.memory); !key.empty())
-    log::warn("{} has no effect: nothing moves between memory tiers (memory.automem: off)", key);
+  if (leader())
+    for (const std::string& warning : config::warnings(config_)) log::warn_line(warning);
   log::info("data: {}", data_->describe());
   if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;

@@ -146,6 +146,36 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
   CHECK_NOTHROW(config::validate_without_data(config::Config{}));
 }
 
+TEST_CASE("the defaults go together: a config with nothing but a number of steps is a run") {
+  const config::Config config = config::parse_config("train: {steps: 10}", "a.yaml");
+  CHECK(message_of([&] { config::validate(config); }) == "no error");
+  CHECK(config.model.num_classes == config.data.kind->num_classes);
+  // With pictures, validation and distances too.
+  for (const char* set : {"sample.every_steps=5", "eval.every_steps=5", "eval.fid_every_steps=5"})
+    CHECK(message_of([&] { config::validate(config::parse_config("train: {steps: 10}", "a.yaml", {set})); }) ==
+          "no error");
+}
+
+TEST_CASE("an EMA that still is its first weights at the end is warned of, with what to set") {
+  const auto warnings = [](const std::vector<std::string>& sets) {
+    return config::warnings(config::parse_config("ema: {decay: 0.9999}", "a.yaml", sets));
+  };
+  const std::string ema = "step(s) the EMA, from which samples are drawn, will still be ";
+  using Lines = std::vector<std::string>;
+  CHECK(warnings({"train.steps=1000"}) ==
+        Lines{"after 1000 " + ema + "90 % the initial random weights; set ema.warmup: true, or ema.decay: 0.99"});
+  CHECK(warnings({"train.steps=1000", "ema.decay=0.99"}).empty());
+  CHECK(warnings({"train.steps=1000", "ema.warmup=true"}).empty());
+  CHECK(warnings({"train.steps=1", "ema.warmup=true"}).empty());
+  CHECK(warnings({"train.steps=23000"}).size() == 1);  // 10.03 %
+  CHECK(warnings({"train.steps=23100"}).empty());
+  CHECK(warnings({"train.steps=400000"}).empty());
+  // Fine-tuning: they are no random weights, but what is trained hardly shows.
+  CHECK(warnings({"train.steps=500", "train.init_from=a.pt"}) ==
+        Lines{"after 500 " + ema + "95 % the weights of train.init_from; set ema.warmup: true, or ema.decay: 0.98"});
+  CHECK_THAT(warnings({"train.steps=4"}).at(0), Catch::Contains("or ema.decay: 0"));
+}
+
 TEST_CASE("an unset data path tells the line to set") {
   CHECK(validate_error([](config::Config& c) { c.data.kind = dataset::find_kind("folder"); }) ==
         "[config] data.path is not set, and data.kind: folder reads from it; expected a folder of images, or one "

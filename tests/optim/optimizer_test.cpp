@@ -31,6 +31,13 @@ TEST_CASE("EMA decay warms up to its value") {
   CHECK(optim::ema_decay({.decay = 0.999, .warmup = true}, 1000000) == 0.999);
 }
 
+TEST_CASE("the share of the first weights in the EMA is the product of the decays") {
+  CHECK(optim::ema_share_of_start({.decay = 0.9999}, 0) == 1);
+  CHECK(optim::ema_share_of_start({.decay = 0.9999}, 1000) == Approx(std::pow(0.9999, 1000)));
+  CHECK(optim::ema_share_of_start({.decay = 0.5, .warmup = true}, 3) == Approx(0.1 * (2 / 11.0) * (3 / 12.0)));
+  CHECK(optim::ema_share_of_start({.decay = 0.9999, .warmup = true}, int64_t{1} << 40) < 1e-6);
+}
+
 TEST_CASE("clipping limits the norm and is off at 0") {
   CHECK(optim::clip_factor(10, 0) == 1);
   CHECK(optim::clip_factor(0.5, 1) == 1);

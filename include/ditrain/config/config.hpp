@@ -114,7 +114,7 @@ struct EvalConfig {
 };
 
 struct Config {
-  nn::DitConfig model;
+  nn::DitConfig model{.num_classes = 8};  ///< classes of the drawn shapes: the defaults are a run
   diffusion::Config diffusion;
   dataset::Config data;
   TrainConfig train;
@@ -144,8 +144,8 @@ std::string to_yaml(const Config& config);
 
 /// Whether the model learns pictures, values in [-1, 1], and no latents.
 bool learns_pixels(const Config& config);
-/// A key of a memory tier that is set although nothing moves between tiers (memory.automem: off); "" if there is none.
-std::string idle_tier_key(const MemoryConfig& memory);
+/// Settings that are allowed and seldom meant, each as a sentence with what to change.
+std::vector<std::string> warnings(const Config& config);
 
 /// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
 /// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps

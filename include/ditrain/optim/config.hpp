@@ -34,5 +34,8 @@ struct EmaConfig {
 double learning_rate(const Config& config, int64_t step, int64_t total_steps);
 /// EMA decay of update `step` (0 is the first).
 double ema_decay(const EmaConfig& config, int64_t step);
+/// Share of the weights before the first update in the EMA after `updates` of them. Math: product of their decays;
+/// shares below 1e-6 may be given as anything below that.
+double ema_share_of_start(const EmaConfig& config, int64_t updates);
 
 }  // namespace ditrain::optim
