@@ -400,7 +400,10 @@ Rows dist_rows() {
 
 Rows output_rows() {
   return {
-      integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "steps between checkpoints; 0: only at the end"),
+      integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "steps between checkpoints; 0: none by steps"),
+      number(DITRAIN_KEY(checkpoint.every_minutes), {0, 1e6},
+             "largest time between checkpoints [min], for steps that take long; 0: any. The end of a run always has "
+             "one"),
       integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "newest checkpoints to keep; 0: all"),
       integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps}, "steps divisible by it are kept for ever; 0: none"),
       boolean(
@@ -414,6 +417,9 @@ Rows output_rows() {
            "what a checkpoint that cannot be written does: end the run, or warn; the last one of a run ends it"),
       integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps},
               "steps between progress lines; metrics.jsonl has every step"),
+      number(DITRAIN_KEY(log.every_seconds), {0, 1e6},
+             "longest silence between progress lines [s]; within a step a line says which micro-batch and layer it is "
+             "at; 0: any"),
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between pictures of samples; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per picture"),
       text(DITRAIN_KEY(sample.vae),

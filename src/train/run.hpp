@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "ditrain/automem/automem.hpp"
+#include "ditrain/base/interval.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/training_fid.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/evaluation.hpp"
+#include "ditrain/train/heartbeat.hpp"
 #include "ditrain/train/run_folder.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
@@ -96,6 +98,7 @@ class Run {
   void advance_checkpoint();
   void judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed);
   void finish();
+  void watch_layers();
 
   const config::Config config_;
   const double flop_per_image_ = 6.0 * nn::forward_macs(config_.model);
@@ -133,6 +136,7 @@ class Run {
   double last_mfu_ = 0;  // of this rank
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   double checkpoint_start_s_ = 0;
+  Interval since_checkpoint_{60 * config_.checkpoint.every_minutes};
   automem::ResidencyTotals moved_;                      // until the last line of metrics
   memory::PerTier<std::array<double, 2>> copied_ = {};  // bytes in each direction, likewise
   int64_t verified_step_ = -1;                          // the last one after which the replicas were compared
@@ -141,6 +145,7 @@ class Run {
   DType peak_type_ = DType::kF32;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   PhaseTimes total_;
+  Heartbeat heartbeat_{leader() ? config_.log.every_seconds : 0};  // last: its thread ends first
 };
 
 }  // namespace ditrain::train

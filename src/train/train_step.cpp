@@ -164,6 +164,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   refresh_bf16_copy();
   optim::StepSettings update = next_update(progress);
   for (const MicroBatch& micro : micro_batches_of(batch)) {
+    micro_number_ = micro.place.number;
     timed(Phase::kPrepare, log, [&] { prepare(micro, progress.step); });
     timed(Phase::kForward, log, [&] { pass_.forward(ctx_); });
     timed(Phase::kLoss, log, [&] { compute_loss(micro, result.facts); });

@@ -52,6 +52,8 @@ void Run::encode(dataset::Batch& batch) {
 
 StepMetrics Run::one_step() {
   const double start = now_s();
+  heartbeat_.begin(fmt::format("step {}/{}", progress_.step + 1, config_.train.steps));
+  heartbeat_.detail("waiting for data");
   PhaseLog waited;
   dataset::Batch batch;
   {
@@ -60,6 +62,7 @@ StepMetrics Run::one_step() {
   }
   if (encoder_) {
     const PhaseTimer timer(waited, Phase::kPrepare);
+    heartbeat_.detail("encoding images");
     encode(batch);
   }
   const double waited_before = saver_->update_waited_s();
@@ -96,13 +99,29 @@ void Run::verify() {
   verified_step_ = progress_.step;
 }
 
+// For lines within long steps.
+void Run::watch_layers() {
+  if (!leader() || config_.log.every_seconds == 0) return;
+  using autograd::HookPoint;
+  const auto tell = [this](const char* pass) {
+    return [this, pass](const autograd::Node& node) {
+      heartbeat_.detail(fmt::format("micro-batch {} of {}, {} of {}", step_.micro_batch() + 1,
+                                    plan_.samples / plan_.micro_batch, pass, node.name()));
+    };
+  };
+  step_.tape().add_hook(HookPoint::kPreForward, tell("forward"));
+  step_.tape().add_hook(HookPoint::kPreBackward, tell("backward"));
+}
+
 // What this rank tells the others once per step. Unreadable samples: each rank counts its own.
 StepFacts Run::facts() {
   const uint64_t flags = platform::take_signal_flags();
+  // By the clock of rank 0, from which the others learn it.
+  const bool time_for_checkpoint = leader() && !saver_->is_writing() && since_checkpoint_.is_over();
   const bool time_is_over = options_.max_hours > 0 && now_s() - start_s_ > 0.99 * 3600 * options_.max_hours;
   return {.bad_files = double(data_->bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
-          .checkpoint = (flags & platform::kCheckpointRequested) != 0,
+          .checkpoint = (flags & platform::kCheckpointRequested) != 0 || time_for_checkpoint,
           .peak_too_low = last_mfu_ > kMaxMfu,
           .writes_checkpoint = saver_->waits()};
 }
@@ -112,9 +131,11 @@ StepFacts Run::facts() {
 void Run::checkpoint(bool must_succeed) {
   const PhaseTimer timer(beside_, Phase::kCheckpoint);
   DITRAIN_CHECK(!step_.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
+  heartbeat_.begin(fmt::format("checkpoint of step {}", progress_.step));
   verify();
   judge(saver_->finish(), false);
   checkpoint_start_s_ = now_s();
+  since_checkpoint_.restart();
   judge(saver_->start({.step = progress_.step,
                        .optimizer_step = progress_.optimizer_step,
                        .skipped_steps = progress_.skipped_steps,
@@ -157,17 +178,20 @@ bool Run::after_step(StepMetrics& m, bool last) {
   const auto due = [&](int64_t every) { return every > 0 && (progress_.step % every == 0 || last); };
   if (!due(config_.sample.every_steps) && !due(config_.eval.every_steps) && !due(config_.eval.fid_every_steps))
     return false;
+  heartbeat_.begin(fmt::format("samples and validation after step {}", progress_.step));
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
   if (automem_) automem_->begin_other(/*writes=*/false);
   Evaluation evaluation{config_,        model_,        *data_, comm_, ctx_, step_.whole(model_.parameters().ema),
                         decoder_.get(), encoded_.get()};
   if (due(config_.sample.every_steps)) {
     const PhaseTimer timer(beside_, Phase::kSample);
+    heartbeat_.detail("drawing samples");
     evaluation.sample_grid(leader() ? folder_->sample_picture(progress_.step) : "", progress_.step,
                            last && config_.eval.every_steps > 0, m.extra);
   }
   if (due(config_.eval.every_steps)) {
     const PhaseTimer timer(beside_, Phase::kEval);
+    heartbeat_.detail("validation loss");
     evaluation.validation(m.extra);
   }
   if (due(config_.eval.fid_every_steps)) measure_fid(m, evaluation);
@@ -178,6 +202,7 @@ bool Run::after_step(StepMetrics& m, bool last) {
 // The best weights so far get a checkpoint.
 void Run::measure_fid(StepMetrics& m, Evaluation& evaluation) {
   const PhaseTimer timer(beside_, Phase::kEval);
+  heartbeat_.detail("samples for the Frechet distance");
   const double value = evaluation.fid(*fid_, m.extra);
   if (!(value < best_fid_)) return;
   best_fid_ = value, best_step_ = progress_.step;
@@ -204,8 +229,10 @@ void Run::report(StepMetrics& m, bool last) {
   if (!leader()) return;
   folder_->append_metrics(m);
   const double left = recent_step_s_ * double(config_.train.steps - m.step);
-  if (m.step % std::max<int64_t>(1, config_.log.every_steps) == 0 || last)
-    log::progress_line(progress_text(m, config_.train.steps, left));
+  const bool by_steps = m.step % std::max<int64_t>(1, config_.log.every_steps) == 0;
+  if (!by_steps && !last && !heartbeat_.is_due(/*ahead_s=*/recent_step_s_)) return;
+  heartbeat_.told();
+  log::progress_line(progress_text(m, config_.train.steps, left));
 }
 
 // Collective, once pages are in use: what the system says of them, each line once for all ranks that say so.
@@ -314,8 +341,11 @@ int Run::run() {
             comm_.world_size() * team_.num_workers(), peak_flops_ * 1e-9);
   allocate();
   check_fallbacks();
+  heartbeat_.begin("weights that the run starts from");
+  heartbeat_.start(placement_.helper_pus);
   resumed_.empty() ? initialise_weights() : load_or_fall_back();
   check_same_start();
+  heartbeat_.begin("reference of eval");
   prepare_fid();
   if (leader()) begin_folder();
   restore_best();
@@ -335,8 +365,10 @@ int Run::run() {
   if (progress_.step >= config_.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", progress_.step, config_.train.steps);
   trace_.watch(step_.tape());
+  watch_layers();
   trace_.start(comm_);
   loop_start_s_ = now_s();
+  since_checkpoint_.restart();
   first_step_ = progress_.step;
   const int code = train_loop();
   loader_.reset();

@@ -103,6 +103,7 @@ TEST_CASE("every key of the contract exists") {
                            "ema.decay",
                            "ema.warmup",
                            "checkpoint.every_steps",
+                           "checkpoint.every_minutes",
                            "checkpoint.keep_last",
                            "checkpoint.keep_every",
                            "parallel.threads",
@@ -136,7 +137,8 @@ TEST_CASE("every key of the contract exists") {
                            "dist.simulate_link",
                            "sample.every_steps",
                            "eval.every_steps",
-                           "log.every_steps"}) {
+                           "log.every_steps",
+                           "log.every_seconds"}) {
     const std::string text = name;
     const size_t dot = text.find('.');
     CHECK(config::find_option(text.substr(0, dot), text.substr(dot + 1), "").name() == text);

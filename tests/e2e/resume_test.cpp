@@ -154,6 +154,30 @@ TEST_CASE("resume: checkpoints are kept as configured and latest is a relative l
   REQUIRE(fs::read_symlink(out + "/checkpoints/latest") == "step_00000013");
 }
 
+TEST_CASE("time: checkpoints and lines of the log by time change nothing in the training, on ranks alike") {
+  const TemporaryFolder scratch;
+  const std::string steps = scratch / "steps", time = scratch / "time";
+  const auto trained = [&](const std::string& out, std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"train.micro_batch=2", "checkpoint.keep_last=0", "checkpoint.async=false",
+                                     "log.every_steps=1000"});
+    REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 30, sets(settings)))), 0);
+  };
+  trained(steps, {"log.every_seconds=0", "checkpoint.every_minutes=0"});
+  trained(time, {"log.every_seconds=1e-6", "checkpoint.every_minutes=1e-6"});
+  // No step is so quick that its time is not over.
+  for (const int64_t step : {1, 2, 15, 30}) CHECK(fs::exists(checkpoint_of(time, step)));
+  CHECK_FALSE(fs::exists(checkpoint_of(steps, 15)));
+  CHECK(different_files(checkpoint_of(steps, 30), checkpoint_of(time, 30)).empty());
+  CHECK(column(read_metrics(steps), "loss") == column(read_metrics(time), "loss"));
+  const std::string log = read_file(time + "/log.txt"), quiet = read_file(steps + "/log.txt");
+  CHECK_THAT(log, Contains("/30: micro-batch ") && Contains(" of 2, ") && Contains(" s so far"));
+  for (const char* step : {"step 1/30 (", "step 2/30 (", "step 29/30 ("}) {
+    CHECK_THAT(log, Contains(step));
+    CHECK_THAT(quiet, !Contains(step));
+  }
+  CHECK_THAT(quiet, Contains("step 30/30 (") && !Contains("so far"));
+}
+
 TEST_CASE("resume: samples and validation change nothing in the training") {
   const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "bare", 6)), 0);

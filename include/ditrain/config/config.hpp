@@ -80,7 +80,8 @@ struct DistConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 1000;   ///< steps between checkpoints; 0: only at the end
+  int64_t every_steps = 1000;   ///< steps between checkpoints; 0: none by steps
+  double every_minutes = 30;    ///< after the last one, if no step has made one before; 0: none by time
   int64_t keep_last = 3;        ///< newest checkpoints that stay; 0: all
   int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
   bool keep_discarded = false;  ///< those of a continuation that a resumed run has left
@@ -90,7 +91,8 @@ struct CheckpointConfig {
 };
 
 struct LogConfig {
-  int64_t every_steps = 10;  ///< steps between progress lines; metrics.jsonl has every step
+  int64_t every_steps = 10;   ///< steps between progress lines; metrics.jsonl has every step
+  double every_seconds = 60;  ///< the longest silence between lines, also within a step; 0: any
 };
 
 struct SampleConfig {

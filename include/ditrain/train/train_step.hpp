@@ -67,6 +67,7 @@ class TrainStep {
   bool weights_are_spoilt() const { return weights_are_spoilt_; }
 
   autograd::Tape& tape() { return pass_.tape(); }
+  int64_t micro_batch() const { return micro_number_; }  ///< the one that runs, from 0
   GradientSync& sync() { return sync_; }
   const GradientSync& sync() const { return sync_; }
 
@@ -100,6 +101,7 @@ class TrainStep {
   std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;
   std::string bad_activation_;
+  int64_t micro_number_ = 0;
   PhaseLog* log_ = nullptr;  // of the step that is under way
   automem::AutoMem* automem_ = nullptr;
   bool copy_is_fresh_ = false;  // values_bf16, if there is one

@@ -1,0 +1,53 @@
+// Says what a run is at when no line of its log has told for a while: a step of a large model may take minutes, drawing
+// samples more. A thread prints such a line every log.every_seconds; the run tells it what begins.
+//
+//   Heartbeat heartbeat(60);
+//   heartbeat.start({});
+//   heartbeat.begin("step 12 of 1000");
+//   heartbeat.detail("micro-batch 3 of 16, backward of blocks.7.attn");
+//     -> step 12 of 1000: micro-batch 3 of 16, backward of blocks.7.attn; 75 s so far
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ditrain/base/interval.hpp"
+
+namespace ditrain::train {
+
+class Heartbeat {
+ public:
+  /// every_s: seconds between lines; 0: none are printed.
+  explicit Heartbeat(double every_s, std::function<double()> clock = now_s)
+      : clock_(clock), silence_(every_s, std::move(clock)) {}
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  /// From now on a thread on these cores (empty: those of the caller) prints lines that are due.
+  void start(const std::vector<int>& pus);
+  void begin(std::string what);   ///< what the run is at
+  void detail(std::string part);  ///< of it
+  /// Whether a line should be printed now, as the next chance comes in `ahead_s` seconds only.
+  bool is_due(double ahead_s = 0) const;
+  void told();  ///< a line has been printed
+  /// The line that is due, which counts as told; "": none is.
+  std::string take_line();
+
+ private:
+  void run();
+
+  const std::function<double()> clock_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ends_ = false;
+  Interval silence_;  // since the last line
+  std::string what_, detail_;
+  double begin_s_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace ditrain::train
