@@ -1,6 +1,7 @@
 #include "ditrain/plan/placement.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -54,6 +55,15 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
   return fmt::format("{}: {}\n", who, what);
 }
 
+/// "mpirun", for root with the variables without which Open MPI starts nothing as root.
+std::string mpirun() {
+  std::string words = "mpirun";
+  if (geteuid() != 0) return words;
+  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_ALLOW_RUN_AS_ROOT"})
+    if (std::getenv(name) == nullptr) words = fmt::format("{}=1 {}", name, words);
+  return words;
+}
+
 /// With one cluster per rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
 void check_single_cluster(Placement& p, config::Strategy strategy, parallel::CoreRequest request, int ranks) {
   p.plan.clusters_from = fmt::format("parallel.strategy: {}, one per rank", strategy);
@@ -62,8 +72,8 @@ void check_single_cluster(Placement& p, config::Strategy strategy, parallel::Cor
   if (clusters == 1) return;
   p.notes.push_back(
       fmt::format("parallel.strategy: {} has one rank per cluster, and the cores of this rank hold {} clusters; for a "
-                  "rank on each: mpirun -np {} --map-by slot:PE={} --bind-to core ditrain ...",
-                  strategy, clusters, clusters * ranks, std::max(1, p.threads / clusters)));
+                  "rank on each: {} -np {} --map-by slot:PE={} --bind-to core ditrain ...",
+                  strategy, clusters, mpirun(), clusters * ranks, std::max(1, p.threads / clusters)));
 }
 
 /// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
@@ -176,8 +186,8 @@ std::string map_table(const std::vector<std::string>& lines_of_ranks) {
 /// As many ranks of that many threads as a node has cores for.
 std::string mpirun_line(const dist::Communicator& comm, int cores, int threads) {
   const int ranks = std::clamp(cores / threads, 1, comm.local_size());
-  return fmt::format("mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", ranks * comm.num_nodes(),
-                     ranks, threads);
+  return fmt::format("{} -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...", mpirun(),
+                     ranks * comm.num_nodes(), ranks, threads);
 }
 
 void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
@@ -301,7 +311,7 @@ std::string describe(const SupposedRanks& s, const Topology& machine, int ranks)
                       s.one_per_die     ? "one die each"
                       : s.per_node == 1 ? "all its cores"
                                         : "equal shares of the cores");
-  text += fmt::format("launch: mpirun -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", ranks,
+  text += fmt::format("launch: {} -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain ...\n", mpirun(), ranks,
                       s.per_node, cores);
   text += fmt::format(
       "    or: srun --nodes={} --ntasks={} --ntasks-per-node={} --cpus-per-task={} --cpu-bind=cores "

@@ -170,6 +170,19 @@ TEST_CASE("ranks of a dry run: equal shares, and more nodes where cores do not s
   CHECK(plan::suppose_ranks(config::Config{}, laptop, 4).nodes == 4);
 }
 
+TEST_CASE("ranks of a dry run: root is told the variables without which Open MPI refuses it") {
+  const platform::Topology laptop = synthetic_machine(platform::kLaptop);
+  const auto launch = [&] {
+    return lines_of(describe(plan::suppose_ranks(config::Config{}, laptop, 2), laptop, 2), "launch: ").at(0);
+  };
+  {
+    const ScopedVariable allow("OMPI_ALLOW_RUN_AS_ROOT", "1"), confirm("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    CHECK_THAT(launch(), Catch::StartsWith("launch: mpirun -np 2 "));
+  }  // and gone
+  const std::string variables = geteuid() == 0 ? "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " : "";
+  CHECK_THAT(launch(), Catch::StartsWith("launch: " + variables + "mpirun -np 2 "));
+}
+
 TEST_CASE("ranks of a dry run: Slurm says how many a node gets") {
   const platform::Topology laptop = synthetic_machine("package:1 [numa] core:16 pu:1");
   CHECK((plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 1));
