@@ -42,8 +42,14 @@ if(NOT DITRAIN_GDAL STREQUAL OFF AND GDAL_FOUND)
   message(STATUS "rasters: GDAL ${GDAL_VERSION}")
 else()
   set(ditrain_gdal "")
+  if(NOT DITRAIN_GDAL STREQUAL OFF)
+    list(APPEND ditrain_missing GDAL)
+  endif()
   message(STATUS "rasters: no GDAL (DITRAIN_GDAL ${DITRAIN_GDAL}); apt-get install libgdal-dev for ditdata make and GeoTIFF")
 endif()
+
+# Optional libraries that are wanted and not there: while any is, scripts/build.sh configures before every build.
+file(WRITE ${PROJECT_BINARY_DIR}/missing_libraries.txt "${ditrain_missing}")
 
 # Header-only packages as system includes, so that our warnings are about our code.
 find_path(STB_INCLUDE_DIR stb_image.h PATH_SUFFIXES stb REQUIRED)

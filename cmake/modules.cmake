@@ -30,7 +30,9 @@ function(ditrain_module name uses)
   endif()
 endfunction()
 
-# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, with these modules; installed.
+# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, with these modules; installed, and part of the
+# target `programs`.
+add_custom_target(programs)
 function(ditrain_program name)
   if(DITRAIN_ONLY_KERNELS)
     return()
@@ -42,5 +44,6 @@ function(ditrain_program name)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  add_dependencies(programs ${name})
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

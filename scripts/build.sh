@@ -7,7 +7,8 @@ shift || true
 ./scripts/install_packages.sh
 # The system's cmake and ninja: others on PATH may not know the system's packages.
 PATH=/usr/bin:$PATH
-if [[ ! -f build/$preset/build.ninja ]]; then
+# A library that was missing when the preset was configured may have been installed since.
+if [[ ! -f build/$preset/build.ninja || -s build/$preset/missing_libraries.txt ]]; then
   echo "configuring preset $preset in build/$preset"
   configure_log=$(mktemp)
   trap 'rm -f "$configure_log"' EXIT

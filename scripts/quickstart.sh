@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# First result: builds ditrain and trains a small Diffusion Transformer on drawn shapes with two MPI ranks.
-#   ./scripts/quickstart.sh [run folder]        some six minutes on two cores; a second call goes on with the run
+# First result: builds all programs and trains a small Diffusion Transformer on drawn shapes with two MPI ranks.
+#   ./scripts/quickstart.sh [run folder]        some eight minutes on two cores; a second call goes on with the run
 set -euo pipefail
 [[ $# -eq 0 ]] || out=$(realpath -m -- "$1")  # before cd: relative to where the caller is
 cd "$(dirname "$0")/.."
 out=${out:-runs/quickstart}
 
-./scripts/build.sh release ditrain ditsample
+./scripts/build.sh release programs
 
 # mpirun refuses to run as root unless told twice. The system's mpirun is the one that ditrain was built with.
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -1,0 +1,69 @@
+// What scripts build, and when they configure again.
+#include <catch2/catch.hpp>
+#include <set>
+#include <sstream>
+
+#include "ditrain/io/raster.hpp"
+#include "run.hpp"
+#include "support/skip.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+const std::string kRoot = DITRAIN_SOURCE_DIR;
+
+}  // namespace
+
+TEST_CASE("scripts: the quick start builds all programs that there are and that are installed") {
+  std::set<std::string> sources, built, installed;
+  for (const auto& entry : fs::directory_iterator(kRoot + "/apps"))
+    if (entry.path().extension() != ".md") sources.insert(entry.path().stem());
+  const std::string build = fs::path(DITRAIN_PROGRAM_DIR).parent_path();
+  const Result query = run({"/bin/sh", "-c", "PATH=/usr/bin:$PATH exec ninja -C '" + build + "' -t query programs"});
+  REQUIRE_EXIT(query, 0);
+  std::istringstream lines(query.out), install(read_file(build + "/cmake_install.cmake"));
+  for (std::string line; std::getline(lines, line);)
+    if (const size_t at = line.find("bin/"); at != line.npos) built.insert(line.substr(at + 4));
+  for (std::string line; std::getline(install, line);)
+    if (line.find("TYPE EXECUTABLE FILES") != line.npos)
+      installed.insert(line.substr(line.rfind('/') + 1, line.rfind('"') - line.rfind('/') - 1));
+  CHECK(sources.size() >= 8);
+  CHECK(built == sources);
+  CHECK(installed == sources);
+  CHECK_THAT(read_file(kRoot + "/scripts/quickstart.sh"), Contains("\n./scripts/build.sh release programs\n"));
+}
+
+TEST_CASE("scripts: build.sh configures again while an optional library is missing, and finds it when it has come") {
+  const TemporaryFolder scratch;
+  fs::create_directory(scratch / "scripts");
+  fs::copy(kRoot + "/scripts/build.sh", scratch / "scripts/build.sh");
+  fs::copy(kRoot + "/CMakePresets.json", scratch / "CMakePresets.json");
+  fs::copy(kRoot + "/cmake/dependencies.cmake", scratch / "dependencies.cmake");
+  write_file(scratch / "scripts/install_packages.sh", "#!/bin/sh\n");
+  fs::permissions(scratch / "scripts/install_packages.sh", fs::perms::owner_all);
+  write_file(scratch / "CMakeLists.txt",
+             "cmake_minimum_required(VERSION 3.25)\n"
+             "project(scratch LANGUAGES CXX)\n"
+             "file(APPEND ${CMAKE_SOURCE_DIR}/configured x)\n"
+             "set(CMAKE_DISABLE_FIND_PACKAGE_GDAL OFF)\n"
+             "if(EXISTS ${CMAKE_SOURCE_DIR}/no_gdal)\n"
+             "  set(CMAKE_DISABLE_FIND_PACKAGE_GDAL ON)\n"
+             "endif()\n"
+             "include(dependencies.cmake)\n");
+  write_file(scratch / "no_gdal", "");
+  const std::string missing = scratch / "build/release/missing_libraries.txt";
+  const auto times_configured = [&] {
+    REQUIRE_EXIT(run({scratch / "scripts/build.sh"}), 0);
+    return read_file(scratch / "configured").size();
+  };
+  CHECK(times_configured() == 1);
+  CHECK(read_file(missing) == "GDAL");
+  CHECK(times_configured() == 2);
+  fs::remove(scratch / "no_gdal");
+  CHECK(times_configured() == 3);
+  if (!ditrain::io::has_gdal()) SKIP("no GDAL that could come");
+  CHECK(read_file(missing).empty());
+  CHECK(times_configured() == 3);  // nothing is missing any more
+}
