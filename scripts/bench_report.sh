@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures this machine for a dated report: products, operators, attention and whole training steps, each beside the
-# peaks of the same cores, what each optimisation gives, memory tiers and, if asked for, PyTorch. Takes hours on 2 cores;
-# nothing else should run meanwhile. A command that fails is noted in the report, the others still run, and the script
+# Measures this machine for a dated report: products, operators, attention, convolutions, sampling and whole training
+# steps, each beside the peaks of the same cores, what each optimisation gives, memory tiers and, if asked for, PyTorch.
+# Takes hours on 2 cores; nothing else should run meanwhile. A command that fails is noted in the report, the others still run, and the script
 # exits with 1.
 #   scripts/bench_report.sh [OUT.md]       default: tests/bench/reports/DATE-HOST.md
-#   PARTS="gemm ops step ladder cluster memory pytorch"   chooses parts (default: all; pytorch only if PYTORCH is set)
+#   PARTS="gemm ops"                       chooses parts (default: all; pytorch only if PYTORCH is set)
 #   FLAGS=--quick                          more flags of every ditbench command: to see that a part runs
 #   PYTORCH=python                         a Python with PyTorch, for scripts/bench_pytorch.py
 #   JSON=DIR                               keeps the JSON of every command
@@ -15,7 +15,8 @@ cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
 pytorch=${PYTORCH:-}
 out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
-parts=${PARTS:-"gemm ops step ladder cluster memory${pytorch:+ pytorch}"}
+all="gemm ops step ladder cluster conv sample data memory disk recompute backward checkpoint pytorch"
+parts=${PARTS:-"${all% pytorch}${pytorch:+ pytorch}"}
 read -ra flags <<<"${FLAGS:-}"
 cores=$(nproc)
 failed=0
@@ -23,8 +24,7 @@ failed=0
 refuse() { echo "bench_report: error: $*" >&2; exit 2; }
 [[ -x $bench ]] || refuse "$bench is missing; run ./scripts/build.sh first"
 for part in $parts; do
-  [[ " gemm ops step ladder cluster memory pytorch " == *" $part "* ]] ||
-    refuse "no part called '$part'; gemm, ops, step, ladder, cluster, memory or pytorch"
+  [[ " $all " == *" $part "* ]] || refuse "no part called '$part'; one of: $all"
   [[ $part != pytorch || -n $pytorch ]] || refuse "part pytorch needs PYTORCH=python"
 done
 
@@ -34,7 +34,7 @@ say() { echo "$@" >>"$out"; }
 run() {
   local name=$1 status=0 json=()
   shift
-  if [[ -n ${JSON:-} ]]; then
+  if [[ -n ${JSON:-} && $1 != scripts/* ]]; then
     mkdir -p "$JSON"
     json=(--json "$JSON/$(tr -c 'a-zA-Z0-9\n' _ <<<"$name ${*:2}").json")
   fi
@@ -102,7 +102,26 @@ cluster_part() {
   run "mpirun -np 2 ditbench" ranks_2 comm --model B --batch 4 --set "dist.simulate_link=$link" --set dist.adaln=reduce
 }
 
-# The last two: a slow link while weights change in backward, and when they change after it.
+# Convolutions, and the networks that are made of them.
+conv_part() {
+  ditbench conv --precision f32 --peers
+  ditbench conv --precision bf16
+  ditbench vae --precision f32,bf16 --repeats 3
+  ditbench inception --precision f32,bf16 --repeats 5
+}
+
+sample_part() {
+  ditbench sample --model S --batch 8
+  ditbench sample --model XL --batch 8 --repeats 3
+}
+
+# One loader thread beside a step; scenes cut into tiles.
+data_part() {
+  ditbench data
+  run scripts/bench_tiles.sh scripts/bench_tiles.sh
+}
+
+# The last but one is a slow link while weights change in backward, the last when they change after it.
 memory_part() {
   local slow="memory.simulate_bulk={gb_s: 1}"
   ditbench memory --matrix
@@ -113,11 +132,42 @@ memory_part() {
   ditbench memory --model B --batch 8 --fast 0.4 --set "$slow" --set train.on_non_finite=skip
 }
 
+# The 12.8 GiB of tensors of XL/2, those that are not in use on the disk of the temporary folder; pages of each size.
+disk_part() {
+  local on_disk=(--set memory.bulk_gib=0 --set memory.disk_gib=14 --set "memory.disk_path=${TMPDIR:-/tmp}")
+  ditbench memory --model XL --batch 8 --repeats 3 --fast 0.5,0.33 "${on_disk[@]}"
+  ditbench memory --model XL --fast none
+}
+
+# What `auto` recomputes with a limit halfway between the memory of its neighbours, in turns with them.
+limited() { prlimit --data=3935000000 "$bench" "$@" "${flags[@]}"; }
+recompute_part() {
+  local round step=(step --model B --batch 8 --repeats 2)
+  for round in 1 2 3; do
+    ditbench "${step[@]}" --recompute selective
+    run "prlimit --data=3935000000 ditbench" limited "${step[@]}" --recompute auto
+    ditbench "${step[@]}" --recompute block
+  done
+}
+
+# Weights that change in backward (stop), and at its end (skip), in turns.
+backward_part() {
+  local round
+  for round in 1 2 3; do
+    ditbench step --model B --batch 8 --set train.on_non_finite=stop
+    ditbench step --model B --batch 8 --set train.on_non_finite=skip
+  done
+}
+
+checkpoint_part() { run scripts/bench_checkpoint.sh scripts/bench_checkpoint.sh DiT-B/2 8; }
+
 pytorch_part() {
   compare --model S --batch 16 --precision f32,bf16
   compare --model B --batch 8 --precision f32,bf16
   compare --model XL --batch 4 --precision f32,bf16
   compare --ops
+  compare --vae --precision f32,bf16
+  compare --inception --precision f32,bf16
 }
 
 mkdir -p "$(dirname "$out")"

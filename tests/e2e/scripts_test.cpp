@@ -1,5 +1,6 @@
 // What scripts build, and when they configure again.
 #include <catch2/catch.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -66,4 +67,40 @@ TEST_CASE("scripts: build.sh configures again while an optional library is missi
   if (!ditrain::io::has_gdal()) SKIP("no GDAL that could come");
   CHECK(read_file(missing).empty());
   CHECK(times_configured() == 3);  // nothing is missing any more
+}
+
+TEST_CASE("scripts: the commands of bench_report.sh are ones that ditbench takes") {
+  const TemporaryFolder scratch;
+  fs::create_directories(scratch / "scripts");
+  fs::create_directories(scratch / "build/release/bin");
+  fs::copy(kRoot + "/scripts/bench_report.sh", scratch / "scripts/bench_report.sh");
+  const std::string stub = scratch / "build/release/bin/ditbench";
+  write_file(stub, "#!/bin/sh\nexec '" + std::string(DITRAIN_PROGRAM_DIR) + "/ditbench' \"$@\" --help\n");
+  fs::permissions(stub, fs::perms::owner_all);
+  // Not here: parts that start other programs, and mpirun.
+  const std::string parts = "PARTS=gemm ops step ladder conv sample memory disk recompute backward";
+  const auto report = [&](const std::string& flags) {
+    return run({scratch / "scripts/bench_report.sh", scratch / "report.md"}, {.environment = {parts, flags}});
+  };
+  REQUIRE_EXIT(report("FLAGS=--quick"), 0);
+  const std::string text = read_file(scratch / "report.md");
+  for (const char* command : {"$ ditbench vae --precision f32,bf16", "$ ditbench sample --model XL",
+                              "$ ditbench memory --model XL --batch 8 --repeats 3 --fast 0.5,0.33",
+                              "$ prlimit --data=3935000000 ditbench step --model B --batch 8 --repeats 2 --recompute auto",
+                              "$ ditbench step --model B --batch 8 --set train.on_non_finite=skip"})
+    CHECK_THAT(text, Contains(command));
+  CHECK(report("FLAGS=--no-such-flag").exit_code == 1);
+}
+
+TEST_CASE("reports: each says its date, its processor and the commits that were measured") {
+  int reports = 0;
+  for (const auto& entry : fs::directory_iterator(kRoot + "/tests/bench/reports")) {
+    INFO(entry.path().string());
+    const std::string text = read_file(entry.path()), head = text.substr(0, text.find("\n## "));
+    CHECK(std::regex_search(head, std::regex("# 20[0-9]{2}-[0-9]{2}-[0-9]{2}")));
+    CHECK(std::regex_search(head.substr(0, head.find('\n')), std::regex("AMD|Intel|Xeon|Arm|Phytium")));
+    CHECK(std::regex_search(head, std::regex("[Cc]ommit[^#]*\\b[0-9a-f]{7}\\b")));
+    ++reports;
+  }
+  CHECK(reports >= 4);
 }
