@@ -108,6 +108,12 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";
   if (!options.resume_auto) options.resume_from = resume;
+  if (comm.rank() == 0 && !options.resume_from.empty() && !std::filesystem::exists(resume))
+    throw InputError({.where = "command line",
+                      .what = "--resume: there is no such folder",
+                      .got = resume,
+                      .expected = "auto, or the folder of a run or of a checkpoint",
+                      .hint = nearest_word(resume, {"auto"}).empty() ? "" : "--resume auto"});
   options.out = out;
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
   options.strict = line.has("strict");

@@ -124,7 +124,12 @@ void CommandLine::check_counts() const {
   for (const auto& [name, values] : values_)
     if (values.size() > 1 && !flag(name).repeated && !is_switch(flag(name)))
       fail("--" + name + " is given twice", values[0] + " and " + values[1], "one value");
-  if (positional_help_.empty() && !positional_.empty()) fail("unexpected argument", positional_[0], "only flags");
+  if (!positional_help_.empty() || positional_.empty()) return;
+  const std::string& first = positional_[0];
+  std::string hint;
+  if (find("config") != nullptr && (first.ends_with(".yaml") || first.ends_with(".yml"))) hint = "--config " + first;
+  if (find("set") != nullptr && first.starts_with("=")) hint = "--set KEY=VALUE without blanks";
+  fail("unexpected argument", first, "only flags", hint);
 }
 
 bool CommandLine::parse(int argc, const char* const* argv, std::ostream& out) {

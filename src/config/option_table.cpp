@@ -497,6 +497,18 @@ std::vector<std::string> option_sections() {
   return sections;
 }
 
+namespace {
+
+// What was meant by a word that stands where a section should: the keys of that name, in the form that is wanted.
+std::string keys_called(const std::string& word, fmt::format_string<const std::string&, const std::string&> form) {
+  std::string keys;
+  for (const Option& o : option_table())
+    if (o.key == word || o.name() == word) keys += (keys.empty() ? "" : " or ") + fmt::format(form, o.section, o.key);
+  return keys;
+}
+
+}  // namespace
+
 const Option& find_option(const std::string& section, const std::string& key, const std::string& origin) {
   std::vector<std::string> keys;
   for (const Option& o : option_table()) {
@@ -505,6 +517,8 @@ const Option& find_option(const std::string& section, const std::string& key, co
     keys.push_back(o.key);
   }
   const bool known_section = !keys.empty();
+  if (const std::string meant = keys_called(section, "`{}: {{{}: ...}}`"); !known_section && !meant.empty())
+    throw InputError({.where = "config", .what = origin + "unknown section " + section, .hint = meant});
   const std::vector<std::string> candidates = known_section ? keys : option_sections();
   const std::string near = nearest_word(known_section ? key : section, candidates);
   const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
@@ -515,12 +529,14 @@ const Option& find_option(const std::string& section, const std::string& key, co
 
 void apply_set(Config& config, const std::string& assignment) {
   const size_t equal = assignment.find('='), dot = assignment.find('.');
-  if (equal == std::string::npos || dot == std::string::npos || dot > equal)
+  if (equal == std::string::npos || dot == std::string::npos || dot > equal) {
+    const std::string meant = keys_called(assignment.substr(0, equal), "--set {}.{}=...");
     throw InputError({.where = "config",
                       .what = "--set: no assignment",
                       .got = shown({{assignment}}),
                       .expected = "section.key=value",
-                      .hint = "--set train.steps=100"});
+                      .hint = meant.empty() ? "--set train.steps=100" : meant});
+  }
   const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
   const Option& option = find_option(section, key, "--set: ");
   option.set(config, value_of_text(assignment.substr(equal + 1), option.takes_map), "--set: ");

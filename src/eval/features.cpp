@@ -115,7 +115,7 @@ void load_network(FeatureSettings& settings) {
                       .what = "features of the Inception network need its weights",
                       .got = "no --weights",
                       .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
-                      .hint = "--features pixels needs none; its distances are not comparable with published FIDs"});
+                      .hint = "--features pixels, whose distances need no weights and are no published FIDs"});
   settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights, settings.precision));
   settings.weights_sha256 = io::sha256_of_file(settings.weights);
 }

@@ -121,6 +121,10 @@ TEST_CASE("misused flags") {
   CHECK(parse_error({"--num", "1", "--num", "2"}) ==
         "[command line] --num is given twice; got 1 and 2, expected one value");
   CHECK(parse_error({"more"}) == "[command line] unexpected argument; got more, expected only flags");
+  CHECK(parse_error({"a.yaml"}) ==
+        "[command line] unexpected argument; got a.yaml, expected only flags; try --config a.yaml");
+  CHECK(parse_error({"--set", "a.b", "=", "1"}) ==
+        "[command line] unexpected argument; got =, expected only flags; try --set KEY=VALUE without blanks");
   CHECK(parse_error({"--", "--strict"}) == "[command line] unexpected argument; got --strict, expected only flags");
 }
 

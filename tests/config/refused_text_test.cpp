@@ -10,6 +10,10 @@ TEST_CASE("unknown sections and keys name the line and the nearest") {
   CHECK(parse_error("train:\n  steps: 3\n  globl_batch: 8\n") ==
         "[config] a.yaml:3: unknown key train.globl_batch; did you mean global_batch?");
   CHECK(parse_error("\n\ntrian: {steps: 3}\n") == "[config] a.yaml:3: unknown section trian; did you mean train?");
+  CHECK(parse_error("seed: 3\n") == "[config] a.yaml:1: unknown section seed; try `train: {seed: ...}`");
+  CHECK(parse_error("train.seed: 3\n") == "[config] a.yaml:1: unknown section train.seed; try `train: {seed: ...}`");
+  CHECK(parse_error("every_minutes: 3\n") ==
+        "[config] a.yaml:1: unknown section every_minutes; try `checkpoint: {every_minutes: ...}`");
   CHECK(parse_error("ema:\n  zzzzzzzzzzzzzz: 3\n") ==
         "[config] a.yaml:2: unknown key ema.zzzzzzzzzzzzzz; expected decay or warmup");
   CHECK(parse_error("train: {steps: 3}\n<<: {ema: {decay: 0}}\n").find("a.yaml:2: unknown section <<") !=
@@ -131,10 +135,12 @@ TEST_CASE("tabs in YAML are named as such") {
 }
 
 TEST_CASE("bad --set") {
-  const std::string shape = ", expected section.key=value; try --set train.steps=100";
-  CHECK(set_error("train.steps") == "[config] --set: no assignment; got 'train.steps'" + shape);
-  CHECK(set_error("steps=1.5") == "[config] --set: no assignment; got 'steps=1.5'" + shape);
-  CHECK(set_error("") == "[config] --set: no assignment; got ''" + shape);
+  const std::string shape = ", expected section.key=value; try --set ";
+  CHECK(set_error("train.steps") == "[config] --set: no assignment; got 'train.steps'" + shape + "train.steps=...");
+  CHECK(set_error("path=/a.b") == "[config] --set: no assignment; got 'path=/a.b'" + shape + "data.path=...");
+  CHECK(set_error("steps=1.5") ==
+        "[config] --set: no assignment; got 'steps=1.5'" + shape + "train.steps=... or --set sample.steps=...");
+  CHECK(set_error("") == "[config] --set: no assignment; got ''" + shape + "train.steps=100");
   CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean steps?");
   CHECK(set_error("trein.steps=1") == "[config] --set: unknown section trein; did you mean train?");
   CHECK(set_error("train.steps=").find("[config] --set: train.steps: bad value; got ''") == 0);

@@ -105,7 +105,8 @@ TEST_CASE("bad command line: unknown flags, missing values and things that do no
   refused({"--resume"}, {"--resume needs a value"});
   refused({"extra"}, {"unexpected argument", "extra"});
   refused({"--set", "train.steps"}, {"--set", "expected section.key=value"});
-  refused({"--resume", scratch / "nowhere"}, {"no complete checkpoint in " + scratch / "nowhere"});
+  refused({"--resume", scratch / "nowhere"}, {"--resume: there is no such folder; got " + scratch / "nowhere"});
+  refused({"--resume", "atuo"}, {"no such folder; got atuo", "try --resume auto"});
   fs::create_directory(scratch / "empty");
   refused({"--resume", scratch / "empty"}, {"no complete checkpoint in " + scratch / "empty"});
   require_refused(program("ditrain"), out, {"--config FILE is missing"});
