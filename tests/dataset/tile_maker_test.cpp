@@ -188,7 +188,7 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
 }
 
 TEST_CASE("tile maker: a process that is just ending is waited for") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   io::write_u16(scratch.at("in/a.tif"), {"x"}, 8, 8);
   const TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 4);
