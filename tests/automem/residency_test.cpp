@@ -5,9 +5,13 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "ditrain/automem/simulate.hpp"
+#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/pages.hpp"
@@ -209,6 +213,145 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
   }),
                     Catch::Contains("[cluster 1] failed"));
   engine.reset();
+}
+
+TEST_CASE("what is written before its point begins is kept, also where the updates before it are left out",
+          "[!shouldfail]") {
+  enum { kImage, kF };
+  Uses uses;
+  uses.tensors = {{"image", kTensor, Written::kInForward}, {"f", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {kImage}}, {Phase::kBackward, "0", {kImage}}, {Phase::kUpdate, "f", {kF}}};
+  Rig rig(uses, kTensor, GENERATE(Strategy::kPlanned, Strategy::kPaper));
+  const auto step = [&](float image, bool updates) {
+    rig.fill(kImage, image);
+    rig.residency->use_in_place({false, false});  // copies begin where they can
+    for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+      rig.residency->enter(phase, "0");
+      CHECK(rig.holds(kImage, image));
+      rig.residency->leave(phase, "0");
+    }
+    if (!updates) return;
+    rig.residency->enter(Phase::kUpdate, "f");
+    rig.fill(kF, -image);
+    rig.residency->leave(Phase::kUpdate, "f");
+  };
+  step(1, true);
+  step(2, false);
+  step(3, false);
+  step(4, true);
+  CHECK(rig.holds(kF, -4));
+}
+
+TEST_CASE("a tensor that is brought takes one place, also where that has to be copied out first", "[!shouldfail]") {
+  enum { kNext, kWanted, kLater };
+  Uses uses;
+  uses.tensors = {{"next", kTensor, Written::kInUpdates},
+                  {"wanted", kTensor, Written::kInUpdates},
+                  {"later", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {kNext}}, {Phase::kForward, "1", {kWanted}}, {Phase::kForward, "2", {kLater}}};
+  Rig rig(uses, 2 * kTensor, Strategy::kPlanned);
+  for (const int id : {kNext, kWanted, kLater}) rig.fill(id, float(id));
+  REQUIRE(rig.tensors[kNext].storage().is_placed());
+  REQUIRE(rig.tensors[kLater].storage().is_placed());
+  rig.residency->begin_other(/*writes=*/false);
+  const double before = rig.residency->totals().bytes_out;
+  CHECK(rig.holds(kWanted, float(kWanted)));
+  CHECK(rig.tensors[kNext].storage().is_placed());
+  CHECK(rig.residency->totals().bytes_out == before + kTensor);
+}
+
+TEST_CASE("a point that is not of the step is an error", "[!shouldfail]") {
+  Rig rig(layered(2), layered(2).total_bytes(), Strategy::kPlanned);
+  CHECK_THROWS_WITH(rig.residency->enter(Phase::kUpdate, "7"), Catch::Contains("update of 7"));
+  CHECK_THROWS_WITH(rig.residency->enter(Phase::kForward, "7"), Catch::Contains("forward of 7"));
+}
+
+TEST_CASE("a point that comes in pieces takes what they take together, the shortest of all steps", "[!shouldfail]") {
+  Rig rig(layered(1), layered(1).total_bytes(), Strategy::kPlanned);
+  Residency& residency = *rig.residency;
+  double longest_s = 1e9;  // that the point can have taken
+  for (const int pieces : {2, 4, 2}) {
+    residency.enter(Phase::kForward, "0"), residency.leave(Phase::kForward, "0");
+    const double start_s = now_s();
+    for (int i = 0; i < pieces; ++i) {
+      residency.enter(Phase::kUpdate, "0");
+      for (const double end_s = now_s() + 2e-3; now_s() < end_s;) continue;
+      residency.leave(Phase::kUpdate, "0");
+    }
+    longest_s = std::min(longest_s, now_s() - start_s);
+  }
+  CHECK(residency.point_seconds().back() >= 2 * 2e-3);
+  CHECK(residency.point_seconds().back() <= longest_s);
+}
+
+TEST_CASE("a stall is the time in which any cluster waits, counted once", "[!shouldfail]") {
+  struct Queue final : memory::CopyQueue {
+    int64_t submit(memory::Copy copy) override {
+      const std::lock_guard lock(mutex);
+      copies.push_back(std::move(copy));
+      return int64_t(copies.size()) - 1;
+    }
+    void make_urgent(int64_t ticket) override {
+      const std::lock_guard lock(mutex);
+      urgent.insert(ticket);
+    }
+    bool help() override { return false; }
+    void charge_in_place(size_t) override {}
+    // Returns when so many copies are waited for.
+    void expect_waiting(size_t wanted) {
+      for (size_t waiting = 0; waiting != wanted; std::this_thread::yield()) {
+        const std::lock_guard lock(mutex);
+        waiting = urgent.size();
+      }
+    }
+    std::vector<memory::Copy> take() {
+      const std::lock_guard lock(mutex);
+      return std::move(copies);
+    }
+    std::mutex mutex;
+    std::vector<memory::Copy> copies;
+    std::set<int64_t> urgent;
+  } queue;
+  Uses uses;
+  uses.tensors = {{"x", kTensor, Written::kInUpdates}, {"y", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {0}}, {Phase::kForward, "1", {1}}};
+  Residency residency(uses, {.homes = std::vector<Home>(2), .pool_bytes = 2 * kTensor, .simulated = true}, queue);
+  for (const MovableTensor& t : uses.tensors) residency.pretend_written(*residency.make(t.name, t.bytes));
+  const double start_s = now_s();
+  std::thread first([&] { residency.enter(Phase::kForward, "0"); });
+  queue.expect_waiting(1);
+  std::thread second([&] { residency.enter(Phase::kForward, "1"); });
+  queue.expect_waiting(2);
+  const double wait_s = now_s();
+  while (now_s() - wait_s < 20e-3) continue;
+  const double end_wait_s = now_s();
+  for (const memory::Copy& copy : queue.take()) copy.done("");
+  first.join(), second.join();
+  CHECK(residency.totals().stall_s >= end_wait_s - wait_s);
+  CHECK(residency.totals().stall_s <= now_s() - start_s);
+}
+
+TEST_CASE("a cluster that waits where another one did not has stalled", "[!shouldfail]") {
+  struct Queue final : memory::CopyQueue {
+    int64_t submit(memory::Copy) override { throw LogicFault({.where = "test", .what = "nothing has to be copied"}); }
+    void make_urgent(int64_t) override {}
+    bool needs_help(memory::Backing*) const override { return true; }
+    bool help() override {
+      for (const double end_s = now_s() + std::exchange(copying_s, 0); now_s() < end_s;) continue;
+      return false;
+    }
+    void charge_in_place(size_t) override {}
+    double copying_s = 0;
+  } queue;
+  Uses uses;
+  uses.tensors = {{"x", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {0}}};
+  Residency residency(uses, {.homes = {Home()}, .pool_bytes = kTensor, .simulated = true}, queue);
+  const auto storage = residency.make("x", kTensor);
+  residency.enter(Phase::kForward, "0");
+  queue.copying_s = 5e-3;
+  residency.enter(Phase::kForward, "0");
+  CHECK(residency.totals().stall_s >= 5e-3);
 }
 
 TEST_CASE("what was never written reads as zeros") {

@@ -182,6 +182,31 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
   }
 }
 
+TEST_CASE("memory.automem on ranks with whole states: buckets end within segments, to the same bits") {
+  config::Config config = ranks_config();
+  config.dist.bucket_mib = 0.004;  // 1,024 elements: some end between vectors that move as one
+  config.model.qk_norm = nn::QkNorm::kLayer;
+  config.model.hidden_size = 128, config.model.depth = 2;
+  const auto want = train_on({.ranks = 2, .ranks_per_node = 2}, config, 3);
+  nn::Dit model(config.model);
+  const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 2);
+  REQUIRE(gradients.updates_early);
+  const int64_t samples = config.train.global_batch / 2;
+  const automem::Uses uses = plan::record_step(config, gradients, samples, samples);
+  config.memory.fast_gib = (double(plan::fixed_fast_bytes(config, gradients, samples) + uses.small_bytes) +
+                            0.5 * double(uses.total_bytes())) /
+                           0x1p30;
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
+    config.memory.automem = automem;
+    const auto got = train_on({.ranks = 2, .ranks_per_node = 2}, config, 3);
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      CHECK(got[rank].difference(want[rank]) == "");
+      CHECK(got[rank].moved_in > 0);
+    }
+  }
+}
+
 TEST_CASE("dist.shard_optimizer with memory.automem: shards move between tiers, to the same bits") {
   config::Config config = ranks_config();
   config.dist.bucket_mib = 0.5;  // segments lie in several buckets, and buckets have several segments
