@@ -60,6 +60,8 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
   residency.place = [this, divided](int64_t tensor, size_t offset, size_t bytes) {
     pool_.place(offset, bytes, divided[size_t(tensor)]);
   };
+  residency.release = [this](size_t bytes) { pool_.release(bytes); };
+  residency.small = &beside();
   residency.while_waiting = [this] {
     if (team_ != nullptr) team_->end_if_failed();
   };

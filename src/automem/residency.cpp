@@ -17,7 +17,7 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
       setup_(std::move(setup)),
       queue_(queue),
       slots_(setup_.pool_bytes),
-      measured_s_(uses_.points.size(), 0.0) {
+      measured_(uses_.points.size()) {
   DITRAIN_CHECK(!uses_.points.empty() && setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
   for (size_t i = 0; i < uses_.tensors.size(); ++i) {
     const MovableTensor& tensor = uses_.tensors[i];
@@ -40,11 +40,11 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
            .expected = "at most " + format_bytes(setup_.pool_bytes) + " beside what never moves",
            .hint = "a larger memory.fast_gib, or a smaller train.micro_batch"});
   }
-  set_watches(true);  // whatever is done before the first step writes
+  set_watches(true);  // until the first point begins
 }
 
 std::shared_ptr<Storage> Residency::make(const std::string& name, size_t bytes) {
-  if (bytes < kSmallest) return PlainSource().make(name, bytes);
+  if (bytes < kSmallest) return PlainSource(*setup_.small).make(name, bytes);
   DITRAIN_CHECK(made_ < items_.size() && items_[made_].name == name && items_[made_].bytes == whole_blocks(bytes),
                 "tensor " + name + " is not the next one that was recorded");
   Item& item = items_[made_];
@@ -105,6 +105,11 @@ void Residency::take_slot(Item& item, size_t offset) {
   if (setup_.place) setup_.place(id_of(item), offset, item.bytes);
 }
 
+void Residency::free_slot(const Item& item) {
+  slots_.free(item.slot);
+  if (setup_.release) setup_.release(item.bytes);
+}
+
 void Residency::settle(Item& item) {
   item.state = State::kHere;
   item.storage->place(address(item));
@@ -129,7 +134,7 @@ void Residency::copy_out(Item& item) {
 
 bool Residency::drop(Item& item) {
   if (item.wanted > 0 || !item.storage->try_leave()) return false;
-  slots_.free(item.slot);
+  free_slot(item);
 #ifdef DITRAIN_POISON
   if (!setup_.simulated) std::memset(address(item), 0xff, item.bytes);  // NaN: who still reads it shows
 #endif
@@ -167,7 +172,6 @@ bool Residency::make_room(Item& item, int64_t distance, Victims victims) {
   for (const int64_t owner : window->owners)
     if (!drop(items_[size_t(owner)])) return false;
   take_slot(item, window->offset);
-  totals_.peak_bytes = std::max(totals_.peak_bytes, slots_.used_bytes());
   return true;
 }
 
@@ -202,7 +206,7 @@ void Residency::came_in(int64_t id, const std::string& problem) {
     settle(item);
   } else {
     if (problem_.empty()) problem_ = problem;
-    slots_.free(item.slot);
+    free_slot(item);
     item.state = State::kAway;
   }
   pump();
@@ -292,7 +296,7 @@ void Residency::offload(int point) {
   }
 }
 
-// The time of a point that begins, or has begun for another cluster; -1: it is not one of the step.
+// The time of a point that begins, or has begun for another cluster.
 int64_t Residency::begin_point(Phase phase, const std::string& name) {
   const auto fits = [&](int64_t time) {
     const Point& p = uses_.points[size_t(position(time))];
@@ -303,8 +307,9 @@ int64_t Residency::begin_point(Phase phase, const std::string& name) {
   const auto all = int64_t(uses_.points.size());
   int64_t t = std::max<int64_t>(last_entered_, 0);  // a slice of an update may come in pieces
   while (t <= last_entered_ + all && !fits(t)) ++t;
-  if (!fits(t)) return -1;
-  if (other_) other_ = false, set_watches(false);
+  DITRAIN_CHECK(fits(t), std::string("the step has no ") + phase_name(phase) + " of " + name);
+  other_ = false;
+  set_watches(false);
   last_entered_ = t;
   active_.emplace(t, now_s());
   now_ = active_.begin()->first;
@@ -381,7 +386,7 @@ bool Residency::compact() {
     if (to == item.slot || item.state != State::kHere || item.leaving || item.wanted > 0) continue;
     if (!item.storage->try_leave()) continue;
     std::byte* const from = address(item);
-    slots_.free(item.slot);
+    free_slot(item);
     take_slot(item, to);
     if (!setup_.simulated) std::memmove(address(item), from, item.bytes);
 #ifdef DITRAIN_POISON
@@ -400,7 +405,7 @@ bool Residency::try_enter(Phase phase, const std::string& name) {
   const std::lock_guard lock(mutex_);
   const int64_t t = begin_point(phase, name);
   bool stuck = false;
-  return t < 0 || gather_or_clear(t, stuck);
+  return gather_or_clear(t, stuck);
 }
 
 // Until something has changed. A worker that lets go of a tensor does not notify, nor does one that takes the last
@@ -416,29 +421,36 @@ void Residency::wait(Lock& lock, bool for_release) {
   helps_ || for_release ? void(changed_.wait_for(lock, std::chrono::microseconds(100))) : changed_.wait(lock);
 }
 
+void Residency::begin_waiting() {
+  if (waiting_++ == 0) waiting_since_s_ = now_s();
+}
+
+void Residency::end_waiting() {
+  if (--waiting_ == 0) totals_.stall_s += now_s() - waiting_since_s_;
+}
+
 void Residency::enter(Phase phase, const std::string& name) {
   size_t in_place = 0;
   {
     Lock lock(mutex_);
-    const double start_s = now_s();
     const size_t before = active_.size();
     const int64_t t = begin_point(phase, name);
-    if (t < 0) return;                              // not of the step: tensors are brought as they are needed
     const bool is_first = active_.size() > before;  // of the clusters
     const std::vector<int>& uses = uses_.points[size_t(position(t))].uses;
     if (is_first)
       totals_.late += std::count_if(uses.begin(), uses.end(), [&](int id) {
         return comes_ahead(items_[size_t(id)]) && items_[size_t(id)].state == State::kAway;
       });
+    begin_waiting();
     for (bool stuck = false; !gather_or_clear(t, stuck);) wait(lock, stuck);
     if (helps_) {  // what others wait for
       lock.unlock();
       while (queue_.help()) continue;
       lock.lock();
     }
-    const double end_s = now_s();
+    end_waiting();
     if (!is_first) return;
-    totals_.stall_s += end_s - start_s, active_[t] = end_s;
+    active_[t] = now_s();
     for (const int id : uses)
       if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
     if (in_place == 0) return;
@@ -457,11 +469,12 @@ void Residency::leave(Phase phase, const std::string& name) {
   });
   if (t == active_.end()) return;
   const int point = position(t->first);
-  const double taken_s = now_s() - t->second;
-  double& measured_s = measured_s_[size_t(point)];
-  measured_s = measured_s == 0 ? taken_s : std::min(measured_s, taken_s);
+  Measured& measured = measured_[size_t(point)];
+  if (measured.time != t->first) measured = {t->first, 0, measured.shortest()};
+  measured.last_s += now_s() - t->second;
   active_.erase(t);
   now_ = active_.empty() ? last_entered_ + 1 : active_.begin()->first;
+  set_watches(active_.empty());
   for (const int id : uses_.points[size_t(point)].uses)
     if (Item& item = items_[size_t(id)]; is_written_by(item, point))
       item.dirty = item.has_contents = true, ++item.version;
@@ -470,13 +483,14 @@ void Residency::leave(Phase phase, const std::string& name) {
   changed_.notify_all();
 }
 
-void Residency::begin_other(bool writes) {
+void Residency::begin_reading() {
   const std::lock_guard lock(mutex_);
-  active_.clear();
-  now_ = last_entered_ + 1;
+  DITRAIN_CHECK(active_.empty(), "something else than a step, within one of its points");
   other_ = true;
-  set_watches(writes);
+  set_watches(false);
 }
+
+void Residency::end_reading() { set_watches(true); }
 
 void Residency::use_in_place(const std::vector<bool>& in_place) {
   Lock lock(mutex_);
@@ -499,16 +513,16 @@ void Residency::leave_home(Item& item) {
 }
 
 void Residency::move_home(Item& item, Lock& lock) {
-  const auto settled = [&] {
-    while (item.leaving || item.state == State::kComing) wait(lock, /*for_release=*/false);
+  while (item.state != State::kAway) {
     expect_no_problem();
-  };
-  settled();
-  if (item.state == State::kHere && item.dirty && !is_dead(item)) {
-    copy_out(item);
-    settled();
+    const bool is_held = item.wanted > 0 || item.storage->is_held();
+    if (item.leaving || item.state == State::kComing || is_held)
+      wait(lock, /*for_release=*/is_held);
+    else if (item.dirty && !is_dead(item))
+      copy_out(item);
+    else
+      drop(item);
   }
-  if (item.state == State::kHere && !drop(item)) return;
   std::byte* home = item.home.backing->in_place(item.home.offset);
   if (!item.has_contents && !setup_.simulated) std::memset(home, 0, item.bytes);
   item.home.in_place = true;
@@ -517,7 +531,7 @@ void Residency::move_home(Item& item, Lock& lock) {
   changed_.notify_all();
 }
 
-// While something writes that is not a step.
+// Where no point says what is written: all of it, and it is what the next point that uses the tensor reads.
 void Residency::note_use(Storage& storage) {
   Lock lock(mutex_);
   Item& item = items_[size_t(storage.number())];
@@ -526,12 +540,14 @@ void Residency::note_use(Storage& storage) {
     wait(lock, /*for_release=*/false);
   }
   item.dirty = true;
+  item.fresh_at = now_ + next_use(item);
   ++item.version;
 }
 
 // Sees to it that a tensor without a place comes. During a step it makes way for what the step uses.
 void Residency::ask(Item& item) {
-  if (item.state == State::kAway && making_room_ == 0 && !start(item, next_use(item), Victims::kLater))
+  if (item.state == State::kAway && making_room_ == 0 && !start(item, next_use(item), Victims::kLater) &&
+      making_room_ == 0)
     start(item, 0, Victims::kAny);
   if (item.state == State::kComing) queue_.make_urgent(item.ticket);
 }
@@ -555,11 +571,6 @@ void Residency::pretend_written(Storage& storage) {
   items_[size_t(storage.number())].has_contents = true;
 }
 
-size_t Residency::used_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return slots_.used_bytes();
-}
-
 void Residency::set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin) {
   const std::lock_guard lock(mutex_);
   setup_.point_s = std::move(point_s);
@@ -568,7 +579,9 @@ void Residency::set_times(std::vector<double> point_s, const memory::PerTier<mem
 
 std::vector<double> Residency::point_seconds() const {
   const std::lock_guard lock(mutex_);
-  return measured_s_;
+  std::vector<double> seconds;
+  for (const Measured& measured : measured_) seconds.push_back(measured.shortest());
+  return seconds;
 }
 
 ResidencyTotals Residency::totals() const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/memory/byte_count.hpp"
 
 namespace ditrain::automem {
 namespace {
@@ -108,14 +109,16 @@ class SimulatedQueue final : public memory::CopyQueue {
 
 Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machine& machine, int steps) {
   Residency::Setup setup = wanted;
-  setup.simulated = true, setup.pool = nullptr, setup.place = {};
+  memory::ByteCount in_pool;
+  setup.simulated = true, setup.pool = nullptr;
+  setup.place = [&](int64_t, size_t, size_t bytes) { in_pool.add(bytes); };
+  setup.release = [&](size_t bytes) { in_pool.remove(bytes); };
   setup.point_s = machine.point_s, setup.rates = machine.tiers;
   SimulatedQueue queue(machine);
   Residency residency(uses, setup, queue);
   std::vector<std::shared_ptr<Storage>> storages;
   for (const MovableTensor& tensor : uses.tensors) storages.push_back(residency.make(tensor.name, tensor.bytes));
   // Weights and states have been written when the first step begins.
-  residency.begin_other(/*writes=*/true);
   for (size_t i = 0; i < uses.tensors.size(); ++i)
     if (uses.tensors[i].written == Written::kInUpdates) residency.pretend_written(*storages[i]);
   std::vector<double> in_place_s(uses.points.size(), 0.0);
@@ -137,13 +140,13 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
       forecast.stall_s += queue.now() - before_s;
       queue.run_until(queue.now() + in_place_s[p]);
       queue.run_until(queue.now() + machine.point_s[p]);
-      forecast.occupancy.push_back({queue.now() - start, residency.used_bytes()});
+      forecast.occupancy.push_back({queue.now() - start, in_pool.in_use()});
       residency.leave(point.phase, point.name);
     }
     const ResidencyTotals after = residency.totals();
     forecast.step_s = queue.now() - start;
     forecast.bytes_in = after.bytes_in - before.bytes_in, forecast.bytes_out = after.bytes_out - before.bytes_out;
-    forecast.peak_bytes = after.peak_bytes;
+    forecast.peak_bytes = in_pool.peak();
   }
   return forecast;
 }

@@ -40,10 +40,13 @@ class Contender {
         model_(plan.config.model),
         step_(plan_, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)) {
-    model_.parameters().allocate(
-        autograd::ParameterStore::For::kTraining, plan.config.train.precision,
-        {.gradient_slices = plan_.gradients.gradient_slices, .segments = automem_ ? &automem_->source() : nullptr});
+    const size_t before = memory::system_memory().bytes_in_use();
+    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
+                                 {.home = automem_ ? &automem_->beside() : &memory::system_memory(),
+                                  .gradient_slices = plan_.gradients.gradient_slices,
+                                  .segments = automem_ ? &automem_->source() : nullptr});
     step_.allocate(nullptr, {}, automem_.get());
+    allocated_bytes_ = memory::system_memory().bytes_in_use() - before;
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
   }
@@ -65,10 +68,10 @@ class Contender {
     const automem::ResidencyTotals after = automem_->totals();
     rates_ = automem::measured_rates({}, copied, automem_->copies());
     stalls_.push_back((after.stall_s - before.stall_s) / seconds_.back());
-    moved_ = {after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out, 0, 0, after.peak_bytes};
+    moved_ = {.bytes_in = after.bytes_in - before.bytes_in, .bytes_out = after.bytes_out - before.bytes_out};
   }
 
-  Row row(const Contender& off, size_t bytes_of_off, double share) const {
+  Row row(const Contender& off, double share) const {
     const config::MemoryConfig& m = plan_.config.memory;
     Row row{.name = name_, .dtype = std::string(dtype_name(plan_.config.train.precision))};
     row.share = std::numeric_limits<double>::quiet_NaN();
@@ -79,8 +82,7 @@ class Contender {
                    {"copies", automem_ && automem_->copies_by_workers() ? "workers" : "threads"},
                    {"step_ratio", median_ratio(seconds_, off.seconds_)},
                    {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
-                   {"fast_peak_bytes",
-                    int64_t(automem_ ? automem_->plan().capacity.fixed_bytes + moved_.peak_bytes : bytes_of_off)},
+                   {"fast_peak_bytes", int64_t(automem_ ? automem_->fast_peak_bytes() : allocated_bytes_)},
                    {"allocations", allocations_},
                    {"mappings", mappings_},
                    {"page_faults", page_faults_}};
@@ -103,6 +105,7 @@ class Contender {
   train::TrainStep step_;
   dataset::Batch batch_;
   train::Progress progress_;
+  size_t allocated_bytes_ = 0;  // of tensors that do not move
   std::vector<double> seconds_, stalls_;
   automem::ResidencyTotals moved_;
   memory::TierRates rates_;                                   // of copies in the last step
@@ -168,7 +171,7 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
       for (const auto& contender : contenders) contender->step(warm >= 0);
     for (const auto& contender : contenders) {
       const bool is_off = contender == contenders.front();
-      harness.add(contender->row(*contenders.front(), all, is_off ? 1 : share));
+      harness.add(contender->row(*contenders.front(), is_off ? 1 : share));
     }
   }
   harness.note(fmt::format("off uses {} of tensors, {} of them gradients and temporaries, which never move",

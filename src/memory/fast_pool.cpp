@@ -120,7 +120,16 @@ void FastPool::bind(size_t first, size_t last, std::vector<int> nodes) {
   std::fill(bound_.begin() + std::ptrdiff_t(first), bound_.begin() + std::ptrdiff_t(last), mark);
 }
 
+Allocator& FastPool::beside(Allocator& home) { return beside_.emplace_back(home, in_use_); }
+
+size_t FastPool::beside_bytes() const {
+  size_t bytes = 0;
+  for (const CountedMemory& memory : beside_) bytes += memory.bytes_in_use();
+  return bytes;
+}
+
 void FastPool::place(size_t offset, size_t bytes, bool divided) {
+  in_use_.add(bytes);
   const std::lock_guard lock(mutex_);
   if (nodes_.size() < 2) return;
   const size_t last = (offset + bytes + kPage - 1) / kPage;

@@ -114,6 +114,11 @@ void record_sharded_update(const config::Config& config, const GradientPlan& gra
 
 }  // namespace
 
+std::string segment_point(int64_t begin, const autograd::ParameterStore& layout) {
+  for (const autograd::ArenaSlice& segment : layout.segments())
+    if (begin < segment.end) return layout.at(segment.begin).name;
+  return "";
+}
 std::string update_point(int64_t begin, const autograd::ParameterStore& layout) { return layout.name_at(begin); }
 std::string take_point(int64_t begin, const autograd::ParameterStore& layout) { return "new " + layout.name_at(begin); }
 
@@ -143,7 +148,7 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
   const auto update = [&](const autograd::ArenaSlice& slice) {
     const std::vector<autograd::ArenaSlice> segments = store.segments(slice);
     for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-      recorder.begin(Phase::kUpdate, store.at(segment->begin).name);
+      recorder.begin(Phase::kUpdate, segment_point(segment->begin, store));
       optim::adamw_ema_step(ctx, config.optimizer, {}, store, {*segment, segment->begin});
     }
   };
@@ -168,7 +173,10 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
   nn::Dit model(config.model);
   nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   const size_t image = size_t(config.model.in_channels * config.model.pixels()) * sizeof(float);
-  return size_t(gradients.gradient_elements()) * sizeof(float) + pass.tape().temporary_bytes() +
+  size_t frozen = 0;
+  for (const autograd::Parameter* p : model.parameters().state_dict())
+    if (!p->trainable) frozen += size_t(p->size()) * sizeof(float);
+  return size_t(gradients.gradient_elements()) * sizeof(float) + frozen + pass.tape().temporary_bytes() +
          3 * image * size_t(micro_batch);
 }
 

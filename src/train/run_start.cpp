@@ -232,7 +232,9 @@ void Run::allocate() {
   start_automem();
   const bool moves = automem_ != nullptr;
   parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
-                      {.gradients = gradient_memory_.get(),
+                      {.home = moves ? &automem_->beside() : &memory::system_memory(),
+                       .gradients =
+                           moves && gradient_memory_ ? &automem_->beside(*gradient_memory_) : gradient_memory_.get(),
                        .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
                        .state_slices = step_.state_slices(),
                        .gradient_slices = plan_.gradients.gradient_slices,

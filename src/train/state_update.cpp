@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/plan/automem_plan.hpp"
 
 namespace ditrain::train {
 
@@ -31,7 +32,7 @@ void ReplicatedUpdate::change(const parallel::Range& slice, const optim::StepSet
   if (automem_ == nullptr) return update(slice.begin, slice.end);
   const std::vector<autograd::ArenaSlice> segments = parameters_.segments({slice.begin, slice.end});
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment)
-    automem_->update(parameters_.at(segment->begin).name, [&] { update(segment->begin, segment->end); });
+    automem_->update(plan::segment_point(segment->begin, parameters_), [&] { update(segment->begin, segment->end); });
 }
 
 // Slice by slice where updates go so: the worker that writes a page first has it in its NUMA domain.

@@ -36,14 +36,15 @@ TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicat
 void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus,
                          automem::AutoMem* automem) {
   automem_ = automem;
-  pass_.allocate(automem != nullptr ? &automem->source() : nullptr);
+  memory::Allocator& home = automem != nullptr ? automem->beside() : memory::system_memory();
+  pass_.tape().allocate(home, automem != nullptr ? &automem->source() : nullptr);
   if (automem != nullptr) automem->watch(pass_.tape(), ctx_.team());
   // Behind automem's: a node's tensors may leave when its weights change.
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
     const autograd::ArenaSlice slice = node.parameter_slice();
     sync_.ready({slice.begin, slice.end}, *log_);
   });
-  noise_ = Tensor(pass_.image().shape());
+  noise_ = Tensor(pass_.image().shape(), DType::kF32, home);
   sync_.allocate(gradient_memory, comm_pus);
   sync_.state().set_automem(automem);
 }
@@ -125,6 +126,7 @@ void TrainStep::timed(Phase phase, PhaseLog& log, F f) {
 
 // Looked for only after a loss that is not finite: inputs, then what the nodes kept, in the order of the forward pass.
 std::string TrainStep::first_non_finite() {
+  const automem::Reading reading(automem_);
   if (ops::find_non_finite(ctx_, pass_.image()) >= 0) return "input image";
   for (autograd::Parameter* p : model_.parameters().state_dict())
     if (ops::find_non_finite(ctx_, p->value) >= 0) return "weight " + p->name;

@@ -93,7 +93,7 @@ StepMetrics Run::one_step() {
 void Run::verify() {
   if (config_.dist.verify_every == 0 || verified_step_ == progress_.step) return;
   const PhaseTimer timer(beside_, Phase::kVerify);
-  if (automem_) automem_->begin_other(/*writes=*/false);
+  const automem::Reading reading(automem_.get());
   const int part = groups_.tensor() ? groups_.tensor()->communicator().rank() : 0;
   verify_replicas(config_, model_.parameters(), progress_.step, part, comm_, ctx_);
   verified_step_ = progress_.step;
@@ -180,7 +180,7 @@ bool Run::after_step(StepMetrics& m, bool last) {
     return false;
   heartbeat_.begin(fmt::format("samples and validation after step {}", progress_.step));
   const PatienceScope no_limit(comm_, groups_, 0);  // the others wait for as long as rank 0 draws and writes
-  if (automem_) automem_->begin_other(/*writes=*/false);
+  const automem::Reading reading(automem_.get());
   Evaluation evaluation{config_,        model_,        *data_, comm_, ctx_, step_.whole(model_.parameters().ema),
                         decoder_.get(), encoded_.get()};
   if (due(config_.sample.every_steps)) {
@@ -258,9 +258,8 @@ void Run::report_pages() {
 
 void Run::report_automem(StepMetrics& m) {
   const automem::ResidencyTotals now = automem_->totals();
-  const size_t fixed = automem_->plan().capacity.fixed_bytes;  // counted as memory of the process as well
-  m.fast_peak_bytes = fixed + now.peak_bytes;
-  m.bulk_peak_bytes -= std::min(m.bulk_peak_bytes, fixed);
+  m.fast_peak_bytes = automem_->fast_peak_bytes();
+  m.bulk_peak_bytes -= std::min(m.bulk_peak_bytes, automem_->beside_bytes());  // which its allocators count as well
   for (size_t i = 0; i < memory::kTiers.size(); ++i) {
     m.tier_bytes[i] = automem_->tier_bytes(i);
     if (memory::kTiers[i].in_memory) m.bulk_peak_bytes += m.tier_bytes[i];

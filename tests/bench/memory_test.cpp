@@ -55,6 +55,9 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
     CHECK(rows[i].at("page_faults").get<double>() >= 0);
     if (i == 12) continue;
     CHECK(rows[i].at("fast_peak_bytes").get<double>() <= rows[i].at("fast_gib").get<double>() * 0x1p30);
+    CHECK(rows[i].at("fast_peak_bytes") < rows[12].at("fast_peak_bytes"));
+    CHECK(rows[i].at("stall_share").get<double>() >= 0);
+    CHECK(rows[i].at("stall_share").get<double>() <= 1);
     CHECK(rows[i].at("predicted_s").get<double>() > 0);
     CHECK(rows[i].at("in_bytes").get<double>() + rows[i].at("out_bytes").get<double>() > 0);
   }

@@ -40,6 +40,25 @@ TEST_CASE("what clusters divide is cut in their order, by their workers") {
   CHECK(nodes_of(kPage, 2 * kPage, {{7, 5}}) == std::vector<int>{7, 7});
 }
 
+TEST_CASE("the peak is the most that lay in the tier at one time, in the pool and beside it") {
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain});
+  pool.place(0, 2 * kPage, /*divided=*/false);
+  pool.release(2 * kPage);
+  CHECK(pool.peak_bytes() == 2 * kPage);
+  Allocator& beside = pool.beside(system_memory());
+  const size_t of_system = system_memory().bytes_in_use();
+  void* const block = beside.allocate(kPage);
+  CHECK(system_memory().bytes_in_use() == of_system + kPage);
+  CHECK(pool.beside_bytes() == kPage);
+  CHECK(pool.peak_bytes() == 2 * kPage);
+  pool.place(0, 3 * kPage, /*divided=*/false);
+  CHECK(pool.peak_bytes() == 4 * kPage);
+  beside.deallocate(block, kPage);
+  CHECK(pool.beside_bytes() == 0);
+  pool.place(3 * kPage, kPage, /*divided=*/false);
+  CHECK(pool.peak_bytes() == 4 * kPage);
+}
+
 TEST_CASE("a pool on one node lies there, and says so") {
   const int node = real_node();
   FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{node, 1}, {node, 1}}});

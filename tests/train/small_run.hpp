@@ -66,6 +66,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
   std::vector<RankOutcome> outcomes(static_cast<size_t>(world.ranks));
   run_ranks(world, [&](ThreadCommunicator& comm) {
     std::optional<dist::NodeMemory> gradients;  // outlives the model, whose gradients lie there
+    std::unique_ptr<automem::AutoMem> moves;    // likewise
     nn::Dit model(config.model);
     autograd::ParameterStore& parameters = model.parameters();
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
@@ -74,7 +75,6 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     const plan::RunPlan plan =
         plan::plan_run(config, comm.world_size(),
                        {.cluster_sizes = team.cluster_sizes(), .rank = comm.rank(), .copying = {.by = copy_by}});
-    std::unique_ptr<automem::AutoMem> moves;
     const TemporaryFolder disk;
     if (plan.automem)
       moves = std::make_unique<automem::AutoMem>(*plan.automem, automem::AutoMem::Setup{.disk_folder = disk.path()});
@@ -96,7 +96,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
       const train::StepResult result = step.run(batch, progress);
       o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
     }
-    if (moves) moves->begin_other(/*writes=*/false), o.moved_in = moves->totals().bytes_in;
+    const automem::Reading reading(moves.get());
+    if (moves) o.moved_in = moves->totals().bytes_in;
     o.values = to_vector(parameters.values);
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
     o.state_elements = parameters.exp_avg.size();

@@ -2,7 +2,8 @@
 // a plan with memory behind them, the copy engine, and the hooks at the borders of the tape's nodes.
 //
 //   AutoMem automem(plan, setup);
-//   store.allocate(..., {.segments = &automem.source()});  tape.allocate(home, &automem.source());
+//   store.allocate(..., {.home = &automem.beside(), .segments = &automem.source()});
+//   tape.allocate(automem.beside(), &automem.source());
 //   automem.watch(tape, team);                              // from here on forward and backward tell where they are
 //   automem.update("blocks.0.mlp.fc1.weight", [&] { ... }); // and so does the optimiser
 #pragma once
@@ -34,6 +35,8 @@ class AutoMem {
   ~AutoMem();
 
   StorageSource& source() { return *residency_; }
+  /// Memory of what lies in the fast tier and never moves: blocks of `home`, which count. Both outlive them.
+  memory::Allocator& beside(memory::Allocator& home = memory::system_memory()) { return pool_.beside(home); }
   /// The team that runs the tape: its workers copy where the plan says so.
   void watch(autograd::Tape& tape, parallel::Team& team);
   /// f updates a segment of the arenas, named by its first parameter.
@@ -43,13 +46,14 @@ class AutoMem {
     f();
     residency_->leave(Phase::kUpdate, segment);
   }
-  void begin_other(bool writes) { residency_->begin_other(writes); }
   /// A step is over. After some of them the plan's times are those of this machine.
   void end_step();
   bool is_settled() const;  ///< they are
 
   const Plan& plan() const { return plan_; }
   ResidencyTotals totals() const { return residency_->totals(); }
+  size_t fast_peak_bytes() const { return pool_.peak_bytes(); }  ///< the most that lay in the fast tier at one time
+  size_t beside_bytes() const { return pool_.beside_bytes(); }   ///< of beside(), now
   memory::TierTotals copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
   bool copies_by_workers() const { return plan_.machine.copy_by == memory::CopyBy::kWorkers; }
@@ -62,6 +66,7 @@ class AutoMem {
   std::vector<std::string> late_notes() const;
 
  private:
+  friend class Reading;
   void enter(Phase phase, const std::string& name);
 
   Plan plan_;
@@ -74,6 +79,22 @@ class AutoMem {
   parallel::Team* team_ = nullptr;  // of the tape that is watched
   int steps_ = 0;
   memory::PerTier<memory::TierTotals> copied_before_ = {};  // the last step of the warm-up
+};
+
+/// While it lives, something else than a step reads tensors and writes none: they need not be copied out again.
+class Reading {
+ public:
+  explicit Reading(AutoMem* automem) : residency_(automem != nullptr ? automem->residency_.get() : nullptr) {
+    if (residency_ != nullptr) residency_->begin_reading();
+  }
+  ~Reading() {
+    if (residency_ != nullptr) residency_->end_reading();
+  }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  Residency* residency_;  // null: nothing moves
 };
 
 }  // namespace ditrain::automem

@@ -17,8 +17,11 @@
 // come any earlier. A worker that waits there copies until the queue has nothing left for workers.
 // A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier), and they
 // stay until it is over: workers hold tensors one after the other and would wait for each other for ever otherwise.
-// What no plan expected (sampling, checkpoints) is brought when it is wanted: plans change times, never results.
+// What no plan expected (sampling, checkpoints) is brought when it is wanted: plans change times, never results. What
+// is held while no point is under way counts as written (the image of a micro-batch is), unless a reader says that it
+// only reads.
 #pragma once
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -49,9 +52,11 @@ struct Home {
 /// What happened so far.
 struct ResidencyTotals {
   double bytes_in = 0, bytes_out = 0;
-  double stall_s = 0;     ///< that points waited for their tensors
-  int64_t late = 0;       ///< tensors that could have come before their point began, and had not even been asked for
-  size_t peak_bytes = 0;  ///< of the pool
+  /// Time in which at least one cluster waited for the tensors of a point, or copied them. All clusters compute in the
+  /// rest of a step, so that this bounds what moving tensors costs: a sum over clusters could exceed the step, and a
+  /// mean would hide a cluster for which all others wait at the end of a pass.
+  double stall_s = 0;
+  int64_t late = 0;  ///< tensors that could have come before their point began, and had not even been asked for
 };
 
 class Residency final : public Mover, public StorageSource {
@@ -62,8 +67,10 @@ class Residency final : public Mover, public StorageSource {
     std::byte* pool = nullptr;     ///< the fast tier's; kBlock-aligned. May be null in a simulation
     size_t pool_bytes = 0;
     bool simulated = false;  ///< nothing touches memory
-    /// Called when a tensor has got a place in the pool, before anything touches it.
+    /// Called when a tensor has got a place in the pool, before anything touches it, and when it has lost it.
     std::function<void(int64_t tensor, size_t offset, size_t bytes)> place = {};
+    std::function<void(size_t bytes)> release = {};
+    memory::Allocator* small = &memory::system_memory();  ///< of tensors below kSmallest; it outlives them
     /// Expected seconds of each point and rates of the tiers: when copies have to begin. None: at once.
     std::vector<double> point_s = {};
     memory::PerTier<memory::TierRates> rates = {};
@@ -80,21 +87,24 @@ class Residency final : public Mover, public StorageSource {
   void note_use(Storage& storage) override;
 
   /// Returns when all tensors of a point are here and none that it writes is being copied out; the first worker of each
-  /// cluster calls it, the others of the cluster wait for that one. Errors: RunError of a copy that failed
+  /// cluster calls it, the others of the cluster wait for that one. A point may come in pieces, one after the other.
+  /// Errors: RunError of a copy that failed; LogicFault if the step has no such point: nobody would know what it writes
   void enter(Phase phase, const std::string& name);
   void leave(Phase phase, const std::string& name);  ///< the last worker has left it
-  /// Something else than a step, which reads, or also writes, any tensor; until the next point begins.
-  void begin_other(bool writes);
+  /// Between points, something else begins, which reads any tensor and writes none, and ends. Nothing comes ahead until
+  /// the next point begins.
+  void begin_reading();
+  void end_reading();
 
-  /// Between steps: which tensors of tiers in memory are used there in place from now on. Their contents stay; one that
-  /// something holds stays as it is. Errors: RunError of a copy that failed
+  /// Between steps: which tensors of tiers in memory are used there in place from now on. Their contents stay. One that
+  /// is used in place and held stays so; one that moves and is held is waited for. Errors: RunError of a copy that
+  /// failed
   void use_in_place(const std::vector<bool>& in_place);
   /// Other times than those of the setup.
   void set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin);
-  /// Seconds of each point, without waiting for its tensors: the shortest so far.
+  /// Seconds of each point, without waiting for its tensors and with all of its pieces: of the shortest step so far.
   std::vector<double> point_seconds() const;
   ResidencyTotals totals() const;
-  size_t used_bytes() const;  ///< of the pool, now
 
   // For simulations, where nothing waits:
   bool try_enter(Phase phase, const std::string& name);  ///< whether all is here; else copies are under way
@@ -138,6 +148,8 @@ class Residency final : public Mover, public StorageSource {
   bool start(Item& item, int64_t distance, Victims victims);
   void ask(Item& item);
   int64_t begin_point(Phase phase, const std::string& name);
+  void begin_waiting();
+  void end_waiting();
   bool copies_are_under_way() const;
   bool gather(int64_t time);
   bool gather_or_clear(int64_t time, bool& stuck);
@@ -146,6 +158,7 @@ class Residency final : public Mover, public StorageSource {
   std::optional<double> cost_of(const Item& item, int64_t distance, Victims victims) const;
   bool is_used_now(const Item& item) const;
   void take_slot(Item& item, size_t offset);
+  void free_slot(const Item& item);
   void settle(Item& item);  // in its slot: contents are there
   void copy_out(Item& item);
   bool drop(Item& item);
@@ -172,8 +185,17 @@ class Residency final : public Mover, public StorageSource {
   int64_t now_ = 0;                   // the earliest point that is not over, counted over all steps
   int64_t last_entered_ = -1;         // the same count
   std::map<int64_t, double> active_;  // entered and not left, and since when [s] all was there
-  std::vector<double> measured_s_;    // of each point: the shortest so far; 0: none
-  bool other_ = true;
+  // Of each point.
+  struct Measured {
+    int64_t time = -1;      // of the last step that had it
+    double last_s = 0;      // in that step, the pieces so far
+    double shortest_s = 0;  // of the steps before; 0: none
+    double shortest() const { return shortest_s == 0 ? last_s : std::min(shortest_s, last_s); }
+  };
+  std::vector<Measured> measured_;
+  int waiting_ = 0;  // clusters
+  double waiting_since_s_ = 0;
+  bool other_ = true;    // no point has begun yet, or since something else read
   bool helps_ = false;   // some copies need help
   int making_room_ = 0;  // copies out that a tensor waits for
   std::string problem_;

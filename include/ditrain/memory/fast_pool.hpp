@@ -1,6 +1,9 @@
 // The fast tier of a rank: one range of pages, of which every cluster of threads has a share on its own memory node,
 // that of highest bandwidth near to it (HBM, else DRAM).
 //
+// It also counts what lies in the fast tier: in the range, and beside it in memory of other allocators (gradients,
+// temporaries, small tensors). Scratch memory of operators, sums of a tree and messages are ordinary memory.
+//
 // Tensors get parts of the range and lose them again (SlotMap). What a part holds when its pages are first used decides
 // where they are: a tensor that clusters divide between them (activations by samples, moments and EMA by elements) is
 // cut in the order of the clusters, by their workers, and each cut lies on the node of its cluster; one that every
@@ -13,11 +16,13 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "ditrain/memory/byte_count.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
@@ -57,6 +62,12 @@ class FastPool {
   // Threads: any number at once.
   /// A tensor has got [offset, offset + bytes): pages that no tensor had before are bound.
   void place(size_t offset, size_t bytes, bool divided);
+  void release(size_t bytes) { in_use_.remove(bytes); }  ///< a tensor has lost its part
+
+  /// Blocks of `home` for what lies in the fast tier and never moves. Pool and home outlive them. Not thread-safe.
+  Allocator& beside(Allocator& home);
+  size_t beside_bytes() const;                          ///< in use in such blocks
+  size_t peak_bytes() const { return in_use_.peak(); }  ///< the most at one time, in the range and beside it
 
   std::string describe() const { return block_.describe(); }  ///< its pages
   /// Where the pages in use are, as read back from the system, and how many are where they were bound; "" if the system
@@ -77,6 +88,8 @@ class FastPool {
   std::vector<int16_t> bound_;  // of each huge page: its node, or one of these
   static constexpr int16_t kNew = -1, kSpread = -2;
   std::vector<std::string> notes_;
+  ByteCount in_use_;
+  std::list<CountedMemory> beside_;
 };
 
 }  // namespace ditrain::memory
