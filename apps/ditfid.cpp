@@ -20,10 +20,10 @@ config::CommandLine make_command_line() {
       "ditfid", "compare generated images with real ones: FID and its family",
       {{"real", "PATH", "the real images, or their statistics"},
        {"generated", "PATH", "the generated images, or their statistics"},
-       {"features", "inception|pixels",
+       {"features", "auto|inception|pixels",
         "inception: the network of published FIDs, which needs --weights; pixels: the images themselves, averaged down "
-        "to at most 4096 values, for trends",
-        "inception"},
+        "to at most 4096 values, for trends; auto: inception if --weights is given, else pixels",
+        "auto"},
        {"weights", "FILE", "weights of the Inception network (pt_inception-2015-12-05-6726825d.pth)"},
        {"preset", "pytorch-fid|adm|clean", "resize and range of inception features as in that tool", "pytorch-fid"},
        {"precision", "f32|bf16", "of the network: bf16 is faster, and the protocol says how far its features are off",
@@ -60,15 +60,39 @@ std::vector<eval::FidMetric> metrics_of(const std::string& words) {
   return metrics;
 }
 
+/// Of --features auto: what only the network has, or statistics that another tool made, need its features.
+bool asks_for_network(const config::CommandLine& line, const eval::FidRequest& request) {
+  if (line.has("weights") || line.has("preset") || line.has("precision")) return true;
+  for (const eval::FidMetric metric : request.metrics)
+    if (metric == eval::FidMetric::kSfid || metric == eval::FidMetric::kInceptionScore) return true;
+  return eval::num_images_of(request.real) == 0 || eval::num_images_of(request.generated) == 0;
+}
+
+eval::FeatureKind features_of(const config::CommandLine& line, const eval::FidRequest& request) {
+  using Kind = eval::FeatureKind;
+  const std::string text = line.get("features");
+  Kind kind{};
+  if (find_word(text, kind)) return kind;
+  std::vector<std::string> words = all_words<Kind>();
+  words.emplace_back("auto");
+  if (text != "auto") refuse_word("command line", "--features", text, words);
+  if (request.metrics == std::vector{eval::FidMetric::kBands}) return Kind::kPixels;  // needs no features
+  if (asks_for_network(line, request)) return Kind::kInception;
+  log::info(
+      "features: pixels, because no --weights are given; they show a trend, published FIDs need --weights FILE of the "
+      "Inception network");
+  return Kind::kPixels;
+}
+
 eval::FidRequest request_of(const config::CommandLine& line) {
   eval::FidRequest request;
   request.real = required(line, "real");
   request.generated = required(line, "generated");
-  request.features.kind = line.get_word<eval::FeatureKind>("features");
   request.features.preset = line.get_word<eval::FidPreset>("preset");
   request.features.precision = line.get_word<DType>("precision");
   if (line.has("weights")) request.features.weights = line.get_path("weights");
   request.metrics = metrics_of(line.get("metrics"));
+  request.features.kind = features_of(line, request);
   request.allow_small = line.has("allow-small");
   if (request.features.kind == eval::FeatureKind::kPixels &&
       (line.has("weights") || line.has("preset") || line.has("precision"))) {

@@ -69,7 +69,7 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   CHECK(json.at("precision") > 0);
   CHECK_THAT(std::string(json.at("protocol")), Contains("features pixels (48 values of 4x4x3 pixels"));
 
-  const Result inception = run(program("ditfid", sides));
+  const Result inception = run(program("ditfid", sides + Args{"--features", "inception"}));
   REQUIRE_EXIT(inception, 2);
   CHECK_THAT(inception.err, Contains("ditfid: error: [features] features of the Inception network need its weights"));
   write_images(scratch / "few.npz", 20, 3);
@@ -83,6 +83,34 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   const Result metric = run(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}));
   REQUIRE_EXIT(metric, 2);
   CHECK_THAT(metric.err, Contains("'kdi'") && Contains("try kid"));
+}
+
+TEST_CASE("ditfid: --features auto measures pixels and says so, but never in place of a number that needs the network") {
+  const TemporaryFolder scratch;
+  write_images(scratch / "a.npz", 200, 1);
+  write_images(scratch / "b.npz", 200, 2);
+  const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
+  const Result pixels =
+      run(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
+  REQUIRE_EXIT(pixels, 0);
+  CHECK_THAT(pixels.out, Contains("features: pixels, because no --weights are given") && Contains("fid/pixels") &&
+                             Contains("not comparable with published FIDs"));
+  const std::vector<Args> of_the_network = {{"--preset", "adm"},
+                                            {"--precision", "bf16"},
+                                            {"--metrics", "fid,is"},
+                                            {"--metrics", "sfid"}};
+  for (const Args& more : of_the_network) {
+    const Result refused = run(program("ditfid", sides + more));
+    REQUIRE_EXIT(refused, 2);
+    CHECK_THAT(refused.err, Contains("features of the Inception network need its weights"));
+  }
+  const Result published =
+      run(program("ditfid", {"--real", scratch / "statistics.npz", "--generated", scratch / "b.npz"}));
+  REQUIRE_EXIT(published, 2);
+  CHECK_THAT(published.err, Contains("features of the Inception network need its weights"));
+  const Result word = run(program("ditfid", sides + Args{"--features", "pixel"}));
+  REQUIRE_EXIT(word, 2);
+  CHECK_THAT(word.err, Contains("--features") && Contains("inception, pixels or auto; try pixels"));
 }
 
 TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
