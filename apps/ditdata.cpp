@@ -110,7 +110,9 @@ void expect_bands(const dataset::Config& config, int64_t channels) {
                     .hint = fmt::format("--bands with {} of {}", channels, fmt::join(all, ", "))});
 }
 
-std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, int64_t channels) {
+/// Notes in `shards` what is known of tiles.
+std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, int64_t channels,
+                                              eval::LatentShards& shards) {
   dataset::Config config;
   config.path = line.get_path("from");
   config.kind = dataset::find_kind(dataset::holds_tiles(config.path) ? "tiles" : "folder");
@@ -120,7 +122,11 @@ std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, i
                       .what = "--bands names bands of tiles",
                       .got = "images in " + config.path,
                       .hint = "ditdata make, which makes tiles of scenes"});
-  if (config.kind->of_bands) expect_bands(config, channels);
+  if (config.kind->of_bands) {
+    expect_bands(config, channels);
+    dataset::settle_tiles(config);
+    shards.tiles = dataset::tile_facts(config);
+  }
   config.on_bad_file = line.get_word<dataset::OnBadFile>("on-bad-file");
   const int64_t side = line.get_int("size", 8, 1 << 14);
   return dataset::open_dataset(config, {channels, side, side}, 0, 0);
@@ -189,7 +195,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
                             .seed = uint64_t(line.get_int("seed", 0, INT64_MAX)),
                             .scale_factor = file.scale_factor(),
                             .vae = io::to_hex(io::checksum_of_file(file.weights_path()))};
-  const auto data = open_images(line, file.config().image_channels);
+  const auto data = open_images(line, file.config().image_channels, shards);
   expect_outside(shards.out, line.get_path("from"));
   check_agreement(line, shards.vae, *data, comm);
   log::info("{}", data->describe());

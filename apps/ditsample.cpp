@@ -1,4 +1,5 @@
 // ditsample: images from a checkpoint, drawn by any number of ranks; the same images for any number.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,8 @@ config::CommandLine make_command_line() {
        {"out", "DIR", "folder of the images: 000000.png, ..."},
        {"vae", "FILE|DIR", "autoencoder that decodes the samples of a model of latents, as for ditdata"},
        {"format", "png|geotiff",
-        "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles, else values as f32", "png"},
+        "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles or, decoded, of their latents; "
+        "else values as f32", "png"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and scales of bands of the same name"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
@@ -134,9 +136,8 @@ std::string image_name(const Job& job, int64_t index) {
 /// What is written: the model's data, or what the VAE makes of it.
 struct Output {
   int64_t channels, height, width;
-  bool decoded = false;
   bool is_latent = false;                            ///< and not decoded
-  std::optional<dataset::BandScaling> scaling = {};  ///< of a model of tiles: its values are digital numbers
+  std::optional<dataset::BandScaling> scaling = {};  ///< of tiles: values are digital numbers
   std::optional<io::RasterInfo> like = {};
   bool is_picture() const { return !is_latent && (channels == 1 || channels == 3); }
   int64_t pixels() const { return height * width; }
@@ -161,17 +162,20 @@ class Decoder {
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
     if (!job.like.empty()) output_.like = io::Raster(job.like).info();
-    if (job.vae.empty()) {
-      output_.is_latent = !config::learns_pixels(config);
-      if (dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
-      return;
-    }
+    output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
+    if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
+    if (job.vae.empty()) return;
     // Samples are what training saw: scaled latents.
     const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model));
     const dataset::SampleShape& images = plan.images();
     output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
-    output_.decoded = true;
     log::info("{}", plan.describe());
+    if (output_.scaling && output_.scaling->channels() != images.channels)
+      throw InputError({.where = job.vae,
+                        .what = "this VAE makes other channels than the tiles that the model learned had bands",
+                        .got = std::to_string(images.channels),
+                        .expected = fmt::format("{} ({})", output_.scaling->channels(),
+                                                fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
     const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
@@ -406,7 +410,7 @@ std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const
 double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
                 const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
   const Output& output = decode.output();
-  const eval::BandPictures picture(output.decoded ? dataset::Config() : config.data, output.channels);
+  const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
   Collector collector(job, output, picture, labels, comm);
   ProgressLine progress(job.num);

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
+#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -79,6 +81,63 @@ void check_widths(const Config& config) {
              "another data.scaling, such as [0, 10000], or data.bands without it");
 }
 
+// "": there is none; whoever opens the data says so.
+std::string first_shard(const std::string& path) {
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(path, unreadable)) return path;
+  for (const std::string& name : list_folder(path).files)
+    if (lower_extension(name) == "safetensors") return path + "/" + name;
+  return "";
+}
+
+template <class T>
+T fact(const io::SafetensorsFile& file, const char* key) {
+  const auto found = file.metadata().find(key);
+  try {
+    if (found != file.metadata().end()) return nlohmann::json::parse(found->second).get<T>();
+  } catch (const nlohmann::json::exception&) {
+  }
+  throw InputError({.where = file.path(),
+                    .what = fmt::format("metadata `{}` of latents of tiles is missing or damaged", key),
+                    .got = found == file.metadata().end() ? "nothing" : found->second,
+                    .hint = "ditdata encode into a new folder"});
+}
+
+void settle_latents(Config& config) {
+  const std::string path = first_shard(config.path);
+  std::error_code unreadable;
+  if (!std::filesystem::is_regular_file(path, unreadable)) return;
+  const io::SafetensorsFile file(path);
+  if (!file.metadata().contains("bands")) return;
+  Config said;
+  said.bands = fact<std::vector<std::string>>(file, "bands");
+  said.scale_low = fact<std::vector<double>>(file, "scale_low");
+  said.scale_high = fact<std::vector<double>>(file, "scale_high");
+  said.number_scale = fact<std::vector<double>>(file, "scale");
+  said.number_offset = fact<std::vector<double>>(file, "offset");
+  for (const io::PixelType type : kTileTypes)
+    if (word_of(type) == fact<std::string>(file, "number_type")) said.number_type = type;
+  if (!said.number_type)
+    throw InputError({.where = path,
+                      .what = "metadata `number_type` is no type of tiles",
+                      .got = file.metadata().at("number_type")});
+  check_distinct(said.bands, path);
+  check_widths(said);
+  const auto settle = [&](auto& given, const auto& found, bool open, const char* key) {
+    if (!open && given != found)
+      refuse(fmt::format("the latents in {} were made of tiles with another {} than the config has", path, key), "", "",
+             fmt::format("no {} in the config: the shards tell it", key));
+    given = found;
+  };
+  settle(config.bands, said.bands, config.bands.empty(), "data.bands");
+  settle(config.scale_low, said.scale_low, config.scale_low.empty(), "data.scale_low");
+  settle(config.scale_high, said.scale_high, config.scale_high.empty(), "data.scale_high");
+  settle(config.number_type, said.number_type, !config.number_type, "data.number_type");
+  if (config.number_scale.empty()) config.number_scale = said.number_scale;
+  if (config.number_offset.empty()) config.number_offset = said.number_offset;
+  check_widths(config);
+}
+
 }  // namespace
 
 std::string Scaling::text() const {
@@ -112,7 +171,7 @@ std::string BandScaling::describe() const {
 }
 
 bool has_scaling(const Config& config) {
-  return config.kind->of_bands && !config.scale_low.empty() && !config.bands.empty();
+  return (config.kind->of_bands || !config.kind->pixels) && !config.scale_low.empty() && !config.bands.empty();
 }
 
 BandScaling scaling_of(const Config& config) {
@@ -123,7 +182,9 @@ BandScaling scaling_of(const Config& config) {
 }
 
 void settle_tiles(Config& config) {
-  if (!config.kind->of_bands || config.path.empty()) return;
+  if (config.path.empty()) return;
+  if (!config.kind->pixels) settle_latents(config);
+  if (!config.kind->of_bands) return;
   const TileShards shards(config.path);
   const std::vector<std::string> have = shards.band_names();
   if (config.bands.empty()) config.bands = have;
@@ -145,6 +206,18 @@ void settle_tiles(Config& config) {
   if (config.scale_low.empty()) config.scale_low = low;
   if (config.scale_high.empty()) config.scale_high = high;
   check_widths(config);
+}
+
+std::map<std::string, std::string> tile_facts(const Config& settled) {
+  const TileShards shards(settled.path);
+  std::vector<TileBand> bands;
+  for (const int b : find_bands(shards.band_names(), settled.bands, "data.bands"))
+    bands.push_back(shards.bands()[size_t(b)]);
+  std::map<std::string, std::string> facts = metadata_of(bands);
+  facts["number_type"] = nlohmann::json(word_of(*settled.number_type)).dump();
+  facts["scale_low"] = nlohmann::json(settled.scale_low).dump();
+  facts["scale_high"] = nlohmann::json(settled.scale_high).dump();
+  return facts;
 }
 
 }  // namespace ditrain::dataset

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "file_list.hpp"
@@ -121,6 +122,9 @@ class Latents final : public Dataset {
       for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
       check_same_tensors(shards_.back());
     }
+    if (has_scaling(request.config))
+      tiles_ = ", of tiles with digital numbers (" + std::string(word_of(*request.config.number_type)) +
+               "): " + scaling_of(request.config).describe();
     if (size_ == 0)
       throw InputError({.where = "data", .what = "no latents in '" + path_ + "'", .got = "tensors of 0 samples"});
   }
@@ -132,7 +136,7 @@ class Latents final : public Dataset {
     const std::string flips = std::string(flipped ? "flipped copies" : "no flipped copies") +
                               (shard.draws() ? ", drawn from mean and logvar" : "");
     return "latents '" + path_ + "': " + std::to_string(size_) + " samples in " + std::to_string(shards_.size()) +
-           " shards, " + labels + ", " + flips;
+           " shards, " + labels + ", " + flips + tiles_;
   }
 
  private:
@@ -158,6 +162,16 @@ class Latents final : public Dataset {
                           .what = std::string("`") + name + "` must be in all shards or in none",
                           .got = shard.file.contains(name) ? "it here" : "none here",
                           .expected = "the same as in " + shards_.front().file.path()});
+    const auto fact = [](const Shard& s, const char* key) {
+      const auto found = s.file.metadata().find(key);
+      return found == s.file.metadata().end() ? "nothing" : found->second;
+    };
+    for (const char* key : kScalingFacts)
+      if (fact(shard, key) != fact(shards_.front(), key))
+        throw InputError({.where = shard.file.path(),
+                          .what = std::string("latents of other tiles: metadata `") + key + "` differs",
+                          .got = fact(shard, key),
+                          .expected = fact(shards_.front(), key) + ", as in " + shards_.front().file.path()});
   }
 
   const Shard& shard_of(int64_t index) const {
@@ -196,7 +210,7 @@ class Latents final : public Dataset {
                           .got = std::to_string(chw[i] * scale_) + " in row " + std::to_string(row)});
   }
 
-  std::string path_;
+  std::string path_, tiles_;  // tiles_: for describe(), of latents made of tiles
   float scale_;
   std::vector<Shard> shards_;
 };

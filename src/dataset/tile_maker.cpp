@@ -248,18 +248,12 @@ class ShardWriter {
 
   Metadata metadata(const Position& next) const {
     const Scene& scene = job_.scenes.scenes[scene_];
-    json bands = json::array(), scale = json::array(), offset = json::array(), nodata = json::array();
-    for (const SceneBand& band : scene.bands) {
-      bands.push_back(band.facts.name), scale.push_back(band.facts.scale), offset.push_back(band.facts.offset);
-      nodata.push_back(band.facts.nodata ? json(*band.facts.nodata) : json());
-    }
+    std::vector<TileBand> bands;
+    for (const SceneBand& band : scene.bands) bands.push_back(band.facts);
     const auto text = [](const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); };
     Metadata all = made_;
-    all.insert({{"bands", text(bands)},
-                {"scale", text(scale)},
-                {"offset", text(offset)},
-                {"nodata", text(nodata)},
-                {"crs", scene.crs},
+    all.merge(metadata_of(bands));
+    all.insert({{"crs", scene.crs},
                 {"classes", text(job_.scenes.classes)},
                 {"source", text(source_)},
                 {"next", text(json{next.piece, next.tile})},

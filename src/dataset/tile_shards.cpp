@@ -197,6 +197,18 @@ ColourBands find_colours(const std::vector<std::string>& names, const std::vecto
 
 }  // namespace
 
+std::map<std::string, std::string> metadata_of(const std::vector<TileBand>& bands) {
+  json names = json::array(), scale = json::array(), offset = json::array(), nodata = json::array();
+  for (const TileBand& band : bands) {
+    names.push_back(band.name), scale.push_back(band.scale), offset.push_back(band.offset);
+    nodata.push_back(band.nodata ? json(*band.nodata) : json());
+  }
+  std::map<std::string, std::string> all;
+  for (const auto& [key, list] : {std::pair{"bands", names}, {"scale", scale}, {"offset", offset}, {"nodata", nodata}})
+    all[key] = list.dump(-1, ' ', false, json::error_handler_t::replace);
+  return all;
+}
+
 const std::byte* TileShard::plane(int64_t tile, int64_t band) const {
   const int64_t bytes = height * width * io::pixel_bytes(type);
   return file.tensor("images").data + (tile * channels + band) * bytes;

@@ -70,7 +70,8 @@ class Writer {
 
   /// What a shard says of itself.
   Metadata facts(int64_t shard) const {
-    return {{"scale_factor", fmt::format("{:.9g}", request_.scale_factor)},
+    Metadata all = request_.tiles;
+    all.insert({{"scale_factor", fmt::format("{:.9g}", request_.scale_factor)},
             {"vae", request_.vae},
             {"precision", dtype_name(vae_.type())},
             {kSource, data_.describe()},
@@ -81,7 +82,8 @@ class Writer {
             {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
                                                                       : std::string(word_of(request_.posterior))},
             {"flip", request_.flip ? "yes" : "no"},
-            {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}};
+            {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}});
+    return all;
   }
 
   /// Whether the shard is there; refuses one that was made in another way.

@@ -80,10 +80,10 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
   const std::vector<float> all = dist::gather_floats(comm, std::move(images));
   if (comm.rank() != 0) return;
   try {
-    const eval::BandPictures picture(decoder != nullptr ? dataset::Config() : config.data, shape.channels);
+    const bool latents = !config::learns_pixels(config) && decoder == nullptr;
+    const eval::BandPictures picture(latents ? dataset::Config() : config.data, shape.channels);
     write_grid(path, all, shape, config.model, picture);
     write_facts(path, step, config, decoder != nullptr);
-    const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const std::string note =
         latents ? "latents, of which the first channels are shown: sample.vae decodes them" : picture.description();
     log::info("samples: {}{}", path, note.empty() ? "" : " (" + note + ")");

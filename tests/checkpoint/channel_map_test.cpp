@@ -2,6 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/checkpoint/adapt.hpp"
+#include "ditrain/dataset/kinds.hpp"
+
 using Catch::Contains;
 using ditrain::checkpoint::ChannelMap;
 
@@ -25,6 +28,15 @@ TEST_CASE("channels without names are the same, or the mean") {
   CHECK(values(more) == std::vector<float>(4, 37));
   CHECK_THAT(more.describe(),
              Contains("3 channels in the file, 4 here") && Contains("take the mean") && Contains("multiplied by 3/4"));
+}
+
+TEST_CASE("bands name the channels of a model of tiles, not those of latents that were made of as many") {
+  ditrain::config::Config config;
+  config.data.bands = {"B2", "B3", "B4", "B8"}, config.model.in_channels = 4;
+  config.data.kind = ditrain::dataset::find_kind("tiles");
+  CHECK(ditrain::checkpoint::band_names(config) == config.data.bands);
+  config.data.kind = ditrain::dataset::find_kind("latents");
+  CHECK(ditrain::checkpoint::band_names(config).empty());
 }
 
 TEST_CASE("channels are copied by name, in any order and spelling") {

@@ -1,9 +1,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "tile_fixture.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
@@ -179,4 +180,58 @@ TEST_CASE("mean and logvar are drawn anew by step and sample, and once by the nu
                     Contains("non-finite value in `logvar`"));
   write_shard(dir.at("h.safetensors"), {.rows = 1});
   CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("must be in all shards or in none"));
+}
+
+TEST_CASE("latents of tiles: a config learns from the shards what the tiles were, and others are refused") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.metadata = {{"scale", "[1e-4, 1, 2]"}, {"offset", "[-0.1, 0, 0]"}, {"nodata", "[0, null, 7]"}}};
+  tiles.write(scratch.at("tiles/a.safetensors"));
+  Config of_tiles;
+  of_tiles.kind = find_kind("tiles"), of_tiles.path = scratch / "tiles", of_tiles.bands = {"b04", "B2"};
+  of_tiles.scaling = {ScalingFrom::kRange, 0.1, 400};
+  settle_tiles(of_tiles);
+  const std::map<std::string, std::string> facts = tile_facts(of_tiles);
+  CHECK(facts.at("bands") == R"(["B4","B2"])");
+  CHECK(facts.at("scale") == "[2.0,0.0001]");
+  CHECK(facts.at("offset") == "[0.0,-0.1]");
+  CHECK(facts.at("nodata") == "[7.0,0.0]");
+
+  Config config;
+  config.kind = find_kind("latents"), config.path = scratch / "latents";
+  settle_tiles(config);  // what is not there, whoever opens it says
+  write_shard(scratch.at("latents/a.safetensors"), {.rows = 2, .metadata = facts});
+  CHECK_FALSE(has_scaling(config));
+  settle_tiles(config);
+  REQUIRE(has_scaling(config));
+  CHECK(config.bands == of_tiles.bands);
+  CHECK(config.scale_low == of_tiles.scale_low);
+  CHECK(config.scale_high == of_tiles.scale_high);
+  CHECK(config.number_type == io::PixelType::kU16);
+  CHECK(config.number_scale == std::vector<double>{2, 1e-4});
+  CHECK(config.number_offset == std::vector<double>{0, -0.1});
+  settle_tiles(config);
+  const auto data = open_dataset(config, kShape, 0, 0);
+  CHECK_THAT(data->describe(), Contains("of tiles with digital numbers (u16): B4 0.1..400"));
+
+  Config other = config;
+  other.scale_high = {400, 401};
+  refused([&] { settle_tiles(other); }, "tiles with another data.scale_high than the config has");
+  const auto refuse_shard = [&](const std::string& key, const std::string& value, const std::string& text) {
+    auto changed = facts;
+    changed[key] = value;
+    write_shard(scratch.at("latents/a.safetensors"), {.rows = 2, .metadata = changed});
+    Config fresh;
+    fresh.kind = config.kind, fresh.path = config.path;
+    refused([&] { settle_tiles(fresh); }, text);
+  };
+  refuse_shard("scale_low", R"([0, "x"])", "`scale_low` of latents of tiles is missing or damaged");
+  refuse_shard("scale_low", "[0]", "1 and 2 numbers");
+  refuse_shard("scale_low", "[400, 400]", "no width");
+  refuse_shard("bands", R"(["B4", "B4"])", "two bands of one name");
+  refuse_shard("bands", "{", "`bands` of latents of tiles is missing or damaged; got {");
+  refuse_shard("number_type", R"("f64")", "no type of tiles");
+
+  write_shard(scratch.at("latents/a.safetensors"), {.rows = 2, .metadata = facts});
+  write_shard(scratch.at("latents/b.safetensors"), {.rows = 2});
+  refused([&] { open_dataset(config, kShape, 0, 0); }, "b.safetensors] latents of other tiles: metadata `bands`");
 }

@@ -3,9 +3,11 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/io/image.hpp"
+#include "ditrain/io/raster.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
@@ -160,6 +162,60 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   Args settings = latents_settings(scratch / "latents");
   settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=5"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2, sets(settings))), 0);
+
+  // The model knows the tiles by itself: what a VAE decodes are digital numbers of named bands.
+  for (const char* gone : {"tiles", "latents"}) fs::remove_all(scratch / gone);
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  const auto draw = [&](const std::string& out, const Args& more) {
+    return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out",
+                                     scratch / out} +
+                                    more);
+  };
+  const Result drawn = run(draw("samples", {"--vae", scratch / "vae"}));
+  REQUIRE_EXIT(drawn, 0);
+  CHECK_THAT(drawn.out, Contains("red, green, blue are B4 ("));
+  const ditrain::io::SafetensorsFile samples(scratch / "samples/samples.safetensors");
+  CHECK(samples.tensor("images").dtype == "U16");
+  CHECK(samples.metadata().at("bands") == R"(["B4","B3","B2"])");
+  if (ditrain::io::has_gdal()) {
+    REQUIRE_EXIT(run(draw("tif", {"--vae", scratch / "vae", "--format", "geotiff"})), 0);
+    ditrain::io::Raster tiff(scratch / "tif/000001.tif");
+    CHECK(tiff.info().type == ditrain::io::PixelType::kU16);
+    for (size_t b = 0; b < 3; ++b) CHECK(tiff.info().bands.at(b).name == std::vector{"B4", "B3", "B2"}[b]);
+    const auto row = ditrain::io::row_range(samples.tensor("images"), 1, 1);
+    const auto numbers = tiff.read({{0, 1, 2}, {0, 0, 16, 16}});
+    REQUIRE(numbers.size() == row.bytes);
+    CHECK(std::memcmp(numbers.data(), row.data, row.bytes) == 0);
+  }
+  const Result raw = run(draw("raw", {}));  // latents, whose channels are no bands
+  REQUIRE_EXIT(raw, 0);
+  CHECK(ditrain::io::SafetensorsFile(scratch / "raw/samples.safetensors").tensor("samples").dtype == "F32");
+}
+
+TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and digital numbers with one") {
+  const TemporaryFolder scratch;
+  fs::create_directory(scratch / "tiles");
+  std::vector<uint8_t> numbers(size_t(5 * 3 * 16 * 16));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint8_t(i * 7919 % 251);
+  ditrain::io::write_safetensors(scratch / "tiles/a.safetensors", {{"images", "U8", {5, 3, 16, 16}, numbers.data()}},
+                                 {{"bands", R"(["B2", "B3", "B4"])"}});
+  fs::create_directory(scratch / "vae");
+  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
+  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  Args settings = latents_settings(scratch / "tiles");
+  settings.insert(settings.end(), {"data.kind=tiles", "data.vae=" + (scratch / "vae"), "model.num_classes=0",
+                                   "train.global_batch=5"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1, sets(settings))), 0);
+  const Args draw = {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2"};
+  REQUIRE_EXIT(run(program("ditsample", draw + Args{"--out", scratch / "raw"})), 0);
+  const ditrain::io::SafetensorsFile raw(scratch / "raw/samples.safetensors");
+  CHECK(raw.tensor("samples").shape == std::vector<int64_t>{2, 4, 8, 8});
+  REQUIRE_EXIT(run(program("ditsample", draw + Args{"--vae", scratch / "vae", "--out", scratch / "out"})), 0);
+  const ditrain::io::SafetensorsFile out(scratch / "out/samples.safetensors");
+  CHECK(out.tensor("images").dtype == "U8");
+  CHECK(out.tensor("images").shape == std::vector<int64_t>{2, 3, 16, 16});
 }
 
 TEST_CASE("ditsample: latents of three channels are not taken for pictures") {

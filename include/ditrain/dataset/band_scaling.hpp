@@ -2,6 +2,7 @@
 // beyond it are limited. Ranges come from the config or from stats.json, are settled before a run starts and lie in its
 // config from then on, so that samples can be turned back into digital numbers years later.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,17 +27,23 @@ struct BandScaling {
   std::string describe() const;  ///< "B4 134..2877, B3 ..."
 };
 
-/// Whether the config is one of tiles whose scaling is settled.
+/// Whether the config is one of tiles, or of latents made of tiles, whose scaling is settled.
 bool has_scaling(const Config& config);
 /// Errors:   InputError if the lists of the config do not go together
 BandScaling scaling_of(const Config& config);
 
 /// Fills data.bands, data.scale_low, data.scale_high and data.number_* of a config of tiles from its shards and,
-/// where data.scaling wants it, from stats.json beside them. Values that are given stay. Other kinds are left as they
-/// are. Errors:   InputError: no shards, unknown bands, no stats.json or one of other bands, a range of no width
-/// (scaling would
-///           divide by zero)
+/// where data.scaling wants it, from stats.json beside them; of latents from the tile_facts of their first shard, if it
+/// has any. Values that are given stay. Other kinds are left as they are.
+/// Errors:   InputError: no shards of tiles, unknown bands, no stats.json or one of other bands, a range of no width
+///           (scaling would divide by zero); latents of tiles with other values than those that are given
 void settle_tiles(Config& config);
+
+/// What shards of latents keep of the tiles that they were made of: metadata_of the bands as in shards of tiles, and
+/// number_type, scale_low and scale_high (JSON lists) of the settled config.
+std::map<std::string, std::string> tile_facts(const Config& settled);
+/// The keys of tile_facts by which decoded latents become digital numbers and quantities again.
+inline constexpr const char* kScalingFacts[] = {"bands", "number_type", "scale_low", "scale_high", "scale", "offset"};
 
 /// Pixel share of percentiles that data.scaling: percentiles takes, and deviations from the mean of data.scaling:
 /// deviation.

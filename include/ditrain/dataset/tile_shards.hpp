@@ -8,6 +8,7 @@
 // A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
 #pragma once
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -26,6 +27,8 @@ struct TileBand {
   bool operator==(const TileBand&) const = default;
   double quantity(double number) const { return number * scale + offset; }
 };
+/// The metadata `bands`, `scale`, `offset` and `nodata` of shards of these bands.
+std::map<std::string, std::string> metadata_of(const std::vector<TileBand>& bands);
 inline bool is_missing(double number, const TileBand& band) {
   return !(number - number == 0) || (band.nodata && number == *band.nodata);
 }

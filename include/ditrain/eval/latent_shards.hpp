@@ -6,6 +6,7 @@
 // number nor that of threads changes a byte.
 #pragma once
 #include <functional>
+#include <map>
 #include <string>
 
 #include "ditrain/base/words.hpp"
@@ -30,6 +31,7 @@ struct LatentShards {
   uint64_t seed = 0;        ///< of that: sample i draws the same whatever the rank
   double scale_factor = 1;  ///< written beside the latents, which are not multiplied by it
   std::string vae = {};     ///< hash of the weights
+  std::map<std::string, std::string> tiles = {};  ///< dataset::tile_facts of images that are tiles
 };
 
 /// How far this rank is.
