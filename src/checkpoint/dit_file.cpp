@@ -110,6 +110,7 @@ struct DitFile::State {
       notes.emplace_back(kDiffusersDiffers);
     }
     config.data.kind = kind_of(config.model, notes);
+    config.sample.cfg_channels = config::GuidedChannels::kThree;  // how samples of published weights are drawn
   }
 
   std::vector<float> read_tensor(const std::string& name) const {

@@ -64,6 +64,10 @@ Imported import_weights(const ImportRequest& request) {
     imported.notes.push_back(
         "taken as a model that predicts noise (diffusion.process=ddpm); one that predicts velocities, as SiT, has the "
         "same tensors and needs --set diffusion.process=flow --set model.learn_sigma=false");
+  if (!file.has_config() && !is_set(request.sets, "sample.cfg_channels") && file.config().model.in_channels > 3)
+    imported.notes.push_back(
+        "guidance acts on the first three channels, as in the reference (sample.cfg_channels=3; "
+        "--set sample.cfg_channels=all guides all, as diffusers does)");
   apply(request.sets, imported.config);
   config::validate_without_data(imported.config);
   nn::Dit model(imported.config.model);

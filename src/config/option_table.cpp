@@ -244,7 +244,7 @@ Rows data_rows() {
           "makes quarter turns"),
       boolean(DITRAIN_KEY(data.exif_orientation),
               "folder: turn photographs as their cameras say; the reference does not"),
-      names_or(DITRAIN_KEY(data.bands), "all", "tiles: bands by name, in the order of the channels"),
+      names_or(DITRAIN_KEY(data.bands), "all", "tiles: bands by name, in the order of the channels; latents of tiles know theirs"),
       scaling(),
       numbers_or_auto(
           DITRAIN_KEY(data.scale_low),
@@ -429,7 +429,9 @@ Rows output_rows() {
       word_or_auto(DITRAIN_KEY(sample.sampler),
                    "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
-      word(DITRAIN_KEY(sample.cfg_channels), "guided channels; 3: the reference's rule"),
+      word(DITRAIN_KEY(sample.cfg_channels),
+           "channels that guidance acts on: all, or the first 3, as in the reference DiT (what ditimport sets for such "
+           "weights)"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

@@ -359,6 +359,9 @@ void Run::initialise_weights() {
     for (const std::string& note : file.notes()) log::info("weights: {}", note);
     for (const std::string& change : checkpoint::load_adapted(file, config_, model_, placement_.helper_pus))
       log::info("weights: {}", change);
+    if (file.config().sample.cfg_channels == config::GuidedChannels::kThree && config_.model.in_channels > 3 &&
+        config_.sample.cfg_channels == config::GuidedChannels::kAll)
+      log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");
     log::info("weights: {}", file.path());
   }
   step_.keep(parameters.values, parameters.ema);

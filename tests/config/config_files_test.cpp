@@ -73,6 +73,8 @@ TEST_CASE("all configs that come along parse, and validate once their path is se
     INFO(entry.path().string());
     const config::Config config = config::load_config(entry.path().string());
     ++count;
+    const bool of_paper = entry.path().filename().string().starts_with("dit_");  // guided as the original DiT
+    CHECK(config.sample.cfg_channels == (of_paper ? config::GuidedChannels::kThree : config::GuidedChannels::kAll));
     if (config.data.kind->name == "shapes") {
       CHECK_NOTHROW(config::validate(config));
       continue;

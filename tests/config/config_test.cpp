@@ -19,7 +19,7 @@ train:
   global_batch: 6
 optimizer: {lr: 3e-4, betas: [0.8, 0.95]}
 parallel: {threads: 3, clusters: auto}
-sample: {steps: 25, cfg_channels: all}
+sample: {steps: 25, cfg_channels: 3}
 data: {path: "with: colon # and hash"}
 eval:
 )",
@@ -32,7 +32,8 @@ eval:
   CHECK((c.train.steps == 12 && c.train.global_batch == 6));
   CHECK((c.optimizer.lr == 3e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95));
   CHECK((c.parallel.threads == 3 && c.parallel.clusters == 0));
-  CHECK((c.sample.steps == "25" && c.sample.cfg_channels == config::GuidedChannels::kAll));
+  CHECK((c.sample.steps == "25" && c.sample.cfg_channels == config::GuidedChannels::kThree));
+  CHECK(config::Config().sample.cfg_channels == config::GuidedChannels::kAll);
   CHECK(c.data.path == "with: colon # and hash");
 }
 

@@ -53,7 +53,7 @@ struct GoldenSampling {
     SamplerConfig config = golden.config;
     config.sampler = test::sampler(golden.sampler);
     config.spacing = golden.spacing;
-    config.cfg_scale = scale;
+    config.cfg_scale = scale, config.cfg_channels = 3;  // as the reference
     std::vector<float> x(z.begin(), z.begin() + (both_halves ? 2 : 1) * n * shape.elements());
     std::vector<std::vector<double>> steps;
     const auto noise_of = [&](int64_t step, int64_t sample, float* out) {

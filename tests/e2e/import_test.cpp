@@ -1,5 +1,6 @@
 // From published weights to samples and to fine-tuning: ditimport, ditsample, and train.init_from.
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "inputs.hpp"
 #include "run.hpp"
@@ -22,12 +23,28 @@ TEST_CASE("ditimport: a folder of diffusers becomes a checkpoint that samples, e
   const Result made = run(import(golden("diffusers_dit"), scratch / "dit"));
   REQUIRE_EXIT(made, 0);
   CHECK_THAT(made.out, Contains("by 127, where the reference and ditrain divide by 128") &&
-                           Contains("4 heads, patch 2, input 4 x 8 x 8, 10 classes"));
+                           Contains("4 heads, patch 2, input 4 x 8 x 8, 10 classes") &&
+                           Contains("guidance acts on the first three channels, as in the reference"));
   REQUIRE_EXIT(run(program("ditverify", {"--checkpoint", scratch / "dit"})), 0);
-  REQUIRE_EXIT(run(program("ditsample", {"--checkpoint", scratch / "dit", "--labels", "0,1", "--num", "2", "--steps",
-                                         "2", "--out", scratch / "samples"})),
-               0);
-  CHECK(fs::exists(scratch / "samples/samples.safetensors"));
+  // Guidance of reference weights acts on three channels, unless the user wants all.
+  const auto draw = [&](const std::string& out, const Args& more) {
+    const Result drawn = run(program("ditsample", Args{"--checkpoint", scratch / "dit", "--labels", "0,1", "--num", "2",
+                                                       "--steps", "2", "--cfg-scale", "4", "--out", scratch / out} +
+                                                      more));
+    REQUIRE_EXIT(drawn, 0);
+    return drawn.out;
+  };
+  CHECK_THAT(draw("samples", {}), Contains("guidance acts on the first 3 of 4 channels"));
+  CHECK_THAT(draw("all", {"--cfg-channels", "all"}), Contains("guidance 4 on all channels"));
+  const auto guided = [&](const std::string& out) {
+    return nlohmann::json::parse(read_file(scratch / out + "/samples.json")).at("guided_channels");
+  };
+  CHECK((guided("samples") == 3 && guided("all") == "all"));
+  CHECK(read_file(scratch / "samples/samples.safetensors") != read_file(scratch / "all/samples.safetensors"));
+  const Result free = run(import(golden("diffusers_dit"), scratch / "free", {"--set", "sample.cfg_channels=all"}));
+  REQUIRE_EXIT(free, 0);
+  CHECK_THAT(free.out, !Contains("guidance acts on"));
+  CHECK_THAT(read_file(scratch / "free/state.json"), Contains("cfg_channels: all"));
   const Result exported = run(
       program("ditexport", {"--checkpoint", scratch / "dit", "--format", "diffusers", "--out", scratch / "diffusers"}));
   REQUIRE_EXIT(exported, 0);
@@ -39,6 +56,21 @@ TEST_CASE("ditimport: a folder of diffusers becomes a checkpoint that samples, e
   const Result usage = run(program("ditimport", {"--list", golden("pos_embed.safetensors"), "--out", scratch / "x"}));
   CHECK(usage.exit_code == 2);
   CHECK_THAT(usage.err, Contains("--out has no meaning with --list"));
+}
+
+TEST_CASE("train.init_from: a run that guides all channels of reference weights says so") {
+  const TemporaryFolder scratch;
+  write_latents(scratch / "latents.safetensors", {0, 1, 2, 3, 4, 5, 6, 7});
+  const auto tuned = [&](const std::string& out, const std::string& channels) {
+    const Args start = sets({"train.init_from=" + golden("diffusers_dit"), "model.hidden_size=64", "model.num_heads=4",
+                             "sample.cfg_channels=" + channels});
+    return run(tiny_ditrain(scratch / out, 1, sets(latents_settings(scratch / "latents.safetensors")) + start));
+  };
+  const Result all = tuned("all", "all"), three = tuned("three", "3");
+  REQUIRE_EXIT(all, 0);
+  CHECK_THAT(all.out, Contains("weights: guidance acted on their first three channels, here on all"));
+  REQUIRE_EXIT(three, 0);
+  CHECK_THAT(three.out, !Contains("guidance acted"));
 }
 
 TEST_CASE("ditimport: a full disk leaves nothing behind") {

@@ -102,7 +102,7 @@ struct SampleConfig {
   std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
-  GuidedChannels cfg_channels = GuidedChannels::kThree;
+  GuidedChannels cfg_channels = GuidedChannels::kAll;
 };
 
 struct EvalConfig {

@@ -18,7 +18,7 @@ struct SamplerConfig {
   double eta = 0;              ///< ddim: 0 deterministic ... 1 as noisy as ddpm
   bool clip_denoised = false;  ///< limit the predicted clean data to [-1, 1] at every step (pixel models)
   double cfg_scale = 1;        ///< 1: no guidance, the model runs once per sample and evaluation, else twice
-  int64_t cfg_channels = 3;    ///< how many of the first channels are guided; -1: all
+  int64_t cfg_channels = -1;   ///< how many of the first channels are guided (the reference: 3); -1: all
 
   /// Errors:   InputError that names the key for a sampler of another process, a spacing that does not suit the
   ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative
