@@ -42,7 +42,8 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
 // Images of the reference whose features are in memory at once. What cannot be read is told by those who read it.
 int64_t reference_rows(const config::Config& c) try {
   const std::string& reference = c.eval.reference;
-  const bool scaled = reference.empty() || (c.data.kind->of_bands && dataset::holds_tiles(reference));
+  const bool may_scale = c.data.kind->of_bands || !c.sample.vae.empty();
+  const bool scaled = reference.empty() || (may_scale && dataset::holds_tiles(reference));
   return scaled ? eval::TrainingFid::kMostOfData : eval::num_images_of(reference);
 } catch (const InputError&) {
   return 0;

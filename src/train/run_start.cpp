@@ -12,6 +12,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
@@ -283,11 +284,12 @@ void Run::load_autoencoders() {
 
 namespace {
 
-// A reference of tiles, in the values that the model learns; null: it is statistics or pictures.
+// A reference of tiles, scaled as the samples are; null: it is statistics or pictures.
 std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const dataset::SampleShape& shape) {
-  if (!c.data.kind->of_bands || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference)) return nullptr;
+  if (!dataset::has_scaling(c.data) || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference))
+    return nullptr;
   dataset::Config data = c.data;
-  data.path = c.eval.reference;
+  data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference;
   return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
 }
 
@@ -296,10 +298,10 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
 // Collective: the reference that samples are compared with.
 void Run::prepare_fid() {
   if (config_.eval.fid_every_steps == 0) return;
-  const auto tiles = reference_tiles(config_, data_->shape());
-  eval::TrainingFid::Setup setup{
-      .reference = tiles ? "" : config_.eval.reference,
-      .samples = decoder_ != nullptr ? decoder_->images() : plan::model_shape(config_.model)};
+  const dataset::SampleShape samples = decoder_ != nullptr ? decoder_->images() : plan::model_shape(config_.model);
+  const bool latents = !config::learns_pixels(config_) && decoder_ == nullptr;
+  const auto tiles = latents ? nullptr : reference_tiles(config_, samples);
+  eval::TrainingFid::Setup setup{.reference = tiles ? "" : config_.eval.reference, .samples = samples};
   setup.features.kind = config_.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
                                                                                  : eval::FeatureKind::kPixels;
   setup.features.weights = config_.eval.weights;
