@@ -146,10 +146,11 @@ std::string Scaling::text() const {
 
 double BandScaling::number(int64_t channel, double x) const {
   const auto c = size_t(channel);
+  DITRAIN_CHECK(!std::isnan(x), "no digital number stands for NaN");
   const double value = low[c] + (x + 1) / 2 * (high[c] - low[c]);
   if (!io::is_integer(type)) return value;
   const auto [least, greatest] = io::number_range(type);
-  return std::isnan(value) ? least : std::clamp(std::nearbyint(value), least, greatest);
+  return std::clamp(std::nearbyint(value), least, greatest);
 }
 
 std::vector<std::byte> BandScaling::numbers(const float* values, int64_t pixels) const {

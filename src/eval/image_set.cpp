@@ -77,8 +77,8 @@ Listing list(const std::string& path) {
 }
 
 // The facts of samples, on one line.
-std::string read_facts(const std::string& folder) {
-  const std::string path = folder + "/" + kSampleFactsFile;
+std::string read_facts(const std::string& samples) {
+  const std::string path = sample_facts_path(samples);
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {
@@ -164,7 +164,8 @@ void set_values(EvalImage& image, const std::string& dtype, const std::byte* dat
 
 class NpzImages final : public ImageSet {
  public:
-  explicit NpzImages(const std::string& path) : path_(path), file_(path), facts_(read_facts(folder_of(path))) {
+  explicit NpzImages(const std::string& path) : path_(path), file_(path), facts_(read_facts(path)) {
+    if (facts_.empty()) facts_ = read_facts(folder_of(path));
     if (!file_.contains(array_) && file_.names() == std::vector<std::string>{""}) array_ = "";
     header_ = file_.header(array_);
     const size_t rank = header_.shape.size();

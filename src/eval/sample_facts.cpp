@@ -1,12 +1,17 @@
 #include "ditrain/eval/sample_facts.hpp"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/io/files.hpp"
 
 namespace ditrain::eval {
 
-void write_sample_facts(const std::string& folder, const SampleFacts& f, const diffusion::Process& process) {
+std::string sample_facts_path(const std::string& samples) {
+  return std::filesystem::is_directory(samples) ? samples + "/" + kSampleFactsFile : samples + ".json";
+}
+
+void write_sample_facts(const std::string& samples, const SampleFacts& f, const diffusion::Process& process) {
   using Json = nlohmann::ordered_json;
   const int64_t guided = f.sampler.cfg_channels;
   const Json json = {{"program", f.program},
@@ -25,7 +30,7 @@ void write_sample_facts(const std::string& folder, const SampleFacts& f, const d
                      {"latents", f.latents},
                      {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-  io::write_file_atomically(folder + "/" + kSampleFactsFile, text);
+  io::write_file_atomically(sample_facts_path(samples), text);
 }
 
 }  // namespace ditrain::eval

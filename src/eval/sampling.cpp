@@ -1,6 +1,9 @@
 #include "ditrain/eval/sampling.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
@@ -109,6 +112,22 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
         });
   }
   return images;
+}
+
+void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause) {
+  const size_t each = n == 0 ? 1 : images.size() / size_t(n);
+  int64_t values = 0, bad_images = 0, first_bad = -1;
+  for (size_t i = 0; i < images.size(); i += each) {
+    const auto bad = std::count_if(images.begin() + std::ptrdiff_t(i), images.begin() + std::ptrdiff_t(i + each),
+                                   [](float x) { return !std::isfinite(x); });
+    if (bad > 0 && first_bad < 0) first_bad = first + int64_t(i / each);
+    values += bad, bad_images += bad > 0;
+  }
+  if (values == 0) return;
+  throw RunError({.where = "sampling",
+                  .what = fmt::format("{} of {} values in {} of {} images are not finite, the first in image {}; {}",
+                                      values, images.size(), bad_images, n, first_bad, cause.what),
+                  .hint = cause.advice});
 }
 
 size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,

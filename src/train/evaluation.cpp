@@ -1,5 +1,6 @@
 #include "ditrain/train/evaluation.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -80,6 +81,7 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
   const std::vector<float> all = dist::gather_floats(comm, std::move(images));
   if (comm.rank() != 0) return;
   try {
+    eval::expect_finite(all, n, 0, eval::kDiverged);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const eval::BandPictures picture(latents ? dataset::Config() : config.data, shape.channels);
     write_grid(path, all, shape, config.model, picture);
@@ -95,13 +97,20 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
-  const double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
+  bool finite = true;  // eight bits would hide it
+  double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;
     some.labels.assign(mine.labels.begin() + first, mine.labels.begin() + first + n);
     some.first_index += first;
     std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
-    return decoder != nullptr ? decoder->decode(ctx, std::move(images)) : images;
+    if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
+    finite = finite && std::all_of(images.begin(), images.end(), [](float x) { return std::isfinite(x); });
+    return images;
   });
+  if (comm.allreduce_or(finite ? 0 : 1) != 0) {
+    log::warn("{} is not measured: samples have values that are not finite; {}", measure.name(), eval::kDiverged.what);
+    value = NAN;
+  }
   extra[measure.name()] = value;
   log::info("{}: {:.4g} ({} samples)", measure.name(), value, config.eval.fid_samples);
   return value;

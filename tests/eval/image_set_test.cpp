@@ -69,6 +69,16 @@ TEST_CASE("folders are read in the order of their names, class by class") {
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("samples.json") && Contains("not JSON"));
 }
 
+TEST_CASE("facts of an array lie beside it under its name, or else in its folder") {
+  TemporaryFolder folder;
+  write_u8(folder / "a.npz", "arr_0", {1, 2, 2, 3}, std::vector<uint8_t>(12, 7));
+  CHECK(open_image_set(folder / "a.npz")->facts().empty());
+  put_file(folder / "samples.json", "{\"steps\": 1}");
+  CHECK(open_image_set(folder / "a.npz")->facts() == "{\"steps\":1}");
+  put_file(folder / "a.npz.json", "{\"steps\": 2}");
+  CHECK(open_image_set(folder / "a.npz")->facts() == "{\"steps\":2}");
+}
+
 TEST_CASE("folders that cannot be meant are refused") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(open_image_set(folder / "absent"), Contains("there is no such folder or file"));

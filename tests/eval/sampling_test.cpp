@@ -37,6 +37,20 @@ std::vector<float> image(const std::vector<float>& images, size_t i, size_t elem
 
 }  // namespace
 
+TEST_CASE("values that are not finite are counted, with the first image that has one") {
+  std::vector<float> images(12, 0.5f);
+  CHECK_NOTHROW(eval::expect_finite(images, 3, 10, eval::kDiverged));
+  CHECK_NOTHROW(eval::expect_finite({}, 0, 10, eval::kDiverged));
+  images[4] = NAN, images[5] = -INFINITY, images[11] = INFINITY;
+  try {
+    eval::expect_finite(images, 3, 10, eval::kDiverged);
+    FAIL("nothing was refused");
+  } catch (const RunError& e) {
+    CHECK(std::string(e.what()).starts_with(
+        "[sampling] 3 of 12 values in 2 of 3 images are not finite, the first in image 11; the weights have probably"));
+  }
+}
+
 TEST_CASE("an image does not depend on batch, workers or its place in a call") {
   const auto model = test::random_model(test::tiny_config());
   eval::GenerateRequest request = short_request();

@@ -20,7 +20,7 @@ struct BandScaling {
   std::vector<double> scale = {}, offset = {};  ///< quantity = number * scale + offset; empty: unknown
 
   int64_t channels() const { return int64_t(names.size()); }
-  /// The number of that value; of an integer type rounded to nearest and limited to its range.
+  /// The number of that value, which is not NaN; of an integer type rounded to nearest and limited to its range.
   double number(int64_t channel, double x) const;
   /// Values [channels, pixels] as numbers of `type`, row-major bytes.
   std::vector<std::byte> numbers(const float* values, int64_t pixels) const;

@@ -23,8 +23,11 @@ struct SampleFacts {
   std::string vae = {};    ///< that decoded them; "": none
 };
 
-/// Writes the file into `folder`, atomically. Call when the samples are complete.
+/// Where the facts of samples lie: in the folder of images, or beside a file of them ("samples.npz.json").
+std::string sample_facts_path(const std::string& samples);
+
+/// Writes the file of these samples, atomically. Call when they are complete.
 /// Errors:   RunError (disk full, ...)
-void write_sample_facts(const std::string& folder, const SampleFacts& facts, const diffusion::Process& process);
+void write_sample_facts(const std::string& samples, const SampleFacts& facts, const diffusion::Process& process);
 
 }  // namespace ditrain::eval

@@ -45,6 +45,21 @@ using GenerateProgress = std::function<void(double share)>;
 std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 
+/// Why samples may not be finite, and what to try.
+struct LikelyCause {
+  const char *what, *advice;
+};
+inline constexpr LikelyCause kDiverged{"the weights have probably diverged in training, or guidance is too strong",
+                                       "an earlier checkpoint (metrics.jsonl has loss and grad_norm), a smaller "
+                                       "cfg_scale, or clipping"},
+    kBadVae{"the latents are finite, what the VAE makes of them is not",
+            "the VAE that the latents of training were made with"};
+
+/// Refuses images with values that are not finite: in digital numbers or eight bits they would look like any other.
+/// Shapes:   n images in a row, numbered from `first`
+/// Errors:   RunError with the number of such values, and the cause
+void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
+
 /// The most that generate() allocates for `batch` images at once with any labels, beside the images themselves.
 size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch);
