@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -53,30 +54,40 @@ config::CommandLine make_command_line() {
        {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
        {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
        {"num", "N", "images in all", "64"},
-       {"steps", "S", "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm)",
-        "250"},
+       {"steps", "S",
+        "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm) [default: the "
+        "checkpoint's sample.steps]"},
        {"sampler", "NAME",
-        "process ddpm: ddpm (ancestral), ddim (implicit) or dpm++; flow: euler or heun; auto: the first", "auto"},
+        "process ddpm: ddpm (ancestral), ddim (implicit) or dpm++; flow: euler or heun; auto: the first [default: "
+        "sample.sampler]"},
        {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
-       {"cfg-scale", "G", "classifier-free guidance; 1 is off, more follows the label more closely", "1"},
-       {"cfg-channels", "3|all", "channels that are guided: the first three, as the reference, or all", "3"},
+       {"cfg-scale", "G",
+        "classifier-free guidance; 1 is off, more follows the label more closely [default: sample.cfg_scale]"},
+       {"cfg-channels", "3|all",
+        "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
        {"out", "DIR", "folder of the images: 000000.png, ..."},
-       {"vae", "FILE|DIR", "autoencoder that decodes the samples of a model of latents, as for ditdata"},
+       {"vae", "FILE|DIR|none",
+        "autoencoder that decodes the samples of a model of latents, as for ditdata; none: they stay latents [default: "
+        "sample.vae]"},
        {"format", "png|geotiff",
         "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles or, decoded, of their latents; "
         "else values as f32", "png"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and scales of bands of the same name"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
-       {"npz", "FILE.npz", "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels)"},
+       {"npz", "FILE.npz",
+        "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels); how they were drawn stands in "
+        "FILE.npz.json"},
        {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
         "0"},
        {"batch", "B", "images that a rank draws at once", std::to_string(eval::kDefaultBatch)},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
-      "", "Images do not depend on the number of ranks or threads, nor on --batch.");
+      "",
+      "What is not given comes from the section sample of the checkpoint's config; the log tells which settings do.\n"
+      "Images do not depend on the number of ranks or threads, nor on --batch.");
 }
 
 enum class Format { kPng, kGeotiff };
@@ -87,7 +98,7 @@ enum class Clip { kOn, kOff, kAuto };
 constexpr Word<Clip> kClips[] = {{"on", Clip::kOn}, {"off", Clip::kOff}, {"auto", Clip::kAuto}};
 constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
-/// What the command line asks for.
+/// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
   std::string checkpoint, label_spec, out, grid, npz, vae, like;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
@@ -116,21 +127,79 @@ Job read_job(const config::CommandLine& line) {
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
-  job.vae = line.get_path("vae"), job.like = line.get_path("like");
+  job.like = line.get_path("like");
   if (!job.like.empty() && !job.tiff) refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
+  for (const auto& [flag, file, ending] : {std::tuple{"--grid", job.grid, ".png"}, {"--npz", job.npz, ".npz"}})
+    if (!file.empty() && fs::path(file).extension() != ending)
+      refuse(fmt::format("{} writes another format than this name says", flag), file,
+             std::string("a name that ends in ") + ending);
   if (job.tiff) io::need_gdal("--format geotiff");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
-  job.sampler.sampler = read_sampler(line), job.sampler.spacing = line.get("steps");
-  job.sampler.eta = line.get_double("eta", 0, 1), job.sampler.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
-  job.sampler.cfg_channels = config::number_of(line.get_word<config::GuidedChannels>("cfg-channels"));
   job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : line.get_word<Clip>("clip");
   return job;
 }
 
+bool knows_guidance(const nn::DitConfig& m) { return m.num_classes > 0 && m.class_dropout > 0; }
+
+void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
+  const nn::DitConfig& m = config.model;
+  diffusion::SamplerConfig& s = job.sampler;
+  s = config::sampler_of(config);
+  if (line.has("sampler")) s.sampler = read_sampler(line);
+  if (line.has("steps")) s.spacing = line.get("steps");
+  s.eta = line.get_double("eta", 0, 1);
+  if (line.has("cfg-scale")) s.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
+  if (line.has("cfg-channels"))
+    s.cfg_channels = config::number_of(line.get_word<config::GuidedChannels>("cfg-channels"));
+  if (job.clip != Clip::kAuto) s.clip_denoised = job.clip == Clip::kOn;
+  if (s.cfg_scale != 1 && !knows_guidance(m))
+    refuse("--cfg-scale needs a model that knows labels and their absence",
+           fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
+                       m.class_dropout),
+           "no --cfg-scale, or 1");
+  if (!config::learns_pixels(config)) job.vae = config.sample.vae;
+  if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
+  std::error_code unreadable;
+  if (!line.has("vae") && !job.vae.empty() && !fs::exists(job.vae, unreadable))
+    refuse("the autoencoder that the checkpoint's config names is not there", "sample.vae: " + job.vae,
+           "a file or folder", "--vae FILE, or --vae none for latents");
+}
+
+/// Which settings come from where.
+void log_origins(const config::CommandLine& line, const Job& job, const config::Config& config) {
+  std::string given, own;
+  for (const auto& [flag, key] : {std::pair{"sampler", "sampler"},
+                                  {"steps", "steps"},
+                                  {"cfg-scale", "cfg_scale"},
+                                  {"cfg-channels", "cfg_channels"},
+                                  {"vae", "vae"}}) {
+    if (line.has(flag))
+      given += fmt::format("{}--{}", given.empty() ? "" : ", ", flag);
+    else if (std::string_view(key) != "vae" || !job.vae.empty())
+      own += fmt::format("{}{}", own.empty() ? "" : ", ", key);
+  }
+  if (!given.empty()) log::info("settings of the command line: {}", given);
+  if (!own.empty()) log::info("settings of the checkpoint's config, section sample: {}", own);
+  if (!knows_guidance(config.model) && config.sample.cfg_scale != 1 && !line.has("cfg-scale"))
+    log::info("guidance is off: the model {}, so that sample.cfg_scale {} means nothing",
+              config.model.num_classes == 0 ? "has no classes" : "never trained without labels (model.class_dropout 0)",
+              config.sample.cfg_scale);
+  const int64_t guided = job.sampler.cfg_channels, channels = config.model.in_channels;
+  if (job.sampler.cfg_scale != 1 && guided > 0 && guided < channels)
+    log::info("guidance acts on the first {} of {} channels, as in the reference; --cfg-channels all guides all",
+              guided, channels);
+}
+
 std::string image_name(const Job& job, int64_t index) {
   return fmt::format("{}/{:06}.{}", job.out, index, job.tiff ? "tif" : "png");
+}
+
+/// The name of a file while it is being written: a program that is killed leaves nothing that looks whole.
+std::string partial_of(const std::string& path) {
+  const fs::path file(path);
+  return (file.parent_path() / fmt::format(".{}.partial", file.filename().string())).string();
 }
 
 /// What is written: the model's data, or what the VAE makes of it.
@@ -209,8 +278,11 @@ void check_outputs(const Job& job, const Output& output) {
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == kRawFile || entry.path().filename() == eval::kSampleFactsFile)
-      refuse("--out holds samples already", entry.path().string(), "an empty or new folder");
-  for (const std::string& file : {job.grid, job.npz}) {
+      refuse(fs::exists(eval::sample_facts_path(job.out))
+                 ? "--out holds samples already"
+                 : "--out holds samples already, of a program that was ended before it was done",
+             entry.path().string(), "an empty or new folder");
+  for (const std::string& file : {job.grid, job.npz, job.npz.empty() ? "" : eval::sample_facts_path(job.npz)}) {
     if (file.empty()) continue;
     if (fs::exists(file)) refuse("the file exists already", file, "a new file");
     const fs::path parent = fs::path(file).parent_path();
@@ -243,7 +315,7 @@ class SampleFile {
  public:
   SampleFile(const Job& job, const Output& output, const std::vector<int64_t>& labels)
       : folder_(job.out),
-        temporary_(job.out + "/." + kRawFile + ".partial"),
+        temporary_(partial_of(job.out + "/" + kRawFile)),
         layout_(io::lay_out_safetensors({{name(output),
                                           io::safetensors_name(output.type()),
                                           {job.num, output.channels, output.height, output.width},
@@ -298,7 +370,8 @@ class Collector {
     if (comm.rank() != 0) return;
     if (raw_) file_.emplace(job, output, labels);
     if (job.npz.empty()) return;
-    npz_.emplace(job.npz, "arr_0", std::vector<int64_t>{job.num, output.height, output.width, output.channels});
+    npz_.emplace(partial_of(job.npz), "arr_0",
+                 std::vector<int64_t>{job.num, output.height, output.width, output.channels});
   }
 
   /// Collective: the images that this rank drew in the round.
@@ -317,7 +390,7 @@ class Collector {
 
   void finish() {
     if (comm_.rank() != 0) return;
-    if (npz_) npz_->finish();
+    if (npz_) npz_->finish(), fs::rename(partial_of(job_.npz), job_.npz);
     if (!job_.grid.empty()) {
       const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
       io::write_png(job_.grid, io::make_grid(grid_, columns, kGridPad));
@@ -422,9 +495,11 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
     const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
     auto values = eval::generate(ctx, model, config.diffusion, request,
                                  [&](double share) { progress((double(r) + share) / double(num_rounds)); });
+    eval::expect_finite(values, round.n, round.first, eval::kDiverged);
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
     values = decode(ctx, std::move(values));
+    eval::expect_finite(values, round.n, round.first, eval::kBadVae);
     collector.add(values, write_pictures(ctx, job, output, picture, round, values));
   }
   collector.finish();
@@ -434,18 +509,18 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
 /// Written last: the folder is complete then.
 void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
                  bool latents) {
-  eval::write_sample_facts(job.out,
-                           {.program = "ditsample",
-                            .images = job.num,
-                            .sampler = job.sampler,
-                            .labels = job.label_spec,
-                            .seed = job.seed,
-                            .checkpoint = source.file,
-                            .step = source.step,
-                            .weights = std::string(word_of(job.weights)),
-                            .latents = latents,
-                            .vae = job.vae},
-                           process);
+  const eval::SampleFacts facts{.program = "ditsample",
+                                .images = job.num,
+                                .sampler = job.sampler,
+                                .labels = job.label_spec,
+                                .seed = job.seed,
+                                .checkpoint = source.file,
+                                .step = source.step,
+                                .weights = std::string(word_of(job.weights)),
+                                .latents = latents,
+                                .vae = job.vae};
+  if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
+  eval::write_sample_facts(job.out, facts, process);
 }
 
 std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const config::Config& c) {
@@ -478,7 +553,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
   check_sources(source, comm);
   const config::Config& config = source.config;
-  job.sampler.clip_denoised = job.clip == Clip::kOn || (job.clip == Clip::kAuto && config::learns_pixels(config));
+  choose_sampling(job, line, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
@@ -491,6 +566,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   comm.barrier();
   const auto data = open_training_data(job, config);
   log_job(job, source, *process, decoder.output(), comm);
+  log_origins(line, job, config);
 
   const auto model = checkpoint::load_model(source);
   for (const std::string& note : placement.notes) log::info("{}", note);

@@ -85,20 +85,17 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   CHECK_THAT(metric.err, Contains("'kdi'") && Contains("try kid"));
 }
 
-TEST_CASE("ditfid: --features auto measures pixels and says so, but never in place of a number that needs the network") {
+TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place of what needs the network") {
   const TemporaryFolder scratch;
   write_images(scratch / "a.npz", 200, 1);
   write_images(scratch / "b.npz", 200, 2);
   const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
-  const Result pixels =
-      run(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
+  const Result pixels = run(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
   REQUIRE_EXIT(pixels, 0);
   CHECK_THAT(pixels.out, Contains("features: pixels, because no --weights are given") && Contains("fid/pixels") &&
                              Contains("not comparable with published FIDs"));
-  const std::vector<Args> of_the_network = {{"--preset", "adm"},
-                                            {"--precision", "bf16"},
-                                            {"--metrics", "fid,is"},
-                                            {"--metrics", "sfid"}};
+  const std::vector<Args> of_the_network = {
+      {"--preset", "adm"}, {"--precision", "bf16"}, {"--metrics", "fid,is"}, {"--metrics", "sfid"}};
   for (const Args& more : of_the_network) {
     const Result refused = run(program("ditfid", sides + more));
     REQUIRE_EXIT(refused, 2);

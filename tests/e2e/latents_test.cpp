@@ -163,11 +163,18 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=5"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2, sets(settings))), 0);
 
-  // The model knows the tiles by itself: what a VAE decodes are digital numbers of named bands.
-  for (const char* gone : {"tiles", "latents"}) fs::remove_all(scratch / gone);
+  // Decoded samples are compared with tiles in the values that the model learns.
   fs::create_directory(scratch / "vae");
   fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
   write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  Args measured = settings;
+  measured.insert(measured.end(), {"sample.vae=" + (scratch / "vae"), "sample.steps=2", "eval.fid_every_steps=1",
+                                   "eval.fid_samples=5", "eval.reference=" + (scratch / "tiles")});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "measured", 1, sets(measured))), 0);
+  CHECK(read_metrics(scratch / "measured").at(0).at("fid_pixels") < 1e4);  // of digital numbers it would be above 1e7
+
+  // The model knows the tiles by itself: what a VAE decodes are digital numbers of named bands.
+  for (const char* gone : {"tiles", "latents"}) fs::remove_all(scratch / gone);
   const auto draw = [&](const std::string& out, const Args& more) {
     return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out",
                                      scratch / out} +
@@ -295,6 +302,22 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   CHECK_THAT(raw.out, Contains("latents, of which the first channels are shown: sample.vae decodes them"));
   CHECK(grid.width > ditrain::io::read_image(scratch / "raw/samples/step_00000003.png").width);
   CHECK(read_metrics(scratch / "one").back().at("val_mse") == read_metrics(scratch / "raw").back().at("val_mse"));
+
+  // ditsample decodes with the VAE of the run, unless that is gone or not wanted.
+  const auto draw_from_one = [&](const std::string& out, const Args& more) {
+    return program("ditsample", Args{"--checkpoint", scratch / "one", "--num", "2", "--out", scratch / out} + more);
+  };
+  const Result decoded = run(draw_from_one("decoded", {}));
+  REQUIRE_EXIT(decoded, 0);
+  CHECK_THAT(decoded.out, Contains("section sample: sampler, steps, cfg_scale, cfg_channels, vae"));
+  CHECK(ditrain::io::read_image(scratch / "decoded/000000.png").width == 16);
+  fs::rename(scratch / "vae", scratch / "away");
+  const Result gone = run(draw_from_one("gone", {}));
+  REQUIRE_EXIT(gone, 2);
+  CHECK_THAT(gone.err, Contains("sample.vae: " + scratch / "vae") && Contains("--vae FILE, or --vae none"));
+  REQUIRE_EXIT(run(draw_from_one("latents", {"--vae", "none"})), 0);
+  CHECK(fs::exists(scratch / "latents/samples.safetensors"));
+  fs::rename(scratch / "away", scratch / "vae");
 
   // Ranks draw what one process draws; the sums of gradients alone are in another order.
   const std::vector<std::string> reproducible = {"dist.reproducible=true", "train.micro_batch=1"};

@@ -96,9 +96,19 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
   CHECK(facts.at("seed") == 3);
   CHECK(facts.at("weights") == "ema");
   CHECK(facts.at("sampler") == "ddpm");
-  CHECK(facts.at("guided_channels") == 3);
+  CHECK(facts.at("guided_channels") == "all");
   CHECK(facts.at("latents") == false);
   CHECK(facts.at("vae").is_null());
+
+  // An array of the images says of itself how they were drawn, wherever it goes with that file.
+  fs::create_directory(scratch / "moved");
+  for (const char* ending : {".npz", ".npz.json"})
+    fs::copy(scratch / "one" + ending, scratch / "moved/x" + ending);
+  CHECK(same_file(scratch / "moved/x.npz.json", scratch / "one/samples.json"));
+  const Result measured = run(program("ditfid", {"--real", scratch / "moved/x.npz", "--generated",
+                                                 scratch / "moved/x.npz", "--metrics", "pr"}));
+  REQUIRE_EXIT(measured, 0);
+  CHECK_THAT(measured.out, Contains("\"seed\":3"));
 
   draw("two", 2, {});
   draw("four", 4, {"--batch", "1"});
@@ -108,6 +118,7 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
     CHECK(contents(scratch / name) == images);
     CHECK(same_file(scratch / name + "/samples.json", scratch / "one" + "/samples.json"));
     CHECK(same_file(scratch / name + ".npz", scratch / "one" + ".npz"));
+    CHECK(same_file(scratch / name + ".npz.json", scratch / "one" + ".npz.json"));
     CHECK(same_file(scratch / name + "_grid.png", scratch / "one" + "_grid.png"));
   }
 }
@@ -128,6 +139,76 @@ TEST_CASE("ditsample: what is asked for changes the images") {
   CHECK(draw("guided", {"--cfg-scale", "4"}) != plain);
 }
 
+TEST_CASE("ditsample: section sample of the checkpoint is the default, flags come before it, the log tells which") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets({"sample.steps=3", "sample.sampler=ddim", "sample.cfg_scale=3"}))), 0);
+  const auto facts_of = [&](const std::string& name, const Args& more, const std::string& said) {
+    const Result drawn = run(ditsample(out, scratch / name, Args{"--num", "2"} + more));
+    REQUIRE_EXIT(drawn, 0);
+    CHECK_THAT(drawn.out, Contains(said));
+    return nlohmann::json::parse(read_file(scratch / name + "/samples.json"));
+  };
+  const auto own =
+      facts_of("own", {}, "of the checkpoint's config, section sample: sampler, steps, cfg_scale, cfg_channels\n");
+  CHECK((own.at("sampler") == "ddim" && own.at("steps") == "3" && own.at("guidance") == 3.0));
+  const auto other =
+      facts_of("other", {"--steps", "2", "--cfg-scale", "1"}, "of the command line: --steps, --cfg-scale\n");
+  CHECK((other.at("sampler") == "ddim" && other.at("steps") == "2" && other.at("guidance") == 1.0));
+}
+
+TEST_CASE("ditsample: guidance is off for a model without classes, and refused if it is asked for") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets({"model.num_classes=0"}))), 0);
+  const Args few = {"--num", "2", "--steps", "2"};
+  const Result drawn = run(ditsample(out, scratch / "samples", few));
+  REQUIRE_EXIT(drawn, 0);
+  CHECK_THAT(drawn.out, Contains("guidance is off: the model has no classes"));
+  CHECK(nlohmann::json::parse(read_file(scratch / "samples/samples.json")).at("guidance") == 1.0);
+  const Result refused = run(ditsample(out, scratch / "guided", few + Args{"--cfg-scale", "2"}));
+  REQUIRE_EXIT(refused, 2);
+  CHECK_THAT(refused.err, Contains("--cfg-scale needs a model that knows labels") && Contains("--cfg-scale 2"));
+  CHECK_FALSE(fs::exists(scratch / "guided"));
+}
+
+TEST_CASE("ditsample: values that are not finite are counted in an error, no image shows them") {
+  const TemporaryFolder scratch;
+  const std::string file = scratch / "model.safetensors";
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);
+  REQUIRE_EXIT(run(program("ditexport", {"--checkpoint", scratch / "run", "--out", file, "--format", "dit"})), 0);
+  rewrite_tensors(file, [](auto& tensors) {  // finite, but guidance overflows
+    auto& bias = tensors.at("final_layer.linear.bias");
+    const std::vector<float> huge(bias.data.size() / sizeof(float), 3e38f);
+    std::memcpy(bias.data.data(), huge.data(), bias.data.size());
+  });
+  fs::copy(scratch / "run/config.yaml", scratch / "config.yaml");
+  const Args draw = {"--num", "2", "--steps", "2", "--clip", "off"};
+  for (const int ranks : {1, 2}) {
+    const std::string out = scratch / std::to_string(ranks);
+    const Args command = ditsample(file, out, draw);
+    const Result failed = run(ranks == 1 ? command : mpirun(ranks, command));
+    REQUIRE_EXIT(failed, 1);
+    CHECK_THAT(failed.err, Contains("values in") && Contains("images are not finite, the first in image") &&
+                               Contains("diverged in training"));
+    CHECK(fs::is_empty(out));
+  }
+}
+
+TEST_CASE("ditsample: killed on the way, it leaves no file that looks whole") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "images", npz = scratch / "x.npz";
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);
+  Process killed(ditsample(scratch / "run", out, {"--num", "100000", "--steps", "2", "--batch", "1", "--npz", npz}));
+  REQUIRE(wait_until([&] { return fs::exists(out + "/000001.png") || !killed.running(); }));
+  killed.send(9);
+  CHECK(killed.wait().exit_code == 128 + 9);
+  CHECK_FALSE(fs::exists(npz));
+  CHECK_FALSE(fs::exists(npz + ".json"));
+  CHECK_FALSE(fs::exists(out + "/samples.json"));
+  REQUIRE_EXIT(run(ditsample(scratch / "run", scratch / "again", {"--num", "1", "--steps", "2", "--npz", npz})), 0);
+}
+
 TEST_CASE("ditsample: wrong flags and inputs") {
   const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch), out = scratch / "images";
@@ -143,6 +224,8 @@ TEST_CASE("ditsample: wrong flags and inputs") {
   refused(ditsample(checkpoint, out, {"--steps", "2000"}), {"2000"});
   refused(ditsample(checkpoint, out, {"--sampler", "euler"}), {"euler", "ddim"});
   refused(ditsample(checkpoint, out, {"--format", "jpeg"}), {"'jpeg'", "png or geotiff"});
+  refused(ditsample(checkpoint, out, {"--grid", scratch / "grid.jpg"}), {"--grid", "grid.jpg", "ends in .png"});
+  refused(ditsample(checkpoint, out, {"--npz", scratch / "x"}), {"--npz", "ends in .npz"});
   refused(ditsample(scratch / "nowhere", out), {scratch / "nowhere"});
   refused(program("ditsample", {"--out", out}), {"--checkpoint is needed"});
 
@@ -150,7 +233,7 @@ TEST_CASE("ditsample: wrong flags and inputs") {
   write_file(out + "/000000.png", "precious");
   const Result occupied = run(ditsample(checkpoint, out, {"--num", "1", "--steps", "2"}));
   REQUIRE_EXIT(occupied, 2);
-  CHECK_THAT(occupied.err, Contains("holds samples already"));
+  CHECK_THAT(occupied.err, Contains("holds samples already, of a program that was ended before it was done"));
   CHECK(read_file(out + "/000000.png") == "precious");
 }
 
