@@ -454,6 +454,8 @@ void write_sample(const std::string& path, const Output& o, const float* chw) {
   io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
   for (int64_t c = 0; c < o.channels; ++c) {
     io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
+    if (o.scaling && !o.scaling->scale.empty()) band.scale = o.scaling->scale[size_t(c)];
+    if (o.scaling && !o.scaling->offset.empty()) band.offset = o.scaling->offset[size_t(c)];
     if (o.like && o.scaling)
       for (const io::RasterBand& lent : o.like->bands)
         if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))

@@ -145,7 +145,7 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   ditrain::io::write_safetensors(
       scratch / "tiles/a.safetensors",
       {{"images", "U16", {5, 4, 16, 16}, numbers.data()}, {"labels", "I64", {5}, labels.data()}},
-      {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"classes", R"(["field", "lake"])"}});
+      {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"scale", "[1, 2, 4, 8]"}, {"classes", R"(["field", "lake"])"}});
   REQUIRE_EXIT(run(program("ditdata", {"stats", scratch / "tiles"})), 0);
   const Result four = run(ditdata(scratch / "tiles", scratch / "latents"));
   CHECK(four.exit_code == 2);
@@ -186,11 +186,15 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   const ditrain::io::SafetensorsFile samples(scratch / "samples/samples.safetensors");
   CHECK(samples.tensor("images").dtype == "U16");
   CHECK(samples.metadata().at("bands") == R"(["B4","B3","B2"])");
+  CHECK(samples.metadata().at("scale") == "[4.0,2.0,1.0]");
   if (ditrain::io::has_gdal()) {
     REQUIRE_EXIT(run(draw("tif", {"--vae", scratch / "vae", "--format", "geotiff"})), 0);
     ditrain::io::Raster tiff(scratch / "tif/000001.tif");
     CHECK(tiff.info().type == ditrain::io::PixelType::kU16);
-    for (size_t b = 0; b < 3; ++b) CHECK(tiff.info().bands.at(b).name == std::vector{"B4", "B3", "B2"}[b]);
+    for (size_t b = 0; b < 3; ++b) {
+      CHECK(tiff.info().bands.at(b).name == std::vector{"B4", "B3", "B2"}[b]);
+      CHECK(tiff.info().bands[b].scale == std::vector{4., 2., 1.}[b]);
+    }
     const auto row = ditrain::io::row_range(samples.tensor("images"), 1, 1);
     const auto numbers = tiff.read({{0, 1, 2}, {0, 0, 16, 16}});
     REQUIRE(numbers.size() == row.bytes);
