@@ -64,6 +64,7 @@ config::CommandLine make_command_line() {
        {"names", "A,B,...", "make: names of the bands of files that name none"},
        {"resolution", "M", "make: side of a pixel in units of the CRS (default: that of the finest band)"},
        {"max-nodata", "F", "make: greatest share of missing pixels of a tile that is kept", "0.1"},
+       {"nodata", "V", "make: the number of missing pixels, in files that state none (Sentinel-2: 0)"},
        {"no-labels", "", "make: sub-folders are no classes"},
        {"json", "FILE", "inspect: write what was found there"},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
@@ -229,7 +230,12 @@ void log_scenes(const dataset::SceneList& list, double resolution) {
   log::info("{} scene(s) of {} band(s) ({}): {}; the first: {}, {} x {} pixels", list.scenes.size(), first.bands.size(),
             word_of(first.type), bands, first.name, first.width, first.height);
   if (!list.classes.empty())
-    log::info("{} classes from sub-folders: {}", list.classes.size(), fmt::join(list.classes, ", "));
+    log::info("{} classes from sub-folders: {} (--no-labels if they are none)", list.classes.size(),
+              fmt::join(list.classes, ", "));
+  const dataset::SceneBand& band = first.bands.front();
+  if (!band.facts.nodata && !band.has_mask && band.file.find(".SAFE/") != std::string::npos)
+    log::warn("{} states no number of missing pixels: --nodata 0 drops the black borders of Sentinel-2 scenes",
+              band.file);
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
@@ -282,6 +288,7 @@ int make(const config::CommandLine& line) {
   dataset::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
   if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
   request.labels = !line.has("no-labels");
+  if (line.has("nodata")) request.nodata = line.get_double("nodata", -1e30, 1e30);
   dataset::TileJob job{.scenes = dataset::find_scenes(request),
                        .out = line.get_path("out"),
                        .tile = line.get_int("tile", 1, 4096),
@@ -320,7 +327,7 @@ int inspect(const config::CommandLine& line, const std::string& path) {
 /// Flags of one command would be ignored in silence by another.
 void check_flags(const config::CommandLine& line, const std::string& command) {
   const std::map<std::string, std::vector<const char*>> flags = {
-      {"make", {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "no-labels", "threads"}},
+      {"make", {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "nodata", "no-labels", "threads"}},
       {"encode",
        {"from", "vae", "out", "size", "posterior", "flip", "shard", "seed", "precision", "scale-factor", "groups",
         "bands", "on-bad-file", "threads"}},

@@ -1,5 +1,7 @@
 #include "file_list.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -39,6 +41,57 @@ Listing list_folder(const std::string& path) {
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.files.begin(), listing.files.end());
   return listing;
+}
+
+std::string describe(const Listing& listing) {
+  return fmt::format("{} other files and {} sub-folders", listing.files.size(), listing.folders.size());
+}
+
+FileKind file_kind(const std::string& name) {
+  const std::string ext = lower_extension(name);
+  const auto is = [&](std::initializer_list<const char*> all) {
+    return std::any_of(all.begin(), all.end(), [&](const char* e) { return ext == e; });
+  };
+  if (is({"tif", "tiff", "jp2", "vrt"})) return FileKind::kRaster;
+  if (is({"jpg", "jpeg", "png", "bmp"})) return FileKind::kImage;
+  return is({"safetensors"}) ? FileKind::kShard : FileKind::kOther;
+}
+
+bool is_product(const std::string& name) { return name.ends_with(".SAFE") || name == "GRANULE"; }
+
+namespace {
+
+// The first data file of a folder, or below it.
+FileKind first_kind(const std::string& folder, int depth) {
+  const Listing listing = list_folder(folder);
+  for (const std::string& name : listing.files)
+    if (file_kind(name) != FileKind::kOther) return file_kind(name);
+  if (depth == kMaxDepth) return FileKind::kOther;
+  for (const std::string& name : listing.folders)
+    if (const FileKind kind = first_kind(folder + "/" + name, depth + 1); kind != FileKind::kOther) return kind;
+  return FileKind::kOther;
+}
+
+}  // namespace
+
+std::string way_to_data(const std::string& path, const std::string& wanted_kind) try {
+  const bool latents = wanted_kind == "latents";
+  switch (first_kind(path, 0)) {
+    case FileKind::kImage:
+      if (wanted_kind == "folder") return "";
+      return latents ? fmt::format("ditdata encode --from {} --vae FILE --out LATENTS and data.path: LATENTS, or "
+                                   "data.kind: folder with data.vae: FILE",
+                                   path)
+                     : "data.kind: folder, which reads the images that are there";
+    case FileKind::kRaster:
+      return fmt::format("ditdata make --from {} --out TILES and data.kind: tiles with data.path: TILES", path) +
+             (latents ? ", of which ditdata encode --from TILES makes latents" : "");
+    case FileKind::kShard: return "data.path with the folder of the .safetensors files, data.kind: tiles or latents";
+    case FileKind::kOther: return "";
+  }
+  return "";
+} catch (const InputError&) {  // a sub-folder that cannot be read
+  return "";
 }
 
 }  // namespace ditrain::dataset

@@ -26,7 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 8;
 constexpr size_t kMaxLines = 40;  // of files in the table
 constexpr int64_t kReadBytes = int64_t{32} << 20;
 
@@ -184,17 +183,6 @@ json of_latents(const std::string& path) {
   return file;
 }
 
-enum class FileKind { kRaster, kImage, kShard, kOther };
-FileKind kind_of(const std::string& name) {
-  const std::string ext = lower_extension(name);
-  const auto is = [&](std::initializer_list<const char*> all) {
-    return std::any_of(all.begin(), all.end(), [&](const char* e) { return ext == e; });
-  };
-  if (is({"tif", "tiff", "jp2", "vrt"})) return FileKind::kRaster;
-  if (is({"jpg", "jpeg", "png", "bmp"})) return FileKind::kImage;
-  return is({"safetensors"}) ? FileKind::kShard : FileKind::kOther;
-}
-
 struct Found {
   std::map<FileKind, std::vector<std::string>> paths;
   std::set<std::string> classes;  // sub-folders with data
@@ -203,13 +191,14 @@ struct Found {
 void look(const std::string& folder, const std::string& top, int depth, Found& found) {
   const Listing listing = list_folder(folder);
   for (const std::string& name : listing.files) {
-    const FileKind kind = kind_of(name);
+    const FileKind kind = file_kind(name);
     found.paths[kind].push_back(folder + "/" + name);
     if (!top.empty() && kind != FileKind::kOther) found.classes.insert(top);
   }
   if (depth < kMaxDepth)
     for (const std::string& name : listing.folders)
-      look(folder + "/" + name, depth == 0 ? name : top, depth + 1, found);
+      if (name != kQualityFolder)
+        look(folder + "/" + name, depth == 0 && !is_product(name) ? name : top, depth + 1, found);
 }
 
 std::string numbers_text(const json& list) {
@@ -289,7 +278,7 @@ Inspection inspect_path(const std::string& path) {
   Found found;
   std::error_code ec;
   if (fs::is_regular_file(path, ec))
-    found.paths[kind_of(path)].push_back(path);
+    found.paths[file_kind(path)].push_back(path);
   else
     look(path, "", 0, found);
   json files = json::array(), damaged = json::array();

@@ -21,22 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExtensions[] = {"tif", "tiff", "jp2", "vrt"};
-constexpr int kMaxDepth = 8;                       // folders below folders, as in products of Sentinel-2,
-constexpr const char* kQualityFolder = "QI_DATA";  // which keep masks under the names of bands there
-
 [[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
                          const std::string& expected = "", const std::string& hint = "") {
   throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
 }
 
-bool is_raster(const std::string& name) {
-  const std::string ext = lower_extension(name);
-  return std::any_of(std::begin(kExtensions), std::end(kExtensions), [&](const char* e) { return ext == e; });
-}
-
 struct FoundFile {
-  std::string path, folder, top;  // top: the sub-folder of the top folder; "": in it
+  std::string path, folder, top;  // top: the sub-folder of the top folder; "": in it, or in a product in it
   io::RasterInfo info = {};
 };
 
@@ -50,11 +41,12 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
                   int64_t& others) {
   const Listing listing = list_folder(folder);
   for (const std::string& name : listing.files)
-    is_raster(name) ? files.push_back({folder + "/" + name, folder, top}) : void(++others);
+    file_kind(name) == FileKind::kRaster ? files.push_back({folder + "/" + name, folder, top}) : void(++others);
   if (depth == kMaxDepth) return;
   for (const std::string& name : listing.folders)
     if (name != kQualityFolder)
-      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) ? name : top, depth + 1, files, others);
+      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) && !is_product(name) ? name : top, depth + 1, files,
+                   others);
 }
 
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
@@ -179,7 +171,7 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
         if (canonical_band(names[k]) == canonical_band(name))
           refuse_doubled(group, name, scene.bands[k].file, info.path);
       names.push_back(name);
-      auto nodata = band.nodata;
+      auto nodata = band.nodata ? band.nodata : request.nodata;
       if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
       scene.bands.push_back({.facts = {name, band.scale, band.offset, nodata},
                              .file = info.path,
@@ -194,9 +186,15 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
   return scene;
 }
 
-void check_type(const Scene& scene) {
-  for (const io::PixelType type : kTileTypes)
-    if (scene.type == type) return;
+void check_type(const Scene& scene, const SceneRequest& request) {
+  const auto type = std::find(std::begin(kTileTypes), std::end(kTileTypes), scene.type);
+  if (type != std::end(kTileTypes) && request.nodata && io::is_integer(scene.type)) {
+    const auto [least, greatest] = io::number_range(scene.type);
+    if (*request.nodata < least || *request.nodata > greatest || std::nearbyint(*request.nodata) != *request.nodata)
+      refuse(scene.name, "--nodata is no number that this scene can hold", fmt::format("{}", *request.nodata),
+             fmt::format("an integer from {} to {} ({})", least, greatest, word_of(scene.type)));
+  }
+  if (type != std::end(kTileTypes)) return;
   refuse(scene.name, "tiles cannot have numbers of this type", std::string(word_of(scene.type)), "u8, u16, i16 or f32",
          "gdal_translate -ot Float32");
 }
@@ -298,18 +296,24 @@ void place(Scene& scene, const Group& group, double resolution) {
   t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
 }
 
+// Whether a class folder would be named after its only scene, as LC08_X/LC08_X_B2.TIF of Landsat: it is no class.
+bool names_its_scene(const std::string& top, const Group& group) {
+  const fs::path name(group.name);
+  return group.single_bands && name.filename() == top && name.parent_path().filename() == top;
+}
+
 std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
-  std::set<std::string> tops;
   std::map<std::string, int> scenes;
-  bool all_single = true, loose = false;
+  bool all_named = true, loose = false;
   for (const auto& [group, scene] : found) {
     loose = loose || group->top.empty();
     if (group->top.empty()) continue;
-    tops.insert(group->top), ++scenes[group->top];
-    all_single = all_single && group->single_bands && scenes[group->top] == 1;
+    all_named = ++scenes[group->top] == 1 && names_its_scene(group->top, *group) && all_named;
   }
-  if (all_single || (loose && tops.size() < 2)) return {};  // a folder of previews beside scenes is no class
-  return {tops.begin(), tops.end()};
+  if (all_named || (loose && scenes.size() < 2)) return {};  // a folder of previews beside scenes is no class
+  std::vector<std::string> classes;
+  for (const auto& [top, count] : scenes) classes.push_back(top);
+  return classes;
 }
 
 // As in a folder of images: what lies beside class folders has no class and is left out.
@@ -368,7 +372,7 @@ SceneList find_scenes(const SceneRequest& request) {
     if (want.empty())
       for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);
     choose_bands(scene, want, !request.bands.empty(), list);
-    check_type(scene);
+    check_type(scene, request);
     if (!list.scenes.empty() && scene.type != list.scenes.front().type)
       refuse(scene.name, fmt::format("another type than {}", list.scenes.front().name),
              std::string(word_of(scene.type)), std::string(word_of(list.scenes.front().type)),

@@ -396,6 +396,60 @@ TEST_CASE("scenes: a band at several resolutions comes from its finest file, or 
   refused([&] { find_scenes({.from = scratch / "in"}); }, "--bands with those that are wanted");
 }
 
+TEST_CASE("scenes: sub-folders are classes, also with the files of one scene each, but for products") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  const auto write = [&](const std::string& stem) {
+    for (const char* band : {"B02", "B8A"}) io::write_u16(scratch.at(stem + band + ".tif"), {""}, 4, 4);
+  };
+  using Names = std::vector<std::string>;
+  write("named/field/T33_"), write("named/lake/T32_");
+  const SceneList named = find_scenes({.from = scratch / "named"});
+  CHECK(named.classes == Names{"field", "lake"});
+  REQUIRE(named.scenes.size() == 2);
+  CHECK((named.scenes[0].label == 0 && named.scenes[1].label == 1));
+  write("bands/field/"), write("bands/lake/");
+  CHECK(find_scenes({.from = scratch / "bands"}).classes == Names{"field", "lake"});
+  CHECK(find_scenes({.from = scratch / "bands", .labels = false}).classes.empty());
+  write("landsat/LC08_L1TP_190024/LC08_L1TP_190024_"), write("landsat/LC08_L1TP_190025/LC08_L1TP_190025_");
+  CHECK(find_scenes({.from = scratch / "landsat"}).classes.empty());
+  const std::string image = "/GRANULE/L1C_T33/IMG_DATA/T33_2020_";
+  write("safe/A.SAFE" + image), write("safe/B.SAFE" + image);
+  CHECK(find_scenes({.from = scratch / "safe"}).classes.empty());
+  CHECK(find_scenes({.from = scratch / "safe/A.SAFE"}).classes.empty());
+  CHECK(find_scenes({.from = scratch / "safe/A.SAFE/"}).classes.empty());
+  write("sorted/field/A.SAFE" + image), write("sorted/lake/B.SAFE" + image);
+  const SceneList sorted = find_scenes({.from = scratch / "sorted"});
+  CHECK(sorted.classes == Names{"field", "lake"});
+  CHECK(sorted.scenes.size() == 2);
+}
+
+TEST_CASE("tile maker: missing pixels of files that state no number for them are declared") {
+  if (!io::has_gdal()) return;
+  const ScratchFolder scratch;
+  std::vector<uint16_t> numbers(8 * 8, 7);
+  for (size_t p = 0; p < 16; ++p) numbers[p / 4 * 8 + p % 4] = p < 2 ? 0 : 7;  // 2 of 16 in the first tile
+  const auto write = [&](const std::string& name, std::optional<double> nodata) {
+    io::write_test_raster(scratch.at(name), io::PixelType::kU16, {"x"}, 8, 8, numbers, place(1), nodata);
+  };
+  const auto make = [&](const std::string& in, std::optional<double> nodata) {
+    const std::string out = in + (nodata ? "_declared" : "_plain");
+    const TileResult result =
+        make_tiles(job_of({.from = scratch / in, .nodata = nodata}, scratch / out, 4, 0.1));
+    CHECK(TileShards(scratch / out).bands()[0].nodata == (in == "stated" ? 7.0 : nodata));
+    return result.tiles;
+  };
+  write("silent/a.tif", {});
+  CHECK(make("silent", {}) == 4);
+  CHECK(make("silent", 0.0) == 3);
+  std::fill(numbers.begin(), numbers.end(), uint16_t(1));
+  write("stated/a.tif", 7);
+  CHECK(make("stated", 1.0) == 4);  // what a file states is kept
+  for (const double number : {-1.0, 65536.0, 0.5})
+    refused([&] { find_scenes({.from = scratch / "silent", .nodata = number}); },
+            "a.tif] --nodata is no number that this scene can hold");
+}
+
 TEST_CASE("inspect: rasters, tiles and images") {
   const ScratchFolder scratch;
   scratch.write_grey("images/a/x.png", 100);

@@ -44,6 +44,28 @@ void write_scenes(const std::string& path, int64_t height, int64_t width) {
   }
 }
 
+void write_level_2a(const std::string& path) {
+  if (!io::has_gdal()) return;
+  const std::string granule = path + "/S2A_MSIL2A_20200601.SAFE/GRANULE/L2A_T33UUP_A025/";
+  const auto write = [&](const std::string& folder, const std::string& name, int metres) {
+    std::filesystem::create_directories(granule + folder);
+    const int64_t side = 1200 / metres, missing = 120 / metres;
+    std::vector<uint16_t> numbers;
+    for (int64_t p = 0; p < side * side; ++p)
+      numbers.push_back(uint16_t(p % side < missing ? 0 : 300 + 10 * metres + p * 7 % 211));
+    io::write_test_raster(granule + folder + "/" + name, io::PixelType::kU16, {""}, side, side, numbers,
+                          io::GeoTransform{500000, double(metres), 0, 5400000, 0, -double(metres)});
+  };
+  const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      write(fmt::format("IMG_DATA/R{}m", metres), fmt::format("T33UUP_20200601_{}_{}m.jp2", name, metres), metres);
+  };
+  write_bands(10, {"AOT", "B02", "B03", "B04", "B08", "TCI", "WVP"});
+  write_bands(20, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B11", "B12", "SCL"});
+  write_bands(60, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B09", "B11", "B12"});
+  write("QI_DATA", "MSK_CLDPRB_20m.jp2", 20), write("QI_DATA", "T33UUP_20200601_B02.jp2", 20);
+}
+
 void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge) {
   constexpr int64_t kElements = 4 * 8 * 8;
   const auto n = int64_t(labels.size());

@@ -114,6 +114,43 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   CHECK_THAT(changed.err, Contains("data.scaling"));
 }
 
+TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles and a run") {
+  if (!io::has_gdal()) {
+    WARN("skipped: no GDAL");
+    return;
+  }
+  const TemporaryFolder scratch;
+  write_level_2a(scratch / "products");
+  const std::string bands = "B1,B2,B3,B4,B5,B6,B7,B8,B8A,B9,B11,B12";
+  const auto make_32 = [&](const std::string& from, const std::string& out, const Args& more) {
+    return run(program("ditdata",
+                       Args{"make", "--from", from, "--bands", bands, "--tile", "32", "--out", scratch / out} + more));
+  };
+  const Result plain = make_32(scratch / "products", "plain", {});
+  REQUIRE_EXIT(plain, 0);
+  CHECK_THAT(plain.out, Contains("1 scene(s) of 12 band(s) (u16)") && Contains("9 tiles of 32 x 32"));
+  CHECK_THAT(plain.err, Contains("states no number of missing pixels: --nodata 0"));
+  const Result made = make_32(scratch / "products", "tiles", {"--nodata", "0"});
+  REQUIRE_EXIT(made, 0);
+  CHECK_THAT(made.out, Contains("6 tiles of 32 x 32") && Contains("3 dropped for missing pixels") &&
+                           !Contains("classes from sub-folders"));
+  CHECK_THAT(made.err, !Contains("--nodata 0"));
+  REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20200601.SAFE", "one", {"--nodata", "0"}), 0);
+  const Result inspected = run(program("ditdata", {"inspect", scratch / "products"}));
+  REQUIRE_EXIT(inspected, 0);
+  CHECK_THAT(inspected.out, Contains("29 files (rasters)") && Contains(" 0 classes, "));  // no masks
+  const Result number = make_32(scratch / "products", "number", {"--nodata", "-1"});
+  CHECK(number.exit_code == 2);
+  CHECK_THAT(number.err, Contains("--nodata is no number that this scene can hold; got -1, expected an integer from 0"));
+
+  const Result trained = run(program(
+      "ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/sentinel2_l2a.yaml", "--out", scratch / "run"} +
+                     sets({"data.path=" + (scratch / "tiles"), "train.steps=2", "sample.every_steps=0",
+                           "eval.fid_every_steps=0"})));
+  REQUIRE_EXIT(trained, 0);
+  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 0 ") && Contains("bands: [B1, B2,"));
+}
+
 TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, and on other numbers of threads") {
   if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;

@@ -5,8 +5,9 @@
 // file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that is there at
 // several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
 // coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
-// class, unless labels are not wanted or every sub-folder holds the single-band files of one scene. Scenes beside
-// two class folders or more are not used; one folder beside scenes is no class.
+// class, unless labels are not wanted, it is a product of Sentinel-2 (X.SAFE), or every sub-folder holds the single-band
+// files of one scene whose name it has (products of Landsat). Scenes beside two class folders or more are not used; one
+// folder beside scenes is no class.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct SceneRequest {
   std::vector<std::string> names = {};  ///< of the bands of files that name none
   double resolution = 0;                ///< side of a pixel, in units of the CRS; 0: the finest band's
   bool labels = true;                   ///< sub-folders are classes
+  std::optional<double> nodata = {};    ///< missing pixels of bands whose files state no number for them
 };
 
 /// Where the numbers of a band are.
