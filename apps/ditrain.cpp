@@ -8,7 +8,6 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_check.hpp"
@@ -80,7 +79,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
   if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run")) platform::remove_signal_flags();
-  config::Config config = config::load_config(line.get("config"), line.get_all("set"));
+  const config::Config config = config::load_config(line.get("config"), line.get_all("set"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
     throw InputError({.where = "command line",
@@ -103,7 +102,6 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     plan::print_dry_run(config, ranks, out, comm);
     return kExitDone;
   }
-  dataset::settle_tiles(config.data);  // ranges of bands are part of the config of the run
   train::TrainOptions options;
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";

@@ -205,8 +205,14 @@ void fill_model_sizes(Config& config, const Origins& origins) {
 
 }  // namespace
 
-Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets) {
+Config default_config() {
   Config config;
+  config.model.num_classes = nn::kClassesOfData;
+  return config;
+}
+
+Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets) {
+  Config config = default_config();
   ConfigReader reader(config, file_name);
   reader.read(text);
   Origins origins = reader.origins();

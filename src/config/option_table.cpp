@@ -183,8 +183,9 @@ Rows model_rows() {
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
-      integer(DITRAIN_KEY(model.num_classes), {0, kMaxClasses},
-              "classes of the labels; 0: the model is not conditioned on labels"),
+      integer_or_auto(DITRAIN_KEY(model.num_classes), 0, kMaxClasses,
+                      "classes of the labels; 0: the model is not conditioned on labels; auto: the classes of the "
+                      "data, 0 where it has no labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
              "share of labels that training drops; guidance needs it above 0"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
@@ -257,8 +258,9 @@ Rows data_rows() {
                       "tiles: of each band, reflectance (or another quantity) = number * scale + offset, which samples "
                       "state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
-      number(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
-             "latents are multiplied by it; 1: the files hold scaled ones"),
+      number_or_auto(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
+                     "latents are multiplied by it; auto: by the scale_factor that the shards state, or 1 where they "
+                     "state none (they hold scaled ones)"),
       integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),
       integer(DITRAIN_KEY(data.loader_threads), {1, 1024}, "threads that read and decode"),
       integer(DITRAIN_KEY(data.queue_batches), {1, 1024}, "batches kept ready ahead of the step"),
@@ -545,7 +547,7 @@ void apply_set(Config& config, const std::string& assignment) {
 }
 
 std::string config_reference() {
-  const Config defaults;
+  const Config defaults = default_config();
   std::string text = "Config keys (YAML file, or --set section.key=value):\n", section;
   for (const Option& o : option_table()) {
     if (o.section != section) text += "  " + (section = o.section) + ":\n";

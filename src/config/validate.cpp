@@ -64,11 +64,10 @@ void check_sampling(const Config& c) {
     fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
   const bool guided = c.sample.cfg_scale != 1;
-  if (guided && (c.model.num_classes == 0 || c.model.class_dropout == 0))
+  if (guided && c.model.num_classes != 0 && c.model.class_dropout == 0)  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
-         fmt::format("{} with model.num_classes {} and model.class_dropout {}", c.sample.cfg_scale, c.model.num_classes,
-                     c.model.class_dropout),
-         "classes and a class_dropout above 0", "sample.cfg_scale: 1");
+         fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
+         "a class_dropout above 0", "sample.cfg_scale: 1");
 }
 
 void check_fid(const Config& c) {
@@ -187,9 +186,10 @@ void check_reproducible(const Config& c) {
 
 void check_data(const Config& c) {
   const dataset::Kind& kind = *c.data.kind;
-  if (kind.num_classes != 0 && c.model.num_classes != 0 && c.model.num_classes != kind.num_classes)
+  const int64_t classes = c.model.num_classes;
+  if (kind.num_classes != 0 && classes != 0 && classes != nn::kClassesOfData && classes != kind.num_classes)
     fail(fmt::format("data.kind: {} has {} classes", kind.name, kind.num_classes),
-         fmt::format("model.num_classes {}", c.model.num_classes),
+         fmt::format("model.num_classes {}", classes),
          fmt::format("model.num_classes: {}, or 0 for none", kind.num_classes));
   if (!c.data.vae.empty() && !kind.pixels)
     fail(fmt::format("data.vae encodes pictures, and data.kind: {} are latents already", kind.name), c.data.vae,
@@ -246,7 +246,9 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
 }
 
 void validate_without_data(const Config& config) {
-  nn::validate(config.model);
+  nn::DitConfig model = config.model;
+  if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
+  nn::validate(model);
   check_process_keys(config);
   diffusion::make_process(config.diffusion, config.model.learn_sigma);
   check_memory_sizes(config);

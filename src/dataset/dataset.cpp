@@ -6,6 +6,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/augment.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "file_list.hpp"
 
@@ -14,14 +15,15 @@ namespace {
 
 constexpr int64_t kMaxBadInARow = 1000;  // enough to step over a lost folder; a set worse than that is not usable
 constexpr size_t kMaxExtension = 12, kMaxKindsShown = 5;
+constexpr int64_t kMaxRangesShown = 8;
 constexpr const char* kOtherFiles = "others";
 constexpr int64_t kMaxSide = 1 << 16, kMaxChannels = 1 << 12;  // keeps elements() below 2^44
 
 void check_config(const Config& config) {
-  if (!std::isfinite(config.latent_scale) || config.latent_scale == 0)
+  if (config.latent_scale && (!std::isfinite(*config.latent_scale) || *config.latent_scale == 0))
     throw InputError({.where = "data",
                       .what = "data.latent_scale is not usable",
-                      .got = std::to_string(config.latent_scale),
+                      .got = std::to_string(*config.latent_scale),
                       .expected = "a finite number other than 0"});
   if (!config.kind->path.empty() && config.path.empty())
     throw InputError({.where = "data",
@@ -47,16 +49,24 @@ void check_classes(const Dataset& data, int64_t num_classes) {
          .what = "the data has no labels, but the model is conditioned on classes: " + data.describe(),
          .got = "model.num_classes " + std::to_string(num_classes),
          .expected = "0 or 1",
-         .hint = "one sub-folder per class (folder), a tensor `labels` (latents) or model.num_classes: 0"});
+         .hint = "one sub-folder per class (folder), a tensor `labels` (latents) or model.num_classes: auto"});
   if (num_classes > 0 && have > num_classes)
     throw InputError({.where = "data",
                       .what = "label out of range: the data has more classes than the model: " + data.describe(),
                       .got = "labels up to " + std::to_string(have - 1),
                       .expected = "labels below model.num_classes " + std::to_string(num_classes),
-                      .hint = "model.num_classes: " + std::to_string(have)});
+                      .hint = "model.num_classes: " + std::to_string(have) + ", or auto"});
 }
 
 }  // namespace
+
+void settle_latent_scale(Config& config);  // latents.cpp
+
+void settle(Config& config) {
+  if (config.path.empty()) return;
+  settle_tiles(config);
+  if (!config.kind->pixels) settle_latent_scale(config);
+}
 
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
                                       uint64_t seed) {
@@ -129,6 +139,33 @@ bool Dataset::known_bad(int64_t index) const {
 void Dataset::note_bad(int64_t index, const std::string& why) const {
   const std::lock_guard lock(mutex_);
   if (bad_.insert(index).second) log::warn("skipped a bad sample ({} so far): {}", bad_.size(), why);
+}
+
+void Dataset::note_class(int64_t label) {
+  if (size_t(label) >= has_samples_.size()) has_samples_.resize(size_t(label) + 1);
+  has_samples_[size_t(label)] = true;
+}
+
+std::string Dataset::describe_unused(int64_t num_classes) const {
+  const auto used = [&](int64_t c) {
+    return has_samples_.empty() ? c < std::max<int64_t>(num_classes_, 1)
+                                : c < int64_t(has_samples_.size()) && has_samples_[size_t(c)];
+  };
+  const auto text = [&](int64_t c) {
+    const bool named = c < int64_t(class_names_.size());
+    return std::to_string(c) + (named ? " (" + class_names_[size_t(c)] + ")" : "");
+  };
+  std::string list;
+  int64_t unused = 0, ranges = 0;
+  for (int64_t first = 0, last = 0; first < num_classes; first = last + 1) {
+    for (last = first; last < num_classes && !used(last);) ++last;
+    if (last == first) continue;
+    unused += last - first;
+    if (++ranges <= kMaxRangesShown)
+      list += (ranges > 1 ? ", " : "") + text(first) + (last - first > 1 ? " to " + text(last - 1) : "");
+  }
+  if (ranges > kMaxRangesShown) list += ", ...";
+  return unused == 0 ? "" : std::to_string(unused) + " of " + std::to_string(num_classes) + " classes: " + list;
 }
 
 void Dataset::ignore_file(const std::string& name) {

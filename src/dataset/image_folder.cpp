@@ -1,7 +1,6 @@
 // Image files: one sub-folder per class (its sorted position is the label) or a flat folder without labels. Only names
 // are read when it is opened; a file is decoded each time its sample is wanted.
 #include <algorithm>
-#include <array>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -15,23 +14,18 @@
 namespace ditrain::dataset {
 namespace {
 
-constexpr std::array<const char*, 4> kExtensions{"jpg", "jpeg", "png", "bmp"};
-
-bool is_image(const std::string& name) {
-  return std::find(kExtensions.begin(), kExtensions.end(), lower_extension(name)) != kExtensions.end();
-}
-
 [[noreturn]] void no_images(const std::string& path, const Listing& top) {
-  std::string hint = "a folder of images, or one with a sub-folder of images per class";
+  std::string hint = way_to_data(path, "folder");
+  const bool other_data = !hint.empty();
+  if (!other_data) hint = "a folder of images, or one with a sub-folder of images per class";
   for (const auto& name : top.folders)
-    if (!list_folder(path + "/" + name).folders.empty()) {
+    if (!other_data && !list_folder(path + "/" + name).folders.empty()) {
       hint = "a folder further down, such as data.path: " + path + "/" + name;
       break;
     }
   throw InputError({.where = "data",
                     .what = "no images in '" + path + "'",
-                    .got = std::to_string(top.files.size()) + " other files and " + std::to_string(top.folders.size()) +
-                           " sub-folders",
+                    .got = describe(top),
                     .expected = ".jpg, .jpeg, .png or .bmp files",
                     .hint = hint});
 }
@@ -76,7 +70,8 @@ class ImageFolder final : public Dataset {
 
   std::vector<std::string> image_names(const Listing& listing) {
     std::vector<std::string> names;
-    for (const std::string& name : listing.files) is_image(name) ? names.push_back(name) : ignore_file(name);
+    for (const std::string& name : listing.files)
+      file_kind(name) == FileKind::kImage ? names.push_back(name) : ignore_file(name);
     return names;
   }
 
@@ -86,7 +81,7 @@ class ImageFolder final : public Dataset {
     class_names_.push_back(name);
     const std::vector<std::string> images = image_names(list_folder(root_ + "/" + name));
     for (const auto& image : images) files_.push_back({name + "/" + image, label});
-    if (images.empty()) log::warn("data: the class folder '{}/{}' has no images", root_, name);
+    if (!images.empty()) note_class(label);
   }
 
   io::ImageU8 read_upright(const std::string& path) const {

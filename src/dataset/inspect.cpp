@@ -240,7 +240,6 @@ std::unique_ptr<Dataset> open_as(const std::string& kind, const std::string& pat
   const json& shape = first.at("shape");
   Config config;
   config.kind = find_kind(kind == "images" ? "folder" : kind), config.path = path;
-  config.latent_scale = first.value("scale_factor", config.latent_scale);
   config.scaling = {.from = ScalingFrom::kRange, .low = 0, .high = 1};  // the ranges of tiles do not matter here
   const auto side = [&](size_t i) { return shape[i].get<int64_t>(); };
   try {

@@ -4,12 +4,15 @@
 //   latents_flip, or mean_flip and logvar_flip: those of the mirrored images (all shards or none).
 // Samples are numbered through the shards in the order of their names. Shards stay mapped; a sample is converted to f32
 // when it is wanted.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/safetensors.hpp"
@@ -81,22 +84,15 @@ void check_beside(const Shard& shard, const std::string& name, const SampleShape
                       .expected = text_of(shard.latents().shape)});
 }
 
-// Shards of ditdata tell the factor that their VAE goes with. Forgotten, it would make values several times too large.
-void check_scale(const io::SafetensorsFile& file, double scale) {
+// What the metadata of shards of ditdata states; 0: nothing that is a factor.
+double scale_factor_of(const io::SafetensorsFile& file) {
   const auto found = file.metadata().find("scale_factor");
-  if (found == file.metadata().end() || scale != Config().latent_scale) return;
-  const double factor = std::strtod(found->second.c_str(), nullptr);
-  if (!(factor > 0) || factor == scale) return;
-  throw InputError({.where = file.path(),
-                    .what = "these latents are not scaled yet, and data.latent_scale is not set",
-                    .got = std::to_string(scale),
-                    .expected = found->second + ", the scale factor of their VAE",
-                    .hint = "--set data.latent_scale=" + found->second});
+  const double factor = found == file.metadata().end() ? 0 : std::strtod(found->second.c_str(), nullptr);
+  return factor > 0 && std::isfinite(factor) ? factor : 0;
 }
 
-Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape, double scale) {
+Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
   Shard shard{io::SafetensorsFile(path), first, 0, {}};
-  check_scale(shard.file, scale);
   if (shard.draws() && shard.file.contains("latents"))
     throw InputError({.where = path,
                       .what = "both `latents` and `mean`",
@@ -112,19 +108,37 @@ Shard open_shard(const std::string& path, int64_t first, const SampleShape& shap
   return shard;
 }
 
+std::vector<std::string> shard_paths(const std::string& path, std::vector<std::string>& others) {
+  std::error_code ec;
+  if (std::filesystem::is_regular_file(path, ec)) return {path};
+  std::vector<std::string> paths;
+  const Listing listing = list_folder(path);
+  for (const auto& name : listing.files)
+    lower_extension(name) == "safetensors" ? paths.push_back(path + "/" + name) : others.push_back(name);
+  if (paths.empty())
+    throw InputError({.where = "data",
+                      .what = "no latents in '" + path + "'",
+                      .got = describe(listing),
+                      .expected = ".safetensors files",
+                      .hint = way_to_data(path, "latents")});
+  return paths;
+}
+
 class Latents final : public Dataset {
  public:
-  explicit Latents(const OpenRequest& request)
-      : Dataset(request.config, request.shape), path_(request.config.path), scale_(float(request.config.latent_scale)) {
-    for (const auto& path : shard_paths()) {
-      shards_.push_back(open_shard(path, size_, shape_, request.config.latent_scale));
+  Latents(const OpenRequest& request, double scale)
+      : Dataset(request.config, request.shape), path_(request.config.path), scale_(float(scale)) {
+    std::vector<std::string> others;
+    for (const auto& path : shard_paths(path_, others)) {
+      shards_.push_back(open_shard(path, size_, shape_));
       size_ += shards_.back().count;
-      for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1);
+      for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1), note_class(label);
       check_same_tensors(shards_.back());
     }
     if (has_scaling(request.config))
       tiles_ = ", of tiles with digital numbers (" + std::string(word_of(*request.config.number_type)) +
                "): " + scaling_of(request.config).describe();
+    for (const std::string& name : others) ignore_file(name);
     if (size_ == 0)
       throw InputError({.where = "data", .what = "no latents in '" + path_ + "'", .got = "tensors of 0 samples"});
   }
@@ -136,25 +150,10 @@ class Latents final : public Dataset {
     const std::string flips = std::string(flipped ? "flipped copies" : "no flipped copies") +
                               (shard.draws() ? ", drawn from mean and logvar" : "");
     return "latents '" + path_ + "': " + std::to_string(size_) + " samples in " + std::to_string(shards_.size()) +
-           " shards, " + labels + ", " + flips + tiles_;
+           " shards, " + labels + ", " + flips + fmt::format(", times {:.6g}", scale_) + tiles_;
   }
 
  private:
-  std::vector<std::string> shard_paths() {
-    std::error_code ec;
-    if (std::filesystem::is_regular_file(path_, ec)) return {path_};
-    std::vector<std::string> paths;
-    const Listing listing = list_folder(path_);
-    for (const auto& name : listing.files)
-      lower_extension(name) == "safetensors" ? paths.push_back(path_ + "/" + name) : ignore_file(name);
-    if (paths.empty())
-      throw InputError({.where = "data",
-                        .what = "no latents in '" + path_ + "'",
-                        .got = std::to_string(listing.files.size()) + " other files",
-                        .expected = ".safetensors files"});
-    return paths;
-  }
-
   void check_same_tensors(const Shard& shard) const {
     for (const char* name : kOptional)
       if (shard.file.contains(name) != shards_.front().file.contains(name))
@@ -217,6 +216,31 @@ class Latents final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_latents(const OpenRequest& request) { return std::make_unique<Latents>(request); }
+void settle_latent_scale(Config& config) {
+  if (config.latent_scale) return;
+  std::vector<std::string> others;
+  const std::vector<std::string> paths = shard_paths(config.path, others);
+  const double factor = scale_factor_of(io::SafetensorsFile(paths.front()));
+  const auto text = [](double x) { return x > 0 ? fmt::format("{}", x) : "none"; };
+  for (const std::string& path : paths)
+    if (const double other = scale_factor_of(io::SafetensorsFile(path)); other != factor)
+      throw InputError({.where = path,
+                        .what = "this shard states another scale_factor than " + paths.front(),
+                        .got = text(other),
+                        .expected = text(factor),
+                        .hint = "a folder for the latents of each VAE, or --set data.latent_scale=X for all of them"});
+  config.latent_scale = factor > 0 ? factor : 1;
+  if (factor == 0)
+    log::info(
+        "data: the shards of '{}' state no scale_factor and are taken as scaled already; if they are not, set "
+        "data.latent_scale to the factor of their VAE (--set data.latent_scale=0.18215 for Stable Diffusion's)",
+        config.path);
+}
+
+std::unique_ptr<Dataset> open_latents(const OpenRequest& request) {
+  Config settled = request.config;
+  settle_latent_scale(settled);
+  return std::make_unique<Latents>(request, *settled.latent_scale);
+}
 
 }  // namespace ditrain::dataset

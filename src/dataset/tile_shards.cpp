@@ -241,15 +241,19 @@ std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t b
 TileShards::TileShards(const std::string& path) : path_(path) {
   std::error_code ec;
   std::vector<std::string> paths;
+  Listing listing;
   if (fs::is_regular_file(path, ec)) {
     paths = {path};
   } else {
-    for (const std::string& name : list_folder(path).files)
+    listing = list_folder(path);
+    for (const std::string& name : listing.files)
       lower_extension(name) == "safetensors" ? paths.push_back(path + "/" + name) : other_files_.push_back(name);
   }
-  if (paths.empty())
-    refuse("data", "no tiles in '" + path + "'", fmt::format("{} other files", other_files_.size()),
-           ".safetensors files with `images`", "ditdata make --from SCENES --out " + path);
+  if (paths.empty()) {
+    const std::string hint = way_to_data(path, "tiles");
+    refuse("data", "no tiles in '" + path + "'", describe(listing), ".safetensors files with `images`",
+           hint.empty() ? "ditdata make --from SCENES --out " + path : hint);
+  }
   for (const std::string& file : paths) {
     shards_.push_back(open_shard(file, size_));
     check_like_first(shards_.back());

@@ -20,6 +20,8 @@ class Tiles final : public Dataset {
     size_ = shards_.size();
     num_classes_ = shards_.num_classes();
     class_names_ = shards_.classes();
+    for (const TileShard& shard : shards_.shards())
+      for (const int64_t label : shard.labels) note_class(label);
     for (const std::string& name : shards_.other_files())
       if (name != "stats.json") ignore_file(name);
     check_shape();

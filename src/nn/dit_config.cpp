@@ -61,7 +61,8 @@ void validate(const DitConfig& c) {
   require(c.hidden_size % 4 == 0, "model.hidden_size", text(c.hidden_size),
           "a multiple of 4 (sines and cosines of rows and columns)");
   require(c.mlp_size() >= 1, "model.mlp_ratio", std::to_string(c.mlp_ratio), "at least 1 / hidden_size");
-  require(c.num_classes >= 0, "model.num_classes", text(c.num_classes), ">= 0 (0: no labels)");
+  require(c.num_classes >= 0, "model.num_classes",
+          c.num_classes == kClassesOfData ? "auto, which needs the data" : text(c.num_classes), ">= 0 (0: no labels)");
   require(c.class_dropout >= 0 && c.class_dropout < 1, "model.class_dropout", std::to_string(c.class_dropout),
           "a share in [0, 1)");
 }

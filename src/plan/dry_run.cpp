@@ -57,9 +57,12 @@ bool is_without_data(const config::Config& config) {
   return !config.data.kind->path.empty() && config.data.path.empty();
 }
 
-std::string describe_data(const dataset::Dataset* data) {
+std::string describe_data(const dataset::Dataset* data, bool classes_of_data) {
   if (data != nullptr) return "data: " + data->describe();
-  return "data: data.path is not set; with --set data.path=DIR the data is checked too and the epochs are counted";
+  return "data: data.path is not set; with --set data.path=DIR the data is checked too and the epochs are counted" +
+         (classes_of_data
+              ? fmt::format(" (model.num_classes: auto: {} classes are assumed until then)", kAssumedClasses)
+              : "");
 }
 
 std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
@@ -75,20 +78,20 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
 DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
   is_without_data(wanted) ? config::validate_without_data(wanted) : config::validate(wanted);
   const int world = ranks > 0 ? ranks : comm.world_size();
-  const config::Config config =
+  config::Config config =
       ranks > 0 ? config::with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
   config::validate_for_ranks(config, world);
+  auto data = settle(config);
   const KnownPlace known = find_place(config, ranks, comm);
-  return {plan_run(config, world, known.place), known.text};
+  return {plan_run(config, world, known.place), known.text, std::move(data)};
 }
 
 void print_dry_run(const config::Config& wanted, int ranks, const std::string& run_folder, dist::Communicator& comm) {
-  const auto [plan, placement] = plan_dry_run(wanted, ranks, comm);
+  const auto [plan, placement, data] = plan_dry_run(wanted, ranks, comm);
   const config::Config& config = plan.config;
-  const auto data = is_without_data(config) ? nullptr : open_data(config);
   log::info_lines(placement);
   log::info_lines(describe_model(config));
-  log::info_line(describe_data(data.get()));
+  log::info_line(describe_data(data.get(), wanted.model.num_classes == nn::kClassesOfData));
   if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())
     log::info("data: {}", ignored);
   if (plan.replicas < plan.world_size)

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/nn/dit.hpp"
 
 namespace ditrain::plan {
@@ -17,14 +18,28 @@ std::unique_ptr<dataset::Dataset> open_data(const config::Config& config) {
   return dataset::open_dataset(config.data, shape, m.num_classes, uint64_t(config.train.seed));
 }
 
+std::unique_ptr<dataset::Dataset> settle(config::Config& config) {
+  int64_t& classes = config.model.num_classes;
+  const bool automatic = classes == nn::kClassesOfData;
+  if (!config.data.kind->path.empty() && config.data.path.empty()) {
+    if (automatic) classes = kAssumedClasses;
+    return nullptr;
+  }
+  dataset::settle(config.data);
+  if (automatic) classes = 0;  // for opening: labels are not held against a number
+  auto data = open_data(config);
+  if (automatic) classes = data->num_classes();
+  return data;
+}
+
 void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Config& config) {
   std::error_code unreadable;
   if (!config.data.vae.empty()) {  // a file that other machines need not have
     if (std::filesystem::exists(config.data.vae, unreadable))
       decoder.expect_scale(eval::LatentCodecPlan(config.data.vae, model_shape(config.model)).scale_factor(),
                            "data.vae: " + config.data.vae);
-  } else if (config.data.latent_scale != dataset::Config().latent_scale) {  // else the latents were scaled beforehand
-    decoder.expect_scale(config.data.latent_scale, "data.latent_scale");
+  } else if (const double scale = config.data.latent_scale.value_or(1); scale != 1) {  // 1: scaled beforehand
+    decoder.expect_scale(scale, "data.latent_scale");
   }
 }
 

@@ -42,7 +42,8 @@ class PatienceScope {
 /// All the state of one run.
 class Run {
  public:
-  Run(const config::Config& config, const TrainOptions& options, dist::Communicator& comm)
+  Run(const config::Config& config, std::unique_ptr<dataset::Dataset> data, const TrainOptions& options,
+      dist::Communicator& comm)
       : config_(config),
         options_(options),
         comm_(comm),
@@ -54,7 +55,8 @@ class Run {
         plan_(make_plan()),
         model_(config.model, groups_.tensor_parallel()),
         step_(plan_, model_, groups_.data(), ctx_, groups_.tensor()),
-        trace_(options.trace.has_value(), comm.rank()) {}
+        trace_(options.trace.has_value(), comm.rank()),
+        data_(std::move(data)) {}
 
   int run();
 

@@ -70,7 +70,6 @@ void Run::open() {
     for (const std::string& note : {gradient_memory_->note(), gradient_memory_->page_note()})
       if (!note.empty()) placement_.notes.push_back(note);
   }
-  data_ = plan::open_data(config_);
   if (leader()) {  // it alone decides, so that all ranks go on from the same place
     if (!options_.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options_.resume_from)};
     io::make_output_folder(options_.out);
@@ -204,6 +203,11 @@ void Run::start_report() {
   if (leader())
     for (const std::string& warning : config::warnings(config_)) log::warn_line(warning);
   log::info("data: {}", data_->describe());
+  if (const std::string unused = data_->describe_unused(config_.model.num_classes); leader() && !unused.empty())
+    log::warn("data: there are no samples of {}", unused);
+  if (config_.sample.cfg_scale != 1 && config::draws_samples(config_) && config_.model.num_classes == 0)
+    log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
+              config_.sample.cfg_scale);
   if (const std::string ignored = data_->describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
   topology_ = machine;
   if (plan_.automem) topology_ += automem::describe_copying(*plan_.automem);

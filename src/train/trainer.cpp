@@ -12,6 +12,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/plan/inputs.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/signals.hpp"
@@ -378,10 +379,11 @@ int Run::run() {
 
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
   config::validate(wanted);
-  const config::Config config = plan::with_tensor_ranks(wanted, comm);
+  config::Config config = plan::with_tensor_ranks(wanted, comm);
   config::validate_for_ranks(config, comm.world_size());
+  auto data = plan::settle(config);  // what follows from the data is part of the config of the run
   config::check_agreement(comm, start_facts(config, options));
-  Run run(config, options, comm);
+  Run run(config, std::move(data), options, comm);
   return run.run();
 }
 

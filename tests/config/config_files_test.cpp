@@ -100,7 +100,7 @@ TEST_CASE("the configs of the paper hold its settings") {
     const config::Config c = config::load_config(configs_dir() + file);
     INFO(file);
     CHECK(c.model.name == std::string("DiT-") + name + "/2");
-    CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == 1000));
+    CHECK((c.model.tokens() == 256 && c.model.in_channels == 4 && c.model.num_classes == nn::kClassesOfData));
     CHECK((c.model.learn_sigma && c.diffusion.loss->name == "mse_vb" && c.data.kind->name == "latents"));
     CHECK((c.train.global_batch == 112 && c.optimizer.lr == 1e-4 && c.ema.decay == 0.9999));
     CHECK(c.ema.warmup);  // departs from the reference, see the comment there

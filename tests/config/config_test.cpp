@@ -221,7 +221,7 @@ TEST_CASE("help lists every key with its default") {
     INFO(option.name());
     CHECK(help.find("    " + option.key + " ") != std::string::npos);
     CHECK(!option.help.empty());
-    CHECK(help.find(option.expected + " [default " + option.get(config::Config{}) + "]") != std::string::npos);
+    CHECK(help.find(option.expected + " [default " + option.get(config::default_config()) + "]") != std::string::npos);
   }
 }
 

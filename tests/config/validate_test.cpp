@@ -123,15 +123,18 @@ TEST_CASE("guided samples need a model with labels and their absence") {
       c.sample.every_steps = every, c.sample.cfg_scale = scale;
     });
   };
-  CHECK(guided(0, 0.1, 10, 4) ==
-        "[config] sample.cfg_scale needs a model that knows labels and their absence; got 4 with model.num_classes 0 "
-        "and model.class_dropout 0.1, expected classes and a class_dropout above 0; try sample.cfg_scale: 1");
-  CHECK(guided(8, 0, 10, 4).find("sample.cfg_scale needs") != std::string::npos);
+  CHECK(guided(8, 0, 10, 4) ==
+        "[config] sample.cfg_scale needs a model that knows labels and their absence; got 4 with model.class_dropout "
+        "0, expected a class_dropout above 0; try sample.cfg_scale: 1");
+  CHECK(guided(0, 0.1, 10, 4) == "no error");  // off by itself
+  config::Config unlabelled = labelled_config();
+  unlabelled.model.num_classes = 0, unlabelled.sample.cfg_scale = 4;
+  CHECK(config::sampler_of(unlabelled).cfg_scale == 1);
   CHECK(guided(8, 0.1, 10, 4) == "no error");
   CHECK(guided(0, 0.1, 10, 1) == "no error");
   CHECK(guided(0, 0.1, 0, 4) == "no error");
   const std::string for_distances = validate_error([](config::Config& c) {
-    c.model.num_classes = 0, c.sample.every_steps = 0, c.sample.cfg_scale = 4, c.eval.fid_every_steps = 5;
+    c.model.class_dropout = 0, c.sample.every_steps = 0, c.sample.cfg_scale = 4, c.eval.fid_every_steps = 5;
   });
   CHECK(for_distances.find("sample.cfg_scale needs") != std::string::npos);
 }
@@ -149,7 +152,7 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
 TEST_CASE("the defaults go together: a config with nothing but a number of steps is a run") {
   const config::Config config = config::parse_config("train: {steps: 10}", "a.yaml");
   CHECK(message_of([&] { config::validate(config); }) == "no error");
-  CHECK(config.model.num_classes == config.data.kind->num_classes);
+  CHECK(config.model.num_classes == nn::kClassesOfData);
   // With pictures, validation and distances too.
   for (const char* set : {"sample.every_steps=5", "eval.every_steps=5", "eval.fid_every_steps=5"})
     CHECK(message_of([&] { config::validate(config::parse_config("train: {steps: 10}", "a.yaml", {set})); }) ==
@@ -174,6 +177,19 @@ TEST_CASE("an EMA that still is its first weights at the end is warned of, with 
   CHECK(warnings({"train.steps=500", "train.init_from=a.pt"}) ==
         Lines{"after 500 " + ema + "95 % the weights of train.init_from; set ema.warmup: true, or ema.decay: 0.98"});
   CHECK_THAT(warnings({"train.steps=4"}).at(0), Catch::Contains("or ema.decay: 0"));
+}
+
+TEST_CASE("the number of classes is that of the data, unless a config says a number") {
+  const config::Config c = config::parse_config("train: {steps: 3}\n", "a.yaml", {"model.in_channels=3"});
+  CHECK(c.model.num_classes == nn::kClassesOfData);
+  CHECK_NOTHROW(config::validate(c));
+  CHECK_THAT(config::to_yaml(c), Catch::Contains("num_classes: auto"));
+  CHECK(config::parse_config(config::to_yaml(c), "b.yaml").model.num_classes == nn::kClassesOfData);
+  CHECK(config::parse_config("model: {num_classes: 0}\n", "a.yaml").model.num_classes == 0);
+  CHECK(config::parse_config("model: {num_classes: 7}\n", "a.yaml", {"model.num_classes=auto"}).model.num_classes ==
+        nn::kClassesOfData);
+  CHECK_THAT(parse_error("model: {num_classes: -1}\n"), Catch::Contains("auto or an integer from 0 to"));
+  CHECK_THROWS_WITH(nn::validate(c.model), Catch::Contains("got auto, which needs the data"));
 }
 
 TEST_CASE("an unset data path tells the line to set") {

@@ -39,7 +39,7 @@ void write_shard(const std::string& path, const ShardSpec& spec) {
 }
 
 std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, OnBadFile on_bad = OnBadFile::kError,
-                                     double scale = 1) {
+                                     std::optional<double> scale = {}) {
   Config config;
   config.kind = find_kind("latents"), config.path = path, config.on_bad_file = on_bad, config.latent_scale = scale;
   return open_dataset(config, kShape, num_classes, 1);
@@ -48,18 +48,85 @@ std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classe
 Sample constant(float value, int64_t label) { return {std::vector<float>(kElements, value), label}; }
 }  // namespace
 
-TEST_CASE("latents that tell their scale factor are refused where none is set") {
+TEST_CASE("latents are scaled by the factor that they state, unless the config has a number") {
   const ScratchFolder dir;
-  write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", "0.18215"}}});
-  CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("a.safetensors] these latents are not scaled yet") &&
-                                                    Contains("expected 0.18215") &&
-                                                    Contains("--set data.latent_scale=0.18215"));
-  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.18215), 0) == constant(8 * 0.18215f, 0));
-  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.25), 0) == constant(2, 0));  // somebody's own choice
-  for (const char* factor : {"1", "none", "-3", "nan"}) {
+  write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", "0.25"}}});
+  write_shard(dir.at("b.safetensors"), {.rows = 1, .first = 4, .metadata = {{"scale_factor", "0.25"}}});
+  const auto data = open_shards(dir.path(), 0);
+  CHECK(load(*data, 0) == constant(2, 0));
+  CHECK(load(*data, 2) == constant(1, 0));
+  CHECK_THAT(data->describe(), Contains(", times 0.25"));
+  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.5), 0) == constant(4, 0));
+  CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 1), 0) == constant(8, 0));
+  Config config;
+  config.kind = find_kind("latents"), config.path = dir.path();
+  settle(config);
+  CHECK(config.latent_scale == 0.25);
+
+  for (const char* factor : {"0.5", "none"}) {
+    write_shard(dir.at("b.safetensors"), {.rows = 1, .first = 4, .metadata = {{"scale_factor", factor}}});
+    CHECK_THROWS_WITH(open_shards(dir.path(), 0),
+                      Contains("b.safetensors] this shard states another scale_factor than") &&
+                          Contains(std::string("got ") + factor + ", expected 0.25") &&
+                          Contains("--set data.latent_scale=X"));
+    CHECK(load(*open_shards(dir.path(), 0, OnBadFile::kError, 0.5), 2) == constant(2, 0));
+  }
+  std::filesystem::remove(dir.at("b.safetensors"));
+  for (const char* factor : {"1", "none", "-3", "nan", "inf", ""}) {
     write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", factor}}});
     CHECK(load(*open_shards(dir.path(), 0), 0) == constant(8, 0));
   }
+  write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8});
+  config.latent_scale.reset();
+  settle(config);
+  CHECK(config.latent_scale == 1.0);
+}
+
+TEST_CASE("a path without latents tells how to make them of what is there") {
+  const ScratchFolder dir;
+  dir.write_grey("images/cat/a.png", 3);
+  CHECK_THROWS_WITH(open_shards(dir / "images", 0),
+                    Contains("no latents in") && Contains("got 0 other files and 1 sub-folders") &&
+                        Contains("try ditdata encode --from " + (dir / "images") + " --vae FILE --out LATENTS"));
+  dir.write("scenes/A.SAFE/GRANULE/B02.jp2", "");
+  CHECK_THROWS_WITH(open_shards(dir / "scenes", 0),
+                    Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES") &&
+                        Contains("ditdata encode --from TILES"));
+  const auto opened = [&](const char* kind, const std::string& path) {
+    Config config;
+    config.kind = find_kind(kind), config.path = path;
+    open_dataset(config, {}, 0, 1);
+  };
+  CHECK_THROWS_WITH(opened("tiles", dir / "scenes"),
+                    Contains("no tiles in") && Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES"));
+  CHECK_THROWS_WITH(opened("tiles", dir / "images"), Contains("try data.kind: folder"));
+  CHECK_THROWS_WITH(opened("folder", dir / "scenes"), Contains("try ditdata make --from " + (dir / "scenes")));
+  dir.write("none/notes.txt", "");
+  CHECK_THROWS_WITH(opened("tiles", dir / "none"), Contains("try ditdata make --from SCENES --out " + (dir / "none")));
+}
+
+TEST_CASE("classes without samples are named, by number and, where they have one, by name") {
+  const ScratchFolder dir;
+  write_shard(dir.at("a.safetensors"), {.rows = 3, .labels = {1, 4, 1}});
+  const auto data = open_shards(dir.path(), 10);
+  CHECK(data->describe_unused(5) == "3 of 5 classes: 0, 2 to 3");
+  CHECK(data->describe_unused(10) == "8 of 10 classes: 0, 2 to 3, 5 to 9");
+  write_shard(dir.at("a.safetensors"), {.rows = 2});
+  CHECK(open_shards(dir.path(), 0)->describe_unused(0).empty());
+  CHECK(open_shards(dir.path(), 1)->describe_unused(1).empty());
+  CHECK(open_dataset({}, {3, 32, 32}, 8, 1)->describe_unused(8).empty());
+  std::vector<int64_t> every_second;
+  for (int64_t i = 0; i < 10; ++i) every_second.push_back(2 * i);
+  write_shard(dir.at("a.safetensors"), {.rows = 10, .labels = every_second});
+  CHECK(open_shards(dir.path(), 0)->describe_unused(20) == "10 of 20 classes: 1, 3, 5, 7, 9, 11, 13, 15, ...");
+
+  const ScratchFolder images;
+  images.write_grey("ant/a.png", 1);
+  images.write_grey("zebra/a.png", 1);
+  std::filesystem::create_directory(images / "bee");
+  Config config;
+  config.kind = find_kind("folder"), config.path = images.path();
+  CHECK(open_dataset(config, {3, 4, 4}, 0, 1)->describe_unused(4) == "2 of 4 classes: 1 (bee), 3");
 }
 
 TEST_CASE("latent shards are numbered in the order of their names") {

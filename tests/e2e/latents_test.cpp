@@ -47,13 +47,19 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
 
   Args settings = latents_settings(scratch / "latents");
   settings.insert(settings.end(), {"model.num_classes=2", "train.global_batch=5"});
-  const Result unscaled = run(tiny_ditrain(scratch / "unscaled", 3, sets(settings)));
-  CHECK(unscaled.exit_code == 2);
-  CHECK_THAT(unscaled.err, Contains("--set data.latent_scale=0.5"));
-  settings.emplace_back("data.latent_scale=0.5");
   const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings)));
   REQUIRE_EXIT(trained, 0);
   CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
+  CHECK_THAT(trained.out, Contains("no flipped copies, times 0.5") || Contains(", flipped copies, times 0.5"));
+  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("latent_scale: 0.5 "));
+  // What the factor was is part of the run: told or found, it goes on.
+  const auto resumed = [&](const std::vector<std::string>& more) {
+    return run(tiny_ditrain(scratch / "run", 4, sets(settings) + sets(more) + Args{"--resume", "auto"}));
+  };
+  const Result other = resumed({"data.latent_scale=0.25"});
+  REQUIRE_EXIT(other, 2);
+  CHECK_THAT(other.err, Contains("data.latent_scale: was 0.5, now 0.25"));
+  REQUIRE_EXIT(resumed({"data.latent_scale=0.5"}), 0);
 
   // The same autoencoder decodes what the model draws.
   fs::create_directory(scratch / "vae");

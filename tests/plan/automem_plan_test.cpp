@@ -9,7 +9,7 @@ namespace {
 
 config::Config tiers_with(const std::string& more) {
   return config::parse_config(
-      "model: {name: custom, hidden_size: 128, num_heads: 4, depth: 4, input_size: 16, patch_size: 2}\n"
+      "model: {name: custom, hidden_size: 128, num_heads: 4, depth: 4, input_size: 16, patch_size: 2, num_classes: 8}\n"
       "train: {global_batch: 8, micro_batch: 4" +
           more + "}\nmemory: {automem: planned, fast_gib: 0.02}\n",
       "test.yaml");

@@ -105,7 +105,7 @@ TEST_CASE("phases have their names, updates between nodes of backward are part o
 
 TEST_CASE("the picture of a planned run ends with its step") {
   const config::Config config = config::parse_config(
-      "model: {name: custom, hidden_size: 128, num_heads: 4, depth: 4, input_size: 16, patch_size: 2}\n"
+      "model: {name: custom, hidden_size: 128, num_heads: 4, depth: 4, input_size: 16, patch_size: 2, num_classes: 8}\n"
       "train: {global_batch: 8}\nmemory: {automem: planned, fast_gib: 0.02}\n",
       "test.yaml");
   const plan::RunPlan run = plan::plan_run(config, 1);

@@ -60,6 +60,9 @@ class Dataset {
   /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
 
+  /// Which of so many classes have no sample: "2 of 10 classes: 3 (cat), 8 to 9"; "" if all have one.
+  std::string describe_unused(int64_t num_classes) const;
+
   /// One line for the log: kind, place, number of samples and classes.
   virtual std::string describe() const = 0;
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
@@ -79,6 +82,8 @@ class Dataset {
   virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
   /// Counts a file that is no sample.
   void ignore_file(const std::string& name);
+  /// Notes that there is a sample of this class. A kind that never does has samples of all its classes.
+  void note_class(int64_t label);
 
   SampleShape shape_;
   int64_t size_ = 0, num_classes_ = 0;
@@ -94,9 +99,15 @@ class Dataset {
 
   std::map<std::string, int64_t> ignored_;  // by extension with its dot
   bool skip_bad_;
+  std::vector<bool> has_samples_;  // by class, up to the last one that was noted
   mutable std::mutex mutex_;  // guards bad_
   mutable std::set<int64_t> bad_;
 };
+
+/// Fills the keys that follow from the data: bands, ranges and type of tiles (settle_tiles), the scale of latents. Values
+/// that are given stay. Nothing if data.path is not set.
+/// Errors:   InputError for data that cannot be read or that the keys do not fit
+void settle(Config& config);
 
 /// Opens the data set of `config.kind`. Lists files and reads headers and labels, no pixels.
 /// shape: what the model takes; num_classes: the model's (0: it takes no labels, so labels are not checked); seed: of

@@ -16,6 +16,9 @@ enum class QkNorm { kNone, kRms, kLayer };
 inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
 constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
+/// In place of num_classes: as many as the data has (model.num_classes: auto). A run settles it before it builds a model.
+inline constexpr int64_t kClassesOfData = -1;
+
 struct DitConfig {
   std::string name = "DiT-S/2";  ///< DiT-{S,B,L,XL}/{2,4,8}, or "custom" for the sizes given below
   int64_t input_height = 32, input_width = 32;

@@ -1,8 +1,10 @@
 // A run that is only looked at: placement, model, memory, steps.
 #pragma once
+#include <memory>
 #include <string>
 
 #include "ditrain/config/config.hpp"
+#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/run_plan.hpp"
 
@@ -11,6 +13,7 @@ namespace ditrain::plan {
 struct DryRun {
   RunPlan plan;           ///< that of the run, but for the bandwidth between domains, which is not measured
   std::string placement;  ///< lines that say where its ranks lie, or would lie
+  std::unique_ptr<dataset::Dataset> data;  ///< null: data.path is not set
 };
 /// The plan of a run on `ranks` ranks (0: the ranks of `comm`). Collective.
 /// Errors:   as run_training for configs that cannot work on such ranks

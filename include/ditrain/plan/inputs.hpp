@@ -16,6 +16,13 @@ dataset::SampleShape model_shape(const nn::DitConfig& model);
 /// eval::LatentCodecPlan
 std::unique_ptr<dataset::Dataset> open_data(const config::Config& config);
 
+/// Stands for model.num_classes: auto in the plan of a run whose data is not known: ImageNet's.
+inline constexpr int64_t kAssumedClasses = 1000;
+
+/// Puts what follows from the data into the config (dataset::settle, model.num_classes) and returns the data, opened.
+/// Where data.path is needed and not set: null, and kAssumedClasses. Errors: as open_data and dataset::settle
+std::unique_ptr<dataset::Dataset> settle(config::Config& config);
+
 /// Refuses an autoencoder for samples whose latents have another scale than those that the model learned, where the
 /// config tells it (data.latent_scale, data.vae). Errors: InputError
 void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Config& config);

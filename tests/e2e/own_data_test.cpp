@@ -1,0 +1,67 @@
+// A folder of one's own pictures, with classes or without, trains with a config of others at the first try.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "inputs.hpp"
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+using Catch::Contains;
+
+namespace {
+
+// Two steps of configs/cifar10.yaml, the samples of the last step guided (sample.cfg_scale: 2).
+Args cifar10(const std::string& images, const std::string& out, const Args& more = {}) {
+  return program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/cifar10.yaml", "--out", out} +
+                                sets({"data.path=" + images, "train.steps=2", "train.global_batch=4",
+                                      "model.hidden_size=32", "model.depth=1", "sample.every_steps=2",
+                                      "sample.num_images=4", "sample.steps=2", "eval.every_steps=0"}) +
+                                more);
+}
+
+}  // namespace
+
+TEST_CASE("own data: a flat folder trains without labels, and its samples are drawn without guidance") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 1, 8);
+  const Result trained = run(cifar10(scratch / "images/class_0", scratch / "run"));
+  REQUIRE_EXIT(trained, 0);
+  CHECK_THAT(trained.out, Contains("no labels") && Contains("guidance is off: sample.cfg_scale 2 needs labels"));
+  CHECK(fs::exists(scratch / "run/samples/step_00000002.png"));
+  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 0 "));
+  REQUIRE_EXIT(run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out",
+                                         scratch / "samples"})),
+               0);
+}
+
+TEST_CASE("own data: classes are counted, and the number is part of the run") {
+  const TemporaryFolder scratch;
+  const std::string images = scratch / "images";
+  write_image_folder(images, 2, 4);
+  const Result trained = run(cifar10(images, scratch / "run"));
+  REQUIRE_EXIT(trained, 0);
+  CHECK_THAT(trained.out, !Contains("guidance is off"));
+  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 2 "));
+  CHECK_THAT(trained.err, !Contains("there are no samples of"));
+  const Result label = run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "1", "--steps", "2",
+                                                 "--labels", "2", "--out", scratch / "samples"}));
+  REQUIRE_EXIT(label, 2);
+  CHECK_THAT(label.err, Contains("expected 0 to 1"));
+  // A config with the number, as older runs have it, goes on with one that counts, and the other way round.
+  const Args more = {"--set", "train.steps=3", "--resume", "auto"};
+  REQUIRE_EXIT(run(cifar10(images, scratch / "run", more + sets({"model.num_classes=2"}))), 0);
+  write_image_folder(images, 3, 1);
+  const Result grown = run(cifar10(images, scratch / "run", more));
+  REQUIRE_EXIT(grown, 2);
+  CHECK_THAT(grown.err, Contains("model.num_classes: was 2, now 3"));
+
+  const Result ten = run(cifar10(images, scratch / "ten", sets({"model.num_classes=10"})));
+  REQUIRE_EXIT(ten, 0);
+  CHECK_THAT(ten.err, Contains("there are no samples of 7 of 10 classes: 3 to 9"));
+  const Result planned = run(cifar10("", scratch / "planned", {"--dry-run"}));
+  REQUIRE_EXIT(planned, 0);
+  CHECK_THAT(planned.out, Contains("model.num_classes: auto: 1000 classes are assumed until then"));
+  const Result dry = run(cifar10(images, scratch / "planned", {"--dry-run"}));
+  REQUIRE_EXIT(dry, 0);
+  CHECK_THAT(dry.out, Contains("3 x 32 x 32, 3 classes,"));
+}
