@@ -397,7 +397,7 @@ TEST_CASE("scenes: a band at several resolutions comes from its finest file, or 
 }
 
 TEST_CASE("scenes: sub-folders are classes, also with the files of one scene each, but for products") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   const auto write = [&](const std::string& stem) {
     for (const char* band : {"B02", "B8A"}) io::write_u16(scratch.at(stem + band + ".tif"), {""}, 4, 4);
@@ -425,7 +425,7 @@ TEST_CASE("scenes: sub-folders are classes, also with the files of one scene eac
 }
 
 TEST_CASE("tile maker: missing pixels of files that state no number for them are declared") {
-  if (!io::has_gdal()) return;
+  if (!io::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
   std::vector<uint16_t> numbers(8 * 8, 7);
   for (size_t p = 0; p < 16; ++p) numbers[p / 4 * 8 + p % 4] = p < 2 ? 0 : 7;  // 2 of 16 in the first tile

@@ -115,10 +115,7 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
 }
 
 TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles and a run") {
-  if (!io::has_gdal()) {
-    WARN("skipped: no GDAL");
-    return;
-  }
+  if (!io::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_level_2a(scratch / "products");
   const std::string bands = "B1,B2,B3,B4,B5,B6,B7,B8,B8A,B9,B11,B12";
