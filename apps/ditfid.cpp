@@ -7,6 +7,7 @@
 #include "ditrain/config/program.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/io/files.hpp"
+#include "ditrain/io/npz_file.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
@@ -60,12 +61,20 @@ std::vector<eval::FidMetric> metrics_of(const std::string& words) {
   return metrics;
 }
 
-/// Of --features auto: what only the network has, or statistics that another tool made, need its features.
+/// Whether a side is statistics that do not say that they are of pixels: other tools write those of the network.
+bool is_of_network(const std::string& path) {
+  if (eval::num_images_of(path) != 0) return false;
+  const auto facts = eval::read_statistics_facts(io::NpzFile(path));
+  eval::FeatureKind kind{};
+  return !facts || !find_word(facts->features, kind) || kind != eval::FeatureKind::kPixels;
+}
+
+/// Whether --features auto means the network: it does for what only the network has.
 bool asks_for_network(const config::CommandLine& line, const eval::FidRequest& request) {
   if (line.has("weights") || line.has("preset") || line.has("precision")) return true;
   for (const eval::FidMetric metric : request.metrics)
     if (metric == eval::FidMetric::kSfid || metric == eval::FidMetric::kInceptionScore) return true;
-  return eval::num_images_of(request.real) == 0 || eval::num_images_of(request.generated) == 0;
+  return is_of_network(request.real) || is_of_network(request.generated);
 }
 
 eval::FeatureKind features_of(const config::CommandLine& line, const eval::FidRequest& request) {

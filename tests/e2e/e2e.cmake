@@ -27,11 +27,11 @@ foreach(program ditrain ditsample ditexport ditdata ditfid ditimport ditverify d
     add_dependencies(test_e2e ${program})
   endif()
 endforeach()
-catch_discover_tests(test_e2e TEST_SPEC "~[long]" TEST_PREFIX "e2e: " EXTRA_ARGS -w NoTests 
+catch_discover_tests(test_e2e TEST_SPEC "~[long]" TEST_PREFIX "e2e:" EXTRA_ARGS -w NoTests 
                      PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)
 add_test(NAME "e2e: a short storm" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_storm.sh 3)
 set_tests_properties("e2e: a short storm" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE ENVIRONMENT
                      "BIN=$<TARGET_FILE_DIR:ditrain>")
 # Minutes each: left out by the test presets; scripts/test_long.sh runs them.
-catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e: "
+catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e:"
                      EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 3600 RUN_SERIAL TRUE SKIP_RETURN_CODE 77 LABELS long)

@@ -101,8 +101,14 @@ TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place
     REQUIRE_EXIT(refused, 2);
     CHECK_THAT(refused.err, Contains("features of the Inception network need its weights"));
   }
+  const Result own = run(program("ditfid", {"--real", scratch / "statistics.npz", "--generated", scratch / "b.npz"}));
+  REQUIRE_EXIT(own, 0);
+  CHECK_THAT(own.out, Contains("features: pixels") && Contains("fid/pixels"));
+  // Those of another tool do not say what they are of.
+  const double mu[2] = {0, 0}, sigma[4] = {1, 0, 0, 1};
+  ditrain::io::write_npz_f64(scratch / "published.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
   const Result published =
-      run(program("ditfid", {"--real", scratch / "statistics.npz", "--generated", scratch / "b.npz"}));
+      run(program("ditfid", {"--real", scratch / "published.npz", "--generated", scratch / "b.npz"}));
   REQUIRE_EXIT(published, 2);
   CHECK_THAT(published.err, Contains("features of the Inception network need its weights"));
   const Result word = run(program("ditfid", sides + Args{"--features", "pixel"}));
