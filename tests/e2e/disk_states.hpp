@@ -19,8 +19,9 @@
 
 namespace ditrain::e2e {
 
-/// What became of an operation that nothing had made to last.
-enum class Fate { kLost, kDone, kTorn, kZeros };  ///< the last two of a write: its first half; its length without content
+/// What became of an operation that nothing had made to last. Of a write, kTorn leaves the first half, and kZeros its
+/// length without its content.
+enum class Fate { kLost, kDone, kTorn, kZeros };
 
 struct DiskState {
   std::map<std::string, std::string> files = {}, links = {};  ///< by path below the root: content, target

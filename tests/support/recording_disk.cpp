@@ -5,7 +5,8 @@
 // DITRAIN_TEST_RECORD names the file of records. A record is one line, then as many raw bytes as its last number says:
 //   KIND PROCESS FOLDER_OR_FILE OTHER OFFSET BYTES      with inode numbers for files and folders
 // kinds: create, mkdir, link (bytes: name; for link a zero byte and the target), remove (name), rename (both names with
-// a zero byte between them), write, size (OFFSET is the new size), sync (the places in the program that asked for it), say (a line of the log).
+// a zero byte between them), write, size (OFFSET is the new size), sync (the places in the program that asked for it),
+// say (a line of the log).
 // An operation and its record are one under a lock, so that their order is the order on disk.
 // Not seen, because the C library makes them without a call that can be replaced: what FILE streams write.
 #include <dirent.h>
