@@ -230,12 +230,15 @@ TEST_CASE("what is written before its point begins is kept, also where the updat
   uses.tensors = {{"image", kTensor, Written::kInForward}, {"f", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kForward, "0", {kImage}}, {Phase::kBackward, "0", {kImage}}, {Phase::kUpdate, "f", {kF}}};
   Rig rig(uses, kTensor, GENERATE(Strategy::kPlanned, Strategy::kPaper));
+  const bool stays = GENERATE(false, true);  // in the pool, from one step to the next
   const auto step = [&](float image, bool updates) {
     rig.fill(kImage, image);
     rig.residency->use_in_place({false, false});  // copies begin where they can
     for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
       rig.residency->enter(phase, "0");
       CHECK(rig.holds(kImage, image));
+      std::optional<Pin<float>> held;
+      if (stays) held.emplace(rig.tensors[kImage]);
       rig.residency->leave(phase, "0");
     }
     if (!updates) return;
