@@ -221,8 +221,8 @@ TEST_CASE("dp and dp_tp have one cluster per rank, and a rank on the cores of se
   CHECK((die.threads == 152 && die.clusters == 1));
   CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one per rank", config.parallel.strategy));
   REQUIRE(die.notes.size() == 1);
-  CHECK_THAT(die.notes[0], Contains("the cores of this rank hold 4 clusters; for a rank on each: mpirun -np 16 "
-                                    "--map-by slot:PE=38 --bind-to core"));
+  CHECK_THAT(die.notes[0], Contains("the cores of this rank hold 4 clusters; for a rank on each: ") &&
+                               Contains("mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
   CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
   config.parallel.strategy = config::Strategy::kCftp;
   CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
