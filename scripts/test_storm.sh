@@ -220,7 +220,7 @@ flips() {
 full_disk() {
   local disk=$work/disk
   mkdir -p "$disk"
-  if mount -t tmpfs -o size=10m tmpfs "$disk" 2>/dev/null; then
+  if mount -t tmpfs -o size=200m tmpfs "$disk" 2>/dev/null; then
     mounted=$disk
     fill "$disk"
     umount "$disk" && mounted=""
@@ -234,10 +234,11 @@ full_disk() {
 
 fill() {
   local disk=$1 out=$1/run
+  fallocate -l 190m "$disk/filler"
   set_job "$out" 2 true 30 "${often[@]}"
   "${job[@]}" >"$work/full.text" 2>&1 && complain "a run on a full disk says that it is done"
   [[ -d $out/checkpoints ]] && check_folder "$out"
-  mount -o remount,size=200m "$disk"
+  rm "$disk/filler"
   "${job[@]}" >"$work/full.text" 2>&1 || { complain "no way on after the disk got room"; tail -3 "$work/full.text" >&4; }
   check_folder "$out"
   [[ $(newest "$out") == 00000030 ]] || complain "the run on the disk that was full did not end"
@@ -246,7 +247,8 @@ fill() {
 
 if [[ -n ${STORM_WORK:-} ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  mount -t tmpfs -o size=10m tmpfs "$work/disk"
+  export TMPDIR=$work  # Open MPI's folder of the real root is another user's
+  mount -t tmpfs -o size=200m tmpfs "$work/disk"
   fill "$work/disk"
   echo "$full, in a user namespace" >"$work/full.result"
   exit "$lost"
