@@ -37,7 +37,8 @@ StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> piec
     return;
   }
   try {
-    for (size_t i = 0; i < std::clamp(items_.size(), size_t{1}, kThreads); ++i) threads_.emplace_back([this] { work(); });
+    const size_t num_threads = std::clamp(items_.size(), size_t{1}, kThreads);
+    for (size_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {  // fewer threads do it, too
     if (threads_.empty()) end(std::current_exception());
   }

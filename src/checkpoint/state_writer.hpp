@@ -18,8 +18,9 @@ namespace ditrain::checkpoint {
 
 class StateWriter {
  public:
-  /// Starts to write. Rank 0 has made the files by io::PieceFile::create, and syncs all of them here; `buffer` outlives the object. `pus`: cores for its
-  /// threads. `comm`: its ranks wait for what is written here.
+  /// Starts to write. Rank 0 has made the files by io::PieceFile::create, and syncs all of them here; the other ranks
+  /// sync those that they write to. `buffer` outlives the object. `pus`: cores for its threads. `comm`: its ranks wait
+  /// for what is written here.
   StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
               std::vector<int> pus, dist::Communicator& comm);
   ~StateWriter();  ///< gives up what has not been written

@@ -37,7 +37,8 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   const std::string& folder() const { return folder_; }  ///< DIR/.tmp_step_N.SUFFIX, which no other writer has
-  /// Syncs the folder (whoever wrote a file has synced it), renames it to step_..., points `latest` to it. A checkpoint of the same step is replaced.
+  /// Syncs the folder (its files have to be synced already), renames it to step_..., points `latest` to it. A checkpoint
+  /// of the same step is replaced.
   void commit();
 
  private:
