@@ -74,7 +74,8 @@ config::CommandLine make_command_line() {
         "sample.vae]"},
        {"format", "png|geotiff",
         "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles or, decoded, of their latents; "
-        "else values as f32", "png"},
+        "else values as f32",
+        "png"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and scales of bands of the same name"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
@@ -240,11 +241,11 @@ class Decoder {
     output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
     log::info("{}", plan.describe());
     if (output_.scaling && output_.scaling->channels() != images.channels)
-      throw InputError({.where = job.vae,
-                        .what = "this VAE makes other channels than the tiles that the model learned had bands",
-                        .got = std::to_string(images.channels),
-                        .expected = fmt::format("{} ({})", output_.scaling->channels(),
-                                                fmt::join(output_.scaling->names, ", "))});
+      throw InputError(
+          {.where = job.vae,
+           .what = "this VAE makes other channels than the tiles that the model learned had bands",
+           .got = std::to_string(images.channels),
+           .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
     const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),

@@ -160,8 +160,7 @@ class Adapter {
 std::vector<std::string> band_names(const config::Config& config) {
   if (!config::learns_pixels(config)) return {};  // data.bands are those of what the latents were made of
   if (int64_t(config.data.bands.size()) == config.model.in_channels) return config.data.bands;
-  if (config.data.kind->of_colours && config.model.in_channels == 3)
-    return {"red", "green", "blue"};
+  if (config.data.kind->of_colours && config.model.in_channels == 3) return {"red", "green", "blue"};
   return {};
 }
 

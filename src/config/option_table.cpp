@@ -14,7 +14,8 @@
 #include "option_table_values.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
-#define DITRAIN_KEY(path) #path, [](auto& config) -> auto& { return config.path; }
+#define DITRAIN_KEY(path) \
+#path, [](auto& config) -> auto& { return config.path; }
 
 namespace ditrain::config {
 namespace {
@@ -245,7 +246,8 @@ Rows data_rows() {
           "makes quarter turns"),
       boolean(DITRAIN_KEY(data.exif_orientation),
               "folder: turn photographs as their cameras say; the reference does not"),
-      names_or(DITRAIN_KEY(data.bands), "all", "tiles: bands by name, in the order of the channels; latents of tiles know theirs"),
+      names_or(DITRAIN_KEY(data.bands), "all",
+               "tiles: bands by name, in the order of the channels; latents of tiles know theirs"),
       scaling(),
       numbers_or_auto(
           DITRAIN_KEY(data.scale_low),
@@ -302,9 +304,10 @@ Rows optimizer_rows() {
       integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which the learning rate rises linearly"),
       number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
       number(DITRAIN_KEY(ema.decay), kShare, "decay of the EMA of the weights per step"),
-      boolean(DITRAIN_KEY(ema.warmup),
-              "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its initial "
-              "weights"),
+      boolean(
+          DITRAIN_KEY(ema.warmup),
+          "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its initial "
+          "weights"),
   };
 }
 

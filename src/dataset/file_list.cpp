@@ -79,15 +79,18 @@ std::string way_to_data(const std::string& path, const std::string& wanted_kind)
   switch (first_kind(path, 0)) {
     case FileKind::kImage:
       if (wanted_kind == "folder") return "";
-      return latents ? fmt::format("ditdata encode --from {} --vae FILE --out LATENTS and data.path: LATENTS, or "
-                                   "data.kind: folder with data.vae: FILE",
-                                   path)
+      return latents ? fmt::format(
+                           "ditdata encode --from {} --vae FILE --out LATENTS and data.path: LATENTS, or "
+                           "data.kind: folder with data.vae: FILE",
+                           path)
                      : "data.kind: folder, which reads the images that are there";
     case FileKind::kRaster:
       return fmt::format("ditdata make --from {} --out TILES and data.kind: tiles with data.path: TILES", path) +
              (latents ? ", of which ditdata encode --from TILES makes latents" : "");
-    case FileKind::kShard: return "data.path with the folder of the .safetensors files, data.kind: tiles or latents";
-    case FileKind::kOther: return "";
+    case FileKind::kShard:
+      return "data.path with the folder of the .safetensors files, data.kind: tiles or latents";
+    case FileKind::kOther:
+      return "";
   }
   return "";
 } catch (const InputError&) {  // a sub-folder that cannot be read

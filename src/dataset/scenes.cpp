@@ -45,8 +45,8 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
   if (depth == kMaxDepth) return;
   for (const std::string& name : listing.folders)
     if (name != kQualityFolder)
-      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) && !is_product(name) ? name : top, depth + 1, files,
-                   others);
+      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) && !is_product(name) ? name : top, depth + 1,
+                   files, others);
 }
 
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.

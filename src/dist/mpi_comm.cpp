@@ -254,7 +254,7 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0, world_size_ = 1, local_rank_ = 0, local_size_ = 1, num_nodes_ = 1;
   std::vector<int> nodes_;
   std::vector<Host> hosts_;
-  std::vector<int> ranks_in_run_;  // empty: the numbers are those of the run
+  std::vector<int> ranks_in_run_;                // empty: the numbers are those of the run
   std::shared_ptr<MpiWatch> watch_, run_watch_;  // of these ranks, of all ranks of the run
 };
 

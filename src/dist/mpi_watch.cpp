@@ -13,10 +13,7 @@ constexpr double kLookEvery_s = 0.2;       // short against the patience of who 
 }  // namespace
 
 MpiWatch::MpiWatch(MpiSession& session, MPI_Comm ranks, std::shared_ptr<const Counts> counts)
-    : session_(session),
-      ranks_(session, ranks),
-      counts_(std::move(counts)),
-      exceptions_(std::uncaught_exceptions()) {
+    : session_(session), ranks_(session, ranks), counts_(std::move(counts)), exceptions_(std::uncaught_exceptions()) {
   session_.run([&] { listen(); });
   session_.thread().add(*this);
 }

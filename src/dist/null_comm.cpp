@@ -110,8 +110,10 @@ double Communicator::patience_with_disks(const std::string& what) {
     const Arrivals& of = run[size_t(other)];
     if (!of.answered) return 0;
     if (other != self) idle_s = std::min(idle_s, of.disk_idle_s);
-    if (of.disk_idle_s > 0) first_idle = first_idle < 0 ? other : first_idle;
-    else working += (working.empty() ? "" : ", ") + std::to_string(other);
+    if (of.disk_idle_s > 0)
+      first_idle = first_idle < 0 ? other : first_idle;
+    else
+      working += (working.empty() ? "" : ", ") + std::to_string(other);
   }
   if (idle_s == 0 && self == std::max(first_idle, 0)) log::warn("{} waits: rank {} writes to its disk", what, working);
   return timeout_s() - idle_s;

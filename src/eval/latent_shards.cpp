@@ -26,7 +26,7 @@ using Metadata = std::map<std::string, std::string>;
 constexpr const char *kSums = "sums", *kSquares = "squares";  // of each channel, for stats.json
 constexpr const char* kSource = "source";
 constexpr const char* kContent = "origin_content";  // of the images of a shard
-constexpr int64_t kMostShards = 100000;  // five digits
+constexpr int64_t kMostShards = 100000;             // five digits
 
 std::string text_of(const std::vector<double>& values) {
   std::string text;
@@ -71,18 +71,19 @@ class Writer {
   /// What a shard says of itself.
   Metadata facts(int64_t shard) const {
     Metadata all = request_.tiles;
-    all.insert({{"scale_factor", fmt::format("{:.9g}", request_.scale_factor)},
-            {"vae", request_.vae},
-            {"precision", dtype_name(vae_.type())},
-            {kSource, data_.describe()},
-            {"groups", std::to_string(vae_.config().groups)},
-            {"origin", origin_},
-            {kContent, content(shard)},
-            {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
-            {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
-                                                                      : std::string(word_of(request_.posterior))},
-            {"flip", request_.flip ? "yes" : "no"},
-            {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}});
+    all.insert(
+        {{"scale_factor", fmt::format("{:.9g}", request_.scale_factor)},
+         {"vae", request_.vae},
+         {"precision", dtype_name(vae_.type())},
+         {kSource, data_.describe()},
+         {"groups", std::to_string(vae_.config().groups)},
+         {"origin", origin_},
+         {kContent, content(shard)},
+         {"image", fmt::format("{} x {} x {}", image_.channels, image_.height, image_.width)},
+         {"posterior", request_.posterior == PosteriorUse::kSample ? fmt::format("drawn with seed {}", request_.seed)
+                                                                   : std::string(word_of(request_.posterior))},
+         {"flip", request_.flip ? "yes" : "no"},
+         {"samples", fmt::format("{} to {} of {}", first(shard), first(shard) + size(shard) - 1, data_.size())}});
     return all;
   }
 

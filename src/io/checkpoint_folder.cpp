@@ -138,7 +138,8 @@ bool is_temporary(const std::string& stem) {
 // has made another `latest` since.
 bool is_next_latest(const std::string& dir, const std::string& link) {
   const std::optional<int64_t> step = step_of_link(dir, link);
-  struct stat next {}, now {};
+  struct stat next {
+  }, now{};
   if (!step || !is_complete(join(dir, checkpoint_name(*step))) || ::lstat(join(dir, link).c_str(), &next) != 0)
     return false;
   if (::lstat(join(dir, kLatest).c_str(), &now) != 0) return errno == ENOENT;

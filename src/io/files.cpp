@@ -99,7 +99,7 @@ void remove_stale_files(const std::string& folder) {
 FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) throw RunError({.where = path_, .what = "cannot create the file", .got = reason(errno)});
-  struct stat info{};
+  struct stat info {};
   regular_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
 }
 
@@ -197,7 +197,7 @@ void append_line(const std::string& path, std::string_view line) {
   const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (fd < 0) throw RunError({.where = path, .what = "cannot open the file to append", .got = reason(errno)});
   const std::string text = std::string(line) + "\n";
-  struct stat before{};
+  struct stat before {};
   const bool regular = ::fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
   const ssize_t n = ::write(fd, text.data(), text.size());
   const int error_number = errno;
@@ -213,7 +213,7 @@ void append_line(const std::string& path, std::string_view line) {
 std::string read_text_file(const std::string& path, size_t max_bytes) {
   // O_NONBLOCK: opening a FIFO must not wait for ever.
   const FileDescriptor fd(open_to_read(path, O_NONBLOCK));
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) fail_to_read(path, "cannot read the file", errno);
   if (!S_ISREG(info.st_mode)) throw InputError({.where = path, .what = "not a regular file"});
   // The size is a hint only (0 under /proc, and the file may grow): one byte more tells whether that was all.
@@ -245,7 +245,8 @@ void fsync_directory(const std::string& path) {
 void make_output_folder(const std::string& path) {
   std::error_code error;
   std::vector<std::string> parents;  // of what is missing: a new name lasts once the folder that holds it is synced
-  for (fs::path at = fs::absolute(path).lexically_normal(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
+  for (fs::path at = fs::absolute(path).lexically_normal(); !at.empty() && !fs::exists(at, error);
+       at = at.parent_path())
     parents.push_back(at.parent_path().string());
   fs::create_directories(path, error);
   if (error) throw InputError({.where = path, .what = "cannot create the folder", .got = error.message()});

@@ -89,7 +89,7 @@ class FixedText {
   static std::atomic_flag said = ATOMIC_FLAG_INIT;
   while (said.test_and_set()) ::pause();  // another thread says it and ends the process
   const char* const path = range.path;
-  struct stat now{};
+  struct stat now {};
   const bool shorter = ::stat(path, &now) == 0 && static_cast<size_t>(now.st_size) < range.bytes;
   FixedText text;
   text.add(message_begin);
@@ -117,7 +117,7 @@ void install_handler() {
   page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const std::string begin = std::string(program_invocation_short_name) + ": error: " + log::of_rank();
   std::strncpy(message_begin, begin.c_str(), sizeof message_begin - 1);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigemptyset(&action.sa_mask);
@@ -132,7 +132,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path), place_(kNoPlace) 
   std::call_once(once, install_handler);
   // O_NONBLOCK: opening a FIFO must not wait for ever.
   const int fd = open_to_read(path_, O_NONBLOCK);
-  struct stat info{};
+  struct stat info {};
   const bool known = ::fstat(fd, &info) == 0, regular = known && S_ISREG(info.st_mode);
   bytes_ = regular ? static_cast<size_t>(info.st_size) : 0;
   void* address = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;

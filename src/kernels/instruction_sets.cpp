@@ -105,7 +105,7 @@ size_t first_allowed(const std::vector<InstructionSet>& list, const std::string&
 /// The first candidate of a family that is not refused; ` (refused: ...)` says why the ones before it were, or is
 /// empty.
 template <class Table>
-std::string choose(const Table* Families::* family, const std::vector<InstructionSet>& list, KernelChoice& choice) {
+std::string choose(const Table* Families::*family, const std::vector<InstructionSet>& list, KernelChoice& choice) {
   std::string refused;
   for (const InstructionSet& set : list) {
     if (set.kernels.*family == nullptr) continue;

@@ -109,8 +109,8 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& c) {
   return {x[0], rows, columns, w[3]};
 }
 
-void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
-            const ConvOutput& output) {
+void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
+            const Tensor& y, const ConvOutput& output) {
   check(x, w, bias, conv, y, output);
   const int64_t B = y.dim(0), pixels = y.dim(1) * y.dim(2), N = y.dim(3);
   if (output.moments.defined() && B > 1 && pixels % moment_rows(pixels) != 0) {  // a unit would belong to two images

@@ -21,7 +21,6 @@ namespace {
 
 using autograd::Mode;
 
-
 size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
   size_t bytes = 0;
   const bool distances = config.eval.fid_every_steps > 0;

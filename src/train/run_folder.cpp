@@ -45,8 +45,8 @@ RunLock::RunLock(const std::string& folder) : lock_(folder + "/.lock") {
 }
 
 void RunLock::note_without_locks(const std::string& folder) {
-  note_ = fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder,
-                      lock_.reason());
+  note_ =
+      fmt::format("{} cannot be locked ({}): nothing keeps a second run from writing into it", folder, lock_.reason());
 }
 
 bool holds_run(const std::string& path) {

@@ -236,14 +236,14 @@ void Run::allocate() {
   load_autoencoders();
   start_automem();
   const bool moves = automem_ != nullptr;
-  parameters.allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
-                      {.home = moves ? &automem_->beside() : &memory::system_memory(),
-                       .gradients =
-                           moves && gradient_memory_ ? &automem_->beside(*gradient_memory_) : gradient_memory_.get(),
-                       .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
-                       .state_slices = step_.state_slices(),
-                       .gradient_slices = plan_.gradients.gradient_slices,
-                       .segments = moves ? &automem_->source() : nullptr});
+  parameters.allocate(
+      autograd::ParameterStore::For::kTraining, config_.train.precision,
+      {.home = moves ? &automem_->beside() : &memory::system_memory(),
+       .gradients = moves && gradient_memory_ ? &automem_->beside(*gradient_memory_) : gradient_memory_.get(),
+       .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
+       .state_slices = step_.state_slices(),
+       .gradient_slices = plan_.gradients.gradient_slices,
+       .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;
   std::vector<Tensor> shared{p.grads};
   if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});

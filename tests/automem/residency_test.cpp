@@ -373,12 +373,10 @@ TEST_CASE("a tensor that moves and is held is waited for before it is used in pl
   const auto bulk = memory::make_bulk_memory({.bytes = kTensor});
   memory::CopyEngine engine({});
   std::atomic<bool> waits{false};
-  Residency residency(uses,
-                      {.homes = {{bulk.get(), 0}},
-                       .pool = pool.data(),
-                       .pool_bytes = kTensor,
-                       .while_waiting = [&] { waits = true; }},
-                      engine);
+  Residency residency(
+      uses,
+      {.homes = {{bulk.get(), 0}}, .pool = pool.data(), .pool_bytes = kTensor, .while_waiting = [&] { waits = true; }},
+      engine);
   const Tensor x({int64_t(kTensor / 4)}, DType::kF32, residency.make("x", kTensor));
   std::optional<Pin<float>> held(std::in_place, x);
   std::thread between_steps([&] { residency.use_in_place({true}); });

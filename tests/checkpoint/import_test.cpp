@@ -346,19 +346,26 @@ TEST_CASE("damaged weights are refused, and leave nothing behind") {
              Contains("tensor module.blocks.1.attn.proj.bias is missing"));
   CHECK_THAT(changed([](LooseWeights& w) { w.tensors.erase("x_embedder.proj.weight"); }),
              Contains("tensor module.x_embedder.proj.weight is missing"));
-  CHECK_THAT(changed([](LooseWeights& w) { w.tensors["blocks.2.extra"] = {{1}, {0}}; }),
+  CHECK_THAT(changed([](LooseWeights& w) {
+               w.tensors["blocks.2.extra"] = {{1}, {0}};
+             }),
              Contains("tensor module.blocks.2.extra is not one of a DiT"));
-  CHECK_THAT(
-      changed([](LooseWeights& w) { w.tensors["blocks.0.attn.qkv.weight"] = {{32, 96}, std::vector<float>(3072)}; }),
-      Contains("shape of module.blocks.0.attn.qkv.weight; got [32, 96], expected [96, 32]"));
-  CHECK_THAT(
-      changed([](LooseWeights& w) { w.tensors["x_embedder.proj.weight"] = {{32, 192}, std::vector<float>(6144)}; }),
-      Contains("got [32, 192], expected 4 dimensions"));
-  CHECK_THAT(changed([](LooseWeights& w) { w.tensors["x_embedder.proj.weight"] = {{0, 3, 8, 8}, {}}; }),
+  CHECK_THAT(changed([](LooseWeights& w) {
+               w.tensors["blocks.0.attn.qkv.weight"] = {{32, 96}, std::vector<float>(3072)};
+             }),
+             Contains("shape of module.blocks.0.attn.qkv.weight; got [32, 96], expected [96, 32]"));
+  CHECK_THAT(changed([](LooseWeights& w) {
+               w.tensors["x_embedder.proj.weight"] = {{32, 192}, std::vector<float>(6144)};
+             }),
+             Contains("got [32, 192], expected 4 dimensions"));
+  CHECK_THAT(changed([](LooseWeights& w) {
+               w.tensors["x_embedder.proj.weight"] = {{0, 3, 8, 8}, {}};
+             }),
              Contains("expected [width, channels, patch, patch]"));
-  CHECK_THAT(
-      changed([](LooseWeights& w) { w.tensors["final_layer.linear.weight"] = {{5, 32}, std::vector<float>(160)}; }),
-      Contains("rows of module.final_layer.linear.weight; got 5"));
+  CHECK_THAT(changed([](LooseWeights& w) {
+               w.tensors["final_layer.linear.weight"] = {{5, 32}, std::vector<float>(160)};
+             }),
+             Contains("rows of module.final_layer.linear.weight; got 5"));
   CHECK_THAT(changed([](LooseWeights& w) { w.tensors["blocks.0.mlp.fc2.bias"].values[3] = NAN; }),
              Contains("not finite at element 3"));
 

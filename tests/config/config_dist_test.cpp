@@ -141,7 +141,7 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
       validate_error([](config::Config& c) { c.parallel.strategy = config::Strategy::kDpTp, c.eval.every_steps = 5; });
   CHECK(sampling.find("got sample.every_steps: 0, eval.every_steps: 5, eval.fid_every_steps: 0, expected 0 for all, or "
                       "parallel.strategy: cftp or dp") != std::string::npos);
-  for (bool config::DistConfig::* key : {&config::DistConfig::shard_optimizer, &config::DistConfig::reproducible})
+  for (bool config::DistConfig::*key : {&config::DistConfig::shard_optimizer, &config::DistConfig::reproducible})
     CHECK(validate_error([=](config::Config& c) {
             c.parallel.strategy = config::Strategy::kDpTp, c.dist.*key = true;
           }).find("divides replicas over ranks in its own way") != std::string::npos);

@@ -97,8 +97,9 @@ TEST_CASE("a path without latents tells how to make them of what is there") {
     config.kind = find_kind(kind), config.path = path;
     open_dataset(config, {}, 0, 1);
   };
-  CHECK_THROWS_WITH(opened("tiles", dir / "scenes"),
-                    Contains("no tiles in") && Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES"));
+  CHECK_THROWS_WITH(
+      opened("tiles", dir / "scenes"),
+      Contains("no tiles in") && Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES"));
   CHECK_THROWS_WITH(opened("tiles", dir / "images"), Contains("try data.kind: folder"));
   CHECK_THROWS_WITH(opened("folder", dir / "scenes"), Contains("try ditdata make --from " + (dir / "scenes")));
   dir.write("none/notes.txt", "");

@@ -434,8 +434,7 @@ TEST_CASE("tile maker: missing pixels of files that state no number for them are
   };
   const auto make = [&](const std::string& in, std::optional<double> nodata) {
     const std::string out = in + (nodata ? "_declared" : "_plain");
-    const TileResult result =
-        make_tiles(job_of({.from = scratch / in, .nodata = nodata}, scratch / out, 4, 0.1));
+    const TileResult result = make_tiles(job_of({.from = scratch / in, .nodata = nodata}, scratch / out, 4, 0.1));
     CHECK(TileShards(scratch / out).bands()[0].nodata == (in == "stated" ? 7.0 : nodata));
     return result.tiles;
   };

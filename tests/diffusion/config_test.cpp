@@ -113,8 +113,7 @@ TEST_CASE("unknown words name the nearest word") {
                     Contains("linaer") && Contains("try linear"));
   CHECK_THROWS_WITH(parse_word<const Prediction*>("config", "diffusion.prediction", "epsilom"),
                     Contains("try epsilon"));
-  CHECK_THROWS_WITH(parse_word<Variance>("config", "diffusion.variance", "fixed_larg"),
-                    Contains("try fixed_large"));
+  CHECK_THROWS_WITH(parse_word<Variance>("config", "diffusion.variance", "fixed_larg"), Contains("try fixed_large"));
   CHECK_THROWS_WITH(parse_word<const Objective*>("config", "diffusion.loss", "mse_bv"),
                     Contains("try mse_vb") && Contains("mse_vb, mse or kl"));
   CHECK_THROWS_WITH(parse_word<const Sampler*>("command line", "--sampler", "dpm+"),

@@ -170,7 +170,7 @@ struct RandomBatch {
 };
 
 /// d term / d out[i] by central differences; the f32 steps are taken as they come out.
-double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::* term) {
+double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::*term) {
   const float old = b.out[i];
   double value[2], at[2];
   for (const int side : {0, 1}) {

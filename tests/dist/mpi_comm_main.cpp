@@ -86,9 +86,7 @@ void check_gradient_sums(Communicator& comm) {
 
 void check_unwaited_request(Communicator& comm) {
   std::vector<float> x = gradients_of(comm.rank(), 15000);
-  {
-    const auto request = comm.start_allreduce_sum(x.data(), 15000);
-  }
+  { const auto request = comm.start_allreduce_sum(x.data(), 15000); }
   expect(is_sum(x, comm), "a request that goes out of scope is finished", comm);
 }
 

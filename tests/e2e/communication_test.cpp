@@ -117,10 +117,9 @@ TEST_CASE("communication: a rank whose disk is slow is waited for") {
     int rank;
     std::vector<std::string> settings;
   };
-  const std::vector<Case> cases = {
-      {"update", "pwrite", "model.safetensors", 1, {"checkpoint.buffer_gib=0.0001"}},
-      {"waiting", "pwrite", "optimizer.safetensors", 1, {"checkpoint.async=false"}},
-      {"commit", "rename", ".tmp_step_", 0, {"checkpoint.async=false"}}};
+  const std::vector<Case> cases = {{"update", "pwrite", "model.safetensors", 1, {"checkpoint.buffer_gib=0.0001"}},
+                                   {"waiting", "pwrite", "optimizer.safetensors", 1, {"checkpoint.async=false"}},
+                                   {"commit", "rename", ".tmp_step_", 0, {"checkpoint.async=false"}}};
   std::vector<std::unique_ptr<Process>> jobs;
   for (const Case& c : cases) {
     const RunOptions slow{.environment = trap(c.call, c.path, "sleep:4.5", c.rank)};

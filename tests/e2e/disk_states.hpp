@@ -59,7 +59,7 @@ class DiskRecord {
     bool sets_size = false;
     std::string data = {};
     std::vector<std::pair<Entry, int>> names = {};  // new objects of names; -1: the name goes
-    int synced = -1;  // file or folder
+    int synced = -1;                                // file or folder
     std::string line = {}, sync_site = {};
     size_t lasts_from = size_t(-1);  // number of the sync after which nothing can undo it
   };

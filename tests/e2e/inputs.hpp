@@ -16,9 +16,9 @@ void write_image_folder(const std::string& path, int64_t num_classes, int64_t im
 /// differ by class; does nothing in a build without GDAL.
 void write_scenes(const std::string& path, int64_t height = 64, int64_t width = 128);
 
-/// PATH/X.SAFE: a product of Sentinel-2 at level 2A as it is downloaded, of 120 x 120 pixels of 10 m, of which 12 columns
-/// are 0: bands in R10m, R20m and R60m, rasters that are no bands, masks. Files are GeoTIFFs under the names of JPEG 2000
-/// files, for want of a writer, and state no number of missing pixels; nothing in a build without GDAL.
+/// PATH/X.SAFE: a product of Sentinel-2 at level 2A as it is downloaded, of 120 x 120 pixels of 10 m, of which 12
+/// columns are 0: bands in R10m, R20m and R60m, rasters that are no bands, masks. Files are GeoTIFFs under the names of
+/// JPEG 2000 files, for want of a writer, and state no number of missing pixels; nothing in a build without GDAL.
 void write_level_2a(const std::string& path);
 
 /// A shard of latents [labels.size(), 4, 8, 8], standard normal; in samples of `huge` every value is

@@ -182,9 +182,8 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   // The model knows the tiles by itself: what a VAE decodes are digital numbers of named bands.
   for (const char* gone : {"tiles", "latents"}) fs::remove_all(scratch / gone);
   const auto draw = [&](const std::string& out, const Args& more) {
-    return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out",
-                                     scratch / out} +
-                                    more);
+    return program("ditsample",
+                   Args{"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out", scratch / out} + more);
   };
   const Result drawn = run(draw("samples", {"--vae", scratch / "vae"}));
   REQUIRE_EXIT(drawn, 0);
@@ -222,8 +221,8 @@ TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and 
   fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
   write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
   Args settings = latents_settings(scratch / "tiles");
-  settings.insert(settings.end(), {"data.kind=tiles", "data.vae=" + (scratch / "vae"), "model.num_classes=0",
-                                   "train.global_batch=5"});
+  settings.insert(settings.end(),
+                  {"data.kind=tiles", "data.vae=" + (scratch / "vae"), "model.num_classes=0", "train.global_batch=5"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1, sets(settings))), 0);
   const Args draw = {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2"};
   REQUIRE_EXIT(run(program("ditsample", draw + Args{"--out", scratch / "raw"})), 0);

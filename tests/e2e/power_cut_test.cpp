@@ -61,9 +61,8 @@ class Recorded {
     const RunOptions recording{.environment = {preload(DITRAIN_RECORDING_DISK), "DITRAIN_TEST_DISK=" + disk(),
                                                "DITRAIN_TEST_RECORD=" + scratch_ / "record"}};
     const auto record = [&](const Args& more) {
-      REQUIRE_EXIT(run(job(scenario, disk() + kOut, scenario.ranks, sets({"checkpoint.every_steps=1"}) + more),
-                       recording),
-                   0);
+      REQUIRE_EXIT(
+          run(job(scenario, disk() + kOut, scenario.ranks, sets({"checkpoint.every_steps=1"}) + more), recording), 0);
     };
     record({});
     if (scenario.resumes_from > 0) record({"--resume", checkpoint_of(disk() + kOut, scenario.resumes_from)});
@@ -122,8 +121,8 @@ class Recorded {
   const Scenario& scenario_;
   const TemporaryFolder scratch_;
   std::optional<DiskRecord> record_;
-  std::map<size_t, int64_t> promises_;       // steps, by the operation after which they hold
-  std::multimap<int64_t, Files> written_;    // checkpoints that were whole, by step
+  std::map<size_t, int64_t> promises_;     // steps, by the operation after which they hold
+  std::multimap<int64_t, Files> written_;  // checkpoints that were whole, by step
 };
 
 using Visit = std::function<void(const DiskState&, int64_t promised)>;

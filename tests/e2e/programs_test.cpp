@@ -102,11 +102,10 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
 
   // An array of the images says of itself how they were drawn, wherever it goes with that file.
   fs::create_directory(scratch / "moved");
-  for (const char* ending : {".npz", ".npz.json"})
-    fs::copy(scratch / "one" + ending, scratch / "moved/x" + ending);
+  for (const char* ending : {".npz", ".npz.json"}) fs::copy(scratch / "one" + ending, scratch / "moved/x" + ending);
   CHECK(same_file(scratch / "moved/x.npz.json", scratch / "one/samples.json"));
-  const Result measured = run(program("ditfid", {"--real", scratch / "moved/x.npz", "--generated",
-                                                 scratch / "moved/x.npz", "--metrics", "pr"}));
+  const Result measured = run(program(
+      "ditfid", {"--real", scratch / "moved/x.npz", "--generated", scratch / "moved/x.npz", "--metrics", "pr"}));
   REQUIRE_EXIT(measured, 0);
   CHECK_THAT(measured.out, Contains("\"seed\":3"));
 

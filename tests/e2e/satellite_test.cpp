@@ -138,7 +138,8 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   CHECK_THAT(inspected.out, Contains("29 files (rasters)") && Contains(" 0 classes, "));  // no masks
   const Result number = make_32(scratch / "products", "number", {"--nodata", "-1"});
   CHECK(number.exit_code == 2);
-  CHECK_THAT(number.err, Contains("--nodata is no number that this scene can hold; got -1, expected an integer from 0"));
+  CHECK_THAT(number.err,
+             Contains("--nodata is no number that this scene can hold; got -1, expected an integer from 0"));
 
   const Result trained = run(program(
       "ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/sentinel2_l2a.yaml", "--out", scratch / "run"} +

@@ -84,10 +84,11 @@ TEST_CASE("scripts: the commands of bench_report.sh are ones that ditbench takes
   };
   REQUIRE_EXIT(report("FLAGS=--quick"), 0);
   const std::string text = read_file(scratch / "report.md");
-  for (const char* command : {"$ ditbench vae --precision f32,bf16", "$ ditbench sample --model XL",
-                              "$ ditbench memory --model XL --batch 8 --repeats 3 --fast 0.5,0.33",
-                              "$ prlimit --data=3935000000 ditbench step --model B --batch 8 --repeats 2 --recompute auto",
-                              "$ ditbench step --model B --batch 8 --set train.on_non_finite=skip"})
+  for (const char* command :
+       {"$ ditbench vae --precision f32,bf16", "$ ditbench sample --model XL",
+        "$ ditbench memory --model XL --batch 8 --repeats 3 --fast 0.5,0.33",
+        "$ prlimit --data=3935000000 ditbench step --model B --batch 8 --repeats 2 --recompute auto",
+        "$ ditbench step --model B --batch 8 --set train.on_non_finite=skip"})
     CHECK_THAT(text, Contains(command));
   CHECK(report("FLAGS=--no-such-flag").exit_code == 1);
 }

@@ -248,10 +248,9 @@ TEST_CASE("stale temporaries are cleared, checkpoints and foreign files stay") {
   TemporaryFolder folder;
   const std::string& dir = folder.path();
   commit_step(dir, 1);
-  for (const char* name :
-       {".tmp_step_00000002", ".deleted_step_00000003", ".old_step_00000001", ".old_step_00000004",
-        ".tmp_step_00000002.00ff00ff00ff00ff", ".deleted_discarded_step_00000003.00ff00ff00ff00ff",
-        ".old_step_00000001.00ff00ff00ff00ff"}) {
+  for (const char* name : {".tmp_step_00000002", ".deleted_step_00000003", ".old_step_00000001", ".old_step_00000004",
+                           ".tmp_step_00000002.00ff00ff00ff00ff", ".deleted_discarded_step_00000003.00ff00ff00ff00ff",
+                           ".old_step_00000001.00ff00ff00ff00ff"}) {
     fs::create_directory(folder / name);
     put_file(folder / name + "/model.safetensors", "part");
   }

@@ -107,9 +107,7 @@ TEST_CASE("a bus error that no mapped file of ours causes keeps its action") {
   const std::string path = write_tensor(folder, "ours"), foreign = write_tensor(folder, "foreign");
   const Ending elsewhere = in_child([&] {
     const io::SafetensorsFile file(path);
-    {
-      const io::SafetensorsFile gone(foreign);
-    }  // its range is free again
+    { const io::SafetensorsFile gone(foreign); }  // its range is free again
     const int fd = ::open(foreign.c_str(), O_RDONLY);
     const auto* data = static_cast<volatile char*>(::mmap(nullptr, 65536, PROT_READ, MAP_SHARED, fd, 0));
     if (::truncate(foreign.c_str(), 0) != 0) ::_exit(3);

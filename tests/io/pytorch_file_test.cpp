@@ -216,7 +216,7 @@ TEST_CASE("zips that are something else are told apart") {
 TEST_CASE("a file of PyTorch that is cut or changed anywhere gives tensors or an InputError") {
   for (const char* name : {"tensor_only.pt", "hostile/storage_name.pt", "views_legacy.pt"}) {
     const std::string whole = get_file(kFolder + name);
-    for (size_t at = 0; at < whole.size(); at += whole.size() > 3000 ? 7 : 1) {
+    for (size_t at = 0; at<whole.size(); at += whole.size()> 3000 ? 7 : 1) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ (at % 2 == 0 ? 0xff : 0x04));
       for (const std::string& bytes : {whole.substr(0, at), damaged}) {

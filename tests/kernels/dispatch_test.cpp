@@ -18,7 +18,7 @@ std::vector<InstructionSet> runnable() {
 
 /// The first of `sets` from `from` on that has a family.
 template <class Table>
-const Table* first_with(const Table* Families::* family, const std::vector<InstructionSet>& sets, size_t from) {
+const Table* first_with(const Table* Families::*family, const std::vector<InstructionSet>& sets, size_t from) {
   while (sets[from].kernels.*family == nullptr) ++from;
   return sets[from].kernels.*family;
 }

@@ -26,7 +26,7 @@ inline const char* only_kernels() { return std::getenv("DITRAIN_TEST_ONLY"); }
 
 /// The kernels of a family that this CPU can run; what it lacks is reported, once. Those on models of a unit come last.
 template <class Table>
-std::vector<const Table*> usable(const Table* Families::* family) {
+std::vector<const Table*> usable(const Table* Families::*family) {
   static bool reported = only_kernels() != nullptr;
   std::vector<InstructionSet> sets = instruction_sets();
   for (const InstructionSet& model : models()) sets.push_back(model);

@@ -110,7 +110,7 @@ extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
 }
 
 extern "C" int statvfs(const char* path, struct statvfs* room) noexcept {
-  struct statfs system{};
+  struct statfs system {};
   if (::statfs(path, &system) != 0) return -1;
   *room = {};
   room->f_frsize = 4096, room->f_blocks = 1 << 20, room->f_bavail = lacks.room ? 1 : 1 << 20;
@@ -199,7 +199,7 @@ TEST_CASE("what would allow io_uring is told by its setting and by the error") {
 }
 
 TEST_CASE("a folder in RAM is no disk") {
-  struct statfs system{};
+  struct statfs system {};
   if (::statfs("/dev/shm", &system) != 0 || system.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0)
     SKIP("/dev/shm is no tmpfs");
   unsetenv("DITRAIN_DISK_IN_RAM");

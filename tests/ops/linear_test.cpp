@@ -409,12 +409,14 @@ TEST_CASE("linear layers refuse types that do not fit, and say which") {
         "[linear_backward_weight] type of dw; got bf16, expected f32");
   CHECK(refusal([&] { ops::linear_backward_weight(ctx, p.x, p.dy, dw, bf16(p.b)); }) ==
         "[linear_backward_weight] type of db; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_forward(ctx, {bf16(p.raw), p.norm}, p.w, p.b, y); }) ==
-        "[linear_forward] type of a normalised input; got bf16, expected f32");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {bf16(p.raw), p.norm}, p.w, p.b, y);
+        }) == "[linear_forward] type of a normalised input; got bf16, expected f32");
   ops::NormTerms wrong = p.norm;
   wrong.mean = bf16(wrong.mean);
-  CHECK(refusal([&] { ops::linear_forward(ctx, {p.raw, wrong}, p.w, p.b, y); }) ==
-        "[linear_forward] type of what a normalised input needs; got bf16, expected f32");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {p.raw, wrong}, p.w, p.b, y);
+        }) == "[linear_forward] type of what a normalised input needs; got bf16, expected f32");
   CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(half_y)); }) ==
         "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
   CHECK(refusal([&] { ops::linear_backward_data(ctx, p.dy, p.w, dx, false, ops::times_gelu_slope(bf16(dx), {})); }) ==
@@ -435,14 +437,16 @@ TEST_CASE("linear layers refuse shapes around the product that do not fit") {
   const Tensor y({2, 3, 4}), flat({6, 4});
   CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(Tensor())); }) ==
         "[linear_forward] what an epilogue writes; got nothing, expected [2, 3, 4]");
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, {LinearOutput::Kind::kGeluBackward, {}, y, {}}); }) ==
-        "[linear_forward] what an epilogue reads; got nothing, expected [2, 3, 4]");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, p.x, p.w, p.b, y, {LinearOutput::Kind::kGeluBackward, {}, y, {}});
+        }) == "[linear_forward] what an epilogue reads; got nothing, expected [2, 3, 4]");
   CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(flat, p.gate, y)); }) ==
         "[linear_forward] what an epilogue reads; got [6, 4], expected [2, 3, 4]");
   CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, flat, ops::then_gate_residual(flat, p.gate, flat)); }) ==
         "[linear_forward] the result before a gate; got [6, 4], expected [B, T, C]");
-  CHECK(refusal([&] { ops::linear_forward(ctx, {p.raw.reshaped({6, 8}), p.norm}, p.w, p.b, y); }) ==
-        "[linear_forward] a normalised input; got [6, 8], expected [B, T, C]");
+  CHECK(refusal([&] {
+          ops::linear_forward(ctx, {p.raw.reshaped({6, 8}), p.norm}, p.w, p.b, y);
+        }) == "[linear_forward] a normalised input; got [6, 8], expected [B, T, C]");
   CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, Tensor({3}), y); }) ==
         "[linear_forward] b; got [3], expected [4]");
 }

@@ -146,8 +146,7 @@ ssize_t written(int fd, off_t offset, const void* data, Call&& call) {
   const Turn turn;
   off_t size = 0;
   const ino_t file = inode_of(fd, &size);
-  if (file != 0 && offset < 0)
-    offset = (fcntl(fd, F_GETFL) & O_APPEND) != 0 ? size : lseek(fd, 0, SEEK_CUR);
+  if (file != 0 && offset < 0) offset = (fcntl(fd, F_GETFL) & O_APPEND) != 0 ? size : lseek(fd, 0, SEEK_CUR);
   const ssize_t n = call();
   if (file != 0 && n > 0) record("write", file, 0, offset, {static_cast<const char*>(data), size_t(n)});
   return n;
@@ -160,12 +159,12 @@ std::string callers() {
   std::string places;
   int found = 0;
   static const void* own_base = [] {
-    Dl_info own {};
+    Dl_info own{};
     dladdr(reinterpret_cast<void*>(&record), &own);
     return own.dli_fbase;
   }();
   for (int i = 0; i < count && found < 2; ++i) {
-    Dl_info info {};
+    Dl_info info{};
     if (dladdr(frames[i], &info) == 0 || info.dli_fbase == own_base) continue;
     places += " " + std::to_string(static_cast<char*>(frames[i]) - static_cast<char*>(info.dli_fbase));
     ++found;

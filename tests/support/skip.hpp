@@ -8,8 +8,8 @@ void skip(const std::string& reason);  // test_main.cpp
 
 /// Ends a test case that cannot run here (Catch2 has such a macro from version 3.3 on). A case that runs several times
 /// (GENERATE) is skipped if all its runs are.
-#define SKIP(reason)              \
-  do {                            \
+#define SKIP(reason)               \
+  do {                             \
     ::ditrain::test::skip(reason); \
-    return;                       \
+    return;                        \
   } while (false)

@@ -191,8 +191,7 @@ TEST_CASE("memory.automem on ranks with whole states: buckets end within segment
   plan::GradientPlan gradients;
   const auto any_ends_between_vectors = [&] {  // which move as one
     for (int64_t k = 0; k < gradients.buckets.size(); ++k)
-      if (const int64_t begin = gradients.buckets[k].begin;
-          layout.at(begin).name != plan::segment_point(begin, layout))
+      if (const int64_t begin = gradients.buckets[k].begin; layout.at(begin).name != plan::segment_point(begin, layout))
         return true;
     return false;
   };

@@ -132,7 +132,8 @@ TEST_CASE("a trace that was not asked for does nothing") {
 }
 
 TEST_CASE("a trace tells how far the clocks of other nodes have drifted") {
-  const auto trace = world_trace(4, [](train::Trace&, int) {}, 0.25);
+  const auto trace = world_trace(
+      4, [](train::Trace&, int) {}, 0.25);
   // Rank 2 leads the other node.
   CHECK(trace.at("otherData").at("largest_clock_drift_us").get<double>() == Approx(0.5e6).margin(2e4));
 }

@@ -86,6 +86,8 @@ std::string_view word_of(V value) {
 }  // namespace ditrain
 
 /// Enums print as their words: fmt::format("dist.wire: {}", config.dist.wire).
+// clang-format 14 does not see where the requires clause ends.
+// clang-format off
 template <class E>
   requires(std::is_enum_v<E> && requires(E value) { words_of(value); })
 struct fmt::formatter<E> : fmt::formatter<std::string_view> {
@@ -93,3 +95,4 @@ struct fmt::formatter<E> : fmt::formatter<std::string_view> {
     return fmt::formatter<std::string_view>::format(ditrain::word_of(value), context);
   }
 };
+// clang-format on

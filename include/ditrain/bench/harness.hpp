@@ -27,13 +27,13 @@ namespace ditrain::bench {
 /// How long to measure.
 struct Effort {
   int64_t repeats = 5;
-  double repeat_s = 0.02;   ///< a repeat is as many calls as take this long, at least one
-  double peak_s = 0.1;      ///< of one peak loop
-  int max_attempts = 5;     ///< at a row whose drift is above kMaxDrift
-  double patience_s = 60;   ///< no further attempt at a row that has taken longer
-  double max_share = 1.02;  ///< more cannot be: the peak was not measured right
-  double settle_s = 0.05;   ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
-  bool cold_arrays = true;  ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
+  double repeat_s = 0.02;     ///< a repeat is as many calls as take this long, at least one
+  double peak_s = 0.1;        ///< of one peak loop
+  int max_attempts = 5;       ///< at a row whose drift is above kMaxDrift
+  double patience_s = 60;     ///< no further attempt at a row that has taken longer
+  double max_share = 1.02;    ///< more cannot be: the peak was not measured right
+  double settle_s = 0.05;     ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
+  bool cold_arrays = true;    ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
   double (*clock)() = now_s;  ///< by which calls are timed, in seconds; tests have one of their own
 
   /// The shortest run that still calls everything: for tests.

@@ -23,7 +23,8 @@ struct CheckpointState {
   CheckedFiles files = {};  ///< the checksums; empty: written by a version that had none
 };
 
-/// Writes FOLDER/state.json, with a checksum of itself. Errors: RunError
+/// Writes FOLDER/state.json, with a checksum of itself.
+/// Errors:   RunError
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state);
 
 /// Errors:   InputError if state.json is truncated, changed since it was written, lacks a field or has one out of its
@@ -41,8 +42,9 @@ std::string find_checkpoint(const std::string& path);
 /// one
 void expect_readable(const std::string& folder);
 
-/// Holds all files of a checkpoint folder against their checksums. Errors: InputError that names the file and the
-/// place; one for a checkpoint without checksums; as io::fail_to_read for a file that cannot be read
+/// Holds all files of a checkpoint folder against their checksums.
+/// Errors:   InputError that names the file and the place; one for a checkpoint without checksums; as io::fail_to_read
+///           for a file that cannot be read
 void check_checkpoint(const std::string& folder, const std::vector<int>& pus = {});
 
 /// The newest checkpoint beside `folder` that check_checkpoint finds intact, for advice; "": none.
@@ -51,14 +53,15 @@ std::string newest_intact_beside(const std::string& folder);
 /// Reads a file with the names and shapes of the public state dict into `arena` (values or ema of the store): of
 /// tensors that ranks share, the part that the store has; frozen parameters go to their own place. Works for
 /// model.safetensors, ema.safetensors and exports. Where state.json beside the file has checksums of it, what is read
-/// is held against them. `pus`: cores that read (parallel::run_jobs). Errors:   InputError that names the file and the
-/// tensor: missing, extra, of another shape, not finite, not floating,
+/// is held against them. `pus`: cores that read (parallel::run_jobs).
+/// Errors:   InputError that names the file and the tensor: missing, extra, of another shape, not finite, not floating,
 ///           damaged
 void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena,
                   const std::vector<int>& pus = {});
 
 /// Weights, EMA and moments of a checkpoint folder into a store allocated for training; leaves gradients undefined.
-/// `keep`: as this rank keeps them; by default whole. Errors: as load_weights, and then the state is undefined
+/// `keep`: as this rank keeps them; by default whole.
+/// Errors:   as load_weights, and then the state is undefined
 void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {},
                          const std::vector<int>& pus = {});
 

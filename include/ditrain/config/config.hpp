@@ -132,8 +132,8 @@ struct Config {
   EvalConfig eval;
 };
 
-/// That of an empty file: the defaults of the keys. A Config by itself has the reference's 1,000 classes instead of those
-/// of the data.
+/// That of an empty file: the defaults of the keys. A Config by itself has the reference's 1,000 classes instead of
+/// those of the data.
 Config default_config();
 
 /// Reads the config `path`, applies `sets` ("a.b=v") in order, then fills the sizes that model.name stands for.

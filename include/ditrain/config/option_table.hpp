@@ -53,8 +53,8 @@ struct Difference {
 
 /// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
 /// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
-/// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and what the run does not read: keys of another process, min_snr_gamma without its
-/// loss_weight.
+/// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and what the run does not read: keys of
+/// another process, min_snr_gamma without its loss_weight.
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
 
 /// Whether samples are drawn and compared in one way (sections sample and eval), so that their distances are

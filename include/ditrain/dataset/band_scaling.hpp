@@ -16,7 +16,7 @@ namespace ditrain::dataset {
 struct BandScaling {
   std::vector<std::string> names;
   std::vector<double> low, high;
-  io::PixelType type = io::PixelType::kF32;  ///< of the digital numbers
+  io::PixelType type = io::PixelType::kF32;     ///< of the digital numbers
   std::vector<double> scale = {}, offset = {};  ///< quantity = number * scale + offset; empty: unknown
 
   int64_t channels() const { return int64_t(names.size()); }

@@ -61,9 +61,9 @@ struct Config {
   /// does not use them.
   std::vector<double> number_scale = {}, number_offset = {};
   std::optional<double> latent_scale = {};  ///< latents are multiplied by it; none: by what the shards state, or 1
-  int64_t num_images = 50000;  ///< shapes: images per epoch
-  int64_t loader_threads = 1;  ///< threads that read and decode, 1 to 1024
-  int64_t queue_batches = 4;   ///< batches kept ready ahead of the step, 1 to 1024
+  int64_t num_images = 50000;               ///< shapes: images per epoch
+  int64_t loader_threads = 1;               ///< threads that read and decode, 1 to 1024
+  int64_t queue_batches = 4;                ///< batches kept ready ahead of the step, 1 to 1024
 };
 
 }  // namespace ditrain::dataset

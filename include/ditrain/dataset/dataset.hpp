@@ -67,8 +67,8 @@ class Dataset {
   virtual std::string describe() const = 0;
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
   virtual std::string samples_checksum() const { return ""; }
-  /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts of
-  /// its file). Threads: as load
+  /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts
+  /// of its file). Threads: as load
   virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
   /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
@@ -100,12 +100,12 @@ class Dataset {
   std::map<std::string, int64_t> ignored_;  // by extension with its dot
   bool skip_bad_;
   std::vector<bool> has_samples_;  // by class, up to the last one that was noted
-  mutable std::mutex mutex_;  // guards bad_
+  mutable std::mutex mutex_;       // guards bad_
   mutable std::set<int64_t> bad_;
 };
 
-/// Fills the keys that follow from the data: bands, ranges and type of tiles (settle_tiles), the scale of latents. Values
-/// that are given stay. Nothing if data.path is not set.
+/// Fills the keys that follow from the data: bands, ranges and type of tiles (settle_tiles), the scale of latents.
+/// Values that are given stay. Nothing if data.path is not set.
 /// Errors:   InputError for data that cannot be read or that the keys do not fit
 void settle(Config& config);
 

@@ -18,12 +18,12 @@ struct PixelComparison {
 };
 
 struct BandComparison {
-  std::vector<PixelComparison> bands;   ///< in digital numbers
+  std::vector<PixelComparison> bands;  ///< in digital numbers
   /// (nir - red) / (nir + red) of quantities (number * scale + offset, as angles); none: a side lacks one of the bands
   std::optional<PixelComparison> ndvi;
   std::optional<PixelComparison>
-      angle;                  ///< of pixels against the mean spectrum of the real side, degrees; none: one band
-  double angle_of_means = 0;  ///< between the mean spectra, degrees
+      angle;                      ///< of pixels against the mean spectrum of the real side, degrees; none: one band
+  double angle_of_means = 0;      ///< between the mean spectra, degrees
   std::string other_scales = {};  ///< bands of which the sides state different scales or offsets
 };
 

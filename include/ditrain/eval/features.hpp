@@ -1,8 +1,7 @@
 // Features of image sets: what the metrics of evaluation compare.
 //
 //   pixels      the image itself, averaged down to at most 4,096 values. Needs no weights and takes any number of
-//   channels;
-//               its distances show a trend during training and are not comparable with any published FID.
+//               channels; its distances show a trend during training and are not comparable with any published FID.
 //   inception   the FID Inception network (nn/inception.hpp) with weights of the user; images of eight bits, of any
 //               size, read and resized by oneTBB's threads beside the network.
 #pragma once
@@ -73,7 +72,8 @@ inline constexpr size_t kInceptionBytes = size_t{220} << 20;
 int64_t dimensions_of(FeatureKind kind, const dataset::SampleShape& shape);
 
 /// The side of the blocks that an image is averaged by: the smallest with at most kMaxPixelFeatures blocks and
-/// channels. Errors:   InputError if there are more channels than features
+/// channels.
+/// Errors:   InputError if there are more channels than features
 int64_t pixel_block(int64_t height, int64_t width, int64_t channels);
 
 }  // namespace ditrain::eval

@@ -28,9 +28,9 @@ struct LatentShards {
   int64_t samples = 1024;  ///< of a shard
   bool flip = false;       ///< also those of the mirrored images (latents_flip; mean_flip and logvar_flip)
   PosteriorUse posterior = PosteriorUse::kSample;
-  uint64_t seed = 0;        ///< of that: sample i draws the same whatever the rank
-  double scale_factor = 1;  ///< written beside the latents, which are not multiplied by it
-  std::string vae = {};     ///< hash of the weights
+  uint64_t seed = 0;                              ///< of that: sample i draws the same whatever the rank
+  double scale_factor = 1;                        ///< written beside the latents, which are not multiplied by it
+  std::string vae = {};                           ///< hash of the weights
   std::map<std::string, std::string> tiles = {};  ///< dataset::tile_facts of images that are tiles
 };
 

@@ -37,8 +37,8 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   const std::string& folder() const { return folder_; }  ///< DIR/.tmp_step_N.SUFFIX, which no other writer has
-  /// Syncs the folder (its files have to be synced already), renames it to step_..., points `latest` to it. A checkpoint
-  /// of the same step is replaced.
+  /// Syncs the folder (its files have to be synced already), renames it to step_..., points `latest` to it. A
+  /// checkpoint of the same step is replaced.
   void commit();
 
  private:
@@ -60,11 +60,12 @@ std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
 /// and always the newest and those that `latest` and `best` name. A removal that is killed half way leaves no half
-/// checkpoint. Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative
-/// numbers
+/// checkpoint.
+/// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
 
-/// Makes the symlink `best` name the complete checkpoint of this step. Errors: RunError
+/// Makes the symlink `best` name the complete checkpoint of this step.
+/// Errors:   RunError
 void link_best(const std::string& dir, int64_t step);
 /// The step of the complete checkpoint that `best` names; none if there is none.
 std::optional<int64_t> best_checkpoint(const std::string& dir);
@@ -72,7 +73,8 @@ std::optional<int64_t> best_checkpoint(const std::string& dir);
 /// Moves the checkpoints after `step` aside, complete or not, to discarded_step_*. Returns their new paths.
 /// Errors:   RunError
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);
-/// Removes what discard_checkpoints_after moved aside. Errors: as prune_checkpoints
+/// Removes what discard_checkpoints_after moved aside.
+/// Errors:   as prune_checkpoints
 void remove_discarded(const std::string& dir);
 
 /// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(), as who alone may

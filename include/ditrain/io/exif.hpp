@@ -7,7 +7,8 @@
 namespace ditrain::io {
 
 /// Tag 274 of the first directory of a JPEG's EXIF segment, 1 to 8; 1 (upright) where there is none or it makes no
-/// sense. Source:   JEITA CP-3451 (EXIF 2.3), section 4.6.4
+/// sense.
+/// Source:   JEITA CP-3451 (EXIF 2.3), section 4.6.4
 int exif_orientation(std::string_view jpeg);
 
 /// The picture upright: mirrored and turned as the orientation says.

@@ -48,8 +48,8 @@ class FileLock {
 /// Host, process, job and time, as one line: for FileLock::describe.
 std::string this_process();
 
-/// The lock FOLDER/.lock of a program that fills the folder with shards, made if it is missing. Waits a few seconds for a
-/// process that is ending; warns where the file system has no locks.
+/// The lock FOLDER/.lock of a program that fills the folder with shards, made if it is missing. Waits a few seconds for
+/// a process that is ending; warns where the file system has no locks.
 /// Errors:   InputError [FOLDER] if another process writes to it
 std::unique_ptr<FileLock> lock_output_folder(const std::string& folder);
 

@@ -71,8 +71,8 @@ void remove_stale_files(const std::string& folder);
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);
 
-/// Creates a folder with its parents if missing, and makes the new names durable. InputError if that fails or the folder
-/// cannot be written to.
+/// Creates a folder with its parents if missing, and makes the new names durable. InputError if that fails or the
+/// folder cannot be written to.
 void make_output_folder(const std::string& path);
 
 }  // namespace ditrain::io

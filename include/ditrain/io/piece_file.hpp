@@ -27,8 +27,8 @@ class PieceFile {
     std::byte* data_;
   };
 
-  /// Makes the file (emptying what is there): `begin`, then a hole up to `bytes`. Not synced: sync() of the same process
-  /// does that. Errors: RunError
+  /// Makes the file (emptying what is there): `begin`, then a hole up to `bytes`. Not synced: sync() of the same
+  /// process does that. Errors: RunError
   static void create(const std::string& path, std::string_view begin, uint64_t bytes);
 
   /// Opens what create() made. `direct`: past the page cache, where that can be. Errors: RunError

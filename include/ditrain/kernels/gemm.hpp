@@ -31,8 +31,8 @@ struct Patches {
 /// Images [S, H, W, C] (f32 or bf16, channels last) as the array of operand a, gathered while it is packed, so that a
 /// product with weights [kernel_h, kernel_w, C, N] is a convolution: array row r is output pixel first_row + r of out_h
 /// x out_w per image, row by row; column (i, j, c) is channel c of input pixel (y stride_h - pad_top + i, x stride_w -
-/// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w. Whole lines
-/// of padding may be left out of a sum, so that infinite weights there may give NaN or not.
+/// pad_left + j), zero outside of the image. The padding below and to the right follows from out_h and out_w. Whole
+/// lines of padding may be left out of a sum, so that infinite weights there may give NaN or not.
 struct Window {
   int64_t channels = 0;           ///< C; 0: the operand is an array as it is
   int64_t height = 0, width = 0;  ///< H, W: of an image as it is stored
@@ -45,8 +45,8 @@ struct Window {
   int64_t first_row = 0;
 };
 
-/// Operand b [k, n] as the panels that products read, packed once (pack_b) for many products; b, ldb, trans_b and b_type
-/// are not used then. The panels belong to the instruction set and the arithmetic that packed them.
+/// Operand b [k, n] as the panels that products read, packed once (pack_b) for many products; b, ldb, trans_b and
+/// b_type are not used then. The panels belong to the instruction set and the arithmetic that packed them.
 struct PackedB {
   const float* panels = nullptr;  ///< of all of b; null: every product packs b
   int64_t columns = 0;            ///< n of all of b

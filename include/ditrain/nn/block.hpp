@@ -1,7 +1,8 @@
 // A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
 //   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, all of them before the first
-//   block x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf x = x + gate_mlp
-//   mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
+// block
+//   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))            AttentionHalf
+//   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))             MlpHalf
 // Kept for backward: x (and by AdalnModulation the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
 // proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
 // and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,

@@ -16,7 +16,8 @@ enum class QkNorm { kNone, kRms, kLayer };
 inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
 constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
-/// In place of num_classes: as many as the data has (model.num_classes: auto). A run settles it before it builds a model.
+/// In place of num_classes: as many as the data has (model.num_classes: auto). A run settles it before it builds a
+/// model.
 inline constexpr int64_t kClassesOfData = -1;
 
 struct DitConfig {

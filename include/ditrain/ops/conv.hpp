@@ -54,8 +54,8 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
 /// Numerics: the bits do not depend on the number of workers or clusters
 /// Memory:   scratch of the context only; y aliases nothing
 /// Errors:   ShapeError "[conv2d] ..."
-void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
-            const ConvOutput& output = {});
+void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
+            const Tensor& y, const ConvOutput& output = {});
 
 /// Channels [begin, begin + count) of every pixel of images [B,H,W,pixel channels]: branches of a network that are put
 /// side by side are written where they belong, and are read from there.

@@ -32,8 +32,8 @@ struct Worker {
 class WorkerFunction {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, WorkerFunction> && std::is_invocable_v<F&, const Worker&>)
-  WorkerFunction(F&& f)  // NOLINT: implicit, so that a lambda can be passed to run()
+  requires(!std::is_same_v<std::remove_cvref_t<F>, WorkerFunction> && std::is_invocable_v<F&, const Worker&>)
+      WorkerFunction(F&& f)  // NOLINT: implicit, so that a lambda can be passed to run()
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, const Worker& w) { (*static_cast<std::remove_reference_t<F>*>(object))(w); }) {}
   void operator()(const Worker& w) const { call_(object_, w); }

@@ -25,10 +25,10 @@ struct StepFacts {
   /// What ranks add up, losses first, and what holds for all as soon as it holds for one. A new fact is a field, its
   /// entry here, and the value that Run::facts() gives it.
   static constexpr int kLosses = 3;
-  static constexpr double StepFacts::* kSums[] = {&StepFacts::loss, &StepFacts::mse, &StepFacts::vb,
-                                                  &StepFacts::bad_files};
-  static constexpr bool StepFacts::* kFlags[] = {&StepFacts::stop, &StepFacts::checkpoint, &StepFacts::peak_too_low,
-                                                 &StepFacts::writes_checkpoint};
+  static constexpr double StepFacts::*kSums[] = {&StepFacts::loss, &StepFacts::mse, &StepFacts::vb,
+                                                 &StepFacts::bad_files};
+  static constexpr bool StepFacts::*kFlags[] = {&StepFacts::stop, &StepFacts::checkpoint, &StepFacts::peak_too_low,
+                                                &StepFacts::writes_checkpoint};
   void add(const StepFacts& o) {
     for (const auto sum : kSums) this->*sum += o.*sum;
     for (const auto flag : kFlags) this->*flag = this->*flag || o.*flag;

@@ -15,7 +15,8 @@ class LeafSums final : public SyncPolicy {
   LeafSums(int64_t leaves, const Tensor& grads, ops::Context& ctx);
 
   /// The gradients of a slice are those of leaf micro.number, final. Once it is the last leaf's turn, the arena holds
-  /// the sum of all there. Threads:  cuts the slice by elements
+  /// the sum of all there.
+  /// Threads:  cuts the slice by elements
   void ready(const MicroBatchPlace& micro, const parallel::Range& slice) override;
 
  private:

@@ -88,7 +88,7 @@ struct StepMetrics {
 /// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and code that computes it.
 struct Metric {
   const char* name;
-  double StepMetrics::* value;
+  double StepMetrics::*value;
 };
 inline constexpr Metric kMetrics[] = {{"loss", &StepMetrics::loss},
                                       {"mse", &StepMetrics::mse},
