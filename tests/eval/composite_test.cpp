@@ -55,6 +55,7 @@ TEST_CASE("composites: bands by name, stretched by the reference's percentiles, 
   CHECK(all[0].high == std::vector<double>{73, 83, 93});
   CHECK(all[0].describe() == "true colour (Red 11 to 73, Green 21 to 83, Blue 31 to 93)");
   CHECK(all[1].bands == std::vector<std::string>{"NIR", "Red", "Green"});
+  CHECK(composites_of(dataset::TileShards(scratch / "b.safetensors"), names, 1) == all);  // stored in another order
   for (const Composite& c : all) {
     const auto want = pictures(scratch / "a.safetensors", c);
     CHECK(want[0][0] == 0);
