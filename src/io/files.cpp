@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <random>
 #include <utility>
 #include <vector>
@@ -45,28 +47,24 @@ std::string folder_of(const std::string& path) {
 }
 
 constexpr std::string_view kTemporary = ".tmp_";
+constexpr size_t kSuffixDigits = 16;
 
-// Hidden, so that folder readers skip it.
-std::string temporary_beside(const std::string& path) {
-  const fs::path target(path);
-  return (target.parent_path() / fmt::format(".{}{}{}", target.filename().string(), kTemporary, unique_suffix()))
-      .string();
-}
-
-// Also as earlier versions made them: process and counter.
 bool is_temporary(const std::string& name) {
-  const size_t at = name.rfind(kTemporary);
-  if (!name.starts_with('.') || at == name.npos || at < 2) return false;
-  const std::string suffix = name.substr(at + kTemporary.size());
-  return !suffix.empty() && suffix.find_first_not_of("0123456789abcdef_") == suffix.npos;
+  const size_t at = name.rfind(kTemporary), digits = at + kTemporary.size();
+  return name.starts_with('.') && at != name.npos && at >= 2 && name.size() - digits == kSuffixDigits &&
+         name.find_first_not_of("0123456789abcdef", digits) == name.npos;
 }
 
 }  // namespace
 
+bool is_error_of_path(int error_number) {
+  constexpr int kErrors[] = {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
+  return std::find(std::begin(kErrors), std::end(kErrors), error_number) != std::end(kErrors);
+}
+
 void fail_to_read(const std::string& path, const std::string& what, int error_number) {
   const Problem problem{.where = path, .what = what, .got = reason(error_number)};
-  for (const int of_path : {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO})
-    if (error_number == of_path) throw OpenError(problem);
+  if (is_error_of_path(error_number)) throw OpenError(problem);
   throw RunError(problem);
 }
 
@@ -82,6 +80,13 @@ int open_to_read(const std::string& path, int flags) {
 std::string unique_suffix() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+// Hidden, so that folder readers skip it.
+std::string temporary_beside(const std::string& path) {
+  const fs::path target(path);
+  return (target.parent_path() / fmt::format(".{}{}{}", target.filename().string(), kTemporary, unique_suffix()))
+      .string();
 }
 
 void remove_stale_files(const std::string& folder) {
@@ -234,6 +239,27 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
       {.where = path, .what = "the file is too large", .expected = fmt::format("at most {} bytes", max_bytes)});
 }
 
+void read_lines(const std::string& path, const std::function<void(const std::string& line)>& use) {
+  const FileDescriptor fd(open_to_read(path));
+  std::string line;
+  std::array<char, 1 << 16> piece;
+  for (;;) {
+    const ssize_t n = ::read(fd, piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_to_read(path, "cannot read the file", errno);
+    if (n == 0) break;
+    for (const char c : std::string_view(piece.data(), size_t(n))) {
+      if (c != '\n') {
+        line += c;
+        continue;
+      }
+      use(line);
+      line.clear();
+    }
+  }
+  if (!line.empty()) use(line);
+}
+
 void fsync_directory(const std::string& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd < 0) throw RunError({.where = path, .what = "cannot open the folder", .got = reason(errno)});
@@ -245,12 +271,14 @@ void fsync_directory(const std::string& path) {
 void make_output_folder(const std::string& path) {
   std::error_code error;
   std::vector<std::string> parents;  // of what is missing: a new name lasts once the folder that holds it is synced
-  for (fs::path at = fs::absolute(path).lexically_normal(); !at.empty() && !fs::exists(at, error);
+  for (fs::path at = fs::weakly_canonical(fs::absolute(path), error); !at.empty() && !fs::exists(at, error);
        at = at.parent_path())
     parents.push_back(at.parent_path().string());
   fs::create_directories(path, error);
   if (error) throw InputError({.where = path, .what = "cannot create the folder", .got = error.message()});
-  for (const std::string& parent : parents) fsync_directory(parent);
+  for (const std::string& parent : parents)
+    // A folder that may be written but not read cannot be opened to be synced.
+    if (::faccessat(AT_FDCWD, parent.c_str(), R_OK, AT_EACCESS) == 0 || errno != EACCES) fsync_directory(parent);
   if (::access(path.c_str(), W_OK | X_OK) != 0)
     throw InputError({.where = path, .what = "cannot write into the folder", .got = reason(errno)});
 }

@@ -10,6 +10,7 @@
 #include "ditrain/io/crc32.hpp"
 #include "file_size_limit.hpp"
 #include "support/files.hpp"
+#include "support/without_rights.hpp"
 
 using namespace ditrain;
 using namespace ditrain::io;
@@ -106,11 +107,39 @@ TEST_CASE("output folders are made with their parents, and what is in the way is
   CHECK_THROWS_WITH(make_output_folder("/proc/ditrain"), Contains("[/proc/ditrain]"));
 }
 
+TEST_CASE("output folders are made where names can be made, though not listed") {
+  TemporaryFolder folder;
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  std::filesystem::create_directory(folder / "box");
+  REQUIRE(::chmod((folder / "box").c_str(), 01733) == 0);
+  {
+    const WithoutRights user;
+    CHECK_NOTHROW(make_output_folder(folder / "box/run/samples"));
+  }
+  CHECK(std::filesystem::is_directory(folder / "box/run/samples"));
+}
+
+TEST_CASE("output folders are made beside the target of a link") {
+  TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "other/target");
+  std::filesystem::create_directories(folder / "other/runs");
+  std::filesystem::create_directory_symlink("other/target", folder / "link");
+  CHECK_NOTHROW(make_output_folder(folder / "link/../runs/a/b"));
+  CHECK(std::filesystem::is_directory(folder / "other/runs/a/b"));
+}
+
 TEST_CASE("what killed writers left in a folder is removed, and nothing else") {
   TemporaryFolder folder;
   put_file(folder / ".config.yaml.tmp_0123456789abcdef", "x");
-  put_file(folder / ".metrics.jsonl.tmp_4711_0", "x");
-  const std::vector<std::string> others = {".config.yaml", ".notes.tmp_mine", ".tmp_0123", "a.tmp_0", "config.yaml"};
+  put_file(folder / ".notes.tmp_2024.tmp_0123456789abcdef", "x");
+  const std::vector<std::string> others = {".config.yaml",
+                                           "config.yaml",
+                                           ".notes.tmp_mine",
+                                           ".notes.tmp_2024",
+                                           ".notes.tmp_0123456789abcdef0",
+                                           ".notes.tmp_0123456789abcde_",
+                                           ".tmp_0123456789abcdef",
+                                           "a.tmp_0123456789abcdef"};
   for (const std::string& name : others) put_file(folder / name, "x");
   std::filesystem::create_directory(folder / ".folder.tmp_1");
   remove_stale_files(folder.path());

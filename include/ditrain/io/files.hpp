@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,8 @@ struct OpenError : InputError {
   using InputError::InputError;
 };
 
+/// Whether an errno blames the path or its rights, rather than disk, network, memory or limits.
+bool is_error_of_path(int error_number);
 /// For a file that the system did not open or read, with its errno. Neither error says anything of the content.
 /// Errors: always; OpenError where path or rights are at fault, RunError where disk, network, memory or limits are
 [[noreturn]] void fail_to_read(const std::string& path, const std::string& what, int error_number);
@@ -33,7 +36,8 @@ class FileWriter {
   void write(const void* data, size_t bytes);                       ///< appends
   void extend(uint64_t bytes);                                      ///< appends zeros (a hole); regular files only
   void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
-  void finish(bool synced = true);                                  ///< fsync and close; nothing may follow
+  /// Closes the file; nothing may follow. Before that, an fsync: only who syncs the file later does without it.
+  void finish(bool synced = true);
   uint64_t bytes_written() const { return bytes_written_; }
 
  private:
@@ -58,20 +62,25 @@ void append_line(const std::string& path, std::string_view line);
 /// as fail_to_read.
 std::string read_text_file(const std::string& path, size_t max_bytes);
 
+/// Calls `use` with each line of a file, without its newline. Errors: as fail_to_read, and those of `use`
+void read_lines(const std::string& path, const std::function<void(const std::string& line)>& use);
+
 /// Finds out whether write_file_atomically could write `path`, by making a file beside it and removing it again: for
 /// programs that work for long before they write. InputError that says what is in the way.
 void check_output_file(const std::string& path);
 
 /// What makes a hidden name that no other process makes, on any node: 16 random digits.
 std::string unique_suffix();
-/// Removes what killed writers of write_file_atomically left in the folder; only where nobody else writes.
-/// Errors: RunError
+/// A hidden path in the same folder which no other process makes, to be renamed to `path` once the file is whole.
+std::string temporary_beside(const std::string& path);
+/// Removes what killed writers left in the folder under such names; only where nobody else writes. Errors: RunError
 void remove_stale_files(const std::string& folder);
 
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);
 
-/// Creates a folder with its parents if missing, and makes the new names durable. InputError if that fails or the
+/// Creates a folder with its parents if missing, and makes the new names durable, except in a folder that this process
+/// may write but not read, which cannot be synced. InputError if that fails or the
 /// folder cannot be written to.
 void make_output_folder(const std::string& path);
 
