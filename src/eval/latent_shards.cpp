@@ -206,7 +206,7 @@ class Writer {
     add(tensors, "", content.plain, n);
     if (request_.flip) add(tensors, "_flip", content.flipped, n);
     if (data_.num_classes() > 0) tensors.push_back({"labels", "I64", {n}, content.labels.data()});
-    const std::string partial = fmt::format("{}/.{}.partial", request_.out, fs::path(path(shard)).filename().string());
+    const std::string partial = io::temporary_beside(path(shard));
     io::write_safetensors(partial, tensors, metadata);
     fs::rename(partial, path(shard));
     io::fsync_directory(request_.out);
@@ -299,8 +299,13 @@ void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset:
                          const LatentShards& shards, dist::Communicator& comm,
                          const std::function<void(const EncodingProgress&)>& progress) {
   check_shape(vae.config(), data.shape());
-  const auto lock = comm.rank() == 0 ? io::lock_output_folder(shards.out) : nullptr;
+  std::unique_ptr<io::FileLock> lock;  // until the last rank has ended
+  if (comm.rank() == 0) {
+    lock = io::lock_output_folder(shards.out);
+    io::remove_stale_files(shards.out);
+  }
   comm.barrier();
+  if (comm.rank() != 0) lock = io::join_output_folder(shards.out);
   Writer writer(ctx, vae, data, shards);
   std::vector<int64_t> mine;
   EncodingProgress so_far;

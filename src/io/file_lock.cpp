@@ -54,8 +54,6 @@ FileLock::Attempt FileLock::try_lock() {
 
 FileLock::Attempt FileLock::share() { return set(F_RDLCK, kJoined); }
 
-FileLock::Attempt FileLock::join() { return set(F_RDLCK, kJoined); }
-
 std::optional<pid_t> FileLock::left_over() const {
   struct flock first = lock_of(F_WRLCK, 0), others = lock_of(F_WRLCK, kJoined);
   first.l_len = kJoined;
@@ -66,13 +64,17 @@ std::optional<pid_t> FileLock::left_over() const {
 
 FileLock::Attempt FileLock::set(short type, off_t begin) {
   struct flock wanted = lock_of(type, begin);
-  if (::fcntl(fd_, F_SETLK, &wanted) == 0) return Attempt::kLocked;
-  if (errno == EAGAIN || errno == EACCES || errno == EINTR) return Attempt::kHeldByOther;
+  int result = 0;
+  do {
+    result = ::fcntl(fd_, F_SETLK, &wanted);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return Attempt::kLocked;
+  if (errno == EAGAIN || errno == EACCES) return Attempt::kHeldByOther;
   reason_ = std::strerror(errno);
   return Attempt::kNoLocks;
 }
 
-FileLock::Attempt FileLock::lock_within(double patience_s, const std::function<void()>& waiting) {
+FileLock::Attempt FileLock::lock_for_job(double patience_s, const std::function<void()>& waiting) {
   const double start = now_s();
   Attempt attempt = try_lock();
   if (attempt == Attempt::kHeldByOther && patience_s > 0 && waiting) waiting();
@@ -80,7 +82,7 @@ FileLock::Attempt FileLock::lock_within(double patience_s, const std::function<v
     std::this_thread::sleep_for(kPause);
     attempt = try_lock();
   }
-  return attempt;
+  return attempt == Attempt::kLocked ? share() : attempt;
 }
 
 void FileLock::describe(const std::string& holder) {
@@ -94,13 +96,17 @@ std::string FileLock::holder() const {
   const ssize_t n = ::pread(fd_, text.data(), text.size(), 0);
   std::string holder(text.data(), size_t(n > 0 ? n : 0));
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  if (holder.empty()) holder = "one that is starting or ending";
+  if (const std::optional<pid_t> left = left_over())
+    holder += "; its rank 0 has ended, but not " +
+              (*left > 0 ? fmt::format("process {}", *left) : "a process on another node");
   return holder;
 }
 
 std::unique_ptr<FileLock> lock_output_folder(const std::string& folder) {
   make_output_folder(folder);
   auto lock = std::make_unique<FileLock>(folder + "/.lock");
-  const FileLock::Attempt attempt = lock->lock_within(kPatience_s);
+  const FileLock::Attempt attempt = lock->lock_for_job(kPatience_s);
   if (attempt == FileLock::Attempt::kHeldByOther)
     throw InputError({.where = folder,
                       .what = "another process writes to this folder",
@@ -109,6 +115,13 @@ std::unique_ptr<FileLock> lock_output_folder(const std::string& folder) {
   if (attempt == FileLock::Attempt::kNoLocks)
     log::warn("{} cannot be locked ({}): nothing keeps a second process from writing into it", folder, lock->reason());
   lock->describe(this_process());
+  return lock;
+}
+
+std::unique_ptr<FileLock> join_output_folder(const std::string& folder) {
+  auto lock = std::make_unique<FileLock>(folder + "/.lock");
+  if (lock->share() == FileLock::Attempt::kHeldByOther)
+    throw RunError({.where = folder, .what = "rank 0 does not hold the folder any more: another process writes to it"});
   return lock;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -16,29 +15,21 @@ namespace ditrain::train {
 namespace fs = std::filesystem;
 
 RunLock::RunLock(const std::string& folder, double patience_s) : lock_(folder + "/.lock") {
-  const auto holder = [this] {
-    const std::string text = lock_.holder();
-    const std::optional<pid_t> left = lock_.left_over();
-    return (text.empty() ? "one that is starting or ending" : text) +
-           (left ? fmt::format("; its rank 0 has ended, but not {}",
-                               *left > 0 ? fmt::format("process {}", *left) : "a process on another node")
-                 : "");
-  };
-  io::FileLock::Attempt attempt = lock_.lock_within(patience_s, [&] {
-    log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, holder(), patience_s);
+  const io::FileLock::Attempt attempt = lock_.lock_for_job(patience_s, [&] {
+    log::info("{} is used by another run ({}); waiting up to {:.0f} s for it to end", folder, lock_.holder(),
+              patience_s);
   });
   if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw InputError({.where = "output",
-                      .what = folder + " is used by a run that is alive: " + holder(),
+                      .what = folder + " is used by a run that is alive: " + lock_.holder(),
                       .expected = "one run per folder",
                       .hint = "--out with another folder, or ending that run first"});
-  if (attempt == io::FileLock::Attempt::kLocked) attempt = lock_.share();
   if (attempt == io::FileLock::Attempt::kNoLocks) note_without_locks(folder);
   lock_.describe(io::this_process());
 }
 
 RunLock::RunLock(const std::string& folder) : lock_(folder + "/.lock") {
-  const io::FileLock::Attempt attempt = lock_.join();
+  const io::FileLock::Attempt attempt = lock_.share();
   if (attempt == io::FileLock::Attempt::kHeldByOther)
     throw RunError({.where = "output", .what = "rank 0 does not hold " + folder + " any more: another run takes it"});
   if (attempt == io::FileLock::Attempt::kNoLocks) note_without_locks(folder);

@@ -11,6 +11,7 @@
 
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "inputs.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
 
@@ -160,11 +161,11 @@ TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog o
 
 namespace {
 
-// Two ranks with shards of checkpoint 2; rank 1 stands still before it opens its first file, rank 0 is dead.
+// Two ranks of a program that writes into `out`; rank 1 stands still before it opens its first file of this name,
+// rank 0 is dead.
 struct OrphanedRank {
-  explicit OrphanedRank(const std::string& out)
-      : job(mpirun(2, tiny_ditrain(out, kForEver, kShards), {"--enable-recovery"}),
-            {.environment = trap("open", ".tmp_step_", "stop", 1)}) {
+  OrphanedRank(const Args& command, const std::string& out, const std::string& file)
+      : job(mpirun(2, command, {"--enable-recovery"}), {.environment = trap("open", file, "stop", 1)}) {
     REQUIRE(wait_until([&] { return is_stopped(rank_1 = process_of_rank(1, out)) || !job.running(); }));
     const pid_t rank_0 = process_of_rank(0, out);
     REQUIRE(rank_0 > 0);
@@ -173,18 +174,22 @@ struct OrphanedRank {
     REQUIRE(is_stopped(rank_1));
   }
 
-  static const Args kShards;
   pid_t rank_1 = 0;
   Process job;
 };
-const Args OrphanedRank::kShards = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
+
+// With shards of checkpoint 2.
+OrphanedRank orphan_of_training(const std::string& out) {
+  const Args shards = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
+  return {tiny_ditrain(out, kForEver, shards), out, ".tmp_step_"};
+}
 
 }  // namespace
 
 TEST_CASE("a run folder is locked until the last rank that writes has ended") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  const OrphanedRank orphan(out);
+  const OrphanedRank orphan = orphan_of_training(out);
   const Result second = run(tiny_ditrain(out, 4));
   REQUIRE_EXIT(second, 2);
   CHECK_THAT(second.err, Contains(out + " is used by a run that is alive: host ") &&
@@ -201,7 +206,7 @@ TEST_CASE("a run folder is locked until the last rank that writes has ended") {
 TEST_CASE("a rank that outlives its rank 0 never writes into a checkpoint of the next run") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  OrphanedRank orphan(out);
+  const OrphanedRank orphan = orphan_of_training(out);
   REQUIRE(fs::remove(out + "/.lock"));
   const Args settings = sets({"checkpoint.every_steps=2", "train.seed=77"}) + Args{"--resume", "auto"};
   Process next(tiny_ditrain(out, 2, settings), {.environment = trap("rename", ".tmp_step_", "stop")});
@@ -213,6 +218,38 @@ TEST_CASE("a rank that outlives its rank 0 never writes into a checkpoint of the
   const Result verified = run(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)}));
   REQUIRE_EXIT(verified, 0);
   CHECK(ditrain::io::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2});
+}
+
+TEST_CASE(
+    "ditdata: a rank that outlives its rank 0 keeps the folder locked, and writes into no file of the next call") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "latents";
+  write_image_folder(scratch / "images", 2, 5);
+  const auto encode = [&](const std::string& folder) {
+    const std::string vae = std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_sd.safetensors";
+    return program("ditdata", {"encode", "--from", scratch / "images", "--vae", vae, "--groups", "8", "--size", "16",
+                               "--shard", "3", "--scale-factor", "0.5", "--out", folder});
+  };
+  const OrphanedRank orphan(encode(out), out, "/.latents_");
+  const Result refused = run(encode(out));
+  REQUIRE_EXIT(refused, 2);
+  CHECK_THAT(refused.err, Contains("[" + out + "] another process writes to this folder; got host ") &&
+                              Contains("its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)));
+
+  // Where a file system does not keep locks; here somebody has removed the file.
+  REQUIRE(fs::remove(out + "/.lock"));
+  const std::string shard = "/latents_00001.safetensors";  // of rank 1
+  Process next(encode(out), {.environment = trap("rename", "/.latents_00001", "stop")});
+  REQUIRE(wait_until([&] { return is_stopped(next.pid()) || !next.running(); }));  // that file is written
+  REQUIRE(kill(orphan.rank_1, SIGCONT) == 0);
+  REQUIRE(wait_until([&] { return fs::exists(out + shard); }));
+  REQUIRE(kill(orphan.rank_1, SIGKILL) == 0);
+  next.send(SIGCONT);
+  REQUIRE_EXIT(next.wait(), 0);
+  REQUIRE_EXIT(run(encode(scratch / "alone")), 0);
+  for (const auto& [path, content] : folder_content(scratch / "alone"))
+    if (const std::string name = fs::path(path).filename(); name != ".lock")
+      CHECK(read_file(out + "/" + name) == content);
 }
 
 TEST_CASE("ranks of another build, config, instruction set or command line are refused before anything is written") {

@@ -173,7 +173,11 @@ bool is_stopped(pid_t process) { return state_of(process) == "T"; }
 
 bool has_ended(pid_t process) {
   const std::string state = state_of(process);
-  return state.empty() || state == "Z";
+  if (state != "Z") return state.empty();
+  // Its other threads may still be ending; until then its files are open and its locks held.
+  std::error_code gone;
+  const fs::directory_iterator threads("/proc/" + std::to_string(process) + "/task", gone);
+  return gone || std::distance(threads, {}) <= 1;
 }
 
 bool has_open(pid_t process, const std::string& path) {

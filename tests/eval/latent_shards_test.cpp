@@ -160,7 +160,7 @@ TEST_CASE("latent shards: work that was cut off goes on with what is missing, to
   const auto whole = content(request.out);
   fs::remove(request.out + "/latents_00001.safetensors");
   fs::remove(request.out + "/stats.json");
-  std::ofstream(request.out + "/.latents_00001.safetensors.partial") << "half";
+  std::ofstream(request.out + "/.latents_00001.safetensors.tmp_0123456789abcdef") << "half";
   CHECK(bench.encode(request) == 3);
   CHECK(content(request.out) == whole);
   CHECK(bench.encode(request) == 0);

@@ -54,7 +54,7 @@ TEST_CASE("a shared lock is held until the last process that joined has ended") 
     const pid_t child = ::fork();
     if (child == 0) {
       FileLock lock(path);
-      const bool joined = lock.join() == FileLock::Attempt::kLocked;
+      const bool joined = lock.share() == FileLock::Attempt::kLocked;
       if (::write(ready[1], joined ? "y" : "n", 1) != 1) ::_exit(1);
       for (;;) ::pause();
     }

@@ -1,8 +1,8 @@
 // Preloaded into a program, a system in which one call goes wrong once: DITRAIN_TEST_TRAP says "CALL PATH ACTION", as
-// "pread step_00000004/model 5". The call is the first of its name (open, stat, readlink, read, pread, pwrite, rename)
-// whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the process stops itself
-// before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the process of this MPI
-// rank.
+// "pread step_00000004/model 5". The call is the first of its name (open, stat, lstat, readlink, read, pread, pwrite,
+// rename, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the process
+// stops itself before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the process
+// of this MPI rank.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -72,6 +72,11 @@ int stat(const char* path, struct stat* info) noexcept {
   return fails("stat", path) ? -1 : real(path, info);
 }
 
+int lstat(const char* path, struct stat* info) noexcept {
+  static const auto real = next(lstat, "lstat");
+  return fails("lstat", path) ? -1 : real(path, info);
+}
+
 ssize_t readlink(const char* path, char* target, size_t bytes) noexcept {
   static const auto real = next(readlink, "readlink");
   return fails("readlink", path) ? -1 : real(path, target, bytes);
@@ -95,5 +100,14 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
 int rename(const char* from, const char* to) noexcept {
   static const auto real = next(rename, "rename");
   return fails("rename", from) ? -1 : real(from, to);
+}
+
+int fcntl(int fd, int command, ...) {
+  static const auto real = next(fcntl, "fcntl");
+  va_list arguments;
+  va_start(arguments, command);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return fails("fcntl", fd) ? -1 : real(fd, command, argument);
 }
 }

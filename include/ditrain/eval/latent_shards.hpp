@@ -45,8 +45,9 @@ struct EncodingProgress {
 ///           OUT/stats.json: samples, and for each channel mean and standard deviation of all latents (of those that
 ///           training will draw)
 /// Numerics: the mirrored images draw the same noise as the images
-/// Errors:   InputError [out] if the folder holds other shards or another process writes to it; those of the data set;
-///           RunError if the disk is full: whole shards stay, the unfinished one is removed
+/// Errors:   InputError [out] if the folder holds other shards or another process writes to it, also a rank that has
+///           outlived an earlier call; those of the data set; RunError if the disk is full: whole shards stay, the
+///           unfinished one is removed
 /// Collective.
 void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data,
                          const LatentShards& shards, dist::Communicator& comm,
