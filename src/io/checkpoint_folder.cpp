@@ -107,8 +107,10 @@ class NewLink {
   NewLink(const NewLink&) = delete;
   NewLink& operator=(const NewLink&) = delete;
 
+  /// From now on it stays if it cannot be put: remove_stale_temporaries does it then.
+  void keep() { wanted_ = true; }
   void put() {
-    wanted_ = true;
+    keep();
     rename_or_throw(path_, place_);
     fsync_directory(dir_);
   }
@@ -134,17 +136,20 @@ bool is_temporary(const std::string& stem) {
   return false;
 }
 
+// When a symlink was made; none, which is before all others, if it is not there.
+std::optional<std::pair<time_t, long>> time_of(const std::string& link) {
+  struct stat info {};
+  if (::lstat(link.c_str(), &info) == 0) return std::pair(info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  if (errno == ENOENT) return std::nullopt;
+  throw RunError({.where = link, .what = "cannot find out when the symlink was made", .got = std::strerror(errno)});
+}
+
 // Whether a hidden link is what a commit would have put into the place of `latest`: its checkpoint is there, and nobody
 // has made another `latest` since.
 bool is_next_latest(const std::string& dir, const std::string& link) {
   const std::optional<int64_t> step = step_of_link(dir, link);
-  struct stat next {
-  }, now{};
-  if (!step || !is_complete(join(dir, checkpoint_name(*step))) || ::lstat(join(dir, link).c_str(), &next) != 0)
-    return false;
-  if (::lstat(join(dir, kLatest).c_str(), &now) != 0) return errno == ENOENT;
-  const auto time = [](const struct stat& s) { return std::pair(s.st_mtim.tv_sec, s.st_mtim.tv_nsec); };
-  return time(next) >= time(now);
+  return step && is_complete(join(dir, checkpoint_name(*step))) &&
+         time_of(join(dir, link)) >= time_of(join(dir, kLatest));
 }
 
 }  // namespace
@@ -191,6 +196,7 @@ void CheckpointWriter::commit() {
     throw;
   }
   committed_ = true;
+  latest.keep();
   fsync_directory(dir_);
   latest.put();
   if (replaces) try {

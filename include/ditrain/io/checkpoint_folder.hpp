@@ -77,9 +77,10 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
 /// Errors:   as prune_checkpoints
 void remove_discarded(const std::string& dir);
 
-/// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(), as who alone may
-/// change `dir`: a complete checkpoint that was moved aside for its replacement, which then never came, gets its name
-/// back, and `latest` names the checkpoint that was whole before it could.
+/// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(); only the holder of
+/// the run's lock may call it. A complete checkpoint that was moved aside for its replacement, which then never came,
+/// gets its name back, and a commit that was killed before it set `latest` is finished.
+/// Errors:   RunError
 void remove_stale_temporaries(const std::string& dir);
 
 }  // namespace ditrain::io
