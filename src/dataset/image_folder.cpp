@@ -58,8 +58,11 @@ class ImageFolder final : public Dataset {
     for (const std::string& name : class_names_) names += name + '\n';
     return io::to_hex(io::checksum_of(names));
   }
-  uint64_t content_checksum(int64_t index) const override {
+  uint64_t content_checksum(int64_t index) const override try {
     return io::checksum_of_parts(root_ + "/" + files_[size_t(index)].name);
+  } catch (const io::OpenError&) {
+    if (!skips_bad()) throw;
+    return 0;  // another image takes its place
   }
 
  private:

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/io/piece_file.hpp"
 
 namespace ditrain::io {
 
@@ -35,22 +38,23 @@ uint64_t checksum_of_file(const std::string& path) {
 }
 
 uint64_t checksum_of_parts(const std::string& path) {
-  constexpr std::streamoff kPart = 4096;
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = in.tellg();
-  if (!in || size < 0) return 0;
+  constexpr uint64_t kPart = 4096;
+  std::error_code error;
+  const uint64_t size = std::filesystem::file_size(path, error);
+  if (error) fail_to_read(path, "cannot find out the size of the file", error.value());
+  const PieceReader file(path);
   Checksum sum;
   sum.add(&size, sizeof size);
   std::vector<char> part(size_t(std::min(size, 3 * kPart)));
-  const auto add = [&](std::streamoff from, size_t bytes) {
-    in.seekg(from).read(part.data(), std::streamsize(bytes));
+  const auto add = [&](uint64_t from, size_t bytes) {
+    file.read(from, part.data(), bytes);
     sum.add(part.data(), bytes);
   };
   if (size <= 3 * kPart)
     add(0, part.size());
   else
-    for (const std::streamoff from : {std::streamoff(0), size / 2, size - kPart}) add(from, size_t(kPart));
-  return in ? sum.value() : 0;
+    for (const uint64_t from : {uint64_t{0}, size / 2, size - kPart}) add(from, size_t(kPart));
+  return sum.value();
 }
 
 std::string to_hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }

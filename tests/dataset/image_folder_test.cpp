@@ -3,6 +3,7 @@
 #include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "support/no_more_files.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dataset;
@@ -162,4 +163,19 @@ TEST_CASE("on_bad_file: skip gives up when nothing is readable") {
   const auto data = open_folder(dir.path(), 0, OnBadFile::kSkip);
   CHECK_THROWS_WITH(load(*data, 1), Contains("3 unreadable samples in a row"));
   CHECK(data->bad_files() == 3);
+}
+
+TEST_CASE("an image that cannot be read now has no checksum of its content, one that is skipped has 0") {
+  const ScratchFolder dir;
+  dir.write_grey("a.png", 1);
+  const auto strict = open_folder(dir.path(), 0), skipping = open_folder(dir.path(), 0, OnBadFile::kSkip);
+  CHECK(strict->content_checksum(0) == skipping->content_checksum(0));
+  {
+    const NoMoreFiles limit;
+    CHECK_THROWS_AS(strict->content_checksum(0), RunError);
+    CHECK_THROWS_AS(skipping->content_checksum(0), RunError);
+  }
+  fs::remove(dir.at("a.png"));
+  CHECK_THROWS_WITH(strict->content_checksum(0), Contains(dir.at("a.png")));
+  CHECK(skipping->content_checksum(0) == 0);
 }

@@ -68,7 +68,7 @@ class Dataset {
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
   virtual std::string samples_checksum() const { return ""; }
   /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts
-  /// of its file). Threads: as load
+  /// of its file; under `on_bad_file: skip` 0 for one that is missing or may not be read). Threads: as load
   virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
   /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
@@ -84,6 +84,7 @@ class Dataset {
   void ignore_file(const std::string& name);
   /// Notes that there is a sample of this class. A kind that never does has samples of all its classes.
   void note_class(int64_t label);
+  bool skips_bad() const { return skip_bad_; }
 
   SampleShape shape_;
   int64_t size_ = 0, num_classes_ = 0;

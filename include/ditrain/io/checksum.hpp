@@ -29,7 +29,7 @@ uint64_t checksum_of(std::string_view bytes);
 uint64_t checksum_of_file(const std::string& path);  ///< Errors: InputError if it cannot be read
 /// Of the size of a file and of 4 KiB each at its beginning, middle and end (all of a file of up to 12 KiB): tells
 /// files apart at the cost of opening them. It sees another picture in a compressed format, and may miss a change
-/// inside of an uncompressed one that keeps its size. 0 if the file cannot be read
+/// inside of an uncompressed one that keeps its size. Errors: as io::fail_to_read
 uint64_t checksum_of_parts(const std::string& path);
 std::string to_hex(uint64_t checksum);  ///< 16 digits
 /// The number of 16 such digits. Errors: InputError naming `where`
