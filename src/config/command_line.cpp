@@ -18,6 +18,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/io/files.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::config {
@@ -233,7 +234,7 @@ int run_program(const char* name, const std::function<int()>& body) {
     return kExitFailed;
   } catch (const std::filesystem::filesystem_error& error) {
     say("[file system] " + std::string(error.what()));
-    return kExitBadInput;
+    return io::is_error_of_path(error.code().value()) ? kExitBadInput : kExitFailed;
   } catch (const std::exception& error) {
     say("[internal] " + std::string(error.what()));
     return kExitFailed;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
@@ -42,20 +41,31 @@ std::string to_json_line(const StepMetrics& m) {
   return j.dump();
 }
 
+namespace {
+
+// Calls `use` with each line of metrics.jsonl and what it holds; a file that is not there has none.
+template <class F>
+void read_metrics(const std::string& run_folder, const F& use) try {
+  const std::string path = run_folder + "/metrics.jsonl";
+  if (!std::filesystem::exists(path)) return;
+  io::read_lines(path, [&](const std::string& line) {
+    use(line, nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
+  });
+} catch (const io::OpenError& e) {
+  throw RunError({.where = "metrics", .what = e.what()});
+}
+
+}  // namespace
+
 int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
   const std::string path = run_folder + "/metrics.jsonl";
-  if (!std::filesystem::exists(path)) return 0;
-  std::ifstream in(path);
   std::string kept, discarded;
   int64_t moved = 0;
-  for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  read_metrics(run_folder, [&](const std::string& line, const nlohmann::json& j) {
     const bool keep = j.is_object() && j.contains("step") && j["step"].is_number_integer() && j["step"] <= step;
     (keep ? kept : discarded) += line + "\n";
     moved += keep ? 0 : 1;
-  }
-  if (!in.eof())  // of a read that failed: what follows would be lost
-    throw RunError({.where = path, .what = "the file cannot be read to its end"});
+  });
   if (moved == 0) return 0;
   const std::string aside = run_folder + "/metrics.discarded.jsonl";
   if (!discarded.empty()) discarded.pop_back();
@@ -65,14 +75,13 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
 }
 
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name) {
-  std::ifstream in(run_folder + "/metrics.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  std::optional<double> value;
+  read_metrics(run_folder, [&](const std::string&, const nlohmann::json& j) {
     const auto is_number = [&](const char* key) { return j.contains(key) && j[key].is_number(); };
     if (j.is_object() && is_number("step") && j["step"] == step && is_number(name.c_str()))
-      return j[name].get<double>();
-  }
-  return std::nullopt;
+      value = j[name].get<double>();
+  });
+  return value;
 }
 
 std::string format_duration(double seconds) {

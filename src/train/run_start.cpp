@@ -319,19 +319,21 @@ void Run::prepare_fid() {
 void Run::restore_best() {
   if (fid_ == nullptr || resumed_.empty()) return;
   double found[2] = {best_fid_, -1};
-  if (leader()) try {
-      if (const auto step = io::best_checkpoint(folder_->checkpoints())) {
-        const std::string link = folder_->checkpoints() + "/best";
-        const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
-        const auto value = metric_of_step(options_.out, *step, fid_->name());
-        if (!config::measure_same_distances(before, config_))
-          log::info("{}: was measured in another way before; the best checkpoint is chosen anew", fid_->name());
-        else if (value)
-          found[0] = *value, found[1] = double(*step);
-      }
-    } catch (const InputError& e) {
-      log::warn("the best checkpoint is chosen anew: {}", e.what());
-    }
+  const auto best = leader() ? io::best_checkpoint(folder_->checkpoints()) : std::nullopt;
+  if (best) {
+    const std::string link = folder_->checkpoints() + "/best";
+    const std::string damage = damage_of([&] {
+      const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
+      const auto value = metric_of_step(options_.out, *best, fid_->name());
+      if (!config::measure_same_distances(before, config_))
+        log::info("{}: was measured in another way before; the best checkpoint is chosen anew", fid_->name());
+      else if (value)
+        found[0] = *value, found[1] = double(*best);
+      else
+        log::warn("the best checkpoint is chosen anew: metrics.jsonl has no {} of step {}", fid_->name(), *best);
+    });
+    if (!damage.empty()) log::warn("the best checkpoint is chosen anew: {}", damage);
+  }
   comm_.broadcast(found, sizeof found, 0);
   best_fid_ = found[0], best_step_ = int64_t(found[1]);
 }

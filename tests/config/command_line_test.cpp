@@ -192,4 +192,12 @@ TEST_CASE("run_program turns errors into messages and exit codes") {
   CHECK(outcome([] {
           return int(std::filesystem::file_size("/no such folder/x"));
         }).find("2: prog: error: [file system] filesystem error: cannot get file size") == 0);
+  const auto exit_code = [](std::errc code) {
+    return outcome([code]() -> int { throw std::filesystem::filesystem_error("status", std::make_error_code(code)); })
+        .substr(0, 2);
+  };
+  for (const std::errc of_path : {std::errc::permission_denied, std::errc::not_a_directory})
+    CHECK(exit_code(of_path) == "2:");
+  for (const std::errc of_disk : {std::errc::io_error, std::errc::no_space_on_device, std::errc::too_many_files_open})
+    CHECK(exit_code(of_disk) == "1:");
 }

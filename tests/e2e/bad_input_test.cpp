@@ -331,40 +331,84 @@ TEST_CASE("bad checkpoint: resuming passes over damaged ones to the newest intac
   require_texts(none, {"no checkpoint in " + out + " is intact", "--out"});
 }
 
+namespace {
+
+struct FailingCall {
+  std::string call, path;
+  int error_number;
+};
+
+// The run ends with exit code 1 and says which call failed on what; its checkpoints are as they were.
+void require_untouched(const Args& command, const std::string& out, const FailingCall& failing, int ranks = 1) {
+  const auto& [call, path, error_number] = failing;
+  CAPTURE(call, path, error_number);
+  const auto before = folder_content(out + "/checkpoints");
+  const Result result = run(ranks == 1 ? command : mpirun(ranks, command),
+                            {.environment = trap(call, path, std::to_string(error_number), ranks - 1)});
+  REQUIRE_EXIT(result, 1);
+  require_texts(result, {path, std::strerror(error_number)});
+  CHECK_THAT(result.text(), !Contains("damaged"));
+  CHECK(folder_content(out + "/checkpoints") == before);
+}
+
+}  // namespace
+
 // Errors of the system say nothing of what is in a file: a run that took them for damage would go on from an older
 // checkpoint and let the newer one go.
 TEST_CASE("bad checkpoint: one that cannot be read now is not damaged, and nothing is touched") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 4, sets({"checkpoint.every_steps=2", "checkpoint.keep_last=0"}))), 0);
-  const auto before = folder_content(out + "/checkpoints");
   const std::string newest = "step_00000004";
   const Args command = tiny_ditrain(out, 5, {"--resume", "auto"});
-  struct Case {
-    std::string call, path;
-    int error_number;
-  };
-  for (const auto& [call, path, error_number] : {Case{"pread", newest + "/model.safetensors", EIO},
+  for (const auto& [call, path, error_number] : {FailingCall{"pread", newest + "/model.safetensors", EIO},
                                                  {"pread", newest + "/optimizer.safetensors", ESTALE},
                                                  {"open", newest + "/ema.safetensors", EMFILE},
                                                  {"open", newest + "/model.safetensors", EACCES},
                                                  {"open", newest + "/state.json", ENFILE},
                                                  {"read", newest + "/state.json", EIO},
                                                  {"stat", newest + "/ema.safetensors", ESTALE},
-                                                 {"readlink", "checkpoints/latest", EIO}}) {
-    CAPTURE(call, path, error_number);
-    const int ranks = error_number == ESTALE && call == "pread" ? 2 : 1;  // the last rank alone cannot read
-    const Result result = run(ranks == 1 ? command : mpirun(ranks, command),
-                              {.environment = trap(call, path, std::to_string(error_number), ranks - 1)});
-    REQUIRE_EXIT(result, 1);
-    require_texts(result, {path, std::strerror(error_number)});
-    CHECK_THAT(result.text(), !Contains("damaged"));
-    CHECK(folder_content(out + "/checkpoints") == before);
-  }
+                                                 {"readlink", "checkpoints/latest", EIO},
+                                                 {"stat", "run/config.yaml", EIO},
+                                                 {"open", "run/metrics.jsonl", EMFILE},
+                                                 {"open", "run/metrics.jsonl", EACCES},
+                                                 {"read", "run/metrics.jsonl", EIO}})
+    // Of two ranks, the last one alone cannot read.
+    require_untouched(command, out, {call, path, error_number}, error_number == ESTALE && call == "pread" ? 2 : 1);
   const std::string signal = std::to_string(EINTR);
   const Result interrupted = run(command, {.environment = trap("open", newest + "/ema.safetensors", signal)});
   REQUIRE_EXIT(interrupted, 0);
   CHECK_THAT(interrupted.out, Contains("resuming " + checkpoint_of(out, 4)));
+}
+
+TEST_CASE("bad checkpoint: a `latest` that a killed commit has made, but that cannot be read now, is not removed") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", latest = out + "/checkpoints/latest";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, sets({"checkpoint.every_steps=2", "checkpoint.keep_last=0"}))), 0);
+  fs::remove(latest);
+  fs::create_symlink("step_00000002", latest);
+  fs::create_symlink("step_00000004", out + "/checkpoints/.tmp_latest.0123456789abcdef");
+  const Args command = tiny_ditrain(out, 5, {"--resume", "auto"});
+  for (const char* link : {"checkpoints/latest", ".tmp_latest"}) require_untouched(command, out, {"lstat", link, EIO});
+  const Result resumed = run(command);
+  REQUIRE_EXIT(resumed, 0);
+  CHECK_THAT(resumed.out, Contains("resuming " + checkpoint_of(out, 4)));
+}
+
+// A run that took it for a missing one would give `best` to the next checkpoint and remove the one that was best.
+TEST_CASE("bad checkpoint: a best one that cannot be read now is not chosen anew") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args fid = sets({"eval.fid_every_steps=2", "eval.fid_samples=12", "sample.steps=2", "data.num_images=40",
+                         "model.input_size=8", "checkpoint.keep_last=1"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2, fid)), 0);
+  const Args command = tiny_ditrain(out, 4, fid + Args{"--resume", "auto"});
+  require_untouched(command, out, {"open", "checkpoints/best/state.json", EACCES});
+  require_untouched(command, out, {"readlink", "checkpoints/best", EIO});
+  fs::remove(out + "/metrics.jsonl");
+  const Result resumed = run(command);
+  REQUIRE_EXIT(resumed, 0);
+  require_texts(resumed, {"the best checkpoint is chosen anew: metrics.jsonl has no fid_pixels of step 2"});
 }
 
 TEST_CASE("bad checkpoint: incomplete ones are passed over by name, and no reason to start anew") {
@@ -409,6 +453,8 @@ TEST_CASE("bad output: a second run in a folder is refused while the first one l
   const Result waited = third.wait();
   REQUIRE_EXIT(waited, 0);
   REQUIRE_THAT(waited.out, Contains("waiting up to 30 s for it to end"));
+  const std::string signal = std::to_string(EINTR);  // says nothing of another run
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "new", 1), {.environment = trap("fcntl", "/.lock", signal)}), 0);
 }
 
 TEST_CASE("bad checkpoint: a changed key is refused with both values, what may change may") {

@@ -78,8 +78,8 @@ class CommandLine {
 void open_standard_streams();
 
 /// Opens the standard streams, runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error:
-/// [where] what; ..." and gives its own exit code; an error of std::filesystem gives 2, out of memory and any other
-/// exception 1.
+/// [where] what; ..." and gives its own exit code; an error of std::filesystem gives 2 if the path or its rights are at
+/// fault, else 1; out of memory and any other exception 1.
 int run_program(const char* name, const std::function<int()>& body);
 
 }  // namespace ditrain::config

@@ -104,9 +104,11 @@ std::string to_json_line(const StepMetrics& m);
 
 /// Moves the lines of RUN/metrics.jsonl after `step` to the end of RUN/metrics.discarded.jsonl; a last line that a
 /// killed run left half-written counts as one of them. Returns how many were moved.
+/// Errors:   RunError
 int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 
 /// A number of the line of a step in metrics.jsonl; none if the line or the number is not there.
+/// Errors:   RunError if the file is there but cannot be read
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name);
 
 /// "step 120/1000 (12.0 %)  loss 0.1234 (mse 0.1230 vb 0.0004)  |g| 0.21  312.4 img/s  0.210 TFLOP/s  MFU 45.1 %
