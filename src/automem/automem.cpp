@@ -72,24 +72,21 @@ AutoMem::~AutoMem() { engine_.reset(); }  // it calls the residency
 
 void AutoMem::watch(autograd::Tape& tape, parallel::Team& team) {
   team_ = &team;
-  using autograd::HookPoint;
-  const auto add = [&](HookPoint point, Phase phase, bool begins) {
-    tape.add_hook(point, [this, phase, begins](const autograd::Node& node) {
-      begins ? enter(phase, node.name()) : residency_->leave(phase, node.name());
-    });
-  };
-  add(HookPoint::kEnterForward, Phase::kForward, true);
-  add(HookPoint::kLeaveForward, Phase::kForward, false);
-  add(HookPoint::kPreBackward, Phase::kBackward, true);
-  add(HookPoint::kPostBackward, Phase::kBackward, false);
+  using autograd::HookPoint, autograd::Node;
+  const auto forward = [this](const Node& node) { return plan_.uses.order.forward(micro_batch_, node.number()); };
+  const auto backward = [this](const Node& node) { return plan_.uses.order.backward(micro_batch_, node.number()); };
+  tape.add_hook(HookPoint::kEnterForward, [=, this](const Node& node) { enter(forward(node)); });
+  tape.add_hook(HookPoint::kLeaveForward, [=, this](const Node& node) { residency_->leave(forward(node)); });
+  tape.add_hook(HookPoint::kPreBackward, [=, this](const Node& node) { enter(backward(node)); });
+  tape.add_hook(HookPoint::kPostBackward, [=, this](const Node& node) { residency_->leave(backward(node)); });
   if (copies_by_workers())
     tape.add_hook(HookPoint::kHelpForward, [this](const autograd::Node&) { help_or_yield(*engine_); });
 }
 
 // Between jobs of the team its first worker enters, and all of them carry out what that waits for. Inside a job the
 // tape tells the others when to help.
-void AutoMem::enter(Phase phase, const std::string& name) {
-  if (!copies_by_workers() || team_->is_running()) return residency_->enter(phase, name);
+void AutoMem::enter(int point) {
+  if (!copies_by_workers() || team_->is_running()) return residency_->enter(point);
   std::atomic<bool> over{false};
   team_->run([&](const parallel::Worker& w) {
     if (w.worker > 0) {
@@ -100,7 +97,7 @@ void AutoMem::enter(Phase phase, const std::string& name) {
       std::atomic<bool>& over;
       ~EndsHelp() { over = true; }
     } ends{over};
-    residency_->enter(phase, name);
+    residency_->enter(point);
   });
 }
 

@@ -17,7 +17,7 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
       setup_(std::move(setup)),
       queue_(queue),
       slots_(setup_.pool_bytes),
-      measured_(uses_.points.size()) {
+      shortest_s_(uses_.points.size()) {
   DITRAIN_CHECK(!uses_.points.empty() && setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
   for (size_t i = 0; i < uses_.tensors.size(); ++i) {
     const MovableTensor& tensor = uses_.tensors[i];
@@ -296,18 +296,14 @@ void Residency::offload(int point) {
   }
 }
 
-// The time of a point that begins, or has begun for another cluster.
-int64_t Residency::begin_point(Phase phase, const std::string& name) {
-  const auto fits = [&](int64_t time) {
-    const Point& p = uses_.points[size_t(position(time))];
-    return p.phase == phase && p.name == name;
-  };
-  for (const auto& [time, since_s] : active_)
-    if (fits(time)) return time;
+// The time of a point that begins, or has begun for another cluster. Points that lie between are left out.
+int64_t Residency::begin_point(int point) {
   const auto all = int64_t(uses_.points.size());
-  int64_t t = std::max<int64_t>(last_entered_, 0);  // a slice of an update may come in pieces
-  while (t <= last_entered_ + all && !fits(t)) ++t;
-  DITRAIN_CHECK(fits(t), std::string("the step has no ") + phase_name(phase) + " of " + name);
+  DITRAIN_CHECK(point >= 0 && point < all, "the step has no point " + std::to_string(point));
+  for (const auto& [time, since_s] : active_)
+    if (position(time) == point) return time;
+  int64_t t = last_entered_ + 1;
+  t += (point - position(t) + all) % all;
   other_ = false;
   set_watches(false);
   last_entered_ = t;
@@ -401,9 +397,9 @@ bool Residency::compact() {
   return moved;
 }
 
-bool Residency::try_enter(Phase phase, const std::string& name) {
+bool Residency::try_enter(int point) {
   const std::lock_guard lock(mutex_);
-  const int64_t t = begin_point(phase, name);
+  const int64_t t = begin_point(point);
   bool stuck = false;
   return gather_or_clear(t, stuck);
 }
@@ -429,12 +425,12 @@ void Residency::end_waiting() {
   if (--waiting_ == 0) totals_.stall_s += now_s() - waiting_since_s_;
 }
 
-void Residency::enter(Phase phase, const std::string& name) {
+void Residency::enter(int point) {
   size_t in_place = 0;
   {
     Lock lock(mutex_);
     const size_t before = active_.size();
-    const int64_t t = begin_point(phase, name);
+    const int64_t t = begin_point(point);
     const bool is_first = active_.size() > before;  // of the clusters
     const std::vector<int>& uses = uses_.points[size_t(position(t))].uses;
     if (is_first)
@@ -461,17 +457,14 @@ void Residency::enter(Phase phase, const std::string& name) {
   }
 }
 
-void Residency::leave(Phase phase, const std::string& name) {
+void Residency::leave(int point) {
   const std::lock_guard lock(mutex_);
-  const auto t = std::find_if(active_.begin(), active_.end(), [&](const auto& active) {
-    const Point& p = uses_.points[size_t(position(active.first))];
-    return p.phase == phase && p.name == name;
-  });
+  const auto t =
+      std::find_if(active_.begin(), active_.end(), [&](const auto& active) { return position(active.first) == point; });
   if (t == active_.end()) return;
-  const int point = position(t->first);
-  Measured& measured = measured_[size_t(point)];
-  if (measured.time != t->first) measured = {t->first, 0, measured.shortest()};
-  measured.last_s += now_s() - t->second;
+  const double seconds = now_s() - t->second;
+  double& shortest_s = shortest_s_[size_t(point)];
+  shortest_s = shortest_s == 0 ? seconds : std::min(shortest_s, seconds);
   active_.erase(t);
   now_ = active_.empty() ? last_entered_ + 1 : active_.begin()->first;
   set_watches(active_.empty());
@@ -579,9 +572,7 @@ void Residency::set_times(std::vector<double> point_s, const memory::PerTier<mem
 
 std::vector<double> Residency::point_seconds() const {
   const std::lock_guard lock(mutex_);
-  std::vector<double> seconds;
-  for (const Measured& measured : measured_) seconds.push_back(measured.shortest());
-  return seconds;
+  return shortest_s_;
 }
 
 ResidencyTotals Residency::totals() const {

@@ -133,15 +133,14 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
     const double start = queue.now();
     forecast = {};
     for (size_t p = 0; p < uses.points.size(); ++p) {
-      const Point& point = uses.points[p];
       const double before_s = queue.now();
-      while (!residency.try_enter(point.phase, point.name) || queue.workers_copy())
+      while (!residency.try_enter(int(p)) || queue.workers_copy())
         DITRAIN_CHECK(queue.run_to_next_end(), "a simulated step that waits for nothing");
       forecast.stall_s += queue.now() - before_s;
       queue.run_until(queue.now() + in_place_s[p]);
       queue.run_until(queue.now() + machine.point_s[p]);
       forecast.occupancy.push_back({queue.now() - start, in_pool.in_use()});
-      residency.leave(point.phase, point.name);
+      residency.leave(int(p));
     }
     const ResidencyTotals after = residency.totals();
     forecast.step_s = queue.now() - start;

@@ -18,6 +18,24 @@ const char* phase_name(Phase phase) {
   return "";
 }
 
+StepOrder::StepOrder(int64_t micro_batches, const std::vector<int64_t>& updates_behind, int64_t updates_at_end)
+    : micro_batches_(micro_batches), last_backward_(updates_behind.size()) {
+  size_ = int(2 * nodes() * micro_batches - nodes());
+  const auto add_updates = [this](int64_t n) {
+    for (int64_t i = 0; i < n; ++i) updates_.push_back(size_++);
+  };
+  for (size_t node = updates_behind.size(); node-- > 0;) {
+    last_backward_[node] = size_++;
+    add_updates(updates_behind[node]);
+  }
+  add_updates(updates_at_end);
+}
+
+int StepOrder::backward(int64_t micro_batch, int64_t node) const {
+  if (micro_batch == micro_batches_ - 1) return last_backward_[size_t(node)];
+  return int(2 * nodes() * (micro_batch + 1) - 1 - node);
+}
+
 size_t Uses::bytes_of(const Point& point) const {
   size_t sum = 0;
   for (int id : point.uses) sum += tensors[size_t(id)].bytes;
@@ -68,8 +86,10 @@ void Recorder::note_use(Storage& storage) {
   if (at == uses.end() || *at != id) uses.insert(at, id);
 }
 
-void Recorder::begin(Phase phase, const std::string& name) {
+void Recorder::begin(int point, Phase phase, const std::string& name) {
   const std::lock_guard lock(mutex_);
+  DITRAIN_CHECK(point == int(uses_.points.size()) && point < uses_.order.size(),
+                std::string(phase_name(phase)) + " of " + name + " is not the next point of the step");
   uses_.points.push_back({phase, name, {}});
 }
 

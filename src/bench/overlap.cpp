@@ -124,8 +124,9 @@ class Meter {
 
   /// Errors:   as check_memory
   plan::RunPlan plan_of(const config::Config& config, const dist::Communicator& comm) const {
-    const plan::RunPlan plan =
-        plan::plan_run(config, comm.world_size(), plan::place_of(harness_.placement(), comm.local_size()));
+    plan::RankPlace place = plan::place_of(harness_.placement(), comm.local_size());
+    place.rank = comm.rank();
+    const plan::RunPlan plan = plan::plan_run(config, comm.world_size(), place);
     plan::check_memory(plan);
     return plan;
   }

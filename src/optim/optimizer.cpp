@@ -44,6 +44,22 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
   adamw_ema_step(ctx, config, settings, parameters, {{0, parameters.arena_size()}, 0});
 }
 
+void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {
+  const int64_t n = slice.end - slice.begin;
+  std::vector<Tensor> tensors{parameters.grads.slice(slice.begin, {n}), parameters.values.slice(slice.begin, {n})};
+  if (parameters.values_bf16.defined()) tensors.push_back(parameters.values_bf16.slice(slice.begin, {n}));
+  for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
+    const Pin<float> from(part[0]), values(part[1]);
+    std::optional<Pin<BFloat16>> copy;
+    if (part.size() > 2) copy.emplace(part[2]);
+    ctx.for_range(ops::WorkKind::kOptimizer, part[0].size(), kUpdateGrain,
+                  [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                    std::memcpy(values + begin, from + begin, size_t(end - begin) * sizeof(float));
+                    if (copy) kernels::convert(from + begin, *copy + begin, end - begin);
+                  });
+  });
+}
+
 void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to) {
   for_common_parts({from, to}, [&](int64_t, const std::vector<Tensor>& part) {
     const Pin<float> x(part[0]), y(part[1]);

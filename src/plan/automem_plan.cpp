@@ -84,6 +84,21 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   return machine;
 }
 
+bool updates_weights(const autograd::Node& node) {
+  const autograd::ArenaSlice slice = node.parameter_slice();
+  return slice.begin < slice.end;
+}
+
+// Groups of updates in backward belong to the nodes with parameters, from the last one on.
+automem::StepOrder order_of_step(const autograd::Tape& tape, const GradientPlan& gradients, int64_t micro_batches) {
+  std::vector<int64_t> behind(tape.nodes().size(), 0);
+  if (!gradients.updates_in_backward) return {micro_batches, behind, gradients.updates.size};
+  size_t group = 0;
+  for (size_t node = behind.size(); node-- > 0;)
+    if (updates_weights(*tape.nodes()[node])) behind[node] = int64_t(gradients.updates.groups[group++].pieces.size());
+  return {micro_batches, behind, 0};
+}
+
 // The rates of the plan's tiers that nothing has measured yet.
 std::string assumed_rates(const automem::Plan& plan, const automem::Copying& copying, bool simulated) {
   std::string text;
@@ -94,78 +109,60 @@ std::string assumed_rates(const automem::Plan& plan, const automem::Copying& cop
   return text;
 }
 
-// As train::ShardedUpdate does it.
-void record_sharded_update(const config::Config& config, const GradientPlan& gradients, int rank,
-                           autograd::ParameterStore& store, ops::Context& ctx, automem::Recorder& recorder) {
-  const dist::Shards shards(gradients.buckets, rank, gradients.replicas);
-  for (const dist::Shards::Part& part : shards.parts())
-    for (const dist::Shards::Part& piece : pieces_of(part, store)) {
-      recorder.begin(Phase::kUpdate, update_point(piece.arena.begin, store));
-      optim::adamw_ema_step(ctx, config.optimizer, {}, store, {{piece.arena.begin, piece.arena.end}, piece.state});
-    }
-  for (int64_t k = 0; k < gradients.buckets.size(); ++k)
-    for (const autograd::ArenaSlice& s : store.segments({gradients.buckets[k].begin, gradients.buckets[k].end})) {
-      recorder.begin(Phase::kUpdate, take_point(s.begin, store));
-      for (const Tensor& arena : {store.values, store.values_bf16})
-        if (arena.defined())
-          for (const Tensor& part : arena.slice(s.begin, {s.end - s.begin}).parts()) Pin<void>(part).get();
-    }
-}
-
 }  // namespace
 
-std::string segment_point(int64_t begin, const autograd::ParameterStore& layout) {
-  for (const autograd::ArenaSlice& segment : layout.segments())
-    if (begin < segment.end) return layout.at(segment.begin).name;
-  return "";
-}
-std::string update_point(int64_t begin, const autograd::ParameterStore& layout) { return layout.name_at(begin); }
-std::string take_point(int64_t begin, const autograd::ParameterStore& layout) { return "new " + layout.name_at(begin); }
-
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch, int rank) {
+                          int64_t micro_batch) {
   NoMemory nowhere;
   automem::Recorder recorder(automem::Written::kInUpdates);
   nn::Dit model(config.model);
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
-                  .state_elements = gradients.sharded ? gradients.state_elements(rank) : -1,
-                  .state_slices = gradients.state_slices(store, rank),
+                  .state_elements = gradients.sharded ? gradients.state_elements() : -1,
+                  .state_slices = gradients.state_slices(),
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
   nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   autograd::Tape& tape = pass.tape();
   tape.allocate(nowhere, &recorder);
-  tape.add_hook(autograd::HookPoint::kPreForward,
-                [&](const autograd::Node& node) { recorder.begin(Phase::kForward, node.name()); });
-  tape.add_hook(autograd::HookPoint::kPreBackward,
-                [&](const autograd::Node& node) { recorder.begin(Phase::kBackward, node.name()); });
+  const automem::StepOrder order = order_of_step(tape, gradients, samples / micro_batch);
+  recorder.set_order(order);
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
   ctx.set_dry(true);
-  const auto update = [&](const autograd::ArenaSlice& slice) {
-    const std::vector<autograd::ArenaSlice> segments = store.segments(slice);
-    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-      recorder.begin(Phase::kUpdate, segment_point(segment->begin, store));
-      optim::adamw_ema_step(ctx, config.optimizer, {}, store, {*segment, segment->begin});
+  const auto update = [&](const UpdateGroup& group) {
+    for (size_t i = 0; i < group.pieces.size(); ++i) {
+      const optim::UpdateSlice& piece = group.pieces[i];
+      recorder.begin(order.update(group.first_update + int64_t(i)), Phase::kUpdate, store.name_at(piece.arena.begin));
+      optim::adamw_ema_step(ctx, config.optimizer, {}, store, piece);
     }
   };
-  bool last = false;
-  if (gradients.updates_in_backward)
-    tape.add_hook(autograd::HookPoint::kPostBackward, [&](const autograd::Node& node) {
-      if (last) update(node.parameter_slice());
-    });
-  for (int64_t first = 0; first < samples; first += micro_batch) {
-    last = first + micro_batch == samples;
+  int64_t micro = 0;
+  size_t next_group = 0;
+  tape.add_hook(autograd::HookPoint::kPreForward, [&](const autograd::Node& node) {
+    recorder.begin(order.forward(micro, node.number()), Phase::kForward, node.name());
+  });
+  tape.add_hook(autograd::HookPoint::kPreBackward, [&](const autograd::Node& node) {
+    recorder.begin(order.backward(micro, node.number()), Phase::kBackward, node.name());
+  });
+  tape.add_hook(autograd::HookPoint::kPostBackward, [&](const autograd::Node& node) {
+    if (gradients.updates_in_backward && micro == samples / micro_batch - 1 && updates_weights(node))
+      update(gradients.updates.groups[next_group++]);
+  });
+  for (; micro < samples / micro_batch; ++micro) {
     pass.forward(ctx);
     pass.backward(ctx);
   }
-  if (gradients.sharded)
-    record_sharded_update(config, gradients, rank, store, ctx, recorder);
-  else if (!gradients.updates_in_backward)
-    update({0, store.arena_size()});
+  if (gradients.updates_in_backward) return recorder.uses();
+  for (const UpdateGroup& group : gradients.updates.groups) update(group);
+  for (const UpdateGroup& group : gradients.updates.groups)
+    for (size_t i = 0; i < group.taken.size(); ++i) {
+      const int64_t begin = group.taken[i].begin;
+      recorder.begin(order.update(group.first_take + int64_t(i)), Phase::kUpdate, "new " + store.name_at(begin));
+      optim::take_weights(ctx, store, group.taken[i]);
+    }
   return recorder.uses();
 }
 
@@ -195,7 +192,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   const config::MemoryConfig& m = config.memory;
   if (m.automem == config::AutoMem::kOff) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
-  const automem::Uses uses = record_step(config, gradients, samples, micro_batch, place.rank);
+  const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
   const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch) + uses.small_bytes;
   const size_t all = fixed + uses.total_bytes();
   if (fast == 0)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
@@ -35,26 +36,46 @@ std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) 
   return slices;
 }
 
+// Groups in the order in which their gradients become final, which is that of the arena from its end.
+UpdateSchedule schedule_updates(const GradientPlan& plan, const std::vector<autograd::ArenaSlice>& nodes,
+                                const autograd::ParameterStore& layout) {
+  const dist::Shards shards(plan.buckets, plan.sharded ? plan.rank : 0, plan.sharded ? plan.replicas : 1);
+  UpdateSchedule schedule;
+  const auto add = [&](const parallel::Range& arena, const parallel::Range& mine, int64_t state) {
+    UpdateGroup& group = schedule.groups.emplace_back(UpdateGroup{arena, {{mine.begin, mine.end}, state}, {}, {}});
+    if (!mine.empty())
+      for (const autograd::ArenaSlice& s : layout.segments({mine.begin, mine.end}))
+        group.pieces.push_back({s, state + s.begin - mine.begin});
+    if (plan.sharded)
+      group.taken = layout.segments({arena.begin, arena.end});
+    else
+      std::reverse(group.pieces.begin(), group.pieces.end());
+  };
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
+    add({node->begin, node->end}, {node->begin, node->end}, node->begin);
+  for (int64_t k = 0; nodes.empty() && k < plan.buckets.size(); ++k) {
+    const dist::Shards::Part& shard = shards.parts()[size_t(k)];
+    plan.sharded ? add(plan.buckets[k], shard.arena, shard.state)
+                 : add(plan.buckets[k], plan.buckets[k], plan.buckets[k].begin);
+  }
+  for (UpdateGroup& group : schedule.groups)
+    group.first_update = std::exchange(schedule.size, schedule.size + int64_t(group.pieces.size()));
+  for (UpdateGroup& group : schedule.groups)
+    group.first_take = std::exchange(schedule.size, schedule.size + int64_t(group.taken.size()));
+  return schedule;
+}
+
 }  // namespace
 
-int64_t GradientPlan::state_elements(int rank) const {
+int64_t GradientPlan::state_elements() const {
   return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
 }
 
-std::vector<dist::Shards::Part> pieces_of(const dist::Shards::Part& part, const autograd::ParameterStore& layout) {
-  std::vector<dist::Shards::Part> pieces;
-  for (const autograd::ArenaSlice& s : layout.segments({part.arena.begin, part.arena.end}))
-    pieces.push_back({{s.begin, s.end}, part.state + s.begin - part.arena.begin});
-  return pieces;
-}
-
-std::vector<autograd::ArenaSlice> GradientPlan::state_slices(const autograd::ParameterStore& layout, int rank) const {
+std::vector<autograd::ArenaSlice> GradientPlan::state_slices() const {
   std::vector<autograd::ArenaSlice> slices;
   if (!sharded) return slices;
-  const dist::Shards shards(buckets, rank, replicas);
-  for (const dist::Shards::Part& part : shards.parts())
-    for (const dist::Shards::Part& piece : pieces_of(part, layout))
-      slices.push_back({piece.arena.begin, piece.arena.end});
+  for (const UpdateGroup& group : updates.groups)
+    for (const optim::UpdateSlice& piece : group.pieces) slices.push_back(piece.arena);
   return slices;
 }
 
@@ -70,7 +91,7 @@ size_t GradientPlan::factor_scratch_bytes() const {
   return size_t(factor_rows * (dy + x)) * sizeof(float);
 }
 
-GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank) {
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
   std::vector<parallel::Range> slices;
   for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
@@ -79,14 +100,19 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const bool whole = config::tensor_ranks(config) == 1;
   const bool in_backward = stops && whole && replicas == 1 && !config.dist.reproducible;
   const bool one_pass = config::micro_batch_of(config, replicas) == config.train.global_batch;
-  return {.replicas = replicas,
-          .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
-          .factors = factors,
-          .factor_rows = factors.empty() ? 0 : config.train.global_batch,
-          .sharded = config.dist.shard_optimizer && replicas > 1,
-          .updates_early = stops && whole && replicas > 1,
-          .updates_in_backward = in_backward,
-          .gradient_slices = in_backward && one_pass ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>()};
+  const std::vector<autograd::ArenaSlice> nodes =
+      in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
+  GradientPlan plan{.replicas = replicas,
+                    .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
+                    .factors = factors,
+                    .factor_rows = factors.empty() ? 0 : config.train.global_batch,
+                    .sharded = config.dist.shard_optimizer && replicas > 1,
+                    .updates_early = stops && whole && replicas > 1,
+                    .updates_in_backward = in_backward,
+                    .gradient_slices = one_pass ? nodes : std::vector<autograd::ArenaSlice>(),
+                    .rank = rank};
+  plan.updates = schedule_updates(plan, nodes, layout);
+  return plan;
 }
 
 std::string advice_on_factors(const config::Config& config) {

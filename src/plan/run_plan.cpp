@@ -19,7 +19,7 @@ RunPlan plan_settled(const config::Config& config, int world_size, const RankPla
   plan.micro_batch = config::micro_batch_of(config, plan.replicas);
   plan.cut = plan_cut(config, plan.micro_batch, place.cluster_sizes, bandwidth);
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
-  plan.gradients = plan_gradients(config, model.parameters(), plan.replicas);
+  plan.gradients = plan_gradients(config, model.parameters(), plan.replicas, place.rank);
   plan.automem = plan_automem(config, plan.gradients, plan.samples, plan.micro_batch, place);
   plan.memory = plan_memory(config, world_size, model, plan.gradients, place, plan.automem ? &*plan.automem : nullptr);
   return plan;

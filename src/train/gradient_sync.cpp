@@ -82,8 +82,7 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
   }
   const optim::Config& optimizer = plan_.config.optimizer;
   if (gradients.sharded)
-    state_ = std::make_unique<ShardedUpdate>(dist::Shards(gradients.buckets, comm_.rank(), comm_.world_size()),
-                                             *engine_, optimizer, parameters_, ctx_);
+    state_ = std::make_unique<ShardedUpdate>(gradients, *engine_, optimizer, parameters_, ctx_);
   else
     state_ = std::make_unique<ReplicatedUpdate>(gradients, optimizer, parameters_, ctx_);
   policies_.push_back(state_.get());
@@ -91,7 +90,7 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
 
 void GradientSync::begin(const MicroBatchPlace& micro, const optim::StepSettings* update) {
   micro_ = micro, update_ = plan_.gradients.updates_in_backward ? update : nullptr;
-  squares_ = 0, bad_gradient_.clear(), has_updated_ = false;
+  squares_ = 0, bad_gradient_.clear(), has_updated_ = false, next_group_ = 0;
   factors_.start_at(micro.first_sample);
 }
 
@@ -107,7 +106,8 @@ void GradientSync::ready(const parallel::Range& slice, PhaseLog& log) {
 
 // Nothing changes any more once a gradient is not finite: the run is going to stop.
 void GradientSync::update_in_backward(const parallel::Range& slice, PhaseLog& log) {
-  if (slice.size() == 0) return;
+  if (slice.empty()) return;
+  const int64_t group = next_group_++;
   const PhaseTimer timer(log, Phase::kOptimizer);
   parameters_.clear_between_gradients({slice.begin, slice.end});
   squares_ += ops::sum_squares(ctx_, parameters_.gradients_of({slice.begin, slice.end}));
@@ -116,7 +116,7 @@ void GradientSync::update_in_backward(const parallel::Range& slice, PhaseLog& lo
     bad_gradient_ = begin < 0 ? "norm (overflow)" : parameters_.at(begin).name;
   }
   if (update_ == nullptr || !bad_gradient_.empty()) return;
-  state_->update_slice(slice, *update_);
+  state_->update_group(group, *update_);
   has_updated_ = true;
 }
 

@@ -240,8 +240,8 @@ void Run::allocate() {
       autograd::ParameterStore::For::kTraining, config_.train.precision,
       {.home = moves ? &automem_->beside() : &memory::system_memory(),
        .gradients = moves && gradient_memory_ ? &automem_->beside(*gradient_memory_) : gradient_memory_.get(),
-       .state_elements = plan_.gradients.sharded ? step_.state_elements() : -1,
-       .state_slices = step_.state_slices(),
+       .state_elements = plan_.gradients.sharded ? plan_.gradients.state_elements() : -1,
+       .state_slices = plan_.gradients.state_slices(),
        .gradient_slices = plan_.gradients.gradient_slices,
        .segments = moves ? &automem_->source() : nullptr});
   const auto& p = parameters;
@@ -260,8 +260,9 @@ void Run::allocate() {
           .checkpoints_dir = options_.out + "/checkpoints",
           .config = config_.checkpoint,
           .mine = mine,
-          .buffer_bytes =
-              mine.parts.empty() ? 0 : plan::checkpoint_buffer_bytes(config_.checkpoint, step_.state_elements()),
+          .buffer_bytes = mine.parts.empty()
+                              ? 0
+                              : plan::checkpoint_buffer_bytes(config_.checkpoint, plan_.gradients.state_elements()),
           .pus = placement_.helper_pus},
       model_.parameters(), comm_, ctx_);
   step_.sync().state().set_saver(saver_.get());

@@ -1,14 +1,11 @@
 #include "ditrain/train/sharded_update.hpp"
 
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/kernels/elementwise.hpp"
-#include "ditrain/plan/automem_plan.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -17,15 +14,13 @@ Tensor of_arena(const Tensor& arena, const parallel::Range& slice) { return aren
 
 }  // namespace
 
-ShardedUpdate::ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, const optim::Config& config,
+ShardedUpdate::ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engine, const optim::Config& config,
                              autograd::ParameterStore& parameters, ops::Context& ctx)
-    : shards_(shards),
+    : StateUpdate(plan, config, parameters, ctx),
+      shards_(plan.buckets, plan.rank, plan.replicas),
       engine_(engine),
-      config_(config),
-      parameters_(parameters),
-      ctx_(ctx),
       grads_(parameters.grads),
-      requests_(size_t(shards.grid().size())) {}
+      requests_(size_t(plan.buckets.size())) {}
 
 void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
@@ -39,37 +34,15 @@ std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char*
   return std::exchange(requests_[size_t(k)], nullptr)->outcome();
 }
 
-void ShardedUpdate::update(int64_t first, int64_t last, const optim::StepSettings& settings) {
-  const auto change = [&](const dist::Shards::Part& part) {
-    optim::adamw_ema_step(ctx_, config_, settings, parameters_, {{part.arena.begin, part.arena.end}, part.state});
-    optim::copy_as_updated(ctx_, of_arena(parameters_.values, part.arena), of_arena(parameters_.grads, part.arena));
-  };
-  for (int64_t k = first; k < last; ++k) {
-    const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
-    if (saver_ != nullptr) saver_->before_update(mine.arena);
-    if (automem_ == nullptr)
-      change(mine);
-    else
-      for (const dist::Shards::Part& piece : plan::pieces_of(mine, parameters_))
-        automem_->update(plan::update_point(piece.arena.begin, parameters_), [&] { change(piece); });
-    send(k);
-  }
-}
-
-// The weights of a slice, from where gradients were.
-void ShardedUpdate::take(const parallel::Range& slice) {
-  std::vector<Tensor> tensors{of_arena(parameters_.grads, slice), of_arena(parameters_.values, slice)};
-  if (parameters_.values_bf16.defined()) tensors.push_back(of_arena(parameters_.values_bf16, slice));
-  for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
-    const Pin<float> from(part[0]), values(part[1]);
-    std::optional<Pin<BFloat16>> copy;
-    if (part.size() > 2) copy.emplace(part[2]);
-    ctx_.for_range(ops::WorkKind::kOptimizer, part[0].size(), optim::kUpdateGrain,
-                   [&](int64_t begin, int64_t end, const parallel::Worker&) {
-                     std::memcpy(values + begin, from + begin, size_t(end - begin) * sizeof(float));
-                     if (copy) kernels::convert(from + begin, *copy + begin, end - begin);
-                   });
+void ShardedUpdate::update_group(int64_t k, const optim::StepSettings& settings) {
+  const plan::UpdateGroup& group = plan_.updates.groups[size_t(k)];
+  if (saver_ != nullptr) saver_->before_update(shards_.parts()[size_t(k)].arena);
+  for_pieces(group.mine, group.pieces, group.first_update, [&](const optim::UpdateSlice& piece) {
+    const parallel::Range arena{piece.arena.begin, piece.arena.end};
+    optim::adamw_ema_step(ctx_, config_, settings, parameters_, piece);
+    optim::copy_as_updated(ctx_, of_arena(parameters_.values, arena), of_arena(parameters_.grads, arena));
   });
+  send(k);
 }
 
 void ShardedUpdate::finish(dist::StepOutcome& step) {
@@ -77,12 +50,9 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
     const double start = now_s();
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
-    const parallel::Range bucket = shards_.grid()[k];
-    if (automem_ == nullptr)
-      take(bucket);
-    else
-      for (const autograd::ArenaSlice& s : parameters_.segments({bucket.begin, bucket.end}))
-        automem_->update(plan::take_point(s.begin, parameters_), [&] { take({s.begin, s.end}); });
+    const plan::UpdateGroup& group = plan_.updates.groups[size_t(k)];
+    for_pieces(autograd::ArenaSlice{group.arena.begin, group.arena.end}, group.taken, group.first_take,
+               [&](const autograd::ArenaSlice& slice) { optim::take_weights(ctx_, parameters_, slice); });
   }
 }
 

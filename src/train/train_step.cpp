@@ -30,6 +30,7 @@ TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicat
       pass_(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan, sync_)),
       time_(size_t(plan.micro_batch)),
       terms_(size_t(plan.micro_batch)) {
+  DITRAIN_CHECK(!plan.gradients.sharded || plan.gradients.rank == comm.rank(), "the plan is that of another rank");
   ctx.set_cut(plan.cut.cut);
 }
 
@@ -167,6 +168,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   optim::StepSettings update = next_update(progress);
   for (const MicroBatch& micro : micro_batches_of(batch)) {
     micro_number_ = micro.place.number;
+    if (automem_ != nullptr) automem_->begin_micro_batch(micro_number_);
     timed(Phase::kPrepare, log, [&] { prepare(micro, progress.step); });
     timed(Phase::kForward, log, [&] { pass_.forward(ctx_); });
     timed(Phase::kLoss, log, [&] { compute_loss(micro, result.facts); });

@@ -62,3 +62,13 @@ TEST_CASE("the choice of what is used in place follows the times that are measur
   choose_fastest(paper);
   CHECK_FALSE(plan_again(paper, slow_in_place));
 }
+
+TEST_CASE("points of a step have numbers in the order in which they run") {
+  const StepOrder order(2, {0, 2}, 3);  // of two nodes, the second with two updates in backward
+  const std::vector<int> first{order.forward(0, 0), order.forward(0, 1), order.backward(0, 1), order.backward(0, 0)};
+  CHECK(first == std::vector<int>{0, 1, 2, 3});
+  const std::vector<int> last{order.forward(1, 0), order.forward(1, 1),  order.backward(1, 1), order.update(0),
+                              order.update(1),     order.backward(1, 0), order.update(2),      order.update(4)};
+  CHECK(last == std::vector<int>{4, 5, 6, 7, 8, 9, 10, 12});
+  CHECK(order.size() == 13);
+}

@@ -87,7 +87,7 @@ struct Rig {
   void step(int number, int layers) {
     for (size_t i = 0; i < uses.points.size(); ++i) {
       const Point& p = uses.points[i];
-      residency->enter(p.phase, p.name);
+      residency->enter(int(i));
       const float stamp = float(number * 1000);
       CHECK(
           std::all_of(p.uses.begin(), p.uses.end(), [&](int id) { return tensors[size_t(id)].storage().is_placed(); }));
@@ -106,7 +106,7 @@ struct Rig {
           CHECK(holds(id, stamp + float(id)));
         }
       }
-      residency->leave(p.phase, p.name);
+      residency->leave(int(i));
     }
   }
 
@@ -148,6 +148,7 @@ TEST_CASE("every tensor keeps its contents through steps in a pool that is too s
 
 TEST_CASE("what a cluster writes stays while another one is still in an earlier point") {
   enum { kX, kV, kF };
+  enum { kForward0, kForward1, kForward2, kBackward1, kUpdateF };
   Uses uses;
   uses.tensors = {{"x", kTensor, Written::kInForward},
                   {"v", 2 * kTensor, Written::kInForward},
@@ -159,32 +160,32 @@ TEST_CASE("what a cluster writes stays while another one is still in an earlier 
                  {Phase::kUpdate, "f", {kF}}};
   Rig rig(uses, 2 * kTensor, Strategy::kPlanned);
   Residency& residency = *rig.residency;
-  const auto point = [&](Phase phase, const std::string& name, const auto& f) {
-    residency.enter(phase, name);
+  const auto point = [&](int number, const auto& f) {
+    residency.enter(number);
     f();
-    residency.leave(phase, name);
+    residency.leave(number);
   };
-  point(Phase::kForward, "0", [] {});
-  point(Phase::kForward, "1", [&] { rig.fill(kX, 1); });
-  point(Phase::kForward, "2", [&] { rig.fill(kV, 1); });
-  point(Phase::kBackward, "1", [&] { CHECK(rig.holds(kX, 1)); });
+  point(kForward0, [] {});
+  point(kForward1, [&] { rig.fill(kX, 1); });
+  point(kForward2, [&] { rig.fill(kV, 1); });
+  point(kBackward1, [&] { CHECK(rig.holds(kX, 1)); });
   {
     std::optional<Pin<float>> held;  // so that x stays in the pool until the next step
-    point(Phase::kUpdate, "f", [&] { held.emplace(rig.tensors[kF]); });
-    residency.enter(Phase::kForward, "0");  // one cluster stays in it
-    residency.enter(Phase::kForward, "1");
+    point(kUpdateF, [&] { held.emplace(rig.tensors[kF]); });
+    residency.enter(kForward0);  // one cluster stays in it
+    residency.enter(kForward1);
     rig.fill(kX, 2);
   }
   // v takes the whole pool. Each time copies are over before it is tried again.
   for (int i = 0; i < 10; ++i) {
-    REQUIRE_FALSE(residency.try_enter(Phase::kForward, "2"));
+    REQUIRE_FALSE(residency.try_enter(kForward2));
     REQUIRE(test::others_sleep());
   }
   CHECK(rig.holds(kX, 2));
-  residency.leave(Phase::kForward, "0");
-  residency.leave(Phase::kForward, "1");
-  point(Phase::kForward, "2", [&] { rig.fill(kV, 2); });
-  point(Phase::kBackward, "1", [&] { CHECK(rig.holds(kX, 2)); });
+  residency.leave(kForward0);
+  residency.leave(kForward1);
+  point(kForward2, [&] { rig.fill(kV, 2); });
+  point(kBackward1, [&] { CHECK(rig.holds(kX, 2)); });
 }
 
 TEST_CASE("a cluster that waits for room ends with the cluster that holds it and fails") {
@@ -212,13 +213,13 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
   const bool pins = GENERATE(false, true);
   CHECK_THROWS_WITH(team.run([&](const parallel::Worker& w) {
     if (w.worker == 1) {
-      residency.enter(Phase::kForward, "0");
+      residency.enter(0);
       holds = true;
       while (!waits) std::this_thread::yield();
       throw RunError({.where = "cluster 1", .what = "failed"});
     }
     while (!holds) std::this_thread::yield();
-    pins ? void(Pin<float>(tensors[1]).get()) : residency.enter(Phase::kForward, "1");
+    pins ? void(Pin<float>(tensors[1]).get()) : residency.enter(1);
   }),
                     Catch::Contains("[cluster 1] failed"));
   engine.reset();
@@ -234,17 +235,17 @@ TEST_CASE("what is written before its point begins is kept, also where the updat
   const auto step = [&](float image, bool updates) {
     rig.fill(kImage, image);
     rig.residency->use_in_place({false, false});  // copies begin where they can
-    for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
-      rig.residency->enter(phase, "0");
+    for (const int point : {0, 1}) {
+      rig.residency->enter(point);
       CHECK(rig.holds(kImage, image));
       std::optional<Pin<float>> held;
       if (stays) held.emplace(rig.tensors[kImage]);
-      rig.residency->leave(phase, "0");
+      rig.residency->leave(point);
     }
     if (!updates) return;
-    rig.residency->enter(Phase::kUpdate, "f");
+    rig.residency->enter(2);
     rig.fill(kF, -image);
-    rig.residency->leave(Phase::kUpdate, "f");
+    rig.residency->leave(2);
   };
   step(1, true);
   step(2, false);
@@ -273,25 +274,22 @@ TEST_CASE("a tensor that is brought takes one place, also where that has to be c
 
 TEST_CASE("a point that is not of the step is an error") {
   Rig rig(layered(2), layered(2).total_bytes(), Strategy::kPlanned);
-  CHECK_THROWS_WITH(rig.residency->enter(Phase::kUpdate, "7"), Catch::Contains("update of 7"));
-  CHECK_THROWS_WITH(rig.residency->enter(Phase::kForward, "7"), Catch::Contains("forward of 7"));
+  for (const int point : {-1, 6}) CHECK_THROWS_WITH(rig.residency->enter(point), Catch::Contains("no point"));
 }
 
-TEST_CASE("a point that comes in pieces takes what they take together, the shortest of all steps") {
+TEST_CASE("the seconds of a point are those of the step in which it was shortest") {
   Rig rig(layered(1), layered(1).total_bytes(), Strategy::kPlanned);
   Residency& residency = *rig.residency;
   double longest_s = 1e9;  // that the point can have taken
-  for (const int pieces : {2, 4, 2}) {
-    residency.enter(Phase::kForward, "0"), residency.leave(Phase::kForward, "0");
+  for (const int ms : {4, 2, 6}) {
+    residency.enter(0), residency.leave(0);
     const double start_s = now_s();
-    for (int i = 0; i < pieces; ++i) {
-      residency.enter(Phase::kUpdate, "0");
-      for (const double end_s = now_s() + 2e-3; now_s() < end_s;) continue;
-      residency.leave(Phase::kUpdate, "0");
-    }
+    residency.enter(2);
+    for (const double end_s = now_s() + 1e-3 * ms; now_s() < end_s;) continue;
+    residency.leave(2);
     longest_s = std::min(longest_s, now_s() - start_s);
   }
-  CHECK(residency.point_seconds().back() >= 2 * 2e-3);
+  CHECK(residency.point_seconds().back() >= 2e-3);
   CHECK(residency.point_seconds().back() <= longest_s);
 }
 
@@ -329,9 +327,9 @@ TEST_CASE("a stall is the time in which any cluster waits, counted once") {
   Residency residency(uses, {.homes = std::vector<Home>(2), .pool_bytes = 2 * kTensor, .simulated = true}, queue);
   for (const MovableTensor& t : uses.tensors) residency.pretend_written(*residency.make(t.name, t.bytes));
   const double start_s = now_s();
-  std::thread first([&] { residency.enter(Phase::kForward, "0"); });
+  std::thread first([&] { residency.enter(0); });
   queue.expect_waiting(1);
-  std::thread second([&] { residency.enter(Phase::kForward, "1"); });
+  std::thread second([&] { residency.enter(1); });
   queue.expect_waiting(2);
   const double wait_s = now_s();
   while (now_s() - wait_s < 20e-3) continue;
@@ -359,9 +357,9 @@ TEST_CASE("a cluster that waits where another one did not has stalled") {
   uses.points = {{Phase::kForward, "0", {0}}};
   Residency residency(uses, {.homes = {Home()}, .pool_bytes = kTensor, .simulated = true}, queue);
   const auto storage = residency.make("x", kTensor);
-  residency.enter(Phase::kForward, "0");
+  residency.enter(0);
   queue.copying_s = 5e-3;
-  residency.enter(Phase::kForward, "0");
+  residency.enter(0);
   CHECK(residency.totals().stall_s >= 5e-3);
 }
 
@@ -394,11 +392,12 @@ TEST_CASE("a tensor that is held too long shows in the peak of the pool") {
     const Uses uses = layered(kLayers);
     Rig rig(uses, uses.total_bytes(), Strategy::kPaper);
     std::optional<Pin<float>> pin;
-    for (const Point& p : uses.points) {
-      rig.residency->enter(p.phase, p.name);
+    for (size_t point = 0; point < uses.points.size(); ++point) {
+      const Point& p = uses.points[point];
+      rig.residency->enter(int(point));
       if (std::count(p.uses.begin(), p.uses.end(), held) > 0) pin.emplace(rig.tensors[size_t(held)]);
       REQUIRE(test::others_sleep());  // copies ahead are over
-      rig.residency->leave(p.phase, p.name);
+      rig.residency->leave(int(point));
       REQUIRE(test::others_sleep());
     }
     return rig.in_pool.peak();
@@ -516,9 +515,9 @@ TEST_CASE("what is used in place is charged once for all clusters, and not as ti
   Residency residency(uses, {.homes = {{bulk.get(), 0, true}}}, queue);
   const auto storage = residency.make("moment", kTensor);
   const double start_s = now_s();
-  residency.enter(Phase::kUpdate, "0");
-  residency.enter(Phase::kUpdate, "0");  // the second cluster
-  residency.leave(Phase::kUpdate, "0");
+  residency.enter(0);
+  residency.enter(0);  // the second cluster
+  residency.leave(0);
   CHECK(queue.charged == kTensor);
   CHECK(residency.point_seconds()[0] <= now_s() - start_s - queue.charged_s);
 }
@@ -571,10 +570,10 @@ TEST_CASE("a copy that fails ends the step with its reason") {
     tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency.make(t.name, t.bytes));
   const auto steps = [&] {
     for (int i = 0; i < 3; ++i)
-      for (const Point& p : uses.points) {
-        residency.enter(p.phase, p.name);
-        for (const int id : p.uses) Pin<float>(tensors[size_t(id)]).get()[0] = 1;
-        residency.leave(p.phase, p.name);
+      for (size_t point = 0; point < uses.points.size(); ++point) {
+        residency.enter(int(point));
+        for (const int id : uses.points[point].uses) Pin<float>(tensors[size_t(id)]).get()[0] = 1;
+        residency.leave(int(point));
       }
   };
   CHECK_THROWS_WITH(steps(), Catch::Contains("input/output error"));

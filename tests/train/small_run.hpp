@@ -81,8 +81,8 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .state_elements = plan.gradients.sharded ? step.state_elements() : -1,
-                         .state_slices = step.state_slices(),
+                         .state_elements = plan.gradients.sharded ? plan.gradients.state_elements() : -1,
+                         .state_slices = plan.gradients.state_slices(),
                          .segments = moves ? &moves->source() : nullptr});
     step.allocate(&*gradients, {}, moves.get());
     copy(random_weights(model), parameters.values);

@@ -69,6 +69,7 @@ class Node {
   virtual void backward(ops::Context& ctx, Gradients gradients) = 0;
 
   const std::string& name() const { return name_; }
+  int64_t number() const { return number_; }  ///< in the order of its tape, from 0
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   /// The part of the gradient arena that is final after this node's backward.
   ArenaSlice parameter_slice() const;
@@ -77,6 +78,7 @@ class Node {
  private:
   friend class Tape;
   std::string name_;
+  int64_t number_ = 0;
   std::vector<Parameter*> parameters_;
   std::vector<ActivationRef> kept_, recomputed_;
 };
@@ -116,6 +118,7 @@ class Tape {
   N& record(A&&... args) {
     auto node = std::make_unique<N>(*this, std::forward<A>(args)...);
     N& ref = *node;
+    node->number_ = int64_t(nodes_.size());
     nodes_.push_back(std::move(node));
     return ref;
   }

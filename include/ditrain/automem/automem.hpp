@@ -4,8 +4,9 @@
 //   AutoMem automem(plan, setup);
 //   store.allocate(..., {.home = &automem.beside(), .segments = &automem.source()});
 //   tape.allocate(automem.beside(), &automem.source());
-//   automem.watch(tape, team);                              // from here on forward and backward tell where they are
-//   automem.update("blocks.0.mlp.fc1.weight", [&] { ... }); // and so does the optimiser
+//   automem.watch(tape, team);             // from here on forward and backward tell where they are
+//   automem.begin_micro_batch(0);
+//   automem.update(0, [&] { ... });        // and so does the optimiser, by the number of an update in the plan
 #pragma once
 #include <map>
 #include <memory>
@@ -39,12 +40,15 @@ class AutoMem {
   memory::Allocator& beside(memory::Allocator& home = memory::system_memory()) { return pool_.beside(home); }
   /// The team that runs the tape: its workers copy where the plan says so.
   void watch(autograd::Tape& tape, parallel::Team& team);
-  /// f updates a segment of the arenas, named by its first parameter.
+  /// Forward and backward are those of this micro-batch of the step from now on.
+  void begin_micro_batch(int64_t number) { micro_batch_ = number; }
+  /// f makes this update of the step (StepOrder).
   template <class F>
-  void update(const std::string& segment, const F& f) {
-    enter(Phase::kUpdate, segment);
+  void update(int64_t number, const F& f) {
+    const int point = plan_.uses.order.update(number);
+    enter(point);
     f();
-    residency_->leave(Phase::kUpdate, segment);
+    residency_->leave(point);
   }
   /// A step is over. After some of them the plan's times are those of this machine.
   void end_step();
@@ -67,7 +71,7 @@ class AutoMem {
 
  private:
   friend class Reading;
-  void enter(Phase phase, const std::string& name);
+  void enter(int point);
 
   Plan plan_;
   bool simulates_ = false;  // a slower tier than there is
@@ -77,6 +81,7 @@ class AutoMem {
   std::unique_ptr<memory::CopyEngine> engine_;
   std::unique_ptr<Residency> residency_;
   parallel::Team* team_ = nullptr;  // of the tape that is watched
+  int64_t micro_batch_ = 0;
   int steps_ = 0;
   memory::PerTier<memory::TierTotals> copied_before_ = {};  // the last step of the warm-up
 };

@@ -87,10 +87,10 @@ class Residency final : public Mover, public StorageSource {
   void note_use(Storage& storage) override;
 
   /// Returns when all tensors of a point are here and none that it writes is being copied out; the first worker of each
-  /// cluster calls it, the others of the cluster wait for that one. A point may come in pieces, one after the other.
-  /// Errors: RunError of a copy that failed; LogicFault if the step has no such point: nobody would know what it writes
-  void enter(Phase phase, const std::string& name);
-  void leave(Phase phase, const std::string& name);  ///< the last worker has left it
+  /// cluster calls it, the others of the cluster wait for that one. Points come in their order; a step may leave some
+  /// out. Errors: RunError of a copy that failed; LogicFault if the step has no such point: what it writes is not known
+  void enter(int point);
+  void leave(int point);  ///< the last worker has left it
   /// Between points, something else begins, which reads any tensor and writes none, and ends. Nothing comes ahead until
   /// the next point begins.
   void begin_reading();
@@ -102,13 +102,13 @@ class Residency final : public Mover, public StorageSource {
   void use_in_place(const std::vector<bool>& in_place);
   /// Other times than those of the setup.
   void set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin);
-  /// Seconds of each point, without waiting for its tensors and with all of its pieces: of the shortest step so far.
+  /// Seconds of each point without waiting for its tensors, of the step in which it was shortest; 0: there was none.
   std::vector<double> point_seconds() const;
   ResidencyTotals totals() const;
 
   // For simulations, where nothing waits:
-  bool try_enter(Phase phase, const std::string& name);  ///< whether all is here; else copies are under way
-  void pretend_written(Storage& storage);                ///< and moved to its slow tier
+  bool try_enter(int point);               ///< whether all is here; else copies are under way
+  void pretend_written(Storage& storage);  ///< and moved to its slow tier
 
  private:
   enum class State { kAway, kComing, kHere };
@@ -147,7 +147,7 @@ class Residency final : public Mover, public StorageSource {
   bool make_room(Item& item, int64_t distance, Victims victims);
   bool start(Item& item, int64_t distance, Victims victims);
   void ask(Item& item);
-  int64_t begin_point(Phase phase, const std::string& name);
+  int64_t begin_point(int point);
   void begin_waiting();
   void end_waiting();
   bool copies_are_under_way() const;
@@ -185,15 +185,8 @@ class Residency final : public Mover, public StorageSource {
   int64_t now_ = 0;                   // the earliest point that is not over, counted over all steps
   int64_t last_entered_ = -1;         // the same count
   std::map<int64_t, double> active_;  // entered and not left, and since when [s] all was there
-  // Of each point.
-  struct Measured {
-    int64_t time = -1;      // of the last step that had it
-    double last_s = 0;      // in that step, the pieces so far
-    double shortest_s = 0;  // of the steps before; 0: none
-    double shortest() const { return shortest_s == 0 ? last_s : std::min(shortest_s, last_s); }
-  };
-  std::vector<Measured> measured_;
-  int waiting_ = 0;  // clusters
+  std::vector<double> shortest_s_;    // of each point; 0: it was never there
+  int waiting_ = 0;                   // clusters
   double waiting_since_s_ = 0;
   bool other_ = true;    // no point has begun yet, or since something else read
   bool helps_ = false;   // some copies need help

@@ -1,7 +1,8 @@
 // What a training step uses, and when: its tensors that can move, and the points of the step (forward or backward of a
-// node of the tape, update of a segment of the arenas) with the tensors that each of them holds in place. Nothing is
-// listed by hand: the step is run once with operators that take their tensors but compute nothing, before any of its
-// memory exists, and what they hold is written down.
+// node of the tape, update of a piece of the arenas) with the tensors that each of them holds in place. The points have
+// numbers, which the planned, the simulated and the real step share. Nothing is listed by hand: the step is run once
+// with operators that take their tensors but compute nothing, before any of its memory exists, and what they hold is
+// written down.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -29,11 +30,34 @@ const char* phase_name(Phase phase);
 
 struct Point {
   Phase phase = Phase::kForward;
-  std::string name;       ///< of the node, or of the first parameter of the segment
+  std::string name;       ///< of the node, or of the parameter in which the piece begins
   std::vector<int> uses;  ///< tensors, each once, increasing
 };
 
+/// The numbers of the points of a step, in the order in which they run: for each micro-batch forward of all nodes and
+/// backward of all nodes in reverse; in the last micro-batch backward of a node is followed by the updates that begin
+/// there. The updates that wait for all gradients come at the end.
+class StepOrder {
+ public:
+  StepOrder() = default;
+  /// updates_behind[i]: how many updates follow the last backward of node i; updates_at_end: how many wait for all
+  /// gradients.
+  StepOrder(int64_t micro_batches, const std::vector<int64_t>& updates_behind, int64_t updates_at_end);
+  int size() const { return size_; }
+  int forward(int64_t micro_batch, int64_t node) const { return int(2 * nodes() * micro_batch + node); }
+  int backward(int64_t micro_batch, int64_t node) const;
+  int update(int64_t number) const { return updates_[size_t(number)]; }  ///< updates count from 0 in their order
+
+ private:
+  int64_t nodes() const { return int64_t(last_backward_.size()); }
+  int64_t micro_batches_ = 0;
+  std::vector<int> last_backward_;  // of each node
+  std::vector<int> updates_;
+  int size_ = 0;
+};
+
 struct Uses {
+  StepOrder order = {};
   std::vector<MovableTensor> tensors;
   std::vector<Point> points;  ///< of one step, in order
   size_t small_bytes = 0;     ///< of all tensors below kSmallest, which are not among them
@@ -52,13 +76,15 @@ inline constexpr size_t kSmallest = size_t{64} << 10;  // bytes
 class Recorder final : public Mover, public StorageSource {
  public:
   explicit Recorder(Written written_first) : written_(written_first) { set_watches(true); }
+  /// Before the first point. Errors: LogicFault later, if the points do not come in this order
+  void set_order(StepOrder order) { uses_.order = std::move(order); }
 
   std::shared_ptr<Storage> make(const std::string& name, size_t bytes) override;
   void bring(Storage& storage) override;
   void note_use(Storage& storage) override;
 
   void set_written(Written written) { written_ = written; }  ///< of the tensors made from now on
-  void begin(Phase phase, const std::string& name);
+  void begin(int point, Phase phase, const std::string& name);
   const Uses& uses() const { return uses_; }
 
  private:

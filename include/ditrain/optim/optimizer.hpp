@@ -31,6 +31,9 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 
+/// New weights of a slice, which lie where its gradients were, into the arenas of values and of their bf16 copy.
+void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice);
+
 /// Copies a slice of an arena, cut over the workers as an update of it is: a page lies in the domain of the worker that
 /// writes it first.
 void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to);

@@ -12,17 +12,9 @@
 
 namespace ditrain::plan {
 
-/// What a step of this config uses on a rank, in order. Allocates nothing of it, computes nothing. `rank`: among those
-/// that share the optimiser's state.
+/// What a step of this config uses on the rank of `gradients`, in order. Allocates nothing of it, computes nothing.
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
-                          int64_t micro_batch, int rank = 0);
-
-/// Names of points. The update of a segment, also of a piece of it that begins there.
-std::string segment_point(int64_t begin, const autograd::ParameterStore& layout);
-/// Of a step with shards: the update of a piece (pieces_of), which begins there, and where the new
-/// weights of a segment come from all ranks.
-std::string update_point(int64_t begin, const autograd::ParameterStore& layout);
-std::string take_point(int64_t begin, const autograd::ParameterStore& layout);
+                          int64_t micro_batch);
 
 /// Bytes of the fast tier that never move: gradients, frozen parameters and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);

@@ -11,6 +11,7 @@
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/shards.hpp"
+#include "ditrain/optim/optimizer.hpp"
 
 namespace ditrain::plan {
 
@@ -20,6 +21,23 @@ struct FactorLayer {
   int64_t outputs = 0, inputs = 0;  ///< N, K
   parallel::Range slice = {};       ///< of the arena: weight and bias, a bucket of their own
   int64_t row_elements() const { return outputs + inputs; }
+};
+
+/// What changes when its gradients are final: the weights of a bucket, or those of a node where updates happen in
+/// backward.
+struct UpdateGroup {
+  parallel::Range arena;                     ///< the bucket, or the parameters of the node
+  optim::UpdateSlice mine;                   ///< what this rank updates of it: all, or its shard
+  std::vector<optim::UpdateSlice> pieces;    ///< of `mine`, cut into what moves as one, in the order of the updates
+  std::vector<autograd::ArenaSlice> taken;   ///< with shards: of the bucket, whose new weights come from all ranks
+  int64_t first_update = 0, first_take = 0;  ///< the numbers of the first of `pieces` and of the first of `taken`
+};
+
+/// The updates of a step in their order: the pieces of all groups, then what is taken. Their numbers count from 0. The
+/// trainer makes these updates, and AutoMem plans with them; without AutoMem the pieces of a group are one.
+struct UpdateSchedule {
+  std::vector<UpdateGroup> groups = {};
+  int64_t size = 0;
 };
 
 struct GradientPlan {
@@ -36,20 +54,19 @@ struct GradientPlan {
   bool updates_in_backward = false;
   /// With one micro-batch, too: the slices of the nodes, of whose gradients there is memory for one at a time.
   std::vector<autograd::ArenaSlice> gradient_slices = {};
+  int rank = 0;                 ///< among the replicas: whose updates these are
+  UpdateSchedule updates = {};  ///< of this rank
 
-  /// Elements of each moment and of the EMA that a rank keeps; no rank has more than rank 0.
-  int64_t state_elements(int rank = 0) const;
+  int64_t state_elements() const;  ///< of each moment and of the EMA that the rank keeps; rank 0 has most
   /// Of these elements, where they are shards: the slices that move as one, in the order in which they lie there.
-  std::vector<autograd::ArenaSlice> state_slices(const autograd::ParameterStore& layout, int rank = 0) const;
+  std::vector<autograd::ArenaSlice> state_slices() const;
   int64_t gradient_elements() const;    ///< that there is memory for
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
 };
 
-/// A shard of a bucket, cut where the arenas are cut into what moves as one.
-std::vector<dist::Shards::Part> pieces_of(const dist::Shards::Part& part, const autograd::ParameterStore& layout);
-
-/// `layout`: the parameters of a replica, or of this rank's part of it; nothing has to be allocated.
-GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas);
+/// `layout`: the parameters of a replica, or of this rank's part of it; nothing has to be allocated. `rank`: among the
+/// replicas.
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank = 0);
 
 /// "": no factors. Else a line with the bytes that a rank moves in a step, without and with factors.
 std::string describe_factors(const GradientPlan& plan, const config::Config& config);

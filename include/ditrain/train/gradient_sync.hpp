@@ -97,6 +97,7 @@ class GradientSync {
   std::vector<SyncPolicy*> policies_;  // in the order in which they are called
   MicroBatchPlace micro_;
   const optim::StepSettings* update_ = nullptr;  // of this backward; null: weights do not change in it
+  int64_t next_group_ = 0;                       // of the plan's updates, in backward
   double squares_ = 0;                           // of the gradients that backward has used
   std::string bad_gradient_;                     // the first one in backward that was not finite
   bool has_updated_ = false;

@@ -20,12 +20,13 @@ namespace ditrain::train {
 
 class ShardedUpdate final : public StateUpdate {
  public:
-  /// The store has its gradients in the engine's arena, and shards.size() elements of each moment and of the EMA.
-  ShardedUpdate(const dist::Shards& shards, dist::Engine& engine, const optim::Config& config,
+  /// The store has its gradients in the engine's arena, and plan.state_elements() elements of each moment and of the
+  /// EMA. The plan outlives the object.
+  ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engine, const optim::Config& config,
                 autograd::ParameterStore& parameters, ops::Context& ctx);
 
-  /// Updates this rank's shard of each bucket, and starts to send it to all. In one order on all ranks.
-  void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
+  /// Updates this rank's shard of a bucket, and starts to send it to all. In one order on all ranks.
+  void update_group(int64_t k, const optim::StepSettings& settings) override;
   /// Returns when the weights (and their bf16 copy) of all buckets are here.
   /// Errors: RunError naming ranks if they are not, after the communicator's timeout
   void finish(dist::StepOutcome& step) override;
@@ -37,14 +38,10 @@ class ShardedUpdate final : public StateUpdate {
 
  private:
   void send(int64_t k);
-  void take(const parallel::Range& slice);
   std::optional<dist::ReductionOutcome> wait(int64_t k, const char* what);
 
   const dist::Shards shards_;
   dist::Engine& engine_;
-  const optim::Config config_;
-  autograd::ParameterStore& parameters_;
-  ops::Context& ctx_;
   Pin<float> grads_;
   std::vector<std::unique_ptr<dist::Request>> requests_;  // by bucket
 };

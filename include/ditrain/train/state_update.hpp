@@ -10,20 +10,39 @@ namespace ditrain::train {
 
 class StateUpdate : public SyncPolicy {
  public:
+  /// The plan outlives the object.
+  StateUpdate(const plan::GradientPlan& plan, const optim::Config& config, autograd::ParameterStore& parameters,
+              ops::Context& ctx)
+      : plan_(plan), config_(config), parameters_(parameters), ctx_(ctx) {}
+
+  /// Changes the weights of one group of the plan's updates, whose gradients are final.
+  virtual void update_group(int64_t k, const optim::StepSettings& settings) = 0;
+  void update(int64_t first, int64_t last, const optim::StepSettings& settings) final {
+    for (int64_t k = first; k < last; ++k) update_group(k, settings);
+  }
   /// A moment or the EMA of the store, whole.
   virtual const Tensor& whole(const Tensor& state) = 0;
   /// Takes what this rank keeps of a whole arena into `state`, a moment or the EMA of the store.
   virtual void keep(const Tensor& whole, const Tensor& state) = 0;
   /// The elements of the arenas that this rank updates, and where they lie in moments and EMA.
   virtual std::vector<dist::Shards::Part> parts() const = 0;
-  /// Changes the weights of this slice of the arenas, whose gradients are final; not for shards.
-  virtual void update_slice(const parallel::Range& slice, const optim::StepSettings& settings);
   /// Who may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
-  /// Moves the arenas segment by segment; null: they stay.
+  /// Moves the arenas piece by piece; null: they stay.
   void set_automem(automem::AutoMem* automem) { automem_ = automem; }
 
  protected:
+  /// Calls f for all at once or, where arenas move, piece by piece; the first is update `number` of the step.
+  template <class Piece, class F>
+  void for_pieces(const Piece& all, const std::vector<Piece>& pieces, int64_t number, const F& f) {
+    if (automem_ == nullptr) return f(all);
+    for (const Piece& piece : pieces) automem_->update(number++, [&] { f(piece); });
+  }
+
+  const plan::GradientPlan& plan_;
+  const optim::Config config_;
+  autograd::ParameterStore& parameters_;
+  ops::Context& ctx_;
   automem::AutoMem* automem_ = nullptr;
   checkpoint::CheckpointSaver* saver_ = nullptr;
 };
@@ -31,24 +50,11 @@ class StateUpdate : public SyncPolicy {
 /// Every rank updates all weights from the same gradients, to the same bits.
 class ReplicatedUpdate final : public StateUpdate {
  public:
-  /// The plan outlives the object.
-  ReplicatedUpdate(const plan::GradientPlan& plan, const optim::Config& config, autograd::ParameterStore& parameters,
-                   ops::Context& ctx)
-      : plan_(plan), config_(config), parameters_(parameters), ctx_(ctx) {}
-
-  void update(int64_t first, int64_t last, const optim::StepSettings& settings) override;
-  void update_slice(const parallel::Range& slice, const optim::StepSettings& settings) override;
+  using StateUpdate::StateUpdate;
+  void update_group(int64_t k, const optim::StepSettings& settings) override;
   const Tensor& whole(const Tensor& state) override { return state; }  // it may be in parts
   void keep(const Tensor& whole, const Tensor& state) override;
   std::vector<dist::Shards::Part> parts() const override { return {{{0, plan_.buckets.n()}, 0}}; }
-
- private:
-  void change(const parallel::Range& slice, const optim::StepSettings& settings);
-
-  const plan::GradientPlan& plan_;
-  const optim::Config config_;
-  autograd::ParameterStore& parameters_;
-  ops::Context& ctx_;
 };
 
 }  // namespace ditrain::train

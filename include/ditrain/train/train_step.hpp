@@ -39,12 +39,6 @@ class TrainStep {
   void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {},
                 automem::AutoMem* automem = nullptr);
 
-  /// Elements of each moment and of the EMA that this rank keeps: what the store must be allocated with.
-  int64_t state_elements() const { return plan_.gradients.state_elements(comm_.rank()); }
-  /// What they consist of, for a store whose arenas move (Homes::state_slices).
-  std::vector<autograd::ArenaSlice> state_slices() const {
-    return plan_.gradients.state_slices(model_.parameters(), comm_.rank());
-  }
   /// See StateUpdate; with shards `whole` is collective.
   const Tensor& whole(const Tensor& state) { return sync_.state().whole(state); }
   void keep(const Tensor& whole, const Tensor& state) { sync_.state().keep(whole, state); }
