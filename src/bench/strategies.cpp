@@ -155,7 +155,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
   for (const std::string& set : bench_.sets) config::apply_set(config, set);
   nn::apply_name(config.model);
   config::validate(config);
-  config::validate_for_ranks(config::with_tensor_ranks(config, c.ranks), c.ranks);
+  plan::settle(config, {}, {c.ranks, c.ranks});
   const std::string path = fmt::format("{}/{}.yaml", folder_.path(), c.strategy);
   std::ofstream(path) << config::to_yaml(config);
   return path;

@@ -98,8 +98,7 @@ json transformer_config(const nn::DitConfig& m) {
           {"upcast_attention", false}};
 }
 
-json scheduler_config(diffusion::Config d) {
-  diffusion::settle(d);
+json scheduler_config(const diffusion::Config& d) {
   const double scale = 1000.0 / double(d.num_steps);  // the linear schedule keeps its total noise
   return {{"_class_name", "DDIMScheduler"},
           {"beta_end", 0.02 * scale},
@@ -107,7 +106,7 @@ json scheduler_config(diffusion::Config d) {
           {"beta_start", 1e-4 * scale},
           {"clip_sample", false},
           {"num_train_timesteps", d.num_steps},
-          {"prediction_type", d.prediction->diffusers_name},
+          {"prediction_type", diffusion::prediction_of(d).diffusers_name},
           {"set_alpha_to_one", true},
           {"steps_offset", 0}};
 }

@@ -221,7 +221,6 @@ Config parse_config(const std::string& text, const std::string& file_name, const
     origins[assignment.substr(0, assignment.find('='))] = "--set: ";
   }
   fill_model_sizes(config, origins);
-  diffusion::settle(config.diffusion);
   return config;
 }
 

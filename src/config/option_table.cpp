@@ -579,6 +579,13 @@ std::vector<Difference> differences_on_resume(const Config& old_config, const Co
   return differences;
 }
 
+std::vector<Difference> differences(const Config& a, const Config& b) {
+  std::vector<Difference> all;
+  for (const Option& o : option_table())
+    if (o.get(a) != o.get(b)) all.push_back({o.name(), o.get(a), o.get(b)});
+  return all;
+}
+
 bool measure_same_distances(const Config& a, const Config& b) {
   constexpr std::string_view kOther[] = {"every_steps", "num_images", "fid_every_steps"};  // when, and what is shown
   return std::none_of(option_table().begin(), option_table().end(), [&](const Option& o) {

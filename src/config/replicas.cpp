@@ -15,12 +15,6 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
-Config with_tensor_ranks(Config config, int ranks_per_node) {
-  ParallelConfig& p = config.parallel;
-  if (p.strategy == Strategy::kDpTp && p.tensor_ranks == 0) p.tensor_ranks = ranks_per_node;
-  return config;
-}
-
 bool products_are_equal_on_all_ranks(const Config& config) {
   return config.kernels.gemm == Gemm::kOwn || config.kernels.gemm == Gemm::kRef;
 }

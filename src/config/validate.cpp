@@ -134,7 +134,7 @@ void check_automem(const Config& c) {
   const MemoryConfig& m = c.memory;
   const auto& bulk = m.tier_gib[memory::tier("bulk")];
   const auto& disk = m.tier_gib[memory::tier("disk")];
-  if (m.automem == AutoMem::kOff) return;
+  if (!m.moves()) return;
   if (!disk && !bulk)
     fail("memory.disk_gib: auto takes what memory.bulk_gib leaves, which is no number", "memory.bulk_gib: auto",
          "a number of memory.bulk_gib", "memory.bulk_gib: 0 for a disk alone");
@@ -201,7 +201,7 @@ void check_data(const Config& c) {
 
 /// A key of a memory tier that is set although nothing moves between tiers; "" if there is none.
 std::string idle_tier_key(const MemoryConfig& m) {
-  if (m.automem != AutoMem::kOff) return "";
+  if (m.moves()) return "";
   const auto defaults = memory::default_gib();
   for (size_t i = 0; i < defaults.size(); ++i)
     if (m.tier_gib[i] != defaults[i]) return fmt::format("memory.{}_gib", memory::kTiers[i].name);

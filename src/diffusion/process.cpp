@@ -8,12 +8,12 @@
 
 namespace ditrain::diffusion {
 
-void settle(Config& config) {
-  if (config.prediction == nullptr) config.prediction = config.process->predictions.front();
+const Prediction& prediction_of(const Config& config) {
+  return *(config.prediction != nullptr ? config.prediction : config.process->predictions.front());
 }
 
 std::unique_ptr<Process> make_process(Config config, bool learn_sigma) {
-  settle(config);
+  config.prediction = &prediction_of(config);
   const auto& known = config.process->predictions;
   if (std::find(known.begin(), known.end(), config.prediction) == known.end()) {
     std::vector<std::string> names;

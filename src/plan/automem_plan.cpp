@@ -190,7 +190,7 @@ memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place) {
   const config::MemoryConfig& m = config.memory;
-  if (m.automem == config::AutoMem::kOff) return std::nullopt;
+  if (!m.moves()) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
   const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
   const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch) + uses.small_bytes;

@@ -101,7 +101,7 @@ double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s) {
 
 automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
                               const std::string& disk_folder, parallel::Team* team) {
-  if (config.memory.automem == config::AutoMem::kOff) return {};
+  if (!config.memory.moves()) return {};
   const memory::PerTier<size_t> wanted = tier_capacities(config.memory);
   bool in_memory = false;
   for (size_t i = 0; i < wanted.size(); ++i) in_memory = in_memory || (memory::kTiers[i].in_memory && wanted[i] > 0);

@@ -77,19 +77,19 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
 
 DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
   is_without_data(wanted) ? config::validate_without_data(wanted) : config::validate(wanted);
-  const int world = ranks > 0 ? ranks : comm.world_size();
-  config::Config config =
-      ranks > 0 ? config::with_tensor_ranks(wanted, ranks_per_node(wanted, ranks)) : with_tensor_ranks(wanted, comm);
-  config::validate_for_ranks(config, world);
-  auto data = settle(config);
-  const KnownPlace known = find_place(config, ranks, comm);
-  return {plan_run(config, world, known.place), known.text, std::move(data)};
+  const Ranks of_run = ranks > 0 ? Ranks{ranks, ranks_per_node(wanted, ranks)} : ranks_of(comm);
+  Inputs inputs = open_inputs(wanted);
+  const Settled settled = settle(wanted, inputs.facts, of_run);
+  const KnownPlace known = find_place(settled.config, ranks, comm);
+  return {plan_run(settled.config, of_run.world_size, known.place, {}, settled.facts), settled.describe(), known.text,
+          std::move(inputs.data)};
 }
 
 void print_dry_run(const config::Config& wanted, int ranks, const std::string& run_folder, dist::Communicator& comm) {
-  const auto [plan, placement, data] = plan_dry_run(wanted, ranks, comm);
+  const auto [plan, settled, placement, data] = plan_dry_run(wanted, ranks, comm);
   const config::Config& config = plan.config;
   log::info_lines(placement);
+  log::info_lines(settled);
   log::info_lines(describe_model(config));
   log::info_line(describe_data(data.get(), wanted.model.num_classes == nn::kClassesOfData));
   if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())

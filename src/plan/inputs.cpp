@@ -2,34 +2,88 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
+#include "ditrain/eval/fid.hpp"
+#include "ditrain/eval/training_fid.hpp"
 #include "ditrain/nn/dit.hpp"
 
 namespace ditrain::plan {
 
 dataset::SampleShape model_shape(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
 
-std::unique_ptr<dataset::Dataset> open_data(const config::Config& config) {
-  const nn::DitConfig& m = config.model;
-  dataset::SampleShape shape = model_shape(m);
-  if (!config.data.vae.empty()) shape = eval::LatentCodecPlan(config.data.vae, shape).images();
-  return dataset::open_dataset(config.data, shape, m.num_classes, uint64_t(config.train.seed));
+namespace {
+
+// Images of the reference whose features are in memory at once. What cannot be read is told by those who read it.
+int64_t reference_images(const config::Config& c) try {
+  const std::string& reference = c.eval.reference;
+  if (c.eval.fid_every_steps == 0) return 0;
+  const bool may_scale = c.data.kind->of_bands || !c.sample.vae.empty();
+  const bool scaled = reference.empty() || (may_scale && dataset::holds_tiles(reference));
+  return scaled ? eval::TrainingFid::kMostOfData : eval::num_images_of(reference);
+} catch (const InputError&) {
+  return 0;
 }
 
-std::unique_ptr<dataset::Dataset> settle(config::Config& config) {
-  int64_t& classes = config.model.num_classes;
-  const bool automatic = classes == nn::kClassesOfData;
-  if (!config.data.kind->path.empty() && config.data.path.empty()) {
-    if (automatic) classes = kAssumedClasses;
-    return nullptr;
+}  // namespace
+
+Inputs open_inputs(const config::Config& wanted) {
+  Inputs inputs;
+  InputFacts& facts = inputs.facts;
+  const dataset::SampleShape latents = model_shape(wanted.model);
+  const auto plan = [&](const std::string& vae) {
+    return vae.empty() ? nullptr : std::make_shared<const eval::LatentCodecPlan>(vae, latents);
+  };
+  facts.encoder = plan(wanted.data.vae);
+  if (config::draws_samples(wanted)) facts.decoder = plan(wanted.sample.vae);
+  facts.reference_images = reference_images(wanted);
+  if (!wanted.data.kind->path.empty() && wanted.data.path.empty()) return inputs;
+  facts.data = wanted.data;
+  dataset::settle(*facts.data);
+  // With model.num_classes: auto labels are not held against a number.
+  const int64_t classes = std::max<int64_t>(0, wanted.model.num_classes);
+  inputs.data = dataset::open_dataset(*facts.data, facts.encoder ? facts.encoder->images() : latents, classes,
+                                      uint64_t(wanted.train.seed));
+  facts.num_classes = inputs.data->num_classes();
+  return inputs;
+}
+
+Ranks ranks_of(const dist::Communicator& world) {
+  const std::vector<int> nodes = world.nodes();
+  const auto ranks_on = [&](int node) { return int(std::count(nodes.begin(), nodes.end(), node)); };
+  const int first = ranks_on(nodes.front());
+  return {world.world_size(), first,
+          std::all_of(nodes.begin(), nodes.end(), [&](int node) { return ranks_on(node) == first; })};
+}
+
+Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks) {
+  Settled settled{wanted, wanted, facts};
+  config::Config& c = settled.config;
+  c.diffusion.prediction = &diffusion::prediction_of(c.diffusion);
+  if (c.parallel.strategy == config::Strategy::kDpTp && c.parallel.tensor_ranks == 0) {
+    if (!ranks.alike)
+      throw InputError({.where = "config",
+                        .what = "parallel.tensor_ranks: auto needs as many ranks on every node",
+                        .got = fmt::format("{} on the first node, another number elsewhere", ranks.per_node),
+                        .hint = "parallel.tensor_ranks: a number that divides the ranks of every node"});
+    c.parallel.tensor_ranks = ranks.per_node;
   }
-  dataset::settle(config.data);
-  if (automatic) classes = 0;  // for opening: labels are not held against a number
-  auto data = open_data(config);
-  if (automatic) classes = data->num_classes();
-  return data;
+  config::validate_for_ranks(c, ranks.world_size);
+  if (facts.data) c.data = *facts.data;
+  if (c.model.num_classes == nn::kClassesOfData) c.model.num_classes = facts.data ? facts.num_classes : kAssumedClasses;
+  return settled;
+}
+
+std::string Settled::describe() const {
+  std::string lines;
+  for (const config::Difference& d : config::differences(wanted, config))
+    lines += fmt::format("settled: {}: {}, was {}\n", d.key, d.new_value, d.old_value);
+  return lines;
 }
 
 void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Config& config) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
@@ -14,7 +15,8 @@ namespace ditrain::plan {
 namespace {
 
 // The largest micro-batch of at most `most` samples with which the ranks of a node fit; 0: none does.
-int64_t fitting_micro_batch(config::Config config, int world_size, const RankPlace& place, int64_t most) {
+int64_t fitting_micro_batch(config::Config config, int world_size, const RankPlace& place, const InputFacts& facts,
+                            int64_t most) {
   const int ranks = place.ranks_on_node;
   const size_t limit = limit_of_node(config, ranks).bytes;
   const int64_t share = config.train.global_batch / config::replicas(config, world_size);
@@ -22,7 +24,7 @@ int64_t fitting_micro_batch(config::Config config, int world_size, const RankPla
     if (share % micro != 0) continue;
     config.train.micro_batch = micro;
     try {
-      if (planned_bytes(config, world_size, place) * size_t(ranks) <= limit) return micro;
+      if (planned_bytes(config, world_size, place, facts) * size_t(ranks) <= limit) return micro;
     } catch (const InputError&) {  // tiers that would be too small for it
     }
   }
@@ -31,7 +33,8 @@ int64_t fitting_micro_batch(config::Config config, int world_size, const RankPla
 
 // The modes that keep less than config.train.recompute, each with the largest micro-batch that fits; only if that is
 // above `without`, the largest that fits as it is.
-std::string what_fits_recomputing(config::Config config, int world_size, const RankPlace& place, int64_t without) {
+std::string what_fits_recomputing(config::Config config, int world_size, const RankPlace& place,
+                                  const InputFacts& facts, int64_t without) {
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
   if (!config.train.recompute) return "";  // it has tried all of them
@@ -39,7 +42,7 @@ std::string what_fits_recomputing(config::Config config, int world_size, const R
   for (const auto& [word, mode] : nn::words_of(now)) {
     if (mode <= now) continue;
     config.train.recompute = mode;
-    const int64_t fits = fitting_micro_batch(config, world_size, place, micro);
+    const int64_t fits = fitting_micro_batch(config, world_size, place, facts, micro);
     if (fits <= without) continue;
     s += fmt::format("\n  --set train.recompute={}", word);
     if (fits < micro) s += fmt::format(" --set train.micro_batch={}", fits);
@@ -48,25 +51,26 @@ std::string what_fits_recomputing(config::Config config, int world_size, const R
 }
 
 // The same for states that are shared out over the ranks, where that is possible.
-std::string what_fits_sharded(config::Config config, int world_size, const RankPlace& place, int64_t without) {
+std::string what_fits_sharded(config::Config config, int world_size, const RankPlace& place, const InputFacts& facts,
+                              int64_t without) {
   if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
       config.parallel.strategy == config::Strategy::kDpTp)
     return "";
   config.dist.shard_optimizer = true;
   const int64_t micro = config::micro_batch_of(config, world_size);
-  const int64_t fits = fitting_micro_batch(config, world_size, place, micro);
+  const int64_t fits = fitting_micro_batch(config, world_size, place, facts, micro);
   if (fits <= without || (config.dist.reproducible && fits < micro)) return "";
   return "\n  --set dist.shard_optimizer=true" + (fits < micro ? fmt::format(" --set train.micro_batch={}", fits) : "");
 }
 
 // Tensors on disk while they are not used, if that can fit; where tensors move already, with other tiers.
-std::string what_fits_on_disk(config::Config config, int world_size, const RankPlace& place) {
+std::string what_fits_on_disk(config::Config config, int world_size, const RankPlace& place, const InputFacts& facts) {
   if (config.parallel.strategy == config::Strategy::kDpTp) return "";
   const std::string bulk =
       config.memory.tier_gib[memory::tier("bulk")].value_or(0) > 0 ? " --set memory.bulk_gib=0" : "";
   config.memory.automem = config::AutoMem::kOff;
   const size_t limit = limit_of_node(config, place.ranks_on_node).bytes / size_t(place.ranks_on_node);
-  const RunPlan off = plan_run(config, world_size, place);
+  const RunPlan off = plan_run(config, world_size, place, {}, facts);
   const automem::Uses uses = record_step(config, off.gradients, off.samples, off.micro_batch);
   const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch) + uses.small_bytes;
   const size_t beside = off.memory.total() - std::min(off.memory.total(), fixed + uses.total_bytes());
@@ -79,26 +83,28 @@ std::string what_fits_on_disk(config::Config config, int world_size, const RankP
 }
 
 // Changes that would fit, those that cost least time first, as lines for a person.
-std::string what_fits(const config::Config& config, int world_size, const RankPlace& place) {
+std::string what_fits(const RunPlan& plan) {
+  const auto& [config, world_size, place, facts] = std::tie(plan.config, plan.world_size, plan.place, plan.facts);
   std::string s;
   const int64_t micro = config::micro_batch_of(config, config::replicas(config, world_size));
   // Reproducible sums depend on the size of the micro-batches, so that stays.
-  const int64_t smaller = config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, place, micro - 1);
+  const int64_t smaller =
+      config.dist.reproducible ? 0 : fitting_micro_batch(config, world_size, place, facts, micro - 1);
   if (smaller > 0) s += fmt::format("\n  --set train.micro_batch={}", smaller);
-  s += what_fits_recomputing(config, world_size, place, smaller);
-  s += what_fits_sharded(config, world_size, place, smaller);
+  s += what_fits_recomputing(config, world_size, place, facts, smaller);
+  s += what_fits_sharded(config, world_size, place, facts, smaller);
   RankPlace fewer_ranks = place;
   for (int& ranks = fewer_ranks.ranks_on_node; --ranks >= 1;) {
     const int world = std::max(1, world_size / place.ranks_on_node * ranks);
     const bool divides = world % config::tensor_ranks(config) == 0 &&
                          config.train.global_batch % config::replicas(config, world) == 0 &&
                          (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
-    const int64_t fewer = divides ? fitting_micro_batch(config, world, fewer_ranks, micro) : 0;
+    const int64_t fewer = divides ? fitting_micro_batch(config, world, fewer_ranks, facts, micro) : 0;
     if (fewer == 0) continue;
     s += fmt::format("\n  {} rank(s) per node with --set train.micro_batch={}", ranks, fewer);
     break;
   }
-  s += what_fits_on_disk(config, world_size, place);
+  s += what_fits_on_disk(config, world_size, place, facts);
   return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
 }
 
@@ -114,7 +120,7 @@ void check_memory(const RunPlan& plan) {
        .what = fmt::format("{} rank(s) on this node do not fit", ranks),
        .got = format_bytes(needed),
        .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan.memory)),
-       .hint = "what fits:" + what_fits(plan.config, plan.world_size, plan.place)});
+       .hint = "what fits:" + what_fits(plan)});
 }
 
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint) {

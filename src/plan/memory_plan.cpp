@@ -7,14 +7,9 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/dataset/kinds.hpp"
-#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/dist/sums.hpp"
-#include "ditrain/eval/fid.hpp"
-#include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -38,42 +33,25 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
   return bytes;
 }
 
-// Images of the reference whose features are in memory at once. What cannot be read is told by those who read it.
-int64_t reference_rows(const config::Config& c) try {
-  const std::string& reference = c.eval.reference;
-  const bool may_scale = c.data.kind->of_bands || !c.sample.vae.empty();
-  const bool scaled = reference.empty() || (may_scale && dataset::holds_tiles(reference));
-  return scaled ? eval::TrainingFid::kMostOfData : eval::num_images_of(reference);
-} catch (const InputError&) {
-  return 0;
-}
-
 // Most of it is rank 0's, once per node at most; each has the network.
-size_t distance_bytes(const config::Config& c, int ranks_on_node) {
+size_t distance_bytes(const config::Config& c, const InputFacts& facts, int ranks_on_node) {
   if (c.eval.fid_every_steps == 0) return 0;
   const bool inception = c.eval.features == config::FidFeatures::kInception;
-  const dataset::SampleShape latents = model_shape(c.model);
-  return eval::TrainingFid::bytes(
-             inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
-             c.sample.vae.empty() ? latents : eval::LatentCodecPlan(c.sample.vae, latents).images(), c.eval.fid_samples,
-             reference_rows(c)) /
+  return eval::TrainingFid::bytes(inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
+                                  facts.decoder ? facts.decoder->images() : model_shape(c.model), c.eval.fid_samples,
+                                  facts.reference_images) /
              size_t(ranks_on_node) +
          (inception ? eval::kInceptionBytes : 0);
 }
 
 // Autoencoders that encode data and decode samples, and what they get.
-size_t codec_bytes(const config::Config& c, int workers) {
-  const bool decodes = config::draws_samples(c) && !c.sample.vae.empty();
-  size_t bytes = 0;
-  if (!c.data.vae.empty())
-    bytes += eval::LatentCodecPlan(c.data.vae, model_shape(c.model)).bytes(/*encodes=*/true, workers);
-  if (decodes) bytes += eval::LatentCodecPlan(c.sample.vae, model_shape(c.model)).bytes(/*encodes=*/false, workers);
-  return bytes;
+size_t codec_bytes(const InputFacts& facts, int workers) {
+  return (facts.encoder ? facts.encoder->bytes(/*encodes=*/true, workers) : 0) +
+         (facts.decoder ? facts.decoder->bytes(/*encodes=*/false, workers) : 0);
 }
 
-size_t loaded_sample_bytes(const config::Config& c) {
-  const dataset::SampleShape latents = model_shape(c.model);
-  const dataset::SampleShape read = c.data.vae.empty() ? latents : eval::LatentCodecPlan(c.data.vae, latents).images();
+size_t loaded_sample_bytes(const config::Config& c, const InputFacts& facts) {
+  const dataset::SampleShape read = facts.encoder ? facts.encoder->images() : model_shape(c.model);
   return size_t(read.elements()) * sizeof(float);
 }
 
@@ -142,7 +120,7 @@ nn::PassOptions pass_options(const config::Config& config) {
 }
 
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
-                       const RankPlace& place, const automem::Plan* automem) {
+                       const RankPlace& place, const InputFacts& facts, const automem::Plan* automem) {
   const int ranks_on_node = place.ranks_on_node;
   const int workers = std::accumulate(place.cluster_sizes.begin(), place.cluster_sizes.end(), 0);
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
@@ -175,8 +153,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
        moved ? 0 : pass.tape().kept_bytes()},
       {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),
-       size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config)},
-      {"autoencoders", "data.vae, sample.vae", codec_bytes(config, workers)},
+       size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config, facts)},
+      {"autoencoders", "data.vae, sample.vae", codec_bytes(facts, workers)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
       {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
       {"checkpoint buffer",
@@ -184,7 +162,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
        checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements()) * size_t(writers) /
            size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
-      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, ranks_on_node)},
+      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;
 }
@@ -192,8 +170,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
 // Without tensors that move, explicit huge pages serve gradients at most.
 platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node) {
   const config::MemoryConfig& m = config.memory;
-  const bool uses_explicit = m.automem != config::AutoMem::kOff &&
-                             (m.pages == platform::PageWish::kAuto || m.pages == platform::PageWish::kExplicit);
+  const bool uses_explicit =
+      m.moves() && (m.pages == platform::PageWish::kAuto || m.pages == platform::PageWish::kExplicit);
   return platform::memory_limit(ranks_on_node, "", uses_explicit);
 }
 

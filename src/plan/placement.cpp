@@ -95,7 +95,7 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
   const char* alone = n.in_world == 1 ? "one rank" : "";
-  const char* no_copies = config.memory.automem == config::AutoMem::kOff ? "memory.automem: off"
+  const char* no_copies = !config.memory.moves()                         ? "memory.automem: off"
                           : config.memory.copy == config::Copy::kWorkers ? "memory.copy: workers"
                                                                          : "";
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};

@@ -24,19 +24,6 @@ int place_on_nodes(const dist::Communicator& world) {
 
 }  // namespace
 
-config::Config with_tensor_ranks(config::Config config, const dist::Communicator& world) {
-  const std::vector<int> nodes = world.nodes();
-  const auto ranks_on = [&nodes](int node) { return int(std::count(nodes.begin(), nodes.end(), node)); };
-  const bool automatic = config.parallel.strategy == config::Strategy::kDpTp && config.parallel.tensor_ranks == 0;
-  for (const int node : nodes)
-    if (automatic && ranks_on(node) != ranks_on(0))
-      throw InputError({.where = "config",
-                        .what = "parallel.tensor_ranks: auto needs as many ranks on every node",
-                        .got = std::to_string(ranks_on(0)) + " and " + std::to_string(ranks_on(node)),
-                        .hint = "parallel.tensor_ranks: a number that divides both"});
-  return config::with_tensor_ranks(std::move(config), ranks_on(0));
-}
-
 void TensorGroup::sum(float* data, int64_t n) {
   const ScopedTimer timer(&summing_s_);
   communicator_->count_gradients();

@@ -12,16 +12,20 @@ namespace ditrain::plan {
 namespace {
 
 RunPlan plan_settled(const config::Config& config, int world_size, const RankPlace& place,
-                     const DomainBandwidth& bandwidth) {
-  RunPlan plan{
-      .config = config, .world_size = world_size, .place = place, .replicas = config::replicas(config, world_size)};
+                     const DomainBandwidth& bandwidth, const InputFacts& facts) {
+  RunPlan plan{.config = config,
+               .world_size = world_size,
+               .place = place,
+               .replicas = config::replicas(config, world_size),
+               .facts = facts};
   plan.samples = config.train.global_batch / plan.replicas;
   plan.micro_batch = config::micro_batch_of(config, plan.replicas);
   plan.cut = plan_cut(config, plan.micro_batch, place.cluster_sizes, bandwidth);
   nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients = plan_gradients(config, model.parameters(), plan.replicas, place.rank);
   plan.automem = plan_automem(config, plan.gradients, plan.samples, plan.micro_batch, place);
-  plan.memory = plan_memory(config, world_size, model, plan.gradients, place, plan.automem ? &*plan.automem : nullptr);
+  plan.memory =
+      plan_memory(config, world_size, model, plan.gradients, place, facts, plan.automem ? &*plan.automem : nullptr);
   return plan;
 }
 
@@ -41,12 +45,13 @@ size_t limit_of_rank(const config::Config& config, int ranks_on_node) {
 // Plans of one config in which blocks recompute to another degree each.
 class Degrees {
  public:
-  Degrees(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth)
-      : config_(config), world_size_(world_size), place_(place), bandwidth_(bandwidth) {}
+  Degrees(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth,
+          const InputFacts& facts)
+      : config_(config), world_size_(world_size), place_(place), bandwidth_(bandwidth), facts_(facts) {}
 
   RunPlan plan(int64_t degree) {
     config_.train.recompute_of_blocks = recompute_of_degree(degree, config_.model.depth);
-    return plan_settled(config_, world_size_, place_, bandwidth_);
+    return plan_settled(config_, world_size_, place_, bandwidth_, facts_);
   }
   bool fits(const RunPlan& plan) const { return plan.memory.total() <= limit_; }
 
@@ -85,6 +90,7 @@ class Degrees {
   const int world_size_;
   const RankPlace place_;
   const DomainBandwidth bandwidth_;
+  const InputFacts facts_;
   const int64_t most_ = 2 * config_.model.depth;
   const size_t limit_ = limit_of_rank(config_, place_.ranks_on_node);
 };
@@ -102,22 +108,20 @@ RunPlan fastest(std::vector<RunPlan> plans) {
   return std::move(*best);
 }
 
-bool moves(const config::Config& config) { return config.memory.automem != config::AutoMem::kOff; }
-
 }  // namespace
 
-RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place,
-                 const DomainBandwidth& bandwidth) {
-  Degrees degrees(config, world_size, place, bandwidth);
-  if (!config.train.recompute && !moves(config)) return degrees.lowest_that_fits();
+RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth,
+                 const InputFacts& facts) {
+  Degrees degrees(config, world_size, place, bandwidth, facts);
+  if (!config.train.recompute && !config.memory.moves()) return degrees.lowest_that_fits();
   if (!config.train.recompute) return fastest(degrees.some());
-  return fastest({plan_settled(config, world_size, place, bandwidth)});
+  return fastest({plan_settled(config, world_size, place, bandwidth, facts)});
 }
 
-size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place) {
-  Degrees degrees(config, world_size, place, {});
-  if (config.train.recompute) return plan_settled(config, world_size, place, {}).memory.total();
-  return (moves(config) ? degrees.some().front() : degrees.lowest_that_fits()).memory.total();
+size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
+  Degrees degrees(config, world_size, place, {}, facts);
+  if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.total();
+  return (config.memory.moves() ? degrees.some().front() : degrees.lowest_that_fits()).memory.total();
 }
 
 }  // namespace ditrain::plan

@@ -15,6 +15,7 @@
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/training_fid.hpp"
+#include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/evaluation.hpp"
@@ -42,18 +43,18 @@ class PatienceScope {
 /// All the state of one run.
 class Run {
  public:
-  Run(const config::Config& config, std::unique_ptr<dataset::Dataset> data, const TrainOptions& options,
+  Run(const plan::Settled& settled, std::unique_ptr<dataset::Dataset> data, const TrainOptions& options,
       dist::Communicator& comm)
-      : config_(config),
+      : settled_(settled),
         options_(options),
         comm_(comm),
         start_s_(now_s()),
-        placement_(plan::plan_placement(config, comm)),
-        groups_(config, comm),
+        placement_(plan::plan_placement(config_, comm)),
+        groups_(config_, comm),
         team_(placement_.team()),
         ctx_(team_),
         plan_(make_plan()),
-        model_(config.model, groups_.tensor_parallel()),
+        model_(config_.model, groups_.tensor_parallel()),
         step_(plan_, model_, groups_.data(), ctx_, groups_.tensor()),
         trace_(options.trace.has_value(), comm.rank()),
         data_(std::move(data)) {}
@@ -102,7 +103,8 @@ class Run {
   void finish();
   void watch_layers();
 
-  const config::Config config_;
+  const plan::Settled settled_;
+  const config::Config& config_ = settled_.config;
   const double flop_per_image_ = 6.0 * nn::forward_macs(config_.model);
   const TrainOptions& options_;
   dist::Communicator& comm_;

@@ -57,7 +57,7 @@ plan::RunPlan Run::make_plan() {
   place.rank = groups_.data().rank();
   place.copying = plan::plan_copying(config_, placement_, place, disk_folder(), &team_);
   const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx_) : plan::DomainBandwidth{};
-  return plan::plan_run(config_, comm_.world_size(), place, bandwidth);
+  return plan::plan_run(config_, comm_.world_size(), place, bandwidth, settled_.facts);
 }
 
 void Run::open() {
@@ -197,6 +197,7 @@ void Run::start_report() {
                               kernels::dispatch_report() + products_ + "\n" + "cut: " + plan_.cut.why + "\n";
   log::info("ditrain {}: {} -> {}", kVersion, resumed_.empty() ? "new run" : "resuming " + resumed_, options_.out);
   log::info_lines(machine);
+  log::info_lines(settled_.describe());
   log::info_lines(plan::describe_model(config_));
   log::info_lines(describe(plan_.memory));
   if (plan_.automem) log::info_lines(automem::describe(*plan_.automem));
@@ -274,16 +275,17 @@ void Run::allocate() {
 }
 
 void Run::load_autoencoders() {
-  const auto load = [&](const std::string& path, nn::AutoencoderUse use) {
-    const eval::LatentCodecPlan plan(path, plan::model_shape(config_.model));
+  const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
     log::info("{}", plan.describe());
-    if (use == nn::AutoencoderUse::kDecode) plan::expect_learned_scale(plan, config_);
     return std::make_unique<eval::LatentCodec>(plan, use);
   };
-  const bool samples = config::draws_samples(config_);
-  if (samples && !config_.sample.vae.empty()) decoder_ = load(config_.sample.vae, nn::AutoencoderUse::kDecode);
-  if (config_.data.vae.empty()) return;
-  encoder_ = load(config_.data.vae, nn::AutoencoderUse::kEncode);
+  const plan::InputFacts& files = settled_.facts;
+  if (files.decoder) {
+    plan::expect_learned_scale(*files.decoder, config_);
+    decoder_ = load(*files.decoder, nn::AutoencoderUse::kDecode);
+  }
+  if (!files.encoder) return;
+  encoder_ = load(*files.encoder, nn::AutoencoderUse::kEncode);
   encoded_ = std::make_unique<eval::EncodedImages>(config_.data, *data_, *encoder_);
 }
 
@@ -395,7 +397,7 @@ void Run::load_checkpoint() {
 
 // Rank 0, once nothing can be refused any more: what an abandoned continuation left after this step goes aside.
 void Run::begin_folder() {
-  folder_->write("config.yaml", config::to_yaml(config_));
+  folder_->write("config.yaml", config::to_yaml(settled_.wanted));
   folder_->write("topology.txt", topology_);
   for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), progress_.step))
     log::info("a checkpoint after step {} is now {}; {}", progress_.step, aside,

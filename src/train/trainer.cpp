@@ -379,11 +379,10 @@ int Run::run() {
 
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
   config::validate(wanted);
-  config::Config config = plan::with_tensor_ranks(wanted, comm);
-  config::validate_for_ranks(config, comm.world_size());
-  auto data = plan::settle(config);  // what follows from the data is part of the config of the run
-  config::check_agreement(comm, start_facts(config, options));
-  Run run(config, std::move(data), options, comm);
+  plan::Inputs inputs = plan::open_inputs(wanted);
+  const plan::Settled settled = plan::settle(wanted, inputs.facts, plan::ranks_of(comm));
+  config::check_agreement(comm, start_facts(settled.config, options));
+  Run run(settled, std::move(inputs.data), options, comm);
   return run.run();
 }
 

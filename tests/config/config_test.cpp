@@ -170,13 +170,16 @@ TEST_CASE("a list of --set may have blanks around its items and inside of them")
 }
 
 TEST_CASE("the process settles what a config leaves open") {
-  const config::Config paper = config::parse_config("train: {steps: 3}", "a.yaml");
-  CHECK((paper.diffusion.process->name == "ddpm" && paper.diffusion.prediction->name == "epsilon"));
+  const auto prediction = [](const config::Config& c) { return diffusion::prediction_of(c.diffusion).name; };
+  config::Config paper = config::parse_config("train: {steps: 3}", "a.yaml");
+  CHECK((paper.diffusion.process->name == "ddpm" && prediction(paper) == "epsilon"));
   const config::Config flow = config::parse_config("diffusion: {process: flow}", "a.yaml");
-  CHECK(flow.diffusion.prediction->name == "velocity");
+  CHECK(prediction(flow) == "velocity");
   const config::Config open = config::parse_config("diffusion: {prediction: auto}\nsample: {sampler: auto}", "a.yaml");
-  CHECK((open.diffusion.prediction->name == "epsilon" && open.sample.sampler == nullptr));
+  CHECK((prediction(open) == "epsilon" && open.sample.sampler == nullptr));
+  CHECK_THAT(config::to_yaml(open), Catch::Contains("prediction: auto "));
   // A run of an earlier version wrote what was the only choice then.
+  paper.diffusion.prediction = &diffusion::prediction_of(paper.diffusion);
   config::check_resume(config::parse_config("diffusion: {prediction: epsilon}\nsample: {sampler: ddpm}", "state.json"),
                        paper);
   CHECK_THROWS_WITH(config::check_resume(paper, flow), Catch::Contains("diffusion.process: was ddpm, now flow"));

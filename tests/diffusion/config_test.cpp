@@ -32,17 +32,14 @@ TEST_CASE("auto follows the model's channels") {
 
 TEST_CASE("a config that says nothing is the paper's") {
   Config config;
-  settle(config);
   CHECK(config.process->name == "ddpm");
-  CHECK(config.prediction->name == "epsilon");
+  CHECK(prediction_of(config).name == "epsilon");
   CHECK(config.schedule->name == "linear");
   CHECK(config.loss_weight->name == "none");
   Config other{.process = flow()};
-  settle(other);
-  CHECK(other.prediction->name == "velocity");
+  CHECK(prediction_of(other).name == "velocity");
   other.prediction = test::prediction("x0");
-  settle(other);
-  CHECK(other.prediction->name == "x0");
+  CHECK(prediction_of(other).name == "x0");
 }
 
 TEST_CASE("every row of the registry works where it belongs, and only there") {

@@ -199,8 +199,7 @@ TEST_CASE("gradients of the losses agree with finite differences") {
                         Config{.prediction = x0, .variance = kFixedLarge, .loss_weight = min_snr},
                         Config{.prediction = v, .variance = kFixedLarge, .loss_weight = min_snr, .min_snr_gamma = 2}}) {
     config.num_steps = 100;
-    settle(config);
-    INFO(config.prediction->name << ' ' << word_of(config.variance) << ' ' << config.loss->name << ' '
+    INFO(prediction_of(config).name << ' ' << word_of(config.variance) << ' ' << config.loss->name << ' '
                                  << config.loss_weight->name);
     const auto process = make_process(config, config.variance == kAuto);
     RandomBatch b(*process);

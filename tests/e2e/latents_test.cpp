@@ -51,7 +51,7 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   REQUIRE_EXIT(trained, 0);
   CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
   CHECK_THAT(trained.out, Contains("no flipped copies, times 0.5") || Contains(", flipped copies, times 0.5"));
-  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("latent_scale: 0.5 "));
+  CHECK_THAT(trained.out, Contains("settled: data.latent_scale: 0.5, was auto"));
   // What the factor was is part of the run: told or found, it goes on.
   const auto resumed = [&](const std::vector<std::string>& more) {
     return run(tiny_ditrain(scratch / "run", 4, sets(settings) + sets(more) + Args{"--resume", "auto"}));

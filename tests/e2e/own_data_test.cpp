@@ -28,7 +28,7 @@ TEST_CASE("own data: a flat folder trains without labels, and its samples are dr
   REQUIRE_EXIT(trained, 0);
   CHECK_THAT(trained.out, Contains("no labels") && Contains("guidance is off: sample.cfg_scale 2 needs labels"));
   CHECK(fs::exists(scratch / "run/samples/step_00000002.png"));
-  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 0 "));
+  CHECK_THAT(trained.out, Contains("settled: model.num_classes: 0, was auto"));
   REQUIRE_EXIT(run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out",
                                          scratch / "samples"})),
                0);
@@ -41,7 +41,8 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   const Result trained = run(cifar10(images, scratch / "run"));
   REQUIRE_EXIT(trained, 0);
   CHECK_THAT(trained.out, !Contains("guidance is off"));
-  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 2 "));
+  CHECK_THAT(trained.out, Contains("settled: model.num_classes: 2, was auto"));
+  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: auto "));
   CHECK_THAT(trained.err, !Contains("there are no samples of"));
   const Result label = run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "1", "--steps", "2",
                                                  "--labels", "2", "--out", scratch / "samples"}));

@@ -48,9 +48,10 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   CHECK_THAT(inspected.out, Contains("model.in_channels=13") && Contains("model.num_classes=2"));
 
   const Args quantities = sets({"data.number_scale=[1e-4, 2e-4, 1e-4, 1e-4]", "data.number_offset=[-0.1, 0, 0, 0]"});
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 3, sets(settings(scratch / "tiles")) + quantities)), 0);
-  const std::string config = read_file(scratch / "run/config.yaml");
-  CHECK_THAT(config,
+  const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings(scratch / "tiles")) + quantities));
+  REQUIRE_EXIT(trained, 0);
+  CHECK_THAT(trained.out, Contains("settled: data.number_type: u16") && Contains("settled: data.scale_low: ["));
+  CHECK_THAT(read_file(scratch / "run/checkpoints/latest/state.json"),
              Contains("bands: [B8, B4, B3, B2]") && Contains("number_type: u16") && !Contains("scale_low: auto"));
   // Distances compare in the values that the model learns: a reference of tiles is scaled as the data are.
   double distances[2];
@@ -146,7 +147,7 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
                      sets({"data.path=" + (scratch / "tiles"), "train.steps=2", "sample.every_steps=0",
                            "eval.fid_every_steps=0"})));
   REQUIRE_EXIT(trained, 0);
-  CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: 0 ") && Contains("bands: [B1, B2,"));
+  CHECK_THAT(trained.out, Contains("settled: model.num_classes: 0") && Contains("settled: data.bands: [B1, B2,"));
 }
 
 TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, and on other numbers of threads") {

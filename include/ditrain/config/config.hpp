@@ -55,6 +55,7 @@ struct MemoryConfig {
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
   Copy copy = Copy::kAuto;
   AutoMem automem = AutoMem::kOff;
+  bool moves() const { return automem != AutoMem::kOff; }  ///< tensors between tiers
 };
 
 struct KernelsConfig {

@@ -51,6 +51,9 @@ struct Difference {
   std::string key, old_value, new_value;
 };
 
+/// Keys whose values differ.
+std::vector<Difference> differences(const Config& old_config, const Config& new_config);
+
 /// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
 /// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
 /// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and what the run does not read: keys of

@@ -12,9 +12,6 @@ int replicas(const Config& config, int world_size);
 /// divides.
 int64_t micro_batch_of(const Config& config, int replicas);
 
-/// The config with parallel.tensor_ranks: auto replaced: by the ranks of a node, where dp_tp needs the number.
-Config with_tensor_ranks(Config config, int ranks_per_node);
-
 /// Whether kernels.gemm gives the same bits with any number of threads: other libraries choose as they go along.
 bool products_are_equal_on_all_ranks(const Config& config);
 /// Whether ranks may exchange the factors of gradients instead of sums: the engine gathers them, their products have

@@ -58,8 +58,8 @@ struct Config {
   double time_shift = 1;                     ///< above 1: more noise, in training and in sampling
 };
 
-/// Puts the process's own prediction where the config names none.
-void settle(Config& config);
+/// What the model's output means: the config's prediction, or the process's own where that is null.
+const Prediction& prediction_of(const Config& config);
 
 /// One sample is [channels, pixels], row-major; pixels = H * W.
 struct Shape {

@@ -12,6 +12,7 @@ namespace ditrain::plan {
 
 struct DryRun {
   RunPlan plan;           ///< that of the run, but for the bandwidth between domains, which is not measured
+  std::string settled;    ///< lines that say what was `auto`
   std::string placement;  ///< lines that say where its ranks lie, or would lie
   std::unique_ptr<dataset::Dataset> data;  ///< null: data.path is not set
 };

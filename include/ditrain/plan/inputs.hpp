@@ -1,10 +1,17 @@
-// What a run is made of: data and model.
+// What a run is made of, and what of its config follows from that: open_inputs opens the data and reads what other files
+// say, once; settle puts what is `auto` in place, once. Plans, dry runs, runs and benches read the settled config and
+// open no files.
+//
+//   Inputs inputs = open_inputs(wanted);
+//   const Settled settled = settle(wanted, inputs.facts, ranks_of(comm));
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ditrain/config/config.hpp"
 #include "ditrain/dataset/dataset.hpp"
+#include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 
 namespace ditrain::plan {
@@ -12,16 +19,46 @@ namespace ditrain::plan {
 /// A sample as the model takes it.
 dataset::SampleShape model_shape(const nn::DitConfig& model);
 
-/// The training data; with data.vae the pictures of which it makes latents. Errors: as dataset::open_dataset and
-/// eval::LatentCodecPlan
-std::unique_ptr<dataset::Dataset> open_data(const config::Config& config);
+/// What the files of a run say.
+struct InputFacts {
+  std::optional<dataset::Config> data = {};  ///< with bands, ranges and scale as the data has them; none: no data.path
+  int64_t num_classes = 0;                   ///< of the data
+  std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: there is none
+  std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that draws samples; likewise
+  int64_t reference_images = 0;  ///< whose features are in memory at once (eval.fid_every_steps)
+};
+
+struct Inputs {
+  InputFacts facts = {};
+  std::unique_ptr<dataset::Dataset> data = {};  ///< with data.vae the images of which it makes latents; may be null
+};
+
+/// Opens the data, and reads the headers of the other files. Without a data.path that the kind needs there is no data.
+/// Errors:   InputError as dataset::settle, dataset::open_dataset and eval::LatentCodecPlan, and where a VAE is not the
+///           one that the model's latents are scaled for
+Inputs open_inputs(const config::Config& wanted);
+
+/// How many ranks there are.
+struct Ranks {
+  int world_size = 1, per_node = 1;
+  bool alike = true;  ///< every node has per_node of them
+};
+Ranks ranks_of(const dist::Communicator& world);
 
 /// Stands for model.num_classes: auto in the plan of a run whose data is not known: ImageNet's.
 inline constexpr int64_t kAssumedClasses = 1000;
 
-/// Puts what follows from the data into the config (dataset::settle, model.num_classes) and returns the data, opened.
-/// Where data.path is needed and not set: null, and kAssumedClasses. Errors: as open_data and dataset::settle
-std::unique_ptr<dataset::Dataset> settle(config::Config& config);
+/// A config without `auto` in what data, files and number of ranks decide. What the machine decides (recompute, tiers,
+/// cut) is in the RunPlan.
+struct Settled {
+  config::Config wanted, config;
+  InputFacts facts = {};
+  std::string describe() const;  ///< a line for each key that was settled; "": none
+};
+/// In this order: prediction of the process, tensor ranks, bands and scale of the data, classes.
+/// Errors:   InputError for parallel.tensor_ranks: auto on nodes with different numbers of ranks, and as
+///           config::validate_for_ranks
+Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks);
 
 /// Refuses an autoencoder for samples whose latents have another scale than those that the model learned, where the
 /// config tells it (data.latent_scale, data.vae). Errors: InputError

@@ -8,6 +8,7 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
+#include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/placement.hpp"
 #include "ditrain/platform/limits.hpp"
 
@@ -33,7 +34,7 @@ nn::PassOptions pass_options(const config::Config& config);  ///< of a training 
 /// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
 /// of them. `model`, `gradients` and `automem` (null: nothing moves): those of a RunPlan, see plan_run.
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
-                       const RankPlace& place, const automem::Plan* automem = nullptr);
+                       const RankPlace& place, const InputFacts& facts, const automem::Plan* automem);
 
 /// Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
 inline constexpr size_t kProgramBytes = size_t{160} << 20;

@@ -10,10 +10,6 @@
 
 namespace ditrain::plan {
 
-/// config::with_tensor_ranks for the ranks that run.
-/// Errors:   InputError for auto on nodes with different numbers of ranks
-config::Config with_tensor_ranks(config::Config config, const dist::Communicator& world);
-
 /// The ranks that share a replica with this one.
 class TensorGroup {
  public:

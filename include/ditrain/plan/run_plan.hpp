@@ -27,22 +27,24 @@ struct RunPlan {
   int64_t samples = 1;      ///< of the global batch that one of them has
   int64_t micro_batch = 1;  ///< of these at once
   CutPlan cut = {};
+  InputFacts facts = {};
   GradientPlan gradients = {};
   std::optional<automem::Plan> automem = {};  ///< of memory.automem
   MemoryPlan memory = {};                     ///< per rank
 };
 
-/// config: with tensor_ranks settled (with_tensor_ranks) and checked for the ranks (config::validate_for_ranks). place:
-/// where a rank lies or would lie; gradients do not depend on it, memory does. bandwidth: as measured between the
-/// domains of its clusters, see plan_cut.
+/// config: settled (plan/inputs.hpp) and checked for the ranks (config::validate_for_ranks). place: where a rank lies or
+/// would lie; gradients do not depend on it, memory does. bandwidth: as measured between the domains of its clusters,
+/// see plan_cut. facts: of the files, whose sizes memory depends on.
 /// Memory:   nothing of what is planned is allocated
 /// Errors:   InputError as plan_cut
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
-                 const DomainBandwidth& bandwidth = {});
+                 const DomainBandwidth& bandwidth = {}, const InputFacts& facts = {});
 
 /// Bytes of a rank of that run, without the time that a plan of memory.automem takes: where train.recompute is auto, of
 /// the lowest degree that fits the memory of the node, or the fewest if none does.
 /// Errors:   as plan_run
-size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place);
+size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place,
+                     const InputFacts& facts = {});
 
 }  // namespace ditrain::plan
