@@ -226,7 +226,7 @@ full_disk() {
     umount "$disk" && mounted=""
   elif unshare --user --map-root-user --mount true 2>/dev/null; then
     if ! STORM_WORK=$work unshare --user --map-root-user --mount "$0" 0 2>&4; then complain "see above"; fi
-    full=$(cat "$work/full.result")
+    full=$(cat "$work/full.result" 2>/dev/null || echo "failed")
   else
     full="this system lets nobody mount a tmpfs: not tried"
   fi

@@ -136,6 +136,7 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   for (std::string& text : begun) text = dist::broadcast_text(comm_, text);
   if (!begun[1].empty()) return end(begun[1]);
   if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
+  const dist::DiskWork work(comm_);  // the files are opened
   writer_ = std::make_unique<StateWriter>(begun[0], state_pieces(parameters_, layouts_, setup_.mine), buffer_->span(),
                                           setup_.pus, comm_);
   return std::nullopt;

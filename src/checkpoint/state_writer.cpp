@@ -106,7 +106,7 @@ bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
 void StateWriter::write(Item& item, const io::PieceFile::Staging& staging) const {
   CheckedPiece& place = item.piece.place;
   std::optional<Pin<void>> pin;
-  if (item.copy == nullptr) pin.emplace(item.piece.data);
+  if (item.copy == nullptr) pin.emplace(item.piece.data, Access::kRead);
   const auto* data = pin ? static_cast<const std::byte*>(pin->get()) : item.copy;
   io::Checksum sum;
   for (uint64_t row = 0; row < place.rows; ++row)
@@ -154,7 +154,7 @@ void StateWriter::before_update(const parallel::Range& arena, ops::Context& ctx)
   ctx.for_range(ops::WorkKind::kOptimizer, int64_t(take.size()), 1,
                 [&](int64_t begin, int64_t end, const parallel::Worker&) {
                   for (int64_t i = begin; i < end; ++i)
-                    std::memcpy(to[size_t(i)], Pin<void>(take[size_t(i)]->piece.data).get(),
+                    std::memcpy(to[size_t(i)], Pin<void>(take[size_t(i)]->piece.data, Access::kRead).get(),
                                 take[size_t(i)]->piece.place.bytes());
                 });
   std::unique_lock lock(mutex_);

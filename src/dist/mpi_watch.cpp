@@ -24,7 +24,7 @@ MpiWatch::~MpiWatch() {
   session_.run([&] {
     MPI_Cancel(&question_);
     MPI_Wait(&question_, MPI_STATUS_IGNORE);
-    MPI_Waitall(int(sends_.size()), sends_.data(), MPI_STATUSES_IGNORE);
+    for (Answer& answer : answers_) MPI_Wait(&answer.request, MPI_STATUS_IGNORE);
   });
 }
 
@@ -37,13 +37,16 @@ Outlook MpiWatch::advance() {
   // run.
   while (question_ != MPI_REQUEST_NULL && MPI_Test(&question_, &asked, &status) == MPI_SUCCESS && asked != 0)
     answer(status.MPI_SOURCE);
+  std::erase_if(answers_, [](Answer& a) {
+    int sent = 0;
+    return MPI_Test(&a.request, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent != 0;
+  });
   return {.wake_s = now_s() + kLookEvery_s};
 }
 
 void MpiWatch::answer(int rank) {
-  answers_.push_back(message(counts_->now()));
-  sends_.push_back(MPI_REQUEST_NULL);
-  MPI_Isend(&answers_.back(), int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(), &sends_.back());
+  Answer& next = answers_.emplace_back(Answer{message(counts_->now())});
+  MPI_Isend(&next.message, int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(), &next.request);
   listen();
 }
 

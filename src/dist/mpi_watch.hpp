@@ -3,7 +3,7 @@
 // seem dead.
 #pragma once
 #include <atomic>
-#include <deque>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -37,8 +37,11 @@ class MpiWatch final : public Task {
   OwnComm ranks_;
   const std::shared_ptr<const Counts> counts_;
   MPI_Request question_ = MPI_REQUEST_NULL;  // pending receive of an empty message
-  std::deque<Message> answers_;              // a few, only when something hangs: kept until the end
-  std::vector<MPI_Request> sends_;
+  struct Answer {
+    Message message;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::list<Answer> answers_;  // that are being sent
   const int exceptions_;
 };
 

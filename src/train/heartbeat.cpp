@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <system_error>
 #include <utility>
 
 #include "ditrain/base/log.hpp"
@@ -21,10 +23,18 @@ Heartbeat::~Heartbeat() {
 
 void Heartbeat::start(const std::vector<int>& pus) {
   if (!silence_.is_on()) return;
-  thread_ = std::thread([this, pus] {
-    if (!pus.empty()) platform::set_affinity_mask(pus);
-    run();
-  });
+  try {
+    thread_ = std::thread([this, pus]() noexcept {
+      try {
+        if (!pus.empty()) platform::set_affinity_mask(pus);
+        run();
+      } catch (const std::exception& e) {
+        log::warn("log.every_seconds: no more lines within long steps: {}", e.what());
+      }
+    });
+  } catch (const std::system_error& e) {
+    log::warn("log.every_seconds: no lines within long steps, as no thread could be started: {}", e.what());
+  }
 }
 
 void Heartbeat::begin(std::string what) {

@@ -153,6 +153,7 @@ void Run::load_or_fall_back() {
 void Run::check_same_start() {
   constexpr const char* kShare = "a file system that all nodes share";
   const bool seen = !writes() || fs::exists(options_.out + "/.lock");
+  if (seen && writes() && !lock_) lock_.emplace(options_.out);  // it was not yet visible here when the run was opened
   config::check_agreement(
       comm_, {{"starting point", fmt::format("step {}, {} samples", progress_.step, data_->size()), kShare},
               {"run folder", options_.out + (seen ? "" : ", which is not there"), kShare}});
@@ -254,7 +255,7 @@ void Run::allocate() {
   const std::string refusal = plan::spread_over_nodes(plan::nodes_of_fixed(plan_.place, moves), shared);
   if (!refusal.empty()) placement_.notes.push_back(refusal);
   checkpoint::OwnState mine{.parts = step_.sync().state().parts()};
-  if (!plan_.gradients.sharded && groups_.data().rank() != 0) mine.parts.clear();  // the first replica writes
+  if (!writes()) mine.parts.clear();
   if (!leader()) mine.frozen = false, mine.whole_parameters = plan_.gradients.sharded;
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::CheckpointSaver::Setup{

@@ -161,6 +161,7 @@ void Run::judge(const std::optional<checkpoint::SaveOutcome>& outcome, bool must
   if (outcome->problem.empty()) {
     log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - checkpoint_start_s_);
     if (leader() && outcome->step == best_step_) try {
+        const dist::DiskWork work(comm_);
         io::link_best(folder_->checkpoints(), best_step_);
       } catch (const RunError& error) {
         log::warn("the best checkpoint has no link: {}", error.what());

@@ -254,6 +254,21 @@ TEST_CASE("what is written before its point begins is kept, also where the updat
   CHECK(rig.holds(kF, -4));
 }
 
+TEST_CASE("who reads between the points of a step leaves a tensor clean, who may write does not") {
+  const Access access = GENERATE(Access::kRead, Access::kReadWrite);
+  Uses uses;
+  uses.tensors = {{"a", kTensor, Written::kInUpdates}, {"b", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "a", {0}}, {Phase::kForward, "b", {1}}};
+  Rig rig(uses, kTensor, Strategy::kPlanned);
+  for (const int id : {0, 1}) rig.fill(id, 1);
+  rig.residency->enter(0), rig.residency->leave(0);
+  const double before = rig.residency->totals().bytes_out;
+  Pin<float>(rig.tensors[0], access).get();
+  rig.residency->enter(1), rig.residency->leave(1);
+  const double out = rig.residency->totals().bytes_out - before;
+  CHECK(out == (access == Access::kRead ? 0 : kTensor));
+}
+
 TEST_CASE("a tensor that is brought takes one place, also where that has to be copied out first") {
   enum { kNext, kWanted, kLater };
   Uses uses;

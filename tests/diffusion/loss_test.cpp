@@ -200,7 +200,7 @@ TEST_CASE("gradients of the losses agree with finite differences") {
                         Config{.prediction = v, .variance = kFixedLarge, .loss_weight = min_snr, .min_snr_gamma = 2}}) {
     config.num_steps = 100;
     INFO(prediction_of(config).name << ' ' << word_of(config.variance) << ' ' << config.loss->name << ' '
-                                 << config.loss_weight->name);
+                                    << config.loss_weight->name);
     const auto process = make_process(config, config.variance == kAuto);
     RandomBatch b(*process);
     const int64_t stride = process->output_channels(3) * 2;

@@ -108,10 +108,12 @@ TEST_CASE("communication: a rank that stands still is named and ends the run") {
   CHECK(ditrain::now_s() - start < 30);
 }
 
-// In each case another rank waits for it: in an update of the weights, for its part of the checkpoint, for the commit.
+// In each case another rank waits for it: in an update of the weights, for its part of the checkpoint and until its
+// files are open, for the commit and for the link to the best checkpoint.
 TEST_CASE("communication: a rank whose disk is slow is waited for") {
   const TemporaryFolder scratch;
   const Args base = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
+  const std::vector<std::string> distances = {"eval.fid_every_steps=2", "eval.fid_samples=8", "sample.steps=2"};
   struct Case {
     const char *name, *call, *path;
     int rank;
@@ -119,7 +121,9 @@ TEST_CASE("communication: a rank whose disk is slow is waited for") {
   };
   const std::vector<Case> cases = {{"update", "pwrite", "model.safetensors", 1, {"checkpoint.buffer_gib=0.0001"}},
                                    {"waiting", "pwrite", "optimizer.safetensors", 1, {"checkpoint.async=false"}},
-                                   {"commit", "rename", ".tmp_step_", 0, {"checkpoint.async=false"}}};
+                                   {"open", "open", ".tmp_step_", 1, {"checkpoint.async=false"}},
+                                   {"commit", "rename", ".tmp_step_", 0, {"checkpoint.async=false"}},
+                                   {"best", "rename", ".tmp_best", 0, distances}};
   std::vector<std::unique_ptr<Process>> jobs;
   for (const Case& c : cases) {
     const RunOptions slow{.environment = trap(c.call, c.path, "sleep:4.5", c.rank)};

@@ -47,10 +47,3 @@ TEST_CASE("log.every_seconds 0: no line is ever due") {
   CHECK_FALSE(off.is_due(1e6));
   CHECK(off.take_line().empty());
 }
-
-TEST_CASE("a thread prints what is due, and ends with its owner") {
-  Heartbeat heartbeat(1e-6);
-  heartbeat.start({});
-  heartbeat.begin("a test");
-  heartbeat.detail("of a thread");
-}

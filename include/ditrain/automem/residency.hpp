@@ -18,8 +18,8 @@
 // A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier), and they
 // stay until it is over: workers hold tensors one after the other and would wait for each other for ever otherwise.
 // What no plan expected (sampling, checkpoints) is brought when it is wanted: plans change times, never results. What
-// is held while no point is under way counts as written (the image of a micro-batch is), unless a reader says that it
-// only reads.
+// is held while no point is under way counts as written (the image of a micro-batch is), unless it is held to be read
+// (Access::kRead) or a reader says that it only reads.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -124,7 +124,7 @@ class Residency final : public Mover, public StorageSource {
     size_t slot = 0;
     bool dirty = false;            // the slow tier has other bytes, or none
     bool has_contents = false;     // written at least once
-    int64_t fresh_at = -1;         // when it last got a place without its contents
+    int64_t fresh_at = -1;         // the use whose contents are in place, or are being written there
     bool leaving = false;          // is being copied out
     bool drop_when_clean = false;  // its place is free as soon as it is
     bool makes_room = false;       // and another one waits for that

@@ -151,7 +151,7 @@ class Communicator {
 };
 
 /// In this scope this rank works for its disk, and other ranks of the run may have to wait for that: as long as it
-/// takes, if this rank still answers. Of the communicator of all ranks.
+/// takes, if this rank still answers. `communicator` has to be that of all ranks.
 class DiskWork {
  public:
   explicit DiskWork(Communicator& communicator) : counts_(communicator.counts_) { ++counts_->disk_work; }

@@ -15,6 +15,9 @@ namespace ditrain {
 
 class Storage;
 
+/// What a holder does with a tensor: a mover copies out again what may have been written.
+enum class Access { kReadWrite, kRead };
+
 /// Decides where movable storages are.
 class Mover {
  public:
@@ -22,7 +25,7 @@ class Mover {
   /// Called by acquire() where the storage has no place: returns when it has one, and is held once more.
   /// Threads: any number at once, for the same storage too
   virtual void bring(Storage& storage) = 0;
-  /// Called by every acquire() while watches() is set, once the storage is held.
+  /// Called by every acquire() that may write while watches() is set, once the storage is held.
   virtual void note_use(Storage&) {}
   bool watches() const { return watches_.load(std::memory_order_relaxed); }
 
@@ -44,9 +47,9 @@ class Storage {
   Storage& operator=(const Storage&) = delete;
 
   /// Errors: LogicFault for a storage in parts
-  std::byte* acquire() {
+  std::byte* acquire(Access access = Access::kReadWrite) {
     if (holders_.fetch_add(1) < 0) acquire_slowly();
-    if (mover_ != nullptr && mover_->watches()) mover_->note_use(*this);
+    if (mover_ != nullptr && access != Access::kRead && mover_->watches()) mover_->note_use(*this);
     return data_;
   }
   void release() { --holders_; }

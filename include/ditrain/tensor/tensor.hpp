@@ -67,10 +67,10 @@ inline constexpr DType kDTypeOf<int64_t> = DType::kI64;
 template <class T>
 class Pin {
  public:
-  explicit Pin(const Tensor& t) : tensor_(t) {
+  explicit Pin(const Tensor& t, Access access = Access::kReadWrite) : tensor_(t) {
     if constexpr (!std::is_void_v<T>)
       if (t.dtype() != kDTypeOf<T>) throw_dtype_mismatch(t.dtype(), kDTypeOf<T>);
-    p_ = reinterpret_cast<T*>(t.storage().acquire() + t.offset_bytes());
+    p_ = reinterpret_cast<T*>(t.storage().acquire(access) + t.offset_bytes());
   }
   ~Pin() { tensor_.storage().release(); }
   Pin(const Pin&) = delete;

@@ -30,7 +30,7 @@ class Heartbeat {
   /// From now on a thread on these cores (empty: those of the caller) prints lines that are due.
   void start(const std::vector<int>& pus);
   void begin(std::string what);   ///< what the run is at
-  void detail(std::string part);  ///< of it
+  void detail(std::string part);  ///< which part of it
   /// Whether a line should be printed now, as the next chance comes in `ahead_s` seconds only.
   bool is_due(double ahead_s = 0) const;
   void told();  ///< a line has been printed
