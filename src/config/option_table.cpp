@@ -455,7 +455,7 @@ Rows output_rows() {
 bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
-  // (in bf16 it moves roundings, and the run says so). Other products have another order of sums. Training does not use
+  // (in bf16 it changes where values are rounded, and the run says so). Other products have another order of sums. Training does not use
   // the quantities of bands, which older runs do not know.
   static const std::set<std::string> kKeys = {"train.steps",        "train.recompute",   "data.loader_threads",
                                               "data.queue_batches", "data.number_scale", "data.number_offset",

@@ -1,6 +1,6 @@
-// What a run is made of, and what of its config follows from that: open_inputs opens the data and reads what other files
-// say, once; settle puts what is `auto` in place, once. Plans, dry runs, runs and benches read the settled config and
-// open no files.
+// What a run is made of, and what of its config follows from that: open_inputs opens the data and reads the headers of
+// the other files, once; settle puts what is `auto` in place, once. Plans, dry runs, runs and benches read the settled
+// config and open no files.
 //
 //   Inputs inputs = open_inputs(wanted);
 //   const Settled settled = settle(wanted, inputs.facts, ranks_of(comm));

@@ -33,9 +33,9 @@ struct RunPlan {
   MemoryPlan memory = {};                     ///< per rank
 };
 
-/// config: settled (plan/inputs.hpp) and checked for the ranks (config::validate_for_ranks). place: where a rank lies or
-/// would lie; gradients do not depend on it, memory does. bandwidth: as measured between the domains of its clusters,
-/// see plan_cut. facts: of the files, whose sizes memory depends on.
+/// config: settled (plan/inputs.hpp) and checked for the ranks (config::validate_for_ranks). place: where a rank lies
+/// or would lie; gradients do not depend on it, memory does. bandwidth: as measured between the domains of its
+/// clusters, see plan_cut. facts: of the files, whose sizes memory depends on.
 /// Memory:   nothing of what is planned is allocated
 /// Errors:   InputError as plan_cut
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},

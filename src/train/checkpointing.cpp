@@ -1,0 +1,125 @@
+#include "checkpointing.hpp"
+
+#include <fmt/format.h>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/train/replicas.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::train {
+
+Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunReport& report)
+    : state_(state),
+      run_(state.run),
+      start_(start),
+      report_(report),
+      since_last_(60 * run_.config.checkpoint.every_minutes) {}
+
+bool Checkpointing::is_due(int64_t step) const {
+  const int64_t every = run_.config.checkpoint.every_steps;
+  return every > 0 && step % every == 0;
+}
+
+void Checkpointing::begin(bool must_succeed) {
+  const PhaseTimer timer(report_.off_step, Phase::kCheckpoint);
+  const Progress& progress = state_.progress;
+  DITRAIN_CHECK(!state_.step.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
+  report_.heartbeat.begin(fmt::format("checkpoint of step {}", progress.step));
+  verify();
+  checkpoint::CheckpointSaver& saver = *state_.saver;
+  handle_outcome(saver.finish(), false);
+  begin_s_ = now_s();
+  since_last_.restart();
+  handle_outcome(saver.start({.step = progress.step,
+                              .optimizer_step = progress.optimizer_step,
+                              .skipped_steps = progress.skipped_steps,
+                              .world_size = run_.comm.world_size(),
+                              .isa = kernels::chosen_isa(),
+                              .kernels = kernels::dispatch_report(),
+                              .version = kVersion,
+                              .config_yaml = config::to_yaml(run_.config)}),
+                 must_succeed);
+  if (must_succeed || !run_.config.checkpoint.async) handle_outcome(saver.finish(), must_succeed);
+}
+
+void Checkpointing::advance() {
+  const PhaseTimer timer(report_.off_step, Phase::kCheckpoint);
+  handle_outcome(state_.saver->advance(), false);
+}
+
+void Checkpointing::finish_after_failure() {
+  const auto last = state_.saver->finish();
+  if (run_.leader() && last && !last->problem.empty())
+    log::warn("the checkpoint of step {} could not be written: {}", last->step, last->problem);
+}
+
+// On all ranks alike.
+void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed) {
+  if (!outcome) return;
+  if (outcome->problem.empty()) {
+    log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - begin_s_);
+    if (run_.leader() && outcome->step == best_step_) try {
+        const dist::DiskWork work(run_.comm);
+        io::link_best(run_.checkpoints(), best_step_);
+      } catch (const RunError& error) {
+        log::warn("the best checkpoint has no link: {}", error.what());
+      }
+    return;
+  }
+  if (must_succeed || run_.config.checkpoint.on_error == config::OnCheckpointError::kStop)
+    throw RunError({.where = "checkpoint",
+                    .what = "step " + std::to_string(outcome->step) + " could not be written: " + outcome->problem,
+                    .hint = "free disk space, then --resume auto: earlier checkpoints are intact"});
+  if (run_.leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", outcome->problem);
+}
+
+void Checkpointing::verify() {
+  const int64_t step = state_.progress.step;
+  if (run_.config.dist.verify_every == 0 || verified_step_ == step) return;
+  const PhaseTimer timer(report_.off_step, Phase::kVerify);
+  const automem::Reading reading(state_.automem.get());
+  const int part = run_.groups.tensor() ? run_.groups.tensor()->communicator().rank() : 0;
+  verify_replicas(run_.config, state_.model.parameters(), step, part, run_.comm, run_.ctx);
+  verified_step_ = step;
+}
+
+void Checkpointing::restore_best(const std::string& metric) {
+  if (start_.checkpoint().empty()) return;
+  double found[2] = {best_value_, -1};
+  const auto best = run_.leader() ? io::best_checkpoint(run_.checkpoints()) : std::nullopt;
+  if (best) {
+    const std::string link = run_.checkpoints() + "/best";
+    const std::string damage = damage_of([&] {
+      const config::Config before = config::parse_config(checkpoint::read_checkpoint_state(link).config_yaml, link);
+      const auto value = metric_of_step(run_.options.out, *best, metric);
+      if (!config::measure_same_distances(before, run_.config))
+        log::info("{}: was measured in another way before; the best checkpoint is chosen anew", metric);
+      else if (value)
+        found[0] = *value, found[1] = double(*best);
+      else
+        log::warn("the best checkpoint is chosen anew: metrics.jsonl has no {} of step {}", metric, *best);
+    });
+    if (!damage.empty()) log::warn("the best checkpoint is chosen anew: {}", damage);
+  }
+  run_.comm.broadcast(found, sizeof found, 0);
+  best_value_ = found[0], best_step_ = int64_t(found[1]);
+}
+
+bool Checkpointing::note_value(double value) {
+  if (!(value < best_value_)) return false;
+  best_value_ = value, best_step_ = state_.progress.step;
+  return true;
+}
+
+void Checkpointing::report_best(const std::string& metric) const {
+  if (best_step_ < 0) return;
+  const bool linked = run_.leader() && io::best_checkpoint(run_.checkpoints()) == best_step_;
+  log::info("best {}: {:.4g} at step {}, {}", metric, best_value_, best_step_,
+            linked ? run_.checkpoints() + "/best" : "of which there is no checkpoint");
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,247 @@
+#include "run_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/kernels/measure.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/train/run_summary.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::train {
+namespace {
+
+constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says that it was measured too low
+
+}  // namespace
+
+RunReport::RunReport(RunContext& run)
+    : heartbeat(run.leader() ? run.config.log.every_seconds : 0),
+      run_(run),
+      trace_(run.options.trace.has_value(), run.comm.rank()),
+      flop_per_image_(6.0 * nn::forward_macs(run.config.model)) {}
+
+void RunReport::tell_start(const dataset::Dataset& data, const std::string& resumed) {
+  const config::Config& config = run_.config;
+  const std::string machine = describe(run_.placement, run_.comm) + "kernels: " + kernels::chosen_isa() + "\n" +
+                              kernels::dispatch_report() + run_.products + "\n" + "cut: " + run_.plan.cut.why + "\n";
+  log::info("ditrain {}: {} -> {}", kVersion, resumed.empty() ? "new run" : "resuming " + resumed, run_.options.out);
+  log::info_lines(machine);
+  log::info_lines(run_.settled.describe());
+  log::info_lines(plan::describe_model(config));
+  log::info_lines(describe(run_.plan.memory));
+  if (run_.plan.automem) log::info_lines(automem::describe(*run_.plan.automem));
+  if (run_.leader())
+    for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
+  log::info("data: {}", data.describe());
+  if (const std::string unused = data.describe_unused(config.model.num_classes); run_.leader() && !unused.empty())
+    log::warn("data: there are no samples of {}", unused);
+  if (config.sample.cfg_scale != 1 && config::draws_samples(config) && config.model.num_classes == 0)
+    log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
+              config.sample.cfg_scale);
+  if (const std::string ignored = data.describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
+  topology_ = machine;
+  if (run_.plan.automem) topology_ += automem::describe_copying(*run_.plan.automem);
+  for (int i = 0; i < 3; ++i) measure_peak();
+  log::info("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(run_.peak_type),
+            run_.comm.world_size() * run_.team.num_workers(), peak_flops_ * 1e-9);
+}
+
+// The highest of all measurements counts: other programs on the machine can only lower one.
+void RunReport::measure_peak() {
+  constexpr double kSeconds = 0.02;
+  std::vector<double> flops(size_t(run_.team.num_workers()));
+  run_.team.run([&](const parallel::Worker& w) {
+    flops[size_t(w.worker)] = kernels::measure_fma_peak(run_.peak_type, kSeconds);
+  });
+  double peak = 0;
+  for (double f : flops) peak += f;
+  run_.comm.allreduce_sum(&peak, 1);
+  peak_flops_ = std::max(peak_flops_, peak);
+  last_mfu_ = 0;
+}
+
+bool RunReport::beats_peak() const { return last_mfu_ > kMaxMfu; }
+
+void RunReport::refuse_fallbacks(const std::string& notes) const {
+  throw InputError({.where = "strict", .what = "fallbacks are not allowed with --strict:\n" + notes});
+}
+
+void RunReport::tell_fallbacks() {
+  for (const std::string& failure : run_.team.binding_failures()) run_.note(failure);
+  std::string mine, all;
+  for (const std::string& note : run_.placement.notes) mine += note + "\n";
+  const uint64_t any = run_.comm.allreduce_or(mine.empty() ? 0 : 1);
+  for (const auto& [note, ranks] : run_.lines_of_ranks(mine)) {
+    all += "note: " + run_.of_ranks(note, ranks) + "\n";
+    log::warn_line(run_.of_ranks(note, ranks));
+  }
+  if (run_.options.strict && any != 0) refuse_fallbacks(run_.leader() ? all : mine);
+  topology_ += all;
+}
+
+void RunReport::begin_loop(TrainingState& state, RunFolder* folder) {
+  state_ = &state, folder_ = folder;
+  first_step_ = state.progress.step;
+  trace_.watch(state.step.tape());
+  watch_layers();
+  trace_.start(run_.comm);
+  loop_start_s_ = now_s();
+}
+
+// For lines within long steps.
+void RunReport::watch_layers() {
+  if (!run_.leader() || run_.config.log.every_seconds == 0) return;
+  using autograd::HookPoint;
+  const auto tell = [this](const char* pass) {
+    return [this, pass](const autograd::Node& node) {
+      heartbeat.detail(fmt::format("micro-batch {} of {}, {} of {}", state_->step.micro_batch() + 1,
+                                   run_.plan.samples / run_.plan.micro_batch, pass, node.name()));
+    };
+  };
+  state_->step.tape().add_hook(HookPoint::kPreForward, tell("forward"));
+  state_->step.tape().add_hook(HookPoint::kPreBackward, tell("backward"));
+}
+
+StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& waited, double start_s) {
+  const double step_s = now_s() - start_s;
+  recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
+  StepMetrics m;
+  m.seconds.add(waited.seconds), m.seconds.add(result.log.seconds);
+  std::vector<PhaseSpan> spans = std::exchange(off_step.spans, {});
+  for (const PhaseLog* log : {&waited, &result.log}) spans.insert(spans.end(), log->spans.begin(), log->spans.end());
+  const StepFacts& facts = result.facts;
+  m.step = state_->progress.step, m.loss = facts.loss, m.mse = facts.mse, m.vb = facts.vb;
+  m.lr = result.lr, m.grad_norm = result.grad_norm, m.non_finite = result.non_finite;
+  m.images_per_second = double(run_.config.train.global_batch) / step_s;
+  m.tflops = flop_per_image_ * m.images_per_second * 1e-12;
+  m.mfu = m.tflops * 1e12 / peak_flops_;
+  last_mfu_ = m.mfu;
+  m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
+  m.allreduce_hidden_s = result.allreduce_hidden_s;
+  trace_.add_step(m.step, start_s, spans, state_->step.sync().communication().buckets);
+  return m;
+}
+
+void RunReport::tell_step(StepMetrics& m, bool last) {
+  const dist::NodeMemory* gradients = state_->gradient_memory.get();
+  const automem::AutoMem* automem = state_->automem.get();
+  m.seconds.add(std::exchange(off_step.seconds, {}));
+  m.rss_bytes = platform::resident_bytes();
+  m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradients ? gradients->peak_bytes() : 0);
+  if (automem) add_automem(m);
+  total_.add(m.seconds);
+  hidden_s_ += m.allreduce_hidden_s;
+  if ((automem == nullptr || automem->is_settled() || last) && !std::exchange(told_pages_, true)) tell_pages();
+  if (!run_.leader()) return;
+  folder_->append_metrics(m);
+  const double left = recent_step_s_ * double(run_.config.train.steps - m.step);
+  const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
+  if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
+  heartbeat.told();
+  log::progress_line(progress_text(m, run_.config.train.steps, left));
+}
+
+// Collective, once pages are in use: what the system says of them, each line once for all ranks that say so.
+void RunReport::tell_pages() {
+  const dist::NodeMemory* gradients = state_->gradient_memory.get();
+  const automem::AutoMem* automem = state_->automem.get();
+  std::string text, late, all;
+  if (gradients) text += fmt::format("gradients in the {}: {}\n", gradients->name(), gradients->describe_pages());
+  if (automem) text += automem->describe_places();
+  for (const auto& [line, ranks] : run_.lines_of_ranks(text)) log::info("{}", run_.of_ranks(line, ranks));
+  for (const std::string& note : automem ? automem->late_notes() : std::vector<std::string>()) late += note + "\n";
+  if (run_.comm.allreduce_or(late.empty() ? 0 : 1) == 0) return;
+  for (const auto& [note, ranks] : run_.lines_of_ranks(late)) {
+    log::warn_line(run_.of_ranks(note, ranks));
+    all += "note: " + run_.of_ranks(note, ranks) + "\n";
+  }
+  if (run_.options.strict) refuse_fallbacks(run_.leader() ? all : late);
+}
+
+void RunReport::add_automem(StepMetrics& m) {
+  automem::AutoMem& automem = *state_->automem;
+  const automem::ResidencyTotals now = automem.totals();
+  m.fast_peak_bytes = automem.fast_peak_bytes();
+  m.bulk_peak_bytes -= std::min(m.bulk_peak_bytes, automem.beside_bytes());  // which its allocators count as well
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) {
+    m.tier_bytes[i] = automem.tier_bytes(i);
+    if (memory::kTiers[i].in_memory) m.bulk_peak_bytes += m.tier_bytes[i];
+  }
+  m.automem = {{"bytes_in", now.bytes_in - moved_.bytes_in},
+               {"bytes_out", now.bytes_out - moved_.bytes_out},
+               {"stall_s", now.stall_s - moved_.stall_s},
+               {"late", double(now.late - moved_.late)},
+               {"predicted_s", automem.plan().forecast.step_s}};
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) {
+    if (m.tier_bytes[i] == 0) continue;
+    const memory::TierTotals copied = automem.engine().totals_of(i);
+    for (const auto& [direction, word] : {std::pair{memory::Direction::kIn, "in"}, {memory::Direction::kOut, "out"}}) {
+      double& before = copied_[i][size_t(direction)];
+      const double bytes = copied[size_t(direction)].bytes;
+      m.automem[fmt::format("{}_bytes_{}", memory::kTiers[i].name, word)] = bytes - before;
+      before = bytes;
+    }
+  }
+  moved_ = now;
+  for (const memory::CopySpan& span : automem.engine().take_spans())
+    trace_.add(span.name, "copy", span.begin_s, span.end_s,
+               span.direction == memory::Direction::kIn ? Lane::kCopyIn : Lane::kCopyOut);
+}
+
+// Collective: time in all-reduces.
+void RunReport::tell_sums() {
+  dist::Communicator& comm = run_.comm;
+  const double ranks = double(comm.world_size());
+  const double in_group = run_.groups.tensor() ? run_.groups.tensor()->summing_s() : 0;
+  if (state_->step.sync().engine()) {
+    double seconds[2] = {hidden_s_, total_[Phase::kAllreduceExposed] - in_group};
+    comm.allreduce_sum(seconds, 2);
+    const double all = seconds[0] + seconds[1];
+    log::info(
+        "all-reduce of gradients, mean per rank: {:.2f} s hidden behind backward, {:.2f} s waited for ({:.0f} % "
+        "hidden)",
+        seconds[0] / ranks, seconds[1] / ranks, all > 0 ? 100 * seconds[0] / all : 0);
+  }
+  if (!run_.groups.tensor()) return;
+  double seconds = in_group;
+  comm.allreduce_sum(&seconds, 1);
+  log::info("all-reduce of activations between ranks that share a replica, mean per rank: {:.2f} s waited for",
+            seconds / ranks);
+}
+
+void RunReport::tell_end(int64_t bad_files) {
+  dist::Communicator& comm = run_.comm;
+  total_.add(off_step.seconds);
+  const double wall = now_s() - loop_start_s_;
+  log::info_lines(phase_table(total_, wall, comm));
+  const RunSummary summary = summarise({.total = total_,
+                                        .wall_s = wall,
+                                        .steps = state_->progress.step - first_step_,
+                                        .threads = run_.placement.threads,
+                                        .comm_shares_cores = comm.world_size() > 1 && run_.placement.comm_pus.empty()},
+                                       comm);
+  log::info_lines(load_line(summary));
+  tell_sums();
+  double peak = double(platform::peak_resident_bytes());
+  comm.allreduce_max(&peak, 1);
+  log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}",
+            state_->progress.skipped_steps, bad_files, format_bytes(size_t(peak)));
+  for (const std::string& line : advice(summary, run_.config)) log::info("advice: {}", line);
+}
+
+void RunReport::write_trace() {
+  if (!run_.options.trace) return;
+  trace_.add_phases(off_step.spans);
+  const std::string path = run_.options.trace->empty() ? run_.options.out + "/trace.json" : *run_.options.trace;
+  trace_.write(path, run_.comm);
+  log::info("trace: {}", path);
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,68 @@
+// What a run tells about itself: the start report, metrics and progress of steps, and the summary at its end.
+#pragma once
+#include <array>
+#include <string>
+
+#include "ditrain/dataset/dataset.hpp"
+#include "ditrain/train/heartbeat.hpp"
+#include "ditrain/train/metrics.hpp"
+#include "ditrain/train/run_folder.hpp"
+#include "ditrain/train/trace.hpp"
+#include "training_state.hpp"
+
+namespace ditrain::train {
+
+class RunReport {
+ public:
+  explicit RunReport(RunContext& run);
+
+  /// Collective: machine, plan and data, and what the peak is that steps are held against.
+  void tell_start(const dataset::Dataset& data, const std::string& resumed);
+  /// Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has done
+  /// so. Errors: InputError with --strict, if there are any
+  void tell_fallbacks();
+  const std::string& topology() const { return topology_; }  ///< the content of topology.txt, on rank 0
+
+  /// From here on steps are timed. `folder`: null but on rank 0.
+  void begin_loop(TrainingState& state, RunFolder* folder);
+  /// The metrics of a step that began at start_s, after `waited` for its data.
+  StepMetrics metrics_of(const StepResult& result, const PhaseLog& waited, double start_s);
+  /// Collective: measured again where a step has beaten the peak, which says that it was measured too low.
+  void measure_peak();
+  bool beats_peak() const;
+  /// Collective: writes the line of the step, and prints one if it is due. Time off the steps since the last line
+  /// counts for it.
+  void tell_step(StepMetrics& metrics, bool last);
+  double recent_step_s() const { return recent_step_s_; }
+
+  /// Collective: times, loads and advice.
+  void tell_end(int64_t bad_files);
+  void write_trace();
+
+  PhaseLog off_step;  ///< between steps, since the last line of metrics: samples, checkpoints, comparisons
+  Heartbeat heartbeat;
+
+ private:
+  void watch_layers();
+  void add_automem(StepMetrics& metrics);
+  void tell_pages();
+  void tell_sums();
+  [[noreturn]] void refuse_fallbacks(const std::string& notes) const;
+
+  RunContext& run_;
+  TrainingState* state_ = nullptr;  // of the loop
+  RunFolder* folder_ = nullptr;
+  Trace trace_;
+  std::string topology_;
+  const double flop_per_image_;
+  double peak_flops_ = 0;  // of all ranks together
+  double last_mfu_ = 0;    // of this rank
+  double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
+  int64_t first_step_ = 0;  // of the loop
+  PhaseTimes total_;
+  bool told_pages_ = false;
+  automem::ResidencyTotals moved_;                      // until the last line of metrics
+  memory::PerTier<std::array<double, 2>> copied_ = {};  // bytes in each direction, likewise
+};
+
+}  // namespace ditrain::train

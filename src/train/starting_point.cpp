@@ -1,0 +1,131 @@
+#include "starting_point.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/agreement.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/io/files.hpp"
+
+namespace ditrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kPatience_s = 30;  // for a run that is ending when --resume auto comes
+
+// The run folder that a checkpoint folder belongs to, RUN/checkpoints/step_N.
+fs::path run_of(const std::string& checkpoint) {
+  return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
+}
+
+}  // namespace
+
+StartingPoint::StartingPoint(RunContext& run) : run_(run) {
+  if (run.leader()) open_folder();
+  checkpoint_ = dist::broadcast_text(run.comm, checkpoint_);
+  join_lock();
+}
+
+void StartingPoint::open_folder() {
+  const TrainOptions& options = run_.options;
+  if (!options.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
+  io::make_output_folder(options.out);
+  lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
+  run_.note(lock_->note());
+  if (options.resumes()) io::remove_stale_temporaries(run_.checkpoints());
+  if (options.resume_auto) candidates_ = io::checkpoints_to_resume(run_.checkpoints());
+  next_candidate();
+  if (!checkpoint_.empty() && holds_run(options.out) && run_of(checkpoint_) != fs::weakly_canonical(options.out))
+    throw InputError({.where = "output",
+                      .what = options.out + " holds another run than " + checkpoint_,
+                      .expected = "the folder of the resumed run, or a new one"});
+  folder_ = std::make_unique<RunFolder>(options.out, options.resumes());
+  log::open_file(options.out + "/log.txt");
+}
+
+// On other ranks that write, as soon as they see the folder.
+void StartingPoint::join_lock() {
+  if (lock_ || !run_.writes() || !fs::exists(run_.options.out + "/.lock")) return;
+  lock_.emplace(run_.options.out);
+  run_.note(lock_->note());
+}
+
+// On rank 0: the next checkpoint to start from whose state can be read and is of this config.
+void StartingPoint::next_candidate() {
+  for (checkpoint_.clear(); checkpoint_.empty() && !candidates_.empty();) {
+    const std::string folder = candidates_.front();
+    checkpoint::CheckpointState state;
+    const std::string missing = io::missing_file(folder);
+    const std::string damage = missing.empty() ? damage_of([&] { state = checkpoint::read_checkpoint_state(folder); })
+                                               : missing + " is missing";
+    if (!damage.empty()) {
+      skip_damaged_checkpoint(folder, damage);
+      continue;
+    }
+    config::check_resume(config::parse_config(state.config_yaml, folder), run_.config);
+    checkpoint_ = folder;
+  }
+}
+
+// On rank 0: removes a candidate. Errors: InputError if it is the only one that was asked for, or the last.
+void StartingPoint::skip_damaged_checkpoint(const std::string& folder, const std::string& why) {
+  candidates_.erase(candidates_.begin());
+  if (!run_.options.resume_auto) {
+    const std::string intact = checkpoint::newest_intact_beside(folder);
+    throw InputError(
+        {.where = "resume",
+         .what = folder + " is damaged: " + why,
+         .hint = intact.empty() ? "another copy of the run: no checkpoint beside it is intact" : "--resume " + intact});
+  }
+  if (candidates_.empty())
+    throw InputError({.where = "resume",
+                      .what = "no checkpoint in " + run_.options.out + " is intact; the last one: " + why,
+                      .hint = "--out with another folder, to start anew"});
+  log::warn("{} is damaged and passed over: {}", folder, why);
+}
+
+void StartingPoint::load(const std::function<void(const std::string&)>& load) {
+  while (!checkpoint_.empty()) {
+    checkpoint::expect_readable(checkpoint_);  // a folder that this rank does not see is no damage
+    const std::string damage = damage_of([&] { load(checkpoint_); });
+    std::string problem;
+    for (const std::string& of_rank : run_.comm.gather_strings(damage)) problem = problem.empty() ? of_rank : problem;
+    problem = dist::broadcast_text(run_.comm, problem);
+    if (problem.empty()) return;
+    if (run_.leader()) {
+      skip_damaged_checkpoint(checkpoint_, problem);
+      next_candidate();
+    }
+    checkpoint_ = dist::broadcast_text(run_.comm, checkpoint_);
+  }
+}
+
+// What every rank read by itself: a folder that is not shared, or a copy of the data that is not complete.
+void StartingPoint::expect_same_on_all_ranks(const Progress& progress, int64_t samples) {
+  constexpr const char* kShare = "a file system that all nodes share";
+  join_lock();
+  const bool seen = !run_.writes() || fs::exists(run_.options.out + "/.lock");
+  config::check_agreement(run_.comm,
+                          {{"starting point", fmt::format("step {}, {} samples", progress.step, samples), kShare},
+                           {"run folder", run_.options.out + (seen ? "" : ", which is not there"), kShare}});
+}
+
+void StartingPoint::begin(int64_t step, const std::string& topology) {
+  if (!run_.leader()) return;
+  folder_->write("config.yaml", config::to_yaml(run_.settled.wanted));
+  folder_->write("topology.txt", topology);
+  for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), step))
+    log::info("a checkpoint after step {} is now {}; {}", step, aside,
+              run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
+                                                    : "it goes when the next one is whole");
+  const int64_t lines = discard_metrics_after(run_.options.out, step);
+  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
+}
+
+}  // namespace ditrain::train

@@ -1,0 +1,60 @@
+// Where a run starts from: it locks the run folder, and finds the checkpoint to resume from with those to fall back to.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/io/files.hpp"
+#include "ditrain/train/run_folder.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "run_context.hpp"
+
+namespace ditrain::train {
+
+/// What is wrong in the checkpoint that `read` reads; "": nothing. That it cannot be read now is no damage.
+/// Errors:   RunError for that
+template <class F>
+std::string damage_of(const F& read) try {
+  read();
+  return "";
+} catch (const io::OpenError& e) {
+  throw RunError({.where = "resume", .what = std::string("a checkpoint cannot be read: ") + e.what()});
+} catch (const InputError& e) {
+  return e.what();
+}
+
+class StartingPoint {
+ public:
+  /// Collective. Rank 0 alone decides, so that all ranks start from the same place.
+  /// Errors:   InputError for a folder that another run holds or has, and for a checkpoint that does not fit the config
+  explicit StartingPoint(RunContext& run);
+
+  const std::string& checkpoint() const { return checkpoint_; }  ///< its folder; "": a new run
+  RunFolder* folder() const { return folder_.get(); }            ///< null but on rank 0
+
+  /// Collective: calls load(checkpoint()) until no rank finds damage; a damaged checkpoint is passed over by name.
+  /// Afterwards checkpoint() is the one that was loaded.
+  /// Errors:   InputError if there is none to fall back to
+  void load(const std::function<void(const std::string& checkpoint)>& load);
+  /// Collective, before anything is written. Errors: InputError if ranks see other files
+  void expect_same_on_all_ranks(const Progress& progress, int64_t samples);
+  /// Writes config and topology. What an abandoned continuation left after `step` goes aside.
+  void begin(int64_t step, const std::string& topology);
+
+ private:
+  void open_folder();
+  void join_lock();
+  void next_candidate();
+  void skip_damaged_checkpoint(const std::string& folder, const std::string& why);
+
+  RunContext& run_;
+  std::optional<RunLock> lock_;          // on rank 0 and others that write
+  std::unique_ptr<RunFolder> folder_;    // on rank 0
+  std::string checkpoint_;               // "": a new run
+  std::vector<std::string> candidates_;  // on rank 0: it, and those to fall back to
+};
+
+}  // namespace ditrain::train

@@ -1,0 +1,178 @@
+#include "train_loop.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/signals.hpp"
+
+namespace ditrain::train {
+namespace {
+
+dataset::LoaderConfig loader_config(const RunContext& run, int64_t first_step) {
+  const config::Config& c = run.config;
+  const int64_t samples = run.plan.samples;
+  return {.global_batch = c.train.global_batch,
+          .first_in_batch = run.groups.data().rank() * samples,
+          .count = samples,
+          .first_step = first_step,
+          .threads = c.data.loader_threads,
+          .queue_batches = c.data.queue_batches,
+          .seed = uint64_t(c.train.seed),
+          .random_flip = c.data.random_flip,
+          .augment = c.data.augment,
+          .on_thread_start = [&run](int64_t) { platform::set_affinity_mask(run.placement.helper_pus); }};
+}
+
+}  // namespace
+
+TrainLoop::TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::TrainingFid* fid, StartingPoint& start,
+                     Checkpointing& checkpointing, RunReport& report)
+    : state_(state),
+      run_(state.run),
+      config_(run_.config),
+      data_(data),
+      fid_(fid),
+      start_(start),
+      checkpointing_(checkpointing),
+      report_(report),
+      loader_(data, dataset::EpochSampler(data.size(), uint64_t(config_.train.seed)),
+              loader_config(run_, state.progress.step)) {}
+
+// Pictures become latents, drawn by seed, step and sample, which are the same on any number of ranks.
+void TrainLoop::encode(dataset::Batch& batch) {
+  std::vector<RandomKey> keys;
+  const int64_t first = run_.groups.data().rank() * run_.plan.samples;
+  for (size_t i = 0; i < batch.labels.size(); ++i)
+    keys.emplace_back(uint64_t(config_.train.seed), Stream::kPosterior, uint64_t(batch.step), uint64_t(first) + i);
+  batch.images = state_.encoder->encode(run_.ctx, batch.images, keys);
+}
+
+StepMetrics TrainLoop::step() {
+  const double start_s = now_s();
+  report_.heartbeat.begin(fmt::format("step {}/{}", state_.progress.step + 1, config_.train.steps));
+  report_.heartbeat.detail("waiting for data");
+  PhaseLog waited;
+  dataset::Batch batch;
+  {
+    const PhaseTimer timer(waited, Phase::kData);
+    batch = loader_.next();
+  }
+  if (state_.encoder) {
+    const PhaseTimer timer(waited, Phase::kPrepare);
+    report_.heartbeat.detail("encoding images");
+    encode(batch);
+  }
+  const double waited_before = state_.saver->update_waited_s();
+  StepResult result = state_.step.run(batch, state_.progress, [this] { return own_facts(); });
+  const double waited_s = state_.saver->update_waited_s() - waited_before;  // for a checkpoint, inside the update
+  result.log.seconds[Phase::kOptimizer] -= waited_s;
+  result.log.seconds[Phase::kCheckpoint] += waited_s;
+  agreed_ = result.facts;
+  return report_.metrics_of(result, waited, start_s);
+}
+
+// What this rank tells the others once per step. Unreadable samples: each rank counts its own.
+StepFacts TrainLoop::own_facts() {
+  const uint64_t flags = platform::take_signal_flags();
+  const double limit_s = 3600 * run_.options.max_hours;
+  const bool time_is_over = limit_s > 0 && now_s() - run_.start_s > 0.99 * limit_s;
+  return {.bad_files = double(data_.bad_files()),
+          .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
+          .checkpoint = (flags & platform::kCheckpointRequested) != 0 || checkpointing_.is_time(),
+          .peak_too_low = report_.beats_peak(),
+          .writes_checkpoint = state_.saver->waits()};
+}
+
+// Collective: requests that came while samples were drawn and validation ran.
+void TrainLoop::agree_again() {
+  constexpr uint64_t kStop = 1, kCheckpoint = 2;
+  const StepFacts mine = own_facts();
+  const uint64_t any = run_.comm.allreduce_or((mine.stop ? kStop : 0) | (mine.checkpoint ? kCheckpoint : 0));
+  agreed_.stop = agreed_.stop || (any & kStop) != 0;
+  agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;
+}
+
+// Samples and validation at their intervals and at the end. Returns whether there were any.
+bool TrainLoop::evaluate(StepMetrics& m, bool last) {
+  const int64_t step = state_.progress.step;
+  const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
+  const config::EvalConfig& eval = config_.eval;
+  if (!due(config_.sample.every_steps) && !due(eval.every_steps) && !due(eval.fid_every_steps)) return false;
+  report_.heartbeat.begin(fmt::format("samples and validation after step {}", step));
+  const RankTimeoutScope no_limit(run_, 0);  // the others wait for as long as rank 0 draws and writes
+  const automem::Reading reading(state_.automem.get());
+  Evaluation evaluation{config_,
+                        state_.model,
+                        data_,
+                        run_.comm,
+                        run_.ctx,
+                        state_.step.whole(state_.model.parameters().ema),
+                        state_.decoder.get(),
+                        state_.encoded.get()};
+  if (due(config_.sample.every_steps)) {
+    const PhaseTimer timer(report_.off_step, Phase::kSample);
+    report_.heartbeat.detail("drawing samples");
+    evaluation.sample_grid(run_.leader() ? start_.folder()->sample_picture(step) : "", step,
+                           last && eval.every_steps > 0, m.extra);
+  }
+  const PhaseTimer timer(report_.off_step, Phase::kEval);
+  if (due(eval.every_steps)) {
+    report_.heartbeat.detail("validation loss");
+    evaluation.validation(m.extra);
+  }
+  if (due(eval.fid_every_steps)) {
+    report_.heartbeat.detail("samples for the Frechet distance");
+    if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) agreed_.checkpoint = true;
+  }
+  run_.comm.barrier();
+  return true;
+}
+
+// How long a rank may wait for another one that does not write a checkpoint.
+double TrainLoop::rank_timeout_s() const {
+  constexpr double kLeast_s = 300, kSteps = 30;
+  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * report_.recent_step_s()));
+}
+
+void TrainLoop::handle_non_finite(StepMetrics& m) {
+  const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
+  if (config_.train.on_non_finite == config::OnNonFinite::kSkip) {
+    if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);
+    return;
+  }
+  report_.tell_step(m, true);
+  checkpointing_.finish_after_failure();
+  throw RunError({.where = "training",
+                  .what = what,
+                  .hint = "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
+                          "auto from the last checkpoint"});
+}
+
+// A rank that waits longer than its timeout ends the run, but where rank 0 draws and writes samples.
+int TrainLoop::run() {
+  const int64_t steps = config_.train.steps;
+  while (state_.progress.step < steps) {
+    const RankTimeoutScope limit(run_, rank_timeout_s());
+    StepMetrics m = step();
+    const bool last = state_.progress.step == steps;
+    if (!m.non_finite.empty()) handle_non_finite(m);
+    if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
+    if ((m.non_finite.empty() || last) && evaluate(m, last)) agree_again();
+    if (agreed_.peak_too_low) report_.measure_peak();
+    const bool stop = agreed_.stop && !last;
+    const bool wanted = agreed_.checkpoint || checkpointing_.is_due(state_.progress.step);
+    if (state_.saver->is_writing() && !agreed_.writes_checkpoint) checkpointing_.advance();
+    report_.tell_step(m, last || stop);  // before the checkpoint: what that holds has its line
+    if (last || stop || wanted) checkpointing_.begin(/*must_succeed=*/last || stop);
+    if (!stop) continue;
+    log::info("stopped at step {} of {}, checkpoint written; --resume auto goes on", state_.progress.step, steps);
+    return kExitStoppedEarly;
+  }
+  return kExitDone;
+}
+
+}  // namespace ditrain::train

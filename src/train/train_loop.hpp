@@ -1,0 +1,45 @@
+// The loop of a run: steps, what comes between them at its intervals, and when it stops.
+#pragma once
+#include <memory>
+
+#include "checkpointing.hpp"
+#include "ditrain/dataset/loader.hpp"
+#include "ditrain/eval/training_fid.hpp"
+#include "ditrain/train/evaluation.hpp"
+
+namespace ditrain::train {
+
+class TrainLoop {
+ public:
+  /// All outlive the object. `fid`: of eval.fid_every_steps; null: there is none.
+  TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::TrainingFid* fid, StartingPoint& start,
+            Checkpointing& checkpointing, RunReport& report);
+
+  /// Collective: steps until train.steps, or a request to stop. Returns kExitDone or kExitStoppedEarly.
+  /// Errors:   RunError for a loss or gradient that is not finite (train.on_non_finite: stop), and for a last
+  ///           checkpoint that cannot be written
+  int run();
+  int64_t bad_files() const { return int64_t(agreed_.bad_files); }
+
+ private:
+  StepMetrics step();
+  void encode(dataset::Batch& batch);
+  StepFacts own_facts();
+  void handle_non_finite(StepMetrics& metrics);
+  bool evaluate(StepMetrics& metrics, bool last);
+  void agree_again();
+  double rank_timeout_s() const;
+
+  TrainingState& state_;
+  RunContext& run_;
+  const config::Config& config_;
+  const dataset::Dataset& data_;
+  eval::TrainingFid* fid_;
+  StartingPoint& start_;
+  Checkpointing& checkpointing_;
+  RunReport& report_;
+  dataset::Loader loader_;
+  StepFacts agreed_;  // of the last step, by all ranks
+};
+
+}  // namespace ditrain::train

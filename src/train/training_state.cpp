@@ -1,0 +1,141 @@
+#include "training_state.hpp"
+
+#include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/adapt.hpp"
+#include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/kernels/dispatch.hpp"
+
+namespace ditrain::train {
+namespace {
+
+std::unique_ptr<dist::NodeMemory> make_gradient_memory(RunContext& run) {
+  if (!run.config.dist.engine || run.groups.data().world_size() == 1) return nullptr;
+  const size_t bytes = size_t(run.plan.gradients.buckets.n()) * sizeof(float);
+  auto memory =
+      std::make_unique<dist::NodeMemory>(run.groups.data(), bytes, /*may_share=*/true, run.config.memory.pages);
+  run.note(memory->note());
+  run.note(memory->page_note());
+  return memory;
+}
+
+std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
+  if (!run.plan.automem) return nullptr;
+  const config::MemoryConfig& m = run.config.memory;
+  auto automem = std::make_unique<automem::AutoMem>(
+      *run.plan.automem, automem::AutoMem::Setup{.pages = m.pages,
+                                                 .clusters = plan::fast_shares(run.plan.place),
+                                                 .bulk_nodes = run.plan.place.bulk_nodes,
+                                                 .rooms = run.plan.place.rooms,
+                                                 .disk_folder = run.disk_folder(),
+                                                 .copy_pus = run.placement.pus_of_copies(),
+                                                 .simulate = m.simulate_bulk});
+  log::info_lines(automem->describe());
+  for (const std::string& note : automem->notes()) run.note(note);
+  automem->engine().record_spans(run.options.trace.has_value());
+  return automem;
+}
+
+}  // namespace
+
+TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
+    : run(context),
+      gradient_memory(make_gradient_memory(run)),
+      automem(make_automem(run)),
+      model(run.config.model, run.groups.tensor_parallel()),
+      step(run.plan, model, run.groups.data(), run.ctx, run.groups.tensor()) {
+  load_autoencoders(data);
+  allocate();
+  make_saver();
+  const dist::Engine* engine = step.sync().engine();
+  if (engine == nullptr) return;
+  log::info("{}", engine->description());
+  log::info_lines(describe_factors(run.plan.gradients, run.config));
+  run.note(engine->binding_failure());
+}
+
+void TrainingState::load_autoencoders(const dataset::Dataset& data) {
+  const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
+    log::info("{}", plan.describe());
+    return std::make_unique<eval::LatentCodec>(plan, use);
+  };
+  const plan::InputFacts& files = run.settled.facts;
+  if (files.decoder) {
+    plan::expect_learned_scale(*files.decoder, run.config);
+    decoder = load(*files.decoder, nn::AutoencoderUse::kDecode);
+  }
+  if (!files.encoder) return;
+  encoder = load(*files.encoder, nn::AutoencoderUse::kEncode);
+  encoded = std::make_unique<eval::EncodedImages>(run.config.data, data, *encoder);
+}
+
+void TrainingState::allocate() {
+  const plan::GradientPlan& gradients = run.plan.gradients;
+  autograd::ParameterStore& p = model.parameters();
+  const bool moves = automem != nullptr;
+  p.allocate(autograd::ParameterStore::For::kTraining, run.config.train.precision,
+             {.home = moves ? &automem->beside() : &memory::system_memory(),
+              .gradients = moves && gradient_memory ? &automem->beside(*gradient_memory) : gradient_memory.get(),
+              .state_elements = gradients.sharded ? gradients.state_elements() : -1,
+              .state_slices = gradients.state_slices(),
+              .gradient_slices = gradients.gradient_slices,
+              .segments = moves ? &automem->source() : nullptr});
+  step.allocate(gradient_memory.get(), run.placement.comm_pus, automem.get());
+  std::vector<Tensor> shared{p.grads};
+  if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});
+  if (moves)
+    for (const Tensor& temporary : step.tape().temporaries()) shared.push_back(temporary);
+  run.note(plan::spread_over_nodes(plan::nodes_of_fixed(run.plan.place, moves), shared));
+}
+
+void TrainingState::make_saver() {
+  const plan::GradientPlan& gradients = run.plan.gradients;
+  checkpoint::OwnState mine{.parts = step.sync().state().parts()};
+  if (!run.writes()) mine.parts.clear();
+  if (!run.leader()) mine.frozen = false, mine.whole_parameters = gradients.sharded;
+  const size_t buffer = plan::checkpoint_buffer_bytes(run.config.checkpoint, gradients.state_elements());
+  saver = std::make_unique<checkpoint::CheckpointSaver>(
+      checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
+                                         .config = run.config.checkpoint,
+                                         .mine = mine,
+                                         .buffer_bytes = mine.parts.empty() ? 0 : buffer,
+                                         .pus = run.placement.helper_pus},
+      model.parameters(), run.comm, run.ctx);
+  step.sync().state().set_saver(saver.get());
+}
+
+void TrainingState::initialise() {
+  const config::Config& config = run.config;
+  nn::initialise(model, uint64_t(config.train.seed));
+  if (const std::string& from = config.train.init_from; !from.empty()) {
+    const checkpoint::DitFile file(from, checkpoint::Weights::kEma, checkpoint::hints_of(config.model));
+    for (const std::string& note : file.notes()) log::info("weights: {}", note);
+    for (const std::string& change : checkpoint::load_adapted(file, config, model, run.placement.helper_pus))
+      log::info("weights: {}", change);
+    if (file.config().sample.cfg_channels == config::GuidedChannels::kThree && config.model.in_channels > 3 &&
+        config.sample.cfg_channels == config::GuidedChannels::kAll)
+      log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");
+    log::info("weights: {}", file.path());
+  }
+  step.keep(model.parameters().values, model.parameters().ema);
+}
+
+void TrainingState::load(const std::string& folder) {
+  const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
+  checkpoint::load_training_state(
+      folder, model.parameters(), [this](const Tensor& whole, const Tensor& mine) { step.keep(whole, mine); },
+      run.placement.helper_pus);
+  progress = {state.step, state.optimizer_step, state.skipped_steps};
+  if (state.isa != kernels::chosen_isa())
+    log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
+              state.isa, kernels::chosen_isa());
+  const config::Config before = config::parse_config(state.config_yaml, folder);
+  if (run.config.train.precision == DType::kBF16 && before.kernels.fuse != run.config.kernels.fuse)
+    log::warn(
+        "kernels.fuse was {} before: in bf16 it changes where values are rounded, so the run does not continue "
+        "bit for bit",
+        before.kernels.fuse);
+  if (state.world_size != run.comm.world_size())
+    log::info("resuming a run of {} rank(s) on {}", state.world_size, run.comm.world_size());
+}
+
+}  // namespace ditrain::train

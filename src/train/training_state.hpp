@@ -1,0 +1,44 @@
+// What a run changes and what a checkpoint keeps: the model with its optimiser's state, and the step over them, in the
+// memory that the plan gives them. It is whole when it is constructed; then weights are initialised or loaded.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/automem/automem.hpp"
+#include "ditrain/checkpoint/saver.hpp"
+#include "ditrain/dist/node_memory.hpp"
+#include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/train/train_step.hpp"
+#include "run_context.hpp"
+
+namespace ditrain::train {
+
+struct TrainingState {
+  /// Collective: allocates. `run` and `data` outlive the object.
+  /// Errors:   InputError if a tier of memory cannot be had, and for autoencoders that do not fit
+  TrainingState(RunContext& run, const dataset::Dataset& data);
+
+  /// Weights of a new run: random, or those of train.init_from.
+  void initialise();
+  /// Those of a checkpoint. Errors: InputError for a damaged one
+  void load(const std::string& checkpoint);
+
+  RunContext& run;
+  // In this order: what is freed last comes first.
+  std::unique_ptr<dist::NodeMemory> gradient_memory;    ///< only of several ranks
+  std::unique_ptr<eval::LatentCodec> encoder, decoder;  ///< data.vae, sample.vae
+  std::unique_ptr<eval::EncodedImages> encoded;         ///< of the validation; with encoder
+  std::unique_ptr<automem::AutoMem> automem;            ///< null: nothing moves
+  nn::Dit model;
+  TrainStep step;
+  std::unique_ptr<checkpoint::CheckpointSaver> saver;
+  Progress progress = {};
+
+ private:
+  void load_autoencoders(const dataset::Dataset& data);
+  void allocate();
+  void make_saver();
+};
+
+}  // namespace ditrain::train
