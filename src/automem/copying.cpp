@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <filesystem>
 #include <latch>
 #include <vector>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/measure.hpp"
+#include "ditrain/parallel/partition.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
@@ -213,6 +216,89 @@ Copying choose_copying(const CopyTrial& trial) {
                   "of nodes, {:.1f} ms by threads on the same cores",
                   1e3 * trial.compute_s, format_bytes(trial.bytes), 1e3 * trial.workers_s, 1e3 * trial.threads_s),
       trial);
+}
+
+namespace {
+
+// Long against the start of a transfer, short against that of a run on a disk of 100 MB/s.
+constexpr size_t kDiskBytes = size_t{32} << 20;
+// Per node of ordinary memory, in plans without a team: a quarter of a socket has 60 GB/s of DDR5 beside 250 of HBM.
+constexpr double kInPlaceUnmeasured = 80e9;
+constexpr int64_t kValues = int64_t{64} << 20;  // more than caches hold
+
+// Bytes per second that the team reads from nodes.
+double measure_reading(parallel::Team& team, const std::vector<int>& nodes) {
+  platform::PageBlock block(size_t(kValues) * sizeof(float), platform::PageWish::kAuto);
+  if (!platform::place_on_nodes(block.data(), block.bytes(), nodes, platform::policy_for(nodes))) return 0;
+  auto* values = reinterpret_cast<float*>(block.data());
+  const auto each = [&](const auto& use) {
+    team.run([&](const parallel::Worker& w) {
+      const parallel::Range mine = parallel::partition(kValues, w.worker, w.num_workers, 1024);
+      if (!mine.empty()) use(values + mine.begin, mine.size());
+    });
+  };
+  each([](float* at, int64_t n) { std::fill_n(at, n, 1.0f); });
+  double shortest_s = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double start = now_s();
+    each([](float* at, int64_t n) {
+      volatile float sum = kernels::stream_pass({.reads = 1}, &at, n);
+      static_cast<void>(sum);
+    });
+    shortest_s = std::min(shortest_s, now_s() - start);
+  }
+  return double(block.bytes()) / shortest_s;
+}
+
+// Rates of the tiers that the workers' trial does not copy to. Where none can be made, check_tiers refuses a run that
+// needs it.
+void measure_disks(Copying& copying, const CopyingRequest& request) {
+  for (size_t i = 0; i < memory::kTiers.size(); ++i) {
+    if (memory::kTiers[i].in_memory || request.tier_bytes[i] == 0) continue;
+    std::unique_ptr<memory::Backing> disk;
+    try {
+      disk = memory::kTiers[i].make({.bytes = kDiskBytes, .folder = existing_part(request.disk_folder)});
+    } catch (const InputError&) {
+      continue;
+    }
+    copying.rates[i] = measure_tier(*disk, i, kDiskBytes, request.trial.pus);
+  }
+}
+
+Copying copying_in_memory(const CopyingRequest& request, parallel::Team* team) {
+  const std::vector<int>&fast = request.trial.fast_nodes, &bulk = request.trial.bulk_nodes;
+  if (team == nullptr)
+    return {.by = request.by.value_or(CopyBy::kThreads),
+            .why = request.by ? request.why : "a run measures whether the workers are faster",
+            .in_place_bytes_s = kInPlaceUnmeasured * double(bulk.size())};
+  const CopyTrial trial = measure_copying(*team, request.trial);
+  Copying copying = request.by ? copying_by(*request.by, request.why, trial) : choose_copying(trial);
+  if (!bulk.empty())  // two kinds of memory
+    copying.in_place_bytes_s = extra_of_slow_node(measure_reading(*team, fast), measure_reading(*team, bulk));
+  return copying;
+}
+
+}  // namespace
+
+std::string existing_part(const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::path part = folder;
+  for (std::error_code error; !part.empty() && !fs::exists(part, error);) part = part.parent_path();
+  return part.empty() ? "." : part.string();
+}
+
+double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s) {
+  if (slow_bytes_s <= 0 || fast_bytes_s <= slow_bytes_s) return 0;
+  return 1 / (1 / slow_bytes_s - 1 / fast_bytes_s);
+}
+
+Copying plan_copying(const CopyingRequest& request, parallel::Team* team) {
+  bool in_memory = false;  // is any tier that is used
+  for (size_t i = 0; i < memory::kTiers.size(); ++i)
+    in_memory = in_memory || (memory::kTiers[i].in_memory && request.tier_bytes[i] > 0);
+  Copying copying = in_memory ? copying_in_memory(request, team) : Copying();
+  if (team != nullptr) measure_disks(copying, request);
+  return copying;
 }
 
 }  // namespace ditrain::automem

@@ -187,6 +187,25 @@ memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {
   return bytes;
 }
 
+automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
+                              const std::string& disk_folder, parallel::Team* team) {
+  const config::MemoryConfig& m = config.memory;
+  if (!m.moves()) return {};
+  automem::CopyingRequest request{.tier_bytes = tier_capacities(m),
+                                  .trial = {.pus = placement.pus_of_copies(),
+                                            .fast_nodes = distinct_fast_nodes(place),
+                                            .bulk_nodes = place.bulk_nodes,
+                                            .simulate = m.simulate_bulk},
+                                  .disk_folder = disk_folder};
+  if (!placement.copy_pus.empty()) {
+    request.by = memory::CopyBy::kThreads;
+  } else if (m.copy != config::Copy::kAuto) {
+    request.by = m.copy == config::Copy::kWorkers ? memory::CopyBy::kWorkers : memory::CopyBy::kThreads;
+    request.why = fmt::format("memory.copy: {}", m.copy);
+  }
+  return automem::plan_copying(request, team);
+}
+
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place) {
   const config::MemoryConfig& m = config.memory;

@@ -137,7 +137,7 @@ void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& wh
 void check_tiers(const RunPlan& plan, const std::string& run_folder) {
   if (!plan.automem) return;
   const std::string& path = plan.config.memory.disk_path;
-  const std::string folder = path.empty() ? existing_part(run_folder) : path;
+  const std::string folder = path.empty() ? automem::existing_part(run_folder) : path;
   for (size_t i = 0; i < memory::kTiers.size(); ++i)
     if (const size_t bytes = plan.automem->tier_bytes[i]; bytes > 0 && memory::kTiers[i].check != nullptr)
       memory::kTiers[i].check({.bytes = bytes, .folder = folder}, plan.place.ranks_on_node);

@@ -56,10 +56,10 @@ TEST_CASE("a plan expects what the chosen way of copying takes, and tells why it
 }
 
 TEST_CASE("a slow node costs what reading from it takes longer") {
-  CHECK(plan::extra_of_slow_node(400e9, 100e9) == Approx(400e9 / 3));
-  CHECK(plan::extra_of_slow_node(100e9, 100e9) == 0);
-  CHECK(plan::extra_of_slow_node(90e9, 100e9) == 0);
-  CHECK(plan::extra_of_slow_node(0, 0) == 0);
+  CHECK(automem::extra_of_slow_node(400e9, 100e9) == Approx(400e9 / 3));
+  CHECK(automem::extra_of_slow_node(100e9, 100e9) == 0);
+  CHECK(automem::extra_of_slow_node(90e9, 100e9) == 0);
+  CHECK(automem::extra_of_slow_node(0, 0) == 0);
 }
 
 TEST_CASE("who copies is measured only where there is a choice") {

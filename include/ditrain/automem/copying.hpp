@@ -1,7 +1,7 @@
 // Who carries out copies between tiers in memory where no core is there for that alone: threads beside the workers, on
 // their cores, or the workers at the borders of nodes (memory::CopyBy). Which is faster depends on what the operating
 // system makes of a core with two threads, on hardware threads that are idle, and on the bandwidth of one core beside
-// that of all: it is measured.
+// that of all: it is measured, as are the disks.
 #pragma once
 #include <optional>
 #include <string>
@@ -44,5 +44,25 @@ struct Copying {
 Copying choose_copying(const CopyTrial& trial);
 /// The same without a choice.
 Copying copying_by(memory::CopyBy by, const std::string& why, const CopyTrial& trial);
+
+/// What a run may choose from.
+struct CopyingRequest {
+  memory::PerTier<size_t> tier_bytes = {};  ///< 0: the tier is not used
+  std::optional<memory::CopyBy> by = {};    ///< none: the faster way
+  std::string why = {};                     ///< of `by`
+  TrialSetup trial = {};
+  std::string disk_folder = {};
+};
+/// Who copies, and what copies reach. With a team both ways and the disks are measured; without one (a dry run) nothing
+/// is, threads copy unless `by` says otherwise, and the text says that a run measures. A disk that cannot be had has no
+/// rates.
+/// Errors:   RunError as memory::Backing
+Copying plan_copying(const CopyingRequest& request, parallel::Team* team);
+
+/// Bytes per second of the extra time that reading from a slow node takes; 0: none.
+double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s);
+
+/// A folder, or the nearest one above it that exists: on its disk a folder will be that is yet to be made.
+std::string existing_part(const std::string& folder);
 
 }  // namespace ditrain::automem

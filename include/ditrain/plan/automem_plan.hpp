@@ -22,18 +22,9 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
 /// What the slow tiers may take, by the keys memory.TIER_gib; SIZE_MAX: what is needed.
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& memory);
 
-/// A folder, or the nearest one above it that exists: on its disk a folder will be that is yet to be made.
-std::string existing_part(const std::string& folder);
-
-/// Who copies between tiers in memory, and what copies reach: of tiers in memory and of the disk that `disk_folder`, or
-/// what exists of it, is on. Where memory.copy is auto and no core is set aside, both ways are measured with the team;
-/// without one (a dry run) it is the threads, nothing is measured, and the text says that a run measures.
-/// A disk that cannot be had has no rates. Errors: RunError as memory::Backing
+/// Who copies between tiers, as the config and the place of a rank have it; see automem::plan_copying.
 automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
                               const std::string& disk_folder, parallel::Team* team);
-
-/// Bytes per second of the extra time that reading from a slow node takes; 0: none.
-double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s);
 
 /// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
 /// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as
