@@ -191,8 +191,9 @@ void settle_tiles(Config& config) {
   if (config.bands.empty()) config.bands = have;
   std::vector<std::string> found;
   std::vector<double> scale, offset;
+  const bool needs_scale = config.number_scale.empty() || config.number_offset.empty();
   for (const int b : find_bands(have, config.bands, "data.bands")) {
-    const TileBand& band = shards.bands()[size_t(b)];
+    const TileBand& band = needs_scale ? shards.common_band(b) : shards.bands()[size_t(b)];
     found.push_back(band.name), scale.push_back(band.scale), offset.push_back(band.offset);
   }
   config.bands = found;  // as the shards write them
@@ -213,7 +214,7 @@ std::map<std::string, std::string> tile_facts(const Config& settled) {
   const TileShards shards(settled.path);
   std::vector<TileBand> bands;
   for (const int b : find_bands(shards.band_names(), settled.bands, "data.bands"))
-    bands.push_back(shards.bands()[size_t(b)]);
+    bands.push_back(shards.common_band(b));
   std::map<std::string, std::string> facts = metadata_of(bands);
   facts["number_type"] = nlohmann::json(word_of(*settled.number_type)).dump();
   facts["scale_low"] = nlohmann::json(settled.scale_low).dump();

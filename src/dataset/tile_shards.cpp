@@ -264,6 +264,18 @@ TileShards::TileShards(const std::string& path) : path_(path) {
   if (size_ == 0) refuse("data", "no tiles in '" + path + "'", "tensors of 0 tiles");
 }
 
+const TileBand& TileShards::common_band(int64_t number) const {
+  const TileBand& first = bands()[size_t(number)];
+  for (const TileShard& shard : shards_) {
+    const TileBand& other = shard.bands[size_t(number)];
+    if (other.scale != first.scale || other.offset != first.offset)
+      refuse(shard.file.path(), fmt::format("band {} has another scale than in the first shard", other.name),
+             fmt::format("{} and offset {}", other.scale, other.offset),
+             fmt::format("{} and offset {}", first.scale, first.offset), "a folder for the tiles of each scale");
+  }
+  return first;
+}
+
 std::vector<std::string> TileShards::band_names() const {
   std::vector<std::string> names;
   for (const TileBand& band : bands()) names.push_back(band.name);

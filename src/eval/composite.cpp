@@ -54,23 +54,9 @@ class CompositeSet final : public ImageSet {
   std::vector<int> bands_;
 };
 
-// One scale and offset for all shards: percentiles are those of digital numbers.
-const dataset::TileBand& only_scale(const dataset::TileShards& shards, int band) {
-  const dataset::TileBand& first = shards.bands()[size_t(band)];
-  for (const dataset::TileShard& shard : shards.shards()) {
-    const dataset::TileBand& other = shard.bands[size_t(band)];
-    if (other.scale != first.scale || other.offset != first.offset)
-      throw InputError({.where = shard.file.path(),
-                        .what = fmt::format("band {} has another scale than in the first shard", other.name),
-                        .got = fmt::format("{} and offset {}", other.scale, other.offset),
-                        .expected = fmt::format("{} and offset {}", first.scale, first.offset)});
-  }
-  return first;
-}
-
 void add_band(Composite& composite, const dataset::TileShards& reference, const dataset::TileStatistics& statistics,
               int band) {
-  const dataset::TileBand& facts = only_scale(reference, band);
+  const dataset::TileBand& facts = reference.common_band(band);
   const dataset::BandStatistics& numbers = statistics.bands[size_t(band)];
   const auto [low, high] =
       std::minmax({facts.quantity(numbers.percentile(kStretchLow)), facts.quantity(numbers.percentile(kStretchHigh))});
@@ -111,9 +97,9 @@ std::vector<Composite> composites_of(const dataset::TileShards& reference, const
 std::vector<Composite> composite_of_bytes(const dataset::TileShards& tiles) {
   const dataset::ColourBands c = dataset::find_colours(tiles.band_names());
   if (!c.has_rgb() || tiles.type() != io::PixelType::kU8) return {};
-  Composite composite{.name = "true colour", .bands = {}, .low = {}, .high = {}};
+  Composite composite{.name = "true colour", .bands = {}, .low = {}, .high = {}, .of_bytes = true};
   for (const int band : {c.red, c.green, c.blue}) {
-    const dataset::TileBand& facts = only_scale(tiles, band);
+    const dataset::TileBand& facts = tiles.common_band(band);
     composite.bands.push_back(facts.name);
     composite.low.push_back(facts.quantity(0)), composite.high.push_back(facts.quantity(255));
   }

@@ -212,6 +212,21 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   refused([&] { TileShards(scratch / "cut"); }, "a.safetensors] the data is truncated");
 }
 
+TEST_CASE("tiles: shards of several scales have none in common, unless the config states one") {
+  const ScratchFolder scratch;
+  TestTiles().write(scratch.at("set/a.safetensors"));
+  TestTiles{.metadata = {{"scale", "[1, 2, 1]"}}}.write(scratch.at("set/b.safetensors"));
+  Config config = tiles_config(scratch / "set");
+  refused([&] { settle_tiles(config); }, "b.safetensors] band B3 has another scale than in the first shard; got 2");
+  Config other = tiles_config(scratch / "set");
+  other.bands = {"B2", "B4"};
+  settle_tiles(other);
+  CHECK(other.number_scale == std::vector<double>{1, 1});
+  config.number_scale = {1, 1, 1}, config.number_offset = {0, 0, 0};
+  settle_tiles(config);
+  refused([&] { tile_facts(config); }, "has another scale");
+}
+
 TEST_CASE("tiles: colours are found by words, and by numbers where all of them say whose they are") {
   struct Case {
     std::vector<std::string> names;

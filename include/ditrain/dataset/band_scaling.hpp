@@ -36,7 +36,8 @@ BandScaling scaling_of(const Config& config);
 /// where data.scaling wants it, from stats.json beside them; of latents from the tile_facts of their first shard, if it
 /// has any. Values that are given stay. Other kinds are left as they are.
 /// Errors:   InputError: no shards of tiles, unknown bands, no stats.json or one of other bands, a range of no width
-///           (scaling would divide by zero); latents of tiles with other values than those that are given
+///           (scaling would divide by zero), shards of several scales whose data.number_* are not given; latents of
+///           tiles with other values than those that are given
 void settle_tiles(Config& config);
 
 /// What shards of latents keep of the tiles that they were made of: metadata_of the bands as in shards of tiles, and

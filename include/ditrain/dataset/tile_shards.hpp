@@ -92,6 +92,8 @@ class TileShards {
   int64_t size() const { return size_; }
   io::PixelType type() const { return shards_.front().type; }
   const std::vector<TileBand>& bands() const { return shards_.front().bands; }
+  /// The band with the scale and offset that all shards state. Errors: InputError, where = shard: they differ
+  const TileBand& common_band(int64_t number) const;
   std::vector<std::string> band_names() const;
   int64_t num_classes() const { return num_classes_; }
   const std::vector<std::string>& classes() const { return shards_.front().classes; }

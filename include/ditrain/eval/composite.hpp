@@ -20,6 +20,7 @@ struct Composite {
   std::string name;                ///< "true colour" or "false colour"
   std::vector<std::string> bands;  ///< those shown as red, green and blue
   std::vector<double> low, high;   ///< quantities (number * scale + offset) that become 0 and 255
+  bool of_bytes = false;           ///< numbers of eight bits as they are, which pictures are compared with
   bool operator==(const Composite&) const = default;
   std::string describe() const;  ///< "true colour (Red 12 to 200, Green ...)"
 };
@@ -30,6 +31,7 @@ std::vector<Composite> composites_of(const dataset::TileShards& reference, const
                                      int threads);
 
 /// True colour of tiles of eight bits with their numbers as they are, to be compared with pictures; nothing for others.
+/// Errors:   InputError: shards of different scales
 std::vector<Composite> composite_of_bytes(const dataset::TileShards& tiles);
 
 /// The tiles at the path as pictures, [H, W, 3]. Missing pixels are filled (dataset::filled_plane), quantities beyond
