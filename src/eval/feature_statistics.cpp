@@ -126,7 +126,7 @@ std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file) {
         .features = in.at("features"), .preset = in.at("preset"), .weights_sha256 = in.at("weights_sha256")};
     facts.precision = in.at("precision"), facts.input = in.at("input"), facts.images = in.at("images");
     for (const auto& c : in.at("composites")) {
-      facts.composites.push_back({c.at("name"), c.at("bands"), c.at("low"), c.at("high")});
+      facts.composites.push_back({c.at("name"), c.at("bands"), c.at("low"), c.at("high"), c.value("of_bytes", false)});
       const Composite& last = facts.composites.back();
       if (last.bands.size() != 3 || last.low.size() != 3 || last.high.size() != 3)
         refuse(file, fmt::format("'{}': a composite is of three bands", kFactsArray), c.dump());
@@ -162,7 +162,8 @@ void write_statistics(const std::string& path, const std::vector<SavedStatistics
                                    {"images", facts->images},
                                    {"composites", nlohmann::ordered_json::array()}};
     for (const Composite& c : facts->composites)
-      json["composites"].push_back({{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}});
+      json["composites"].push_back(
+          {{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}, {"of_bytes", c.of_bytes}});
     text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     arrays.push_back({kFactsArray, {int64_t(text.size())}, nullptr, text});
   }

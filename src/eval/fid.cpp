@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/sha256.hpp"
 
@@ -27,6 +29,7 @@ struct Side {
   std::optional<FeatureStatistics> statistics = {}, spatial_statistics = {};
   bool is_of_file = false;                   // its statistics were read,
   std::optional<StatisticsFacts> made = {};  // and the file says how they were made
+  std::string bands = {};                    // of tiles as they are: names and scales, in the order of the channels
   const char* role() const { return is_generated ? "generated" : "real"; }
   const dataset::TileShards* tiles() const { return set ? set->tiles() : nullptr; }
 };
@@ -101,6 +104,7 @@ void add_features(parallel::Team& team, dist::Communicator& comm, const FidReque
   settings.logits = side.is_generated && wants(request, FidMetric::kInceptionScore);
   side.features = features_of(team, comm, *side.set, settings);
   if (comm.rank() != 0) return;
+  if (!side.bands.empty()) side.features->description += ", bands " + side.bands;
   side.description += (side.description.empty() ? "" : " and ") + side.set->describe();
   side.sha256 = side.set->sha256();
 }
@@ -161,6 +165,50 @@ void check_numbers(Side& real, Side& generated) {
                     .got = fmt::format("{:g} to {:g} in {} images", least, greatest, n),
                     .expected = "eight bits on both sides, numbers of sensors on both, or numbers from 0 to 1",
                     .hint = "tiles of the same scenes on both sides (ditdata make, ditsample of a model of tiles)"});
+}
+
+// Names as they are compared, and what the numbers mean.
+std::string describe_bands(const dataset::TileShards& tiles) {
+  std::vector<std::string> all;
+  for (size_t b = 0; b < tiles.bands().size(); ++b) {
+    const dataset::TileBand& band = tiles.common_band(int64_t(b));
+    all.push_back(dataset::canonical_band(band.name));
+    if (band.scale != 1 || band.offset != 0) all.back() += fmt::format(" * {} + {}", band.scale, band.offset);
+  }
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+// Pixels of tiles are compared band by band, in the order of the real side.
+void pair_bands(Side& real, Side& generated) {
+  for (Side* side : {&real, &generated})
+    if (side->tiles() != nullptr) side->bands = describe_bands(*side->tiles());
+  if (real.tiles() == nullptr || generated.tiles() == nullptr) return;
+  const std::vector<std::string> names = real.tiles()->band_names(), others = generated.tiles()->band_names();
+  const auto set_of = [](const std::vector<std::string>& all) {
+    std::set<std::string> set;
+    for (const std::string& name : all) set.insert(dataset::canonical_band(name));
+    return set;
+  };
+  const auto refuse = [&](const char* what, const std::string& got, const std::string& expected) {
+    throw InputError({.where = generated.path,
+                      .what = fmt::format("pixels of tiles with other {} than the real side's", what),
+                      .got = got,
+                      .expected = expected,
+                      .hint = "--metrics bands, which compares the bands that both sides have"});
+  };
+  if (set_of(names) != set_of(others))
+    refuse("bands", fmt::format("{}", fmt::join(others, ", ")), fmt::format("{}", fmt::join(names, ", ")));
+  const io::PixelType type = real.tiles()->type(), other = generated.tiles()->type();
+  if ((type == io::PixelType::kU8) != (other == io::PixelType::kU8))  // eight bits are divided by 255
+    refuse("numbers", std::string(word_of(other)), std::string(word_of(type)));
+  const std::vector<int> places = dataset::find_bands(others, names, generated.path);
+  for (size_t b = 0; b < names.size(); ++b) {
+    const dataset::TileBand &x = real.tiles()->bands()[b], &y = generated.tiles()->bands()[size_t(places[b])];
+    if (x.scale != y.scale || x.offset != y.offset)
+      refuse("scales or offsets", fmt::format("{} * {} + {}", y.name, y.scale, y.offset),
+             fmt::format("{} * {} + {}", x.name, x.scale, x.offset));
+  }
+  generated.set = open_tiles(generated.path, names), generated.bands = real.bands;
 }
 
 // A folder that was copied in part, or that holds something else than the samples.
@@ -268,11 +316,26 @@ void check_pictures(const Side& side, std::vector<std::string>& warnings) {
       fmt::format("{}: bands {} are taken for red, green and blue, which their names do not say", side.path, bands));
 }
 
+// Pictures are no composites of bands that were stretched by percentiles, nor false colour.
+void expect_tiles(const Side& side, const Side& statistics) {
+  const std::vector<Composite>& all = statistics.made->composites;
+  if (!side.set || side.tiles() != nullptr || (all.size() == 1 && all[0].of_bytes)) return;
+  throw InputError(
+      {.where = side.path,
+       .what = fmt::format("no composites can be made of these images to be compared with {}", statistics.path),
+       .got = side.set->describe(),
+       .expected = fmt::format("tiles, of which {} is made", all[0].describe()),
+       .hint = "statistics of pictures (--save-statistics)"});
+}
+
 // Composites in which both sides are compared; empty: pictures, or tiles as they are.
 std::vector<Composite> composites_for(const parallel::Team& team, const Side& real, const Side& generated,
                                       std::vector<std::string>& warnings) {
-  for (const Side* side : {&real, &generated})
-    if (side->made && !side->made->composites.empty()) return side->made->composites;
+  for (const Side* side : {&real, &generated}) {
+    if (!side->made || side->made->composites.empty()) continue;
+    expect_tiles(side == &real ? generated : real, *side);
+    return side->made->composites;
+  }
   std::vector<Composite> all;
   if (real.tiles() != nullptr && generated.tiles() != nullptr)
     all = composites_of(*real.tiles(), generated.tiles()->band_names(), team.num_workers());
@@ -388,6 +451,8 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
   }
 }
 
+constexpr const char* kSameShape = "images of the same size and, of tiles, the same bands in the same order";
+
 // All but bands, of two sides that are open; on rank 0.
 FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidRequest& request, Side& real,
                   Side& generated) {
@@ -404,10 +469,9 @@ FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidReque
   if (comm.rank() != 0) return {};
   check_dimensions(real, generated);
   if (pixels && real.made && generated.features)
-    expect_same(real, "other pixels", real.made->input, generated.features->description, "images of the same size");
+    expect_same(real, "other pixels", real.made->input, generated.features->description, kSameShape);
   if (pixels && generated.made && real.features)
-    expect_same(generated, "other pixels", generated.made->input, real.features->description,
-                "images of the same size");
+    expect_same(generated, "other pixels", generated.made->input, real.features->description, kSameShape);
   if (generated.set && generated.set->size() < kFullFidCount) {
     report.warnings.push_back(
         fmt::format("{} generated images: published numbers are of {}", generated.set->size(), kFullFidCount));
@@ -471,8 +535,9 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
   if (request.features.kind == FeatureKind::kInception)
     composites = composites_for(team, real, generated, warnings);
   else
-    check_numbers(real, generated);
+    pair_bands(real, generated), check_numbers(real, generated);
   const bool both_are_tiles = real.tiles() != nullptr && generated.tiles() != nullptr;
+  const bool real_is_picture = real.set && real.tiles() == nullptr;  // the composites are those of the generated side
   FidReport first;
   std::vector<SavedStatistics> saved;
   std::optional<StatisticsFacts> facts;
@@ -491,7 +556,7 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
   if (wants(request, FidMetric::kBands) || (both_are_tiles && !composites.empty())) add_bands(first);
   if (comm.rank() != 0) return {};
   first.warnings.insert(first.warnings.begin(), warnings.begin(), warnings.end());
-  if (facts) facts->composites = composites;
+  if (facts && !real_is_picture) facts->composites = composites;
   if (!request.save_statistics.empty()) write_statistics(request.save_statistics, saved, facts);
   return first;
 }

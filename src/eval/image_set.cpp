@@ -280,8 +280,10 @@ class Shards final : public ImageSet {
 
 class Tiles final : public ImageSet {
  public:
-  explicit Tiles(const std::string& path)
-      : shards_(path), facts_(read_facts(folder_of(shards_.shards().front().file.path()))) {}
+  explicit Tiles(const std::string& path, const std::vector<std::string>& bands = {})
+      : shards_(path),
+        bands_(dataset::find_bands(shards_.band_names(), bands.empty() ? shards_.band_names() : bands, path)),
+        facts_(read_facts(folder_of(shards_.shards().front().file.path()))) {}
 
   int64_t size() const override { return shards_.size(); }
   std::string describe() const override { return fmt::format("{} tiles in {}", size(), shards_.path()); }
@@ -296,9 +298,9 @@ class Tiles final : public ImageSet {
   EvalImage image(int64_t i) override {
     const dataset::TileShard& shard = shards_.shard_of(i);
     const int64_t tile = i - shard.first;
-    EvalImage image{shard.height, shard.width, shard.channels, shard.type == io::PixelType::kU8, true};
+    EvalImage image{shard.height, shard.width, int64_t(bands_.size()), shard.type == io::PixelType::kU8, true};
     image.name = fmt::format("{}, tile {}", shard.file.path(), tile);
-    for (int64_t b = 0; b < shard.channels; ++b) {
+    for (const int b : bands_) {
       for (const double x : dataset::filled_plane(shard, tile, b)) {
         if (image.is_u8)
           image.u8.push_back(uint8_t(std::lround(x)));
@@ -311,6 +313,7 @@ class Tiles final : public ImageSet {
 
  private:
   dataset::TileShards shards_;
+  std::vector<int> bands_;  // their places in the shards
   std::string facts_;
 };
 
@@ -362,6 +365,10 @@ void ImageSet::visit(parallel::Team& team, const std::function<void(int64_t, con
     prepare(begin, end);
     share_jobs(team, end - begin, [&](int64_t i) { use(begin + i, image(begin + i)); });
   }
+}
+
+std::unique_ptr<ImageSet> open_tiles(const std::string& path, const std::vector<std::string>& bands) {
+  return std::make_unique<Tiles>(path, bands);
 }
 
 std::unique_ptr<ImageSet> open_image_set(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/npz.hpp"
 #include "ditrain/io/sha256.hpp"
@@ -109,7 +110,7 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 1});
   const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}};
-  const Composite colours{"true colour", {"Red", "Green", "Blue"}, {0, 0, 0}, {100, 200, 300}};
+  const Composite colours{"true colour", {"Red", "Green", "Blue"}, {0, 0, 0}, {100, 200, 300}, /*of_bytes=*/true};
   StatisticsFacts facts{.features = "inception", .preset = "adm", .weights_sha256 = "abc"};
   facts.precision = "f32", facts.images = 5000;
   const auto write = [&](const char* name, auto change) {
@@ -154,6 +155,7 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   const FidReport report = evaluate_fid(team, composites);
   CHECK(*report.fid == Approx(0).margin(1e-9));
   CHECK(report.composite == colours);
+  CHECK(read_statistics_facts(io::NpzFile(folder / "two.npz"))->composites == facts.composites);
   REQUIRE(report.others.size() == 1);
   CHECK(*report.others[0].fid == Approx(4));
   CHECK(report.others[0].composite->name == "false colour");
@@ -253,6 +255,50 @@ TEST_CASE("paths that cannot be read are found before anything is computed, fold
   CHECK_THAT(warnings_of(R"({"images": 5})").at(0), Contains("samples.json tells of 5 images, but there are 4"));
   for (const char* facts : {R"({"images": 4})", R"({"images": "5"})", "[5]", "7"})
     CHECK(warnings_of(facts).size() == 1);
+}
+
+TEST_CASE("pixels of tiles are compared by the names of their bands, and mean the same on both sides") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 1});
+  const auto write = [&](const char* name, const std::vector<std::string>& bands, auto zero, const char* type,
+                         const std::map<std::string, std::string>& metadata = {}) {
+    std::vector<decltype(zero)> numbers;
+    for (int64_t tile = 0; tile < 20; ++tile)
+      for (const std::string& band : bands) {
+        const test::Formula u(std::to_string(tile) + dataset::canonical_band(band));
+        for (uint64_t p = 0; p < 4; ++p)
+          numbers.push_back(decltype(zero)(100 + 20 * (band[0] - 'A') / 26.0 + 30 * u.symmetric(p)));
+      }
+    dataset::TestTiles{.n = 20, .side = 2, .bands = bands, .metadata = metadata}.write(folder / name, numbers, type);
+    return folder / name;
+  };
+  const std::map<std::string, std::string> scaled = {{"scale", "[1, 2, 1]"}, {"offset", "[0, 0, -1]"}};
+  const std::string real = write("real.safetensors", {"Red", "Green", "Blue"}, uint16_t{}, "U16", scaled);
+  const std::string turned = write("turned.safetensors", {"BLUE", "Green", "Red"}, float{}, "F32",
+                                   {{"scale", "[1, 2, 1]"}, {"offset", "[-1, 0, 0]"}});
+  FidRequest both = request(real, write("same.safetensors", {"Blue", "Green", "Red"}, uint16_t{}, "U16",
+                                        {{"scale", "[1, 2, 1]"}, {"offset", "[-1, 0, 0]"}}));
+  both.save_statistics = folder / "s.npz";
+  const FidReport same = evaluate_fid(team, both);
+  CHECK(std::abs(*same.fid) <= 1e-6 * (same.distance->trace1 + same.distance->trace2));
+  CHECK(same.distance->mean_term == 0);
+  CHECK_THAT(same.protocol, Contains("12 values of 2x2x3 pixels, bands red, green * 2 + 0, blue * 1 + -1)"));
+  CHECK(evaluate_fid(team, request(real, turned)).distance->mean_term < 4);  // u16 cuts off 1/2 of 12 values
+
+  const auto refused = [&](const std::string& path, const std::string& text) {
+    CHECK_THROWS_WITH(evaluate_fid(team, request(real, path)), Contains(text));
+  };
+  refused(write("nir.safetensors", {"Red", "Green", "NIR"}, uint16_t{}, "U16", scaled),
+          "nir.safetensors] pixels of tiles with other bands than the real side's; got Red, Green, NIR, expected Red, "
+          "Green, Blue");
+  refused(write("u8.safetensors", {"Red", "Green", "Blue"}, uint8_t{}, "U8", scaled), "with other numbers");
+  refused(write("plain.safetensors", {"Blue", "Green", "Red"}, uint16_t{}, "U16"),
+          "with other scales or offsets than the real side's; got Green * 1 + 0, expected Green * 2 + 0");
+
+  // Statistics know their bands.
+  CHECK_NOTHROW(evaluate_fid(team, request(folder / "s.npz", real)));
+  CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "s.npz", turned)),
+                    Contains("s.npz] the statistics are of other pixels") && Contains("bands blue * 1 + -1, green"));
 }
 
 TEST_CASE("what would be no honest number is refused") {

@@ -211,6 +211,20 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   CHECK_THROWS_WITH(evaluate_fid(team, other),
                     Contains("of another preset") && Contains("got adm, expected clean") && Contains("--preset adm"));
 
+  // Pictures are none of these composites; tiles of eight bits as they are can be compared with pictures.
+  write_images(folder / "pictures.npz", 3, 1);
+  FidRequest pictures = request;
+  pictures.save_statistics = "", pictures.metrics = {FidMetric::kFid};
+  pictures.real = folder / "saved.npz", pictures.generated = folder / "pictures.npz";
+  CHECK_THROWS_WITH(evaluate_fid(team, pictures), Contains("pictures.npz] no composites can be made of these images") &&
+                                                      Contains("got 3 images in") &&
+                                                      Contains("expected tiles, of which true colour (Red "));
+  pictures.metrics = {FidMetric::kSfid}, pictures.save_statistics = folder / "bytes.npz";
+  pictures.real = request.real;
+  const double distance = *evaluate_fid(team, pictures).sfid;
+  pictures.real = folder / "bytes.npz", pictures.save_statistics = "";
+  CHECK(*evaluate_fid(team, pictures).sfid == distance);
+
   // Names that tell no colours: three bands of eight bits are taken as they are, others are refused.
   FidRequest plain = request;
   plain.save_statistics = "", plain.metrics = {FidMetric::kKid}, plain.features.preset = FidPreset::kAdm;

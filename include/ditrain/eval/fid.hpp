@@ -54,8 +54,8 @@ inline constexpr int64_t kFullFidCount = 50'000;
 
 /// Errors:   InputError: a kind of features or a metric that cannot be had, sides that are neither images nor
 /// statistics,
-///           statistics of other dimensions or made in another way, tiles that the network cannot see, fewer images
-///           than dimensions without allow_small
+///           statistics of other dimensions or made in another way, tiles that the network cannot see, pixels of tiles
+///           of other bands or scales, fewer images than dimensions without allow_small
 /// Threads:  the workers of `team`; the same bits for any number of them
 /// Memory:   what evaluation_bytes() says
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);

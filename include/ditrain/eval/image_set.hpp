@@ -42,7 +42,7 @@ class ImageSet {
   /// Facts that the program that made the images left beside them (sample_facts.hpp), as one line of JSON; "" if there
   /// are none.
   virtual std::string facts() const { return ""; }
-  /// The tiles that the images are, all bands and in digital numbers; null: they are pictures or latents.
+  /// The tiles that the images are made of, in digital numbers; null: they are pictures or latents.
   virtual const dataset::TileShards* tiles() const { return nullptr; }
   /// Calls use(i, image) for all images, each once, in no order. Errors: InputError naming the image; what `use` throws
   void visit(parallel::Team& team, const std::function<void(int64_t, const EvalImage&)>& use);
@@ -61,5 +61,9 @@ class ImageSet {
 /// Tiles (tile_shards.hpp) keep their numbers; a missing one gets the mean of the valid ones of its band in its tile.
 /// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
 std::unique_ptr<ImageSet> open_image_set(const std::string& path);
+
+/// Tiles, the channels of whose images are these bands, in this order.
+/// Errors:   InputError, where = path: no tiles, a band that is not there
+std::unique_ptr<ImageSet> open_tiles(const std::string& path, const std::vector<std::string>& bands);
 
 }  // namespace ditrain::eval
