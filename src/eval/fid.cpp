@@ -265,15 +265,23 @@ void expect_same(const Side& side, const char* what, const std::string& got, con
 // Statistics of a file stand for images only where they were made as the other side is. Features in bf16 are a little
 // off those in f32, which the protocol says.
 constexpr const char* kAnew = "statistics made anew (--save-statistics)";
-void check_features(const Side& side, const std::string& other) {
+void check_features(const Side& side, const std::string& other, const std::string& hint = "") {
   expect_same(side, "other features", side.made->features, other,
-              fmt::format("--features {}, or {}", side.made->features, kAnew));
+              hint.empty() ? fmt::format("--features {}, or {}", side.made->features, kAnew) : hint);
 }
-void check_made(const Side& side, const StatisticsFacts& other) {
+// A run has no flags, but a hint of its own.
+void check_made(const Side& side, const StatisticsFacts& other, const std::string& hint = "") {
   const StatisticsFacts& made = *side.made;
-  check_features(side, other.features);
-  expect_same(side, "another preset", made.preset, other.preset, fmt::format("--preset {}, or {}", made.preset, kAnew));
-  expect_same(side, "other weights (sha256)", made.weights_sha256, other.weights_sha256, kAnew);
+  check_features(side, other.features, hint);
+  expect_same(side, "another preset", made.preset, other.preset,
+              hint.empty() ? fmt::format("--preset {}, or {}", made.preset, kAnew) : hint);
+  expect_same(side, "other weights (sha256)", made.weights_sha256, other.weights_sha256, hint.empty() ? kAnew : hint);
+}
+
+std::string says_nothing(const Side& side) {
+  return side.path +
+         ": the statistics do not say how they were made; features, preset and weights are taken to be those of the "
+         "other side";
 }
 
 void check_statistics(const FidRequest& request, const Side& real, const Side& generated,
@@ -282,9 +290,7 @@ void check_statistics(const FidRequest& request, const Side& real, const Side& g
     const Side& other = side == &real ? generated : real;
     if (!side->statistics) continue;
     if (!side->made)
-      warnings.push_back(side->path +
-                         ": the statistics do not say how they were made; features, preset and weights are taken to be "
-                         "those of the other side");
+      warnings.push_back(says_nothing(*side));
     else if (other.set)
       check_made(*side, facts_of(request));
     else if (other.made)
@@ -615,9 +621,17 @@ FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator&
                                        const FeatureSettings& features, std::string& description) {
   const FidRequest request{.real = path, .generated = "", .features = features};
   Side side = open_side(false, path, request);
-  if (side.made) check_made(side, facts_of(request));
+  if (side.statistics && !side.made && comm.rank() == 0) log::warn("{}", says_nothing(side));
   if (side.made && !side.made->composites.empty())
-    expect_same(side, "composites of tiles", side.made->composites[0].describe(), "", "images as eval.reference");
+    throw InputError({.where = path,
+                      .what = "statistics of composites of tiles cannot be eval.reference",
+                      .got = side.made->composites[0].describe(),
+                      .hint = "images as eval.reference"});
+  const StatisticsFacts own = facts_of(request);
+  if (side.made)
+    check_made(side, own,
+               fmt::format("images as eval.reference, or statistics of ditfid --features {}{}", own.features,
+                           own.preset.empty() ? "" : " --preset " + own.preset));
   add_features(team, comm, request, side);
   description = side.description;
   if (side.statistics || comm.rank() != 0) return side.statistics.value_or(FeatureStatistics());
