@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 
 #include "ditrain/base/error.hpp"
 
@@ -57,7 +58,10 @@ FileKind file_kind(const std::string& name) {
   return is({"safetensors"}) ? FileKind::kShard : FileKind::kOther;
 }
 
-bool is_product(const std::string& name) { return name.ends_with(".SAFE") || name == "GRANULE"; }
+bool is_product(const std::string& name) {
+  static const std::regex product("S2[A-Z]_MSIL.*|L[COTEM]0[0-9]_.*");  // with and without .SAFE; Landsat's
+  return name.ends_with(".SAFE") || name == "GRANULE" || std::regex_match(name, product);
+}
 
 namespace {
 

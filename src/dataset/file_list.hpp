@@ -28,7 +28,7 @@ FileKind file_kind(const std::string& name);
 /// under the names of bands in folders of this name.
 inline constexpr int kMaxDepth = 8;
 inline constexpr const char* kQualityFolder = "QI_DATA";
-/// Whether a folder of this name is (part of) a product of Sentinel-2: no class of what lies in it.
+/// Whether a folder of this name is (part of) a product of Sentinel-2 or Landsat: no class of what lies in it.
 bool is_product(const std::string& name);
 
 /// For a path without what a data kind (folder, latents, tiles) reads: the command or key for what is there instead; ""

@@ -296,10 +296,11 @@ void place(Scene& scene, const Group& group, double resolution) {
   t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
 }
 
-// Whether a class folder would be named after its only scene, as LC08_X/LC08_X_B2.TIF of Landsat: it is no class.
+// Whether a class folder would be named after its only scene, as X/X_B2.tif or X/X_SR_B2.tif: it is no class.
 bool names_its_scene(const std::string& top, const Group& group) {
   const fs::path name(group.name);
-  return group.single_bands && name.filename() == top && name.parent_path().filename() == top;
+  return group.single_bands && (name.filename().string() + "_").starts_with(top + "_") &&
+         name.parent_path().filename() == top;
 }
 
 std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
@@ -313,6 +314,10 @@ std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Sc
   if (all_named || (loose && scenes.size() < 2)) return {};  // a folder of previews beside scenes is no class
   std::vector<std::string> classes;
   for (const auto& [top, count] : scenes) classes.push_back(top);
+  if (std::all_of(scenes.begin(), scenes.end(), [](const auto& item) { return item.second == 1; }))
+    log::warn(
+        "every class folder ({} in all) holds one scene, as folders of products do (--no-labels if they are none)",
+        classes.size());
   return classes;
 }
 

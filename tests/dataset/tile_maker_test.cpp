@@ -411,11 +411,23 @@ TEST_CASE("scenes: sub-folders are classes, also with the files of one scene eac
   write("bands/field/"), write("bands/lake/");
   CHECK(find_scenes({.from = scratch / "bands"}).classes == Names{"field", "lake"});
   CHECK(find_scenes({.from = scratch / "bands", .labels = false}).classes.empty());
+  // Collection 2 level 2, also with a thermal band beside those of reflectance, and with fewer products than two.
+  const std::string l2sp = "/LC08_L2SP_190024_20200601_20200823_02_T1";
+  write("level2" + l2sp + l2sp + "_SR_"), write("level2/LC09_L2SP_190025/LC09_L2SP_190025_SR_");
+  io::write_u16(scratch.at("level2" + l2sp + l2sp + "_ST_B10.tif"), {""}, 4, 4);
+  const SceneList level2 = find_scenes({.from = scratch / "level2", .bands = {"B2"}});
+  CHECK((level2.scenes.size() == 2 && level2.classes.empty()));
+  write("sr/one/one_SR_"), write("sr/two/two_SR_");
+  CHECK(find_scenes({.from = scratch / "sr"}).classes.empty());
+  write("begins/one/ones_"), write("begins/two/two_");
+  CHECK(find_scenes({.from = scratch / "begins"}).classes == Names{"one", "two"});
   write("landsat/LC08_L1TP_190024/LC08_L1TP_190024_"), write("landsat/LC08_L1TP_190025/LC08_L1TP_190025_");
   CHECK(find_scenes({.from = scratch / "landsat"}).classes.empty());
   const std::string image = "/GRANULE/L1C_T33/IMG_DATA/T33_2020_";
   write("safe/A.SAFE" + image), write("safe/B.SAFE" + image);
   CHECK(find_scenes({.from = scratch / "safe"}).classes.empty());
+  write("unpacked/S2A_MSIL2A_2020" + image), write("unpacked/S2B_MSIL2A_2021" + image);
+  CHECK(find_scenes({.from = scratch / "unpacked"}).classes.empty());
   CHECK(find_scenes({.from = scratch / "safe/A.SAFE"}).classes.empty());
   CHECK(find_scenes({.from = scratch / "safe/A.SAFE/"}).classes.empty());
   write("sorted/field/A.SAFE" + image), write("sorted/lake/B.SAFE" + image);

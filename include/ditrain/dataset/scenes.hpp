@@ -5,9 +5,9 @@
 // file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that is there at
 // several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
 // coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
-// class, unless labels are not wanted, it is a product of Sentinel-2 (X.SAFE), or every sub-folder holds the
-// single-band files of one scene whose name it has (products of Landsat). Scenes beside two class folders or more are
-// not used; one folder beside scenes is no class.
+// class, unless labels are not wanted, it is a product of Sentinel-2 (X.SAFE, S2?_MSIL...) or Landsat (LC08_...), or
+// every sub-folder holds the single-band files of one scene whose name begins with the folder's. Scenes beside two
+// class folders or more are not used; one folder beside scenes is no class.
 #pragma once
 #include <string>
 #include <vector>
