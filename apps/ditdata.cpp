@@ -65,6 +65,11 @@ config::CommandLine make_command_line() {
        {"resolution", "M", "make: side of a pixel in units of the CRS (default: that of the finest band)"},
        {"max-nodata", "F", "make: greatest share of missing pixels of a tile that is kept", "0.1"},
        {"nodata", "V", "make: the number of missing pixels, in files that state none (Sentinel-2: 0)"},
+       {"scale", "X",
+        "make: reflectance (or another quantity) = number * X + Y of --offset, in files that state no scale "
+        "(Sentinel-2: 1e-4)",
+        "1"},
+       {"offset", "Y", "make: see --scale (Sentinel-2 from baseline 04.00 on: -0.1)", "0"},
        {"no-labels", "", "make: sub-folders are no classes"},
        {"json", "FILE", "inspect: write what was found there"},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
@@ -289,6 +294,8 @@ int make(const config::CommandLine& line) {
   if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
   request.labels = !line.has("no-labels");
   if (line.has("nodata")) request.nodata = line.get_double("nodata", -1e30, 1e30);
+  request.scale = line.get_double("scale", -1e30, 1e30), request.offset = line.get_double("offset", -1e30, 1e30);
+  if (request.scale == 0) throw InputError({.where = "command line", .what = "--scale 0 makes every number the same"});
   dataset::TileJob job{.scenes = dataset::find_scenes(request),
                        .out = line.get_path("out"),
                        .tile = line.get_int("tile", 1, 4096),
@@ -327,7 +334,9 @@ int inspect(const config::CommandLine& line, const std::string& path) {
 /// Flags of one command would be ignored in silence by another.
 void check_flags(const config::CommandLine& line, const std::string& command) {
   const std::map<std::string, std::vector<const char*>> flags = {
-      {"make", {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "nodata", "no-labels", "threads"}},
+      {"make",
+       {"from", "out", "tile", "bands", "names", "resolution", "max-nodata", "nodata", "scale", "offset", "no-labels",
+        "threads"}},
       {"encode",
        {"from", "vae", "out", "size", "posterior", "flip", "shard", "seed", "precision", "scale-factor", "groups",
         "bands", "on-bad-file", "threads"}},

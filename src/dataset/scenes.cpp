@@ -171,9 +171,11 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
         if (canonical_band(names[k]) == canonical_band(name))
           refuse_doubled(group, name, scene.bands[k].file, info.path);
       names.push_back(name);
-      auto nodata = band.nodata ? band.nodata : request.nodata;
+      auto nodata = band.nodata || info.has_mask ? band.nodata : request.nodata;
       if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
-      scene.bands.push_back({.facts = {name, band.scale, band.offset, nodata},
+      const bool states_scale = band.scale != 1 || band.offset != 0;
+      scene.bands.push_back({.facts = {name, states_scale ? band.scale : request.scale,
+                                       states_scale ? band.offset : request.offset, nodata},
                              .file = info.path,
                              .index = int(b),
                              .width = info.width,

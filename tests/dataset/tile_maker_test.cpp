@@ -153,6 +153,7 @@ TEST_CASE("tile maker: the mask of a source goes into the tensor `valid`") {
   const TileShards shards(scratch / "out");
   REQUIRE(shards.shards()[0].has_valid);
   for (int p = 0; p < 16; ++p) CHECK(shards.shards()[0].valid(0)[p] == (p != 0 && p != 5));
+  CHECK_FALSE(find_scenes({.from = scratch / "in", .nodata = 7}).scenes[0].bands[0].facts.nodata);
   CHECK(make_tiles(job_of({.from = scratch / "in"}, scratch / "none", 4, 0)).dropped == 1);
 }
 
@@ -459,6 +460,20 @@ TEST_CASE("tile maker: missing pixels of files that state no number for them are
   for (const double number : {-1.0, 65536.0, 0.5})
     refused([&] { find_scenes({.from = scratch / "silent", .nodata = number}); },
             "a.tif] --nodata is no number that this scene can hold");
+}
+
+TEST_CASE("tile maker: the scale of numbers of files that state none is declared") {
+  if (!io::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  io::RasterToWrite raster{.width = 4, .height = 4, .type = io::PixelType::kU16};
+  raster.bands = {{.name = "x", .scale = 2}, {.name = "y"}};
+  const std::vector<uint16_t> both(32, 7);
+  raster.pixels = both.data();
+  io::write_geotiff(scratch.at("in/a.tif"), raster);
+  make_tiles(job_of({.from = scratch / "in", .scale = 1e-4, .offset = -0.1}, scratch / "out", 4));
+  const TileShards shards(scratch / "out");
+  CHECK((shards.bands()[0].scale == 2 && shards.bands()[0].offset == 0));  // what a file states is kept
+  CHECK((shards.bands()[1].scale == 1e-4 && shards.bands()[1].offset == -0.1));
 }
 
 TEST_CASE("inspect: rasters, tiles and images") {

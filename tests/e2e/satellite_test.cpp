@@ -128,11 +128,14 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   REQUIRE_EXIT(plain, 0);
   CHECK_THAT(plain.out, Contains("1 scene(s) of 12 band(s) (u16)") && Contains("9 tiles of 32 x 32"));
   CHECK_THAT(plain.err, Contains("states no number of missing pixels: --nodata 0"));
-  const Result made = make_32(scratch / "products", "tiles", {"--nodata", "0"});
+  const Result made = make_32(scratch / "products", "tiles", {"--nodata", "0", "--scale", "1e-4", "--offset", "-0.1"});
   REQUIRE_EXIT(made, 0);
   CHECK_THAT(made.out, Contains("6 tiles of 32 x 32") && Contains("3 dropped for missing pixels") &&
                            !Contains("classes from sub-folders"));
   CHECK_THAT(made.err, !Contains("--nodata 0"));
+  const io::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
+  CHECK(nlohmann::json::parse(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
+  CHECK(nlohmann::json::parse(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
   REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20200601.SAFE", "one", {"--nodata", "0"}), 0);
   const Result inspected = run(program("ditdata", {"inspect", scratch / "products"}));
   REQUIRE_EXIT(inspected, 0);

@@ -22,7 +22,8 @@ struct SceneRequest {
   std::vector<std::string> names = {};  ///< of the bands of files that name none
   double resolution = 0;                ///< side of a pixel, in units of the CRS; 0: the finest band's
   bool labels = true;                   ///< sub-folders are classes
-  std::optional<double> nodata = {};    ///< missing pixels of bands whose files state no number for them
+  std::optional<double> nodata = {};    ///< missing pixels of bands whose files state neither a number nor a mask
+  double scale = 1, offset = 0;         ///< of bands whose files state none: quantity = number * scale + offset
 };
 
 /// Where the numbers of a band are.
