@@ -1,6 +1,7 @@
 #include "ditrain/dataset/band_scaling.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -103,12 +104,32 @@ T fact(const io::SafetensorsFile& file, const char* key) {
                     .hint = "ditdata encode into a new folder"});
 }
 
+// What tells digital numbers of latents would be half of it: the shards have the rest.
+void expect_no_bands(const Config& config, const std::string& path) {
+  const std::pair<const char*, bool> keys[] = {{"data.bands", !config.bands.empty()},
+                                               {"data.scale_low", !config.scale_low.empty()},
+                                               {"data.scale_high", !config.scale_high.empty()},
+                                               {"data.number_type", config.number_type.has_value()},
+                                               {"data.number_scale", !config.number_scale.empty()},
+                                               {"data.number_offset", !config.number_offset.empty()}};
+  for (const auto& [key, given] : keys)
+    if (given)
+      refuse(fmt::format("{} is for latents of tiles, and {} does not say that it holds them", key, path), "", "",
+             fmt::format("no {}, or ditdata encode --from TILES, which writes their bands into the shards", key));
+}
+
 void settle_latents(Config& config) {
   const std::string path = first_shard(config.path);
   std::error_code unreadable;
   if (!std::filesystem::is_regular_file(path, unreadable)) return;
   const io::SafetensorsFile file(path);
-  if (!file.metadata().contains("bands")) return;
+  if (!file.contains("latents") && !file.contains("mean")) {
+    if (!file.contains("images")) return;  // whoever opens it says what is missing
+    throw InputError({.where = path,
+                      .what = "these are tiles, not latents",
+                      .hint = fmt::format("data.kind: tiles, or ditdata encode --from {}", config.path)});
+  }
+  if (!file.metadata().contains("bands")) return expect_no_bands(config, path);
   Config said;
   said.bands = fact<std::vector<std::string>>(file, "bands");
   said.scale_low = fact<std::vector<double>>(file, "scale_low");
@@ -123,13 +144,20 @@ void settle_latents(Config& config) {
                       .got = file.metadata().at("number_type")});
   check_distinct(said.bands, path);
   check_widths(said);
+  const auto refuse_other = [&](const char* key, const std::string& got, const std::string& expected) {
+    refuse(fmt::format("the latents in {} were made of tiles with another {} than the config has", path, key), got,
+           expected, fmt::format("no {} in the config: the shards tell it", key));
+  };
   const auto settle = [&](auto& given, const auto& found, bool open, const char* key) {
-    if (!open && given != found)
-      refuse(fmt::format("the latents in {} were made of tiles with another {} than the config has", path, key), "", "",
-             fmt::format("no {} in the config: the shards tell it", key));
+    if (!open && given != found) refuse_other(key, "", "");
     given = found;
   };
-  settle(config.bands, said.bands, config.bands.empty(), "data.bands");
+  if (!config.bands.empty() &&
+      !std::equal(config.bands.begin(), config.bands.end(), said.bands.begin(), said.bands.end(),
+                  [](const std::string& a, const std::string& b) { return canonical_band(a) == canonical_band(b); }))
+    refuse_other("data.bands", fmt::format("{}", fmt::join(config.bands, ", ")),
+                 fmt::format("{}", fmt::join(said.bands, ", ")));
+  config.bands = said.bands;
   settle(config.scale_low, said.scale_low, config.scale_low.empty(), "data.scale_low");
   settle(config.scale_high, said.scale_high, config.scale_high.empty(), "data.scale_high");
   settle(config.number_type, said.number_type, !config.number_type, "data.number_type");

@@ -135,9 +135,10 @@ class Latents final : public Dataset {
       for (int64_t label : shards_.back().labels) num_classes_ = std::max(num_classes_, label + 1), note_class(label);
       check_same_tensors(shards_.back());
     }
-    if (has_scaling(request.config))
-      tiles_ = ", of tiles with digital numbers (" + std::string(word_of(*request.config.number_type)) +
-               "): " + scaling_of(request.config).describe();
+    if (has_scaling(request.config)) {
+      const BandScaling scaling = scaling_of(request.config);
+      tiles_ = ", of tiles with digital numbers (" + std::string(word_of(scaling.type)) + "): " + scaling.describe();
+    }
     for (const std::string& name : others) ignore_file(name);
     if (size_ == 0)
       throw InputError({.where = "data", .what = "no latents in '" + path_ + "'", .got = "tensors of 0 samples"});

@@ -284,6 +284,11 @@ TEST_CASE("latents of tiles: a config learns from the shards what the tiles were
   Config other = config;
   other.scale_high = {400, 401};
   refused([&] { settle_tiles(other); }, "tiles with another data.scale_high than the config has");
+  other = config, other.bands = {"b4", "B02"};
+  settle_tiles(other);
+  CHECK(other.bands == of_tiles.bands);
+  other.bands = {"B2", "B4"};
+  refused([&] { settle_tiles(other); }, "another data.bands than the config has; got B2, B4, expected B4, B2");
   const auto refuse_shard = [&](const std::string& key, const std::string& value, const std::string& text) {
     auto changed = facts;
     changed[key] = value;
