@@ -218,10 +218,17 @@ class Latents final : public Dataset {
 }  // namespace
 
 void settle_latent_scale(Config& config) {
-  if (config.latent_scale) return;
   std::vector<std::string> others;
   const std::vector<std::string> paths = shard_paths(config.path, others);
   const double factor = scale_factor_of(io::SafetensorsFile(paths.front()));
+  if (config.latent_scale) {
+    if (factor > 0 && std::abs(*config.latent_scale / factor - 1) > 1e-6 && log::of_rank().empty())
+      log::warn(
+          "data.latent_scale is {}, but {} states the factor {} of its VAE; to train on latents times {}, set "
+          "data.latent_scale: auto",
+          *config.latent_scale, paths.front(), factor, factor);
+    return;
+  }
   const auto text = [](double x) { return x > 0 ? fmt::format("{}", x) : "none"; };
   for (const std::string& path : paths)
     if (const double other = scale_factor_of(io::SafetensorsFile(path)); other != factor)
@@ -240,7 +247,7 @@ void settle_latent_scale(Config& config) {
 
 std::unique_ptr<Dataset> open_latents(const OpenRequest& request) {
   Config settled = request.config;
-  settle_latent_scale(settled);
+  if (!settled.latent_scale) settle_latent_scale(settled);
   return std::make_unique<Latents>(request, *settled.latent_scale);
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "tile_fixture.hpp"
@@ -248,6 +249,47 @@ TEST_CASE("mean and logvar are drawn anew by step and sample, and once by the nu
                     Contains("non-finite value in `logvar`"));
   write_shard(dir.at("h.safetensors"), {.rows = 1});
   CHECK_THROWS_WITH(open_shards(dir.path(), 0), Contains("must be in all shards or in none"));
+}
+
+TEST_CASE("a factor of the config that the shards contradict is taken, with a warning") {
+  const ScratchFolder dir;
+  write_shard(dir.at("a.safetensors"), {.rows = 2, .metadata = {{"scale_factor", "0.18215"}}});
+  const auto warnings_of = [&](std::optional<double> scale) {
+    Config config;
+    config.kind = find_kind("latents"), config.path = dir.path(), config.latent_scale = scale;
+    log::open_file(dir / "log.txt");
+    settle(config);
+    open_dataset(config, kShape, 0, 0);
+    log::close_file();
+    const std::string text = get_file(dir / "log.txt");
+    std::filesystem::remove(dir / "log.txt");
+    return text;
+  };
+  const std::string text = warnings_of(1);
+  CHECK_THAT(text, Contains("data.latent_scale is 1, but") && Contains("states the factor 0.18215"));
+  CHECK(text.find("data.latent_scale is") == text.rfind("data.latent_scale is"));
+  CHECK(warnings_of(0.18215).empty());
+  CHECK(warnings_of({}).empty());
+}
+
+TEST_CASE("latents: bands of the config need shards that say of which tiles they are, and tiles are no latents") {
+  const ScratchFolder scratch;
+  write_shard(scratch.at("latents/a.safetensors"), {.rows = 2});
+  Config config;
+  config.kind = find_kind("latents"), config.path = scratch / "latents";
+  config.bands = {"B2", "B3"}, config.scale_low = {0, 0}, config.scale_high = {1, 1};
+  refused([&] { open_dataset(config, kShape, 0, 0); }, "data.number_type is not settled");
+  refused([&] { settle(config); }, "data.bands is for latents of tiles");
+  config.bands.clear();
+  refused([&] { settle(config); }, "data.scale_low is for latents of tiles");
+
+  Config tiles;
+  tiles.kind = config.kind, tiles.path = scratch / "tiles";
+  TestTiles().write(scratch.at("tiles/a.safetensors"));
+  refused([&] { settle(tiles); },
+          "a.safetensors] these are tiles, not latents; try data.kind: tiles, or ditdata encode "
+          "--from " +
+              tiles.path);
 }
 
 TEST_CASE("latents of tiles: a config learns from the shards what the tiles were, and others are refused") {
