@@ -1,10 +1,14 @@
 #include "ditrain/eval/training_fid.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/frechet.hpp"
 #include "ditrain/parallel/partition.hpp"
@@ -53,6 +57,23 @@ class ImagesOfData final : public ImageSet {
 };
 
 }  // namespace
+
+void expect_colours_in_order(const dataset::Config& settled) {
+  if (!dataset::has_scaling(settled) || settled.bands.size() != 3) return;
+  const std::vector<std::string>& bands = settled.bands;
+  // Which sensor it is, all bands of the tiles tell.
+  const std::vector<std::string> all = settled.kind->of_bands ? dataset::TileShards(settled.path).band_names() : bands;
+  const dataset::ColourBands c = dataset::find_common_colours(bands, all).first;
+  if (c.has_rgb() && (c.red != 0 || c.green != 1))
+    throw InputError(
+        {.where = "data.bands",
+         .what = "eval.features: inception sees the channels of the model as red, green and blue",
+         .got = fmt::format("{}", fmt::join(bands, ", ")),
+         .expected = fmt::format("{}, {}, {}", bands[size_t(c.red)], bands[size_t(c.green)], bands[size_t(c.blue)]),
+         .hint = "eval.features: pixels, or data.bands in this order for a new run"});
+  if (!c.has_rgb() && log::of_rank().empty())
+    log::warn("eval: bands {} are taken for red, green and blue, which their names do not say", fmt::join(bands, ", "));
+}
 
 // Each rank has the features of its own images; rank 0 gets statistics of those of all, in the order of the ranks.
 FeatureStatistics TrainingFid::statistics_of_all(std::vector<float> mine) {

@@ -8,7 +8,10 @@
 
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/fid.hpp"
+#include "ditrain/eval/training_fid.hpp"
 #include "ditrain/io/npz.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "support/files.hpp"
@@ -241,6 +244,27 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   io::write_safetensors(folder / "four.safetensors", {{"images", "U8", {1, 4, 8, 8}, four.data()}});
   CHECK_THROWS_WITH(features_of(team, *open_image_set(folder / "four.safetensors"), request.features),
                     Contains("4 channels of u8"));
+}
+
+TEST_CASE("the network sees the three bands of a model in training as red, green and blue, or it is refused") {
+  const TemporaryFolder folder;
+  dataset::TestTiles{.bands = {"B2", "B3", "B4", "B8A"}}.write(folder / "sentinel2.safetensors");
+  dataset::TestTiles{.bands = {"Blue", "Green", "Red", "x"}}.write(folder / "named.safetensors");
+  const auto expect = [&](const char* tiles, const std::vector<std::string>& bands) {
+    dataset::Config config;
+    config.kind = dataset::find_kind("tiles"), config.path = folder / tiles, config.bands = bands;
+    config.scaling = {dataset::ScalingFrom::kRange, 0, 1000};
+    dataset::settle_tiles(config);
+    expect_colours_in_order(config);
+  };
+  CHECK_NOTHROW(expect("sentinel2.safetensors", {"B4", "B3", "B2"}));
+  CHECK_NOTHROW(expect("sentinel2.safetensors", {"B4", "B3", "B8A"}));  // no colours: as they are
+  CHECK_NOTHROW(expect("named.safetensors", {"Red", "Green", "Blue"}));
+  CHECK_NOTHROW(expect("named.safetensors", {"Blue", "Green", "Red", "x"}));
+  CHECK_THROWS_WITH(expect("sentinel2.safetensors", {"B2", "B3", "B4"}),
+                    Contains("data.bands] eval.features: inception sees the channels") &&
+                        Contains("got B2, B3, B4, expected B4, B3, B2"));
+  CHECK_THROWS_WITH(expect("named.safetensors", {"Blue", "Green", "Red"}), Contains("expected Red, Green, Blue"));
 }
 
 TEST_CASE("images that the network does not see are refused, grey ones become RGB") {

@@ -17,6 +17,11 @@
 
 namespace ditrain::eval {
 
+/// The network sees the three channels of a model as red, green and blue: bands of tiles have to lie in this order. A
+/// warning where their names do not tell colours.
+/// Errors:   InputError that names the order; where: data.bands
+void expect_colours_in_order(const dataset::Config& settled);
+
 class TrainingFid {
  public:
   struct Setup {
