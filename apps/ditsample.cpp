@@ -77,7 +77,9 @@ config::CommandLine make_command_line() {
         "else values as f32",
         "png"},
        {"like", "FILE",
-        "a raster that lends GeoTIFFs its CRS, origin and pixel size, and scales of bands of the same name"},
+        "a raster that lends GeoTIFFs its CRS, origin and pixel size, and to bands of the same name the scale and "
+        "offset "
+        "that the model does not know"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
        {"npz", "FILE.npz",
         "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels); how they were drawn stands in "
@@ -449,7 +451,8 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
   return {all.begin + mine.begin, mine.size()};
 }
 
-/// One sample of all bands. `like` lends where it lies and, to bands of the same name, how their numbers are meant.
+/// One sample of all bands. `like` lends where it lies and, to bands of the same name, the scale and offset that the
+/// model does not know.
 void write_sample(const std::string& path, const Output& o, const float* chw) {
   const std::vector<std::byte> numbers = o.numbers(chw, 1);
   io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
@@ -457,7 +460,8 @@ void write_sample(const std::string& path, const Output& o, const float* chw) {
     io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
     if (o.scaling && !o.scaling->scale.empty()) band.scale = o.scaling->scale[size_t(c)];
     if (o.scaling && !o.scaling->offset.empty()) band.offset = o.scaling->offset[size_t(c)];
-    if (o.like && o.scaling)
+    const bool known = band.scale != 1 || band.offset != 0;  // nothing is stated by 1 and 0
+    if (o.like && o.scaling && !known)
       for (const io::RasterBand& lent : o.like->bands)
         if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))
           band.scale = lent.scale, band.offset = lent.offset;

@@ -86,6 +86,7 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   CHECK(sample.info().transform == scene.info().transform);
   REQUIRE(sample.info().bands.size() == 4);
   CHECK(sample.info().bands[0].name == "B8");
+  CHECK((sample.info().bands[0].scale == 1e-4 && sample.info().bands[0].offset == -0.1));  // the scene states none
   const io::SafetensorsFile all(scratch / "one/samples.safetensors");
   CHECK(nlohmann::json::parse(all.metadata().at("scale")) == nlohmann::json{1e-4, 2e-4, 1e-4, 1e-4});
   CHECK(nlohmann::json::parse(all.metadata().at("offset")) == nlohmann::json{-0.1, 0, 0, 0});
