@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -110,7 +111,9 @@ struct DitFile::State {
       notes.emplace_back(kDiffusersDiffers);
     }
     config.data.kind = kind_of(config.model, notes);
-    config.sample.cfg_channels = config::GuidedChannels::kThree;  // how samples of published weights are drawn
+    // How samples of published weights are drawn:
+    config.sample.cfg_channels = config::GuidedChannels::kThree;
+    config.sample.steps = fmt::to_string(std::min<int64_t>(250, config.diffusion.num_steps));
   }
 
   std::vector<float> read_tensor(const std::string& name) const {

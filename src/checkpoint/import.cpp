@@ -5,6 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/version.hpp"
 #include "new_path.hpp"
@@ -69,6 +70,14 @@ Imported import_weights(const ImportRequest& request) {
         "guidance acts on the first three channels, as in the reference (sample.cfg_channels=3; "
         "--set sample.cfg_channels=all guides all, as diffusers does)");
   apply(request.sets, imported.config);
+  if (!file.has_config() && !is_set(request.sets, "sample.steps")) {
+    std::string& steps = imported.config.sample.steps;
+    if (imported.config.diffusion.process->name == std::string_view("ddpm"))
+      imported.notes.push_back("samples are drawn in " + steps +
+                               " steps, as those of published weights are (sample.steps=" + steps + ")");
+    else
+      steps = config::Config().sample.steps;
+  }
   config::validate_without_data(imported.config);
   nn::Dit model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();

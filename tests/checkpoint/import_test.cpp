@@ -149,6 +149,8 @@ TEST_CASE("weights of DiT and of SiT have the same tensors: keys say what they p
                              velocity = import("velocity", {"diffusion.process=flow", "model.learn_sigma=false"});
   CHECK(has_line(noise.notes, "taken as a model that predicts noise"));
   CHECK_FALSE(has_line(velocity.notes, "taken as a model that predicts noise"));
+  CHECK((noise.config.sample.steps == "250" && has_line(noise.notes, "samples are drawn in 250 steps")));
+  CHECK(velocity.config.sample.steps == config::Config().sample.steps);
   const config::Config saved =
       config::parse_config(checkpoint::read_checkpoint_state(folder / "velocity").config_yaml, "state.json");
   CHECK(saved.diffusion.process->name == "flow");
