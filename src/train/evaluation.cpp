@@ -31,6 +31,10 @@ void write_grid(const std::string& path, const std::vector<float>& images, const
 
 constexpr const char* kLabels = "balanced";
 
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
 void write_facts(const std::string& picture, int64_t step, const config::Config& c, bool decoded) {
   const std::filesystem::path folder = std::filesystem::path(picture).parent_path();
   eval::write_sample_facts(folder.string(),
@@ -77,11 +81,12 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
         int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
   }
   const dataset::SampleShape shape = decoder != nullptr ? decoder->images() : plan::model_shape(config.model);
+  const bool diverged = comm.allreduce_or(all_finite(images) ? 0 : 1) != 0;
   if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
   const std::vector<float> all = dist::gather_floats(comm, std::move(images));
   if (comm.rank() != 0) return;
   try {
-    eval::expect_finite(all, n, 0, eval::kDiverged);
+    eval::expect_finite(all, n, 0, decoder != nullptr && !diverged ? eval::kBadVae : eval::kDiverged);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const eval::BandPictures picture(latents ? dataset::Config() : config.data, shape.channels);
     write_grid(path, all, shape, config.model, picture);
@@ -97,18 +102,20 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
-  bool finite = true;  // eight bits would hide it
+  bool diverged = false, bad_vae = false;  // eight bits would hide it
   double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;
     some.labels.assign(mine.labels.begin() + first, mine.labels.begin() + first + n);
     some.first_index += first;
     std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
+    diverged = diverged || !all_finite(images);
     if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
-    finite = finite && std::all_of(images.begin(), images.end(), [](float x) { return std::isfinite(x); });
+    bad_vae = bad_vae || !all_finite(images);
     return images;
   });
-  if (comm.allreduce_or(finite ? 0 : 1) != 0) {
-    log::warn("{} is not measured: samples have values that are not finite; {}", measure.name(), eval::kDiverged.what);
+  if (const uint64_t found = comm.allreduce_or((diverged ? 1 : 0) | (bad_vae ? 2 : 0)); found != 0) {
+    log::warn("{} is not measured: samples have values that are not finite; {}", measure.name(),
+              (found & 1) != 0 ? eval::kDiverged.what : eval::kBadVae.what);
     value = NAN;
   }
   extra[measure.name()] = value;
