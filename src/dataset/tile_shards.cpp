@@ -162,14 +162,14 @@ int rank_of_colour(const std::vector<std::string>& words, const std::string& col
 
 // The numbers of the colours, red first, if the set of numbers is that of one sensor or of sensors that agree. B4 and
 // B8 are red and near infrared of Sentinel-2, near infrared and panchromatic of Landsat 7, red and panchromatic of
-// Landsat 8: B8A and B12 are Sentinel-2's alone, and so is B2, B3, B4, B8. Four bands B1 to B4 are those of Gaofen-2
-// and of Landsat before 8.
+// Landsat 8: B8A and B12 are Sentinel-2's alone. Of B2, B3, B4, B8 the first three are blue, green and red of
+// Sentinel-2 and Landsat 8, and B8 could be either's. Four bands B1 to B4 are Gaofen-2's and those of older Landsats.
 std::array<const char*, 4> numbers_of_colours(const std::set<std::string>& numbers) {
   const auto beyond = [](const std::string& n) { return std::atoi(n.c_str() + 1) > 12; };
   const bool sentinel2 =
-      !std::any_of(numbers.begin(), numbers.end(), beyond) &&
-      (numbers.contains("b8a") || numbers.contains("b12") || numbers == std::set<std::string>{"b2", "b3", "b4", "b8"});
+      !std::any_of(numbers.begin(), numbers.end(), beyond) && (numbers.contains("b8a") || numbers.contains("b12"));
   if (sentinel2) return {"b4", "b3", "b2", "b8"};
+  if (numbers == std::set<std::string>{"b2", "b3", "b4", "b8"}) return {"b4", "b3", "b2", nullptr};
   if (numbers == std::set<std::string>{"b1", "b2", "b3", "b4"}) return {"b3", "b2", "b1", "b4"};
   return {};
 }

@@ -244,7 +244,8 @@ TEST_CASE("tiles: colours are found by words, and by numbers where all of them s
       {{"near infra red", "visible red (665 nm)"}, {1, -1, -1, 0}},
       {{"B1", "B02", "B03", "B04", "B8", "B8A"}, {3, 2, 1, 4}},  // Sentinel-2
       {{"B02_10m", "B03_10m", "B04_10m", "B05_20m", "B11_20m", "B12_20m"}, {2, 1, 0, -1}},
-      {{"B8", "B4", "B3", "B2"}, {1, 2, 3, 0}},
+      {{"B8", "B4", "B3", "B2"}, {1, 2, 3, -1}},  // Sentinel-2, or Landsat 8 with its panchromatic B8
+      {{"B8", "B4", "B3", "B2", "B12"}, {1, 2, 3, 0}},
       {{"B4", "B3", "B2", "B1"}, {1, 2, 3, 0}},            // Gaofen-2
       {{"B1", "B2", "B3", "B4", "B5", "B7", "B8"}, none},  // Landsat 7: B4 is near infrared, B8 panchromatic
       {{"B1", "B2", "B3", "B4", "B5", "B6", "B7"}, none},  // Landsat 8: B4 is red, B5 near infrared

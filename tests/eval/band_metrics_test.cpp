@@ -70,12 +70,12 @@ TEST_CASE("band metrics: sides without a band in common and without valid pixels
 TEST_CASE("band pictures: colours by name, false colour beside them, the stretch in words") {
   dataset::Config data;
   data.kind = dataset::find_kind("tiles");
-  data.bands = {"B8", "B2", "B3", "B4"};
+  data.bands = {"NIR", "Blue", "Green", "Red B4"};
   data.scale_low = {0, 0, 0, 100}, data.scale_high = {1000, 1000, 1000, 900};
   data.number_type = io::PixelType::kU16;
   const eval::BandPictures picture(data, 4);
   CHECK(picture.width_of(2) == 5);
-  CHECK(picture.description().find("B4 (100 to 900)") != std::string::npos);
+  CHECK(picture.description().find("Red B4 (100 to 900)") != std::string::npos);
   const std::vector<float> chw = {1, 1, -1, -1, 0, 0, 0.5f, 0.5f};  // one row of two pixels in each band
   const io::ImageU8 image = picture(chw.data(), 1, 2);
   CHECK((image.width == 5 && image.height == 1 && image.channels == 3));

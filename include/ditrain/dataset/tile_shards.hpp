@@ -123,8 +123,8 @@ void check_distinct(const std::vector<std::string>& names, const std::string& wh
 
 /// Positions of the bands that make colours; -1: not there. By words first (red, near infrared, ...; never red edge or
 /// short-wave infrared); by numbers only where the whole set of them says whose they are: Sentinel-2's (with B8A or
-/// B12, or B2, B3, B4 and B8) are B4, B3, B2, B8, and four bands B1 to B4 are blue, green, red, near infrared. Other
-/// numbers mean something else on each sensor.
+/// B12) are B4, B3, B2, B8; of B2, B3, B4 and B8 alone, which Landsat 8 has too, B4, B3, B2 are the colours; four bands
+/// B1 to B4 are blue, green, red, near infrared. Other numbers mean something else on each sensor.
 struct ColourBands {
   int red = -1, green = -1, blue = -1, nir = -1;
   bool has_rgb() const { return red >= 0 && green >= 0 && blue >= 0; }
