@@ -223,8 +223,8 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
             image.height / file.config().shrink(), image.width / file.config().shrink(), file.describe_scale());
   eval::write_latent_shards(ctx, vae, *data, shards, comm, Progress(comm.rank() == 0));
   if (data->bad_files() > 0) log::warn("{} unreadable images were replaced by the next ones", data->bad_files());
-  log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={} data.latent_scale={}",
-            data->size(), shards.out, shards.out, shards.scale_factor);
+  log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={}", data->size(), shards.out,
+            shards.out);
   return kExitDone;
 }
 
@@ -308,9 +308,8 @@ int make(const config::CommandLine& line) {
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
   if (result.small_scenes > 0) log::warn("{} scene(s) are smaller than a tile and gave none", result.small_scenes);
   write_tile_statistics(job.out, job.threads);
-  log::info(
-      "to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={} model.num_classes={}",
-      job.out, job.scenes.scenes.front().bands.size(), job.tile, job.scenes.classes.size());
+  log::info("to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={}", job.out,
+            job.scenes.scenes.front().bands.size(), job.tile);
   return kExitDone;
 }
 

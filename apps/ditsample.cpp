@@ -144,8 +144,6 @@ Job read_job(const config::CommandLine& line) {
   return job;
 }
 
-bool knows_guidance(const nn::DitConfig& m) { return m.num_classes > 0 && m.class_dropout > 0; }
-
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
   const nn::DitConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
@@ -157,7 +155,7 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("cfg-channels"))
     s.cfg_channels = config::number_of(line.get_word<config::GuidedChannels>("cfg-channels"));
   if (job.clip != Clip::kAuto) s.clip_denoised = job.clip == Clip::kOn;
-  if (s.cfg_scale != 1 && !knows_guidance(m))
+  if (s.cfg_scale != 1 && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
                        m.class_dropout),
@@ -185,7 +183,7 @@ void log_origins(const config::CommandLine& line, const Job& job, const config::
   }
   if (!given.empty()) log::info("settings of the command line: {}", given);
   if (!own.empty()) log::info("settings of the checkpoint's config, section sample: {}", own);
-  if (!knows_guidance(config.model) && config.sample.cfg_scale != 1 && !line.has("cfg-scale"))
+  if (!eval::takes_guidance(config.model) && config.sample.cfg_scale != 1 && !line.has("cfg-scale"))
     log::info("guidance is off: the model {}, so that sample.cfg_scale {} means nothing",
               config.model.num_classes == 0 ? "has no classes" : "never trained without labels (model.class_dropout 0)",
               config.sample.cfg_scale);

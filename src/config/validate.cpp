@@ -64,7 +64,7 @@ void check_sampling(const Config& c) {
     fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
   const bool guided = c.sample.cfg_scale != 1;
-  if (guided && c.model.num_classes != 0 && c.model.class_dropout == 0)  // without labels it is off by itself
+  if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
          "a class_dropout above 0", "sample.cfg_scale: 1");
@@ -218,8 +218,8 @@ std::vector<std::string> warnings(const Config& c) {
   if (const std::string key = idle_tier_key(c.memory); !key.empty())
     lines.push_back(key + " has no effect: nothing moves between memory tiers (memory.automem: off)");
   constexpr double kMuch = 0.1;
-  const double start = optim::ema_share_of_start(c.ema, c.train.steps);
-  if (!c.ema.warmup && start > kMuch)
+  const double start = c.ema.warmup ? 0 : optim::ema_share_of_start(c.ema, c.train.steps);
+  if (start > kMuch)
     lines.push_back(fmt::format(
         "after {} step(s) the EMA, from which samples are drawn, will still be {:.0f} % {}; set ema.warmup: true, or "
         "ema.decay: {:.4g}",
@@ -236,12 +236,11 @@ bool draws_samples(const Config& c) { return c.sample.every_steps > 0 || c.eval.
 diffusion::SamplerConfig sampler_of(const Config& c) {
   // Pixel models are limited to the range of their data; what latents are limited to is not known.
   const bool pixels = learns_pixels(c);
-  const bool guided = c.model.num_classes > 0 && c.model.class_dropout > 0;
   return {.sampler = c.sample.sampler,
           .spacing = c.sample.steps,
           .eta = 0,
           .clip_denoised = pixels,
-          .cfg_scale = guided ? c.sample.cfg_scale : 1.0,
+          .cfg_scale = eval::takes_guidance(c.model) ? c.sample.cfg_scale : 1.0,
           .cfg_channels = number_of(c.sample.cfg_channels)};
 }
 

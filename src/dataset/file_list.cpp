@@ -65,14 +65,18 @@ bool is_product(const std::string& name) {
 
 namespace {
 
-// The first data file of a folder, or below it.
-FileKind first_kind(const std::string& folder, int depth) {
+// The first data file of a folder, or below it, among the first `entries`: a hint is not worth a walk over a home.
+FileKind first_kind(const std::string& folder, int depth, int64_t& entries) {
   const Listing listing = list_folder(folder);
+  entries -= int64_t(listing.files.size() + listing.folders.size());
   for (const std::string& name : listing.files)
     if (file_kind(name) != FileKind::kOther) return file_kind(name);
   if (depth == kMaxDepth) return FileKind::kOther;
-  for (const std::string& name : listing.folders)
-    if (const FileKind kind = first_kind(folder + "/" + name, depth + 1); kind != FileKind::kOther) return kind;
+  for (const std::string& name : listing.folders) {
+    if (entries <= 0) return FileKind::kOther;
+    if (const FileKind kind = first_kind(folder + "/" + name, depth + 1, entries); kind != FileKind::kOther)
+      return kind;
+  }
   return FileKind::kOther;
 }
 
@@ -80,7 +84,8 @@ FileKind first_kind(const std::string& folder, int depth) {
 
 std::string way_to_data(const std::string& path, const std::string& wanted_kind) try {
   const bool latents = wanted_kind == "latents";
-  switch (first_kind(path, 0)) {
+  int64_t entries = 5000;
+  switch (first_kind(path, 0, entries)) {
     case FileKind::kImage:
       if (wanted_kind == "folder") return "";
       return latents ? fmt::format(

@@ -32,7 +32,7 @@ inline constexpr const char* kQualityFolder = "QI_DATA";
 bool is_product(const std::string& name);
 
 /// For a path without what a data kind (folder, latents, tiles) reads: the command or key for what is there instead; ""
-/// if that is nothing known.
+/// if that is nothing known, or not among the first thousands of entries.
 std::string way_to_data(const std::string& path, const std::string& wanted_kind);
 
 }  // namespace ditrain::dataset

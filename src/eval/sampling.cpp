@@ -92,7 +92,7 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
   const bool labelled = sizes.num_classes > 0;
   const auto total = int64_t(request.labels.size());
   std::vector<float> images(size_t(total * shape.elements()));
-  const int64_t null_class = labelled && sizes.class_dropout > 0 ? sizes.num_classes : -1;
+  const int64_t null_class = takes_guidance(sizes) ? sizes.num_classes : -1;
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
   ModelPass pass(ctx, model);
   for (int64_t first = 0; first < total; first += request.batch) {

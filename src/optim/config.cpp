@@ -19,6 +19,7 @@ double ema_decay(const EmaConfig& config, int64_t step) {
 }
 
 double ema_share_of_start(const EmaConfig& config, int64_t updates) {
+  if (!config.warmup) return std::pow(config.decay, double(updates));
   double share = 1;
   for (int64_t k = 0; k < updates && share >= 1e-6; ++k) share *= ema_decay(config, k);
   return share;

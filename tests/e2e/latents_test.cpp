@@ -42,7 +42,7 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   write_image_folder(images, 2, 5);
   const Result made = run(ditdata(images, scratch / "latents", {"--flip"}));
   REQUIRE_EXIT(made, 0);
-  CHECK_THAT(made.out, Contains("10 of 10 images") && Contains("images/s") && Contains("data.latent_scale=0.5"));
+  CHECK_THAT(made.out, Contains("10 of 10 images") && Contains("images/s") && Contains("data.kind=latents data.path="));
   CHECK(shards(scratch / "latents").size() == 5);  // four shards, stats.json
 
   Args settings = latents_settings(scratch / "latents");

@@ -1,6 +1,5 @@
 // What scripts build, and when they configure again.
 #include <catch2/catch.hpp>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -17,23 +16,18 @@ const std::string kRoot = DITRAIN_SOURCE_DIR;
 
 }  // namespace
 
-TEST_CASE("scripts: the quick start builds all programs that there are and that are installed") {
-  std::set<std::string> sources, built, installed;
+TEST_CASE("scripts: the target programs, which the quick start builds, is all programs that there are") {
+  std::set<std::string> sources, built;
   for (const auto& entry : fs::directory_iterator(kRoot + "/apps"))
     if (entry.path().extension() != ".md") sources.insert(entry.path().stem());
   const std::string build = fs::path(DITRAIN_PROGRAM_DIR).parent_path();
   const Result query = run({"/bin/sh", "-c", "PATH=/usr/bin:$PATH exec ninja -C '" + build + "' -t query programs"});
   REQUIRE_EXIT(query, 0);
-  std::istringstream lines(query.out), install(read_file(build + "/cmake_install.cmake"));
+  std::istringstream lines(query.out);
   for (std::string line; std::getline(lines, line);)
     if (const size_t at = line.find("bin/"); at != line.npos) built.insert(line.substr(at + 4));
-  for (std::string line; std::getline(install, line);)
-    if (line.find("TYPE EXECUTABLE FILES") != line.npos)
-      installed.insert(line.substr(line.rfind('/') + 1, line.rfind('"') - line.rfind('/') - 1));
   CHECK(sources.size() >= 8);
   CHECK(built == sources);
-  CHECK(installed == sources);
-  CHECK_THAT(read_file(kRoot + "/scripts/quickstart.sh"), Contains("\n./scripts/build.sh release programs\n"));
 }
 
 TEST_CASE("scripts: build.sh configures again while an optional library is missing, and finds it when it has come") {
@@ -91,17 +85,4 @@ TEST_CASE("scripts: the commands of bench_report.sh are ones that ditbench takes
         "$ ditbench step --model B --batch 8 --set train.on_non_finite=skip"})
     CHECK_THAT(text, Contains(command));
   CHECK(report("FLAGS=--no-such-flag").exit_code == 1);
-}
-
-TEST_CASE("reports: each says its date, its processor and the commits that were measured") {
-  int reports = 0;
-  for (const auto& entry : fs::directory_iterator(kRoot + "/tests/bench/reports")) {
-    INFO(entry.path().string());
-    const std::string text = read_file(entry.path()), head = text.substr(0, text.find("\n## "));
-    CHECK(std::regex_search(head, std::regex("# 20[0-9]{2}-[0-9]{2}-[0-9]{2}")));
-    CHECK(std::regex_search(head.substr(0, head.find('\n')), std::regex("AMD|Intel|Xeon|Arm|Phytium")));
-    CHECK(std::regex_search(head, std::regex("[Cc]ommit[^#]*\\b[0-9a-f]{7}\\b")));
-    ++reports;
-  }
-  CHECK(reports >= 4);
 }

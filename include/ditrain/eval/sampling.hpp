@@ -34,6 +34,9 @@ struct GenerateRequest {
 /// Told after every step which share of the request is done, in (0, 1].
 using GenerateProgress = std::function<void(double share)>;
 
+/// Whether a model has learned labels and their absence, which guidance needs.
+inline bool takes_guidance(const nn::DitConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
+
 /// Draws request.labels.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
 ///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
