@@ -30,7 +30,7 @@ constexpr NumberRange kShare{0, 1, true};
 Option input_size() {
   const std::string name = "model.input_size";
   const std::string expected = fmt::format("N or [H, W], sides from 1 to {}", kMaxSide);
-  Option o = named_option(name, "pixels (or latents) per side, or height and width", expected);
+  Option o = named_option(name, "height and width of the input, in pixels (or latents)", expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (v.is_list && v.items.size() != 2) refuse(origin, name, shown(v), expected);
     const IntegerRange range{1, kMaxSide};
@@ -51,9 +51,9 @@ Option scaling() {
   const std::string name = "data.scaling",
                     expected = alternatives(all_words<dataset::ScalingFrom>()) + ", or [LOW, HIGH]";
   Option o = named_option(name,
-                          "tiles: range of digital numbers that becomes [-1, 1]: the same for all bands, percentiles "
-                          "(0.5 and 99.5) or deviation (mean -+ 2) of stats.json, type (all that the type holds), auto "
-                          "(type for u8, else percentiles)",
+                          "tiles: range of digital numbers that is scaled to [-1, 1]: LOW and HIGH for all bands; "
+                          "percentiles (0.5 and 99.5) or deviation (mean -+ 2 standard deviations), from stats.json; "
+                          "type (the range of the type); auto (type for u8, else percentiles)",
                           expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     Scaling scaling;
@@ -74,7 +74,7 @@ Option scaling() {
 
 Option betas() {
   const std::string name = "optimizer.betas", expected = "[beta1, beta2], each from 0 to below 1";
-  Option o = named_option(name, "decay of the first and second moment", expected);
+  Option o = named_option(name, "decay rates of Adam's first and second moment", expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (!v.is_list || v.items.size() != 2) refuse(origin, name, shown(v), expected);
     const double beta1 = read_number({{v.items[0]}}, kShare, origin, name);
@@ -90,7 +90,7 @@ Option betas() {
 Option tuned() {
   const std::string name = "kernels.tuned", expected = alternatives(all_words<TunedFrom>()) + ", or a path";
   Option o = named_option(
-      name, "cache blocks of products: auto (the file of ditbench tune, if there is one), off, or a file", expected);
+      name, "cache blocks of GEMMs: auto (the file of ditbench tune, if there is one), off, or a file", expected);
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     const std::string text = read_text(v, origin, name);
     if (text.empty()) refuse(origin, name, shown(v), expected);
@@ -160,7 +160,7 @@ Option simulate_link() {
                           {{"gbit_s", "above 0", &Link::gbit_s, 1e-6, 1e6},
                            {"latency_us", "0 or more", &Link::latency_us, 0, 1e9},
                            {"hosts", "2 or more", &Link::hosts, 2, 1 << 20}},
-                          "holds gradients back as a link between hosts would");
+                          "delays gradients as a link between hosts would");
 }
 
 Option simulate_bulk() {
@@ -168,7 +168,7 @@ Option simulate_bulk() {
   return map_or_off<Bulk>(
       DITRAIN_KEY(memory.simulate_bulk),
       {{"gb_s", "above 0", &Bulk::gb_s, 1e-6, 1e6}, {"latency_us", "0 or more", &Bulk::latency_us, 0, 1e9}},
-      "makes the bulk tier as slow as this, each direction for itself: what another machine would do");
+      "simulates a slower bulk tier: bandwidth in each direction, and latency");
 }
 
 using Rows = std::vector<Option>;
@@ -176,7 +176,7 @@ using Rows = std::vector<Option>;
 Rows model_rows() {
   return {
       choice(DITRAIN_KEY(model.name), nn::model_names(),
-             "size and patch; custom: the next four keys, which otherwise follow from the name"),
+             "size and patch; custom: set by the next four keys, which otherwise follow from the name"),
       integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "values per token"),
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
@@ -185,14 +185,13 @@ Rows model_rows() {
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
       integer_or_auto(DITRAIN_KEY(model.num_classes), 0, kMaxClasses,
-                      "classes of the labels; 0: the model is not conditioned on labels; auto: the classes of the "
-                      "data, 0 where it has no labels"),
+                      "number of classes; 0: no label conditioning; auto: the classes of the data, 0 without labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
-             "share of labels that training drops; guidance needs it above 0"),
+             "share of labels that training drops; classifier-free guidance needs it above 0"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
       word(DITRAIN_KEY(model.qk_norm),
-           "normalisation of queries and keys over the width of a head, before the attention: RMSNorm with scales, or "
-           "LayerNorm with scales and shifts"),
+           "normalisation of queries and keys per head: rms (RMSNorm with scales) or layer (LayerNorm with scales and "
+           "shifts)"),
   };
 }
 
@@ -211,20 +210,21 @@ Rows diffusion_rows() {
                    "the first of these"),
       of_process("ddpm", integer(DITRAIN_KEY(diffusion.num_steps), {2, 100000}, "ddpm: noise levels of the process")),
       of_process("ddpm", word(DITRAIN_KEY(diffusion.schedule), "ddpm: schedule of the noise levels")),
-      of_process("ddpm",
-                 word(DITRAIN_KEY(diffusion.variance),
-                      "ddpm: variance of a sampling step; auto: learned_range if model.learn_sigma, else fixed_large")),
+      of_process(
+          "ddpm",
+          word(DITRAIN_KEY(diffusion.variance),
+               "ddpm: variance of a sampling step; auto: learned_range with model.learn_sigma, else fixed_large")),
       word(DITRAIN_KEY(diffusion.loss),
-           "mse: mean square error; mse_vb adds the variational bound, which trains the variance if that is learned; "
-           "kl (ddpm): the bound alone"),
+           "mse: mean square error; mse_vb adds the variational bound, which trains a learned variance; kl (ddpm): the "
+           "bound alone"),
       of_process("ddpm", word(DITRAIN_KEY(diffusion.loss_weight),
-                              "ddpm: weight of the mse by time; min_snr: min(SNR, gamma) of the clean data")),
+                              "ddpm: weight of the mse by time step; min_snr: min(SNR, gamma) of the clean data")),
       of_process("ddpm", number(DITRAIN_KEY(diffusion.min_snr_gamma), {1e-6, 1e6}, "gamma of loss_weight: min_snr")),
-      of_process("flow", word(DITRAIN_KEY(diffusion.time), "flow: distribution of the times that are trained")),
+      of_process("flow", word(DITRAIN_KEY(diffusion.time), "flow: distribution of the training times")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_mean), {-100, 100},
                                 "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100},
-                                "flow, logit_normal: deviation of the logit")),
+                                "flow, logit_normal: standard deviation of the logit")),
       of_process("flow",
                  number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
                         "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
@@ -237,59 +237,58 @@ Rows data_rows() {
       text(DITRAIN_KEY(data.path), "folder of the data (folder, latents, tiles)", "a path"),
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
-           "autoencoder that makes latents of the pictures while training, as ditdata encode --vae; empty: none",
-           "a path"),
+           "autoencoder that encodes images to latents while training, as ditdata encode --vae; empty: none", "a path"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
-      word(
-          DITRAIN_KEY(data.augment),
-          "for imagery from above (tiles, folder), drawn for every sample: flips also turns it upside down, turns also "
-          "makes quarter turns"),
+      word(DITRAIN_KEY(data.augment),
+           "random orientation of each sample, for imagery from above (tiles, folder): flips also turns it upside "
+           "down, turns also makes quarter turns"),
       boolean(DITRAIN_KEY(data.exif_orientation),
-              "folder: turn photographs as their cameras say; the reference does not"),
+              "folder: rotate photographs by their EXIF orientation; the reference does not"),
       names_or(DITRAIN_KEY(data.bands), "all",
-               "tiles: bands by name, in the order of the channels; latents of tiles know theirs"),
+               "tiles: bands by name, in the order of the channels; latents of tiles know their own"),
       scaling(),
       numbers_or_auto(
           DITRAIN_KEY(data.scale_low),
           "tiles: the digital number of each band that becomes -1; auto: by data.scaling when a run starts"),
-      numbers_or_auto(DITRAIN_KEY(data.scale_high), "tiles: that which becomes 1; numbers beyond are limited"),
+      numbers_or_auto(DITRAIN_KEY(data.scale_high),
+                      "tiles: the digital number of each band that becomes 1; numbers beyond are clamped"),
       word_or_auto(DITRAIN_KEY(data.number_type),
-                   "tiles: type of the digital numbers, also of samples; auto: that of the tiles",
+                   "tiles: type of the digital numbers, also for samples; auto: that of the tiles",
                    {std::begin(dataset::kTileTypes), std::end(dataset::kTileTypes)}),
       numbers_or_auto(DITRAIN_KEY(data.number_scale),
-                      "tiles: of each band, reflectance (or another quantity) = number * scale + offset, which samples "
-                      "state too; auto: as the tiles say"),
+                      "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
+                      "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
       number_or_auto(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
-                     "latents are multiplied by it; auto: by the scale_factor that the shards state, or 1 where they "
-                     "state none (they hold scaled ones)"),
+                     "factor of the latents; auto: the scale_factor that the shards state; 1 if they state none (their "
+                     "latents are scaled already)"),
       integer(DITRAIN_KEY(data.num_images), {1, kMaxSteps}, "images per epoch (shapes)"),
       integer(DITRAIN_KEY(data.loader_threads), {1, 1024}, "threads that read and decode"),
-      integer(DITRAIN_KEY(data.queue_batches), {1, 1024}, "batches kept ready ahead of the step"),
+      integer(DITRAIN_KEY(data.queue_batches), {1, 1024}, "batches prepared ahead of the step"),
   };
 }
 
 Rows train_rows() {
   return {
-      integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in all"),
+      integer(DITRAIN_KEY(train.steps), {1, kMaxSteps}, "optimiser steps in total"),
       integer(DITRAIN_KEY(train.global_batch), {1, kMaxBatch}, "samples per step, over all ranks"),
-      integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch}, "samples that a rank holds at once; 0: all of its share"),
+      integer(DITRAIN_KEY(train.micro_batch), {0, kMaxBatch},
+              "samples that a rank processes at once (gradient accumulation); 0: all of its share"),
       word(DITRAIN_KEY(train.precision),
-           "arithmetic of products (GEMM) and type of kept activations; weights, moments, EMA and sums are f32 always"),
-      word_or_auto(
-          DITRAIN_KEY(train.recompute),
-          "activation checkpointing: what backward computes again, to the same bits; none: nothing (keeps 18 values "
-          "per token, channel and block); selective: what is cheap (keeps 11); block: all but the input of each block "
-          "(keeps 1; a third more work); auto: the least that fits, block by block"),
+           "type of GEMMs and of stored activations; weights, optimiser state, EMA and sums are always f32"),
+      word_or_auto(DITRAIN_KEY(train.recompute),
+                   "activation checkpointing, bit-identical; none: stores all (18 values per token, channel and "
+                   "block); selective: recomputes what is cheap (stores 11); block: recomputes all but the input of "
+                   "each block (stores 1; a third more work); auto: the least recomputation that fits, block by block"),
       word(DITRAIN_KEY(train.on_non_finite),
-           "what a NaN or infinite loss or gradient does; with stop and optimizer.clip_norm 0, ranks update weights "
-           "while other gradients still travel, one rank those of a layer in backward"),
+           "what happens at a NaN or infinite loss or gradient; with stop and optimizer.clip_norm 0, weights are "
+           "updated before all gradients are known: several ranks update while other gradients are in flight, one rank "
+           "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
-      text(
-          DITRAIN_KEY(train.init_from),
-          "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a folder of diffusers; other "
-          "classes, channels and sizes are adapted, which the log tells",
-          "a path"),
+      text(DITRAIN_KEY(train.init_from),
+           "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a diffusers folder; weights "
+           "are adapted to other classes, channels and sizes, which the log tells",
+           "a path"),
   };
 }
 
@@ -299,15 +298,14 @@ Rows optimizer_rows() {
       betas(),
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
       number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled weight decay, on every parameter"),
-      number(DITRAIN_KEY(optimizer.clip_norm), {0}, "largest L2 norm of all gradients together; 0: no clipping"),
-      word(DITRAIN_KEY(optimizer.schedule), "course of the learning rate after the warm-up"),
+      number(DITRAIN_KEY(optimizer.clip_norm), {0}, "maximum L2 norm of all gradients together; 0: no clipping"),
+      word(DITRAIN_KEY(optimizer.schedule), "learning rate schedule after the warm-up"),
       integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which the learning rate rises linearly"),
-      number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "end of the cosine"),
+      number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "final learning rate of the cosine schedule"),
       number(DITRAIN_KEY(ema.decay), kShare, "decay of the EMA of the weights per step"),
-      boolean(
-          DITRAIN_KEY(ema.warmup),
-          "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its initial "
-          "weights"),
+      boolean(DITRAIN_KEY(ema.warmup),
+              "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its "
+              "initial weights"),
   };
 }
 
@@ -327,23 +325,23 @@ Rows parallel_rows() {
                       "worker threads per rank; auto: the least of affinity mask, cgroup CPU quota, "
                       "SLURM_CPUS_PER_TASK and OMP_NUM_THREADS, less the cores set aside"),
       integer_or_auto(DITRAIN_KEY(parallel.clusters), 1, kMaxThreads,
-                      "thread clusters per rank, a divisor of its threads; auto: one per NUMA domain, or one per L3 "
-                      "cache where the rank has a single domain"),
+                      "thread clusters per rank (one per NUMA domain), a divisor of its threads; auto: one per NUMA "
+                      "domain, or one per L3 cache where the rank has a single domain"),
       word(DITRAIN_KEY(parallel.strategy),
-           "cftp: one rank per die, whose clusters share one copy of everything; for comparison with one rank per "
-           "cluster: dp, where each rank has a replica; dp_tp, where ranks share a replica by tensor parallelism over "
-           "MPI"),
+           "cftp: one rank per die, whose thread clusters share one copy of everything; for comparison with one rank "
+           "per thread cluster: dp (each rank has a replica) and dp_tp (ranks share a replica by tensor parallelism "
+           "over MPI)"),
       integer_or_auto(DITRAIN_KEY(parallel.tensor_ranks), 1, kMaxThreads,
                       "ranks that share a replica (dp_tp); auto: all of a node"),
       word(DITRAIN_KEY(parallel.cut),
-           "what is cut over clusters: samples of the micro-batch; n: columns of products, and attention heads; auto: "
-           "whichever moves fewer bytes"),
+           "how work is split over thread clusters: by samples of the micro-batch, or by columns of GEMMs and "
+           "attention heads (n); auto: the split that moves fewer bytes"),
       integer_or_auto(DITRAIN_KEY(parallel.comm_cores), 0, kMaxThreads,
                       "cores per rank that only communicate; auto: 1 from 8 cores per rank on, if there are several "
-                      "ranks; 0: the workers' cores do it too"),
+                      "ranks; 0: the workers' cores also communicate"),
       boolean(DITRAIN_KEY(parallel.smt), "one worker per hardware thread instead of one per core"),
       number(DITRAIN_KEY(memory.fast_gib), {0, kMaxGib},
-             "fast memory of a rank [GiB], for memory.automem; 0: its part of the memory on the package (HBM)"),
+             "[GiB per rank] fast tier of memory.automem; 0: the rank's part of the on-package memory (HBM)"),
   };
 }
 
@@ -351,22 +349,22 @@ Rows machine_rows() {
   return {
       text(DITRAIN_KEY(memory.disk_path), "folder of the disk tier, on a local disk; empty: the run folder", "a path"),
       word(DITRAIN_KEY(memory.pages),
-           "pages of the tiers in memory of memory.automem, and of gradients that ranks of a node share: explicit: "
-           "reserved huge pages (vm.nr_hugepages); transparent: huge where the kernel grants them; plain; auto: the "
-           "first of these that can be had"),
+           "pages of the memory tiers in memory and of gradients that ranks of a node share: explicit: reserved huge "
+           "pages (vm.nr_hugepages); transparent: huge where the kernel grants them; plain; auto: the first of these "
+           "that is available"),
       simulate_bulk(),
       integer_or_auto(DITRAIN_KEY(memory.copy_cores), 0, kMaxThreads,
-                      "cores per rank that only copy between tiers; auto: 1 from 8 cores per rank on, if "
+                      "cores per rank that only copy between memory tiers; auto: 1 from 8 cores per rank on, if "
                       "memory.automem is on"),
       word(DITRAIN_KEY(memory.copy),
-           "who copies between tiers in memory where no core does only that: threads beside the workers, on their "
-           "cores; the workers, at the borders of nodes; auto: whichever is faster, as measured at the start"),
+           "which threads copy between memory tiers when no core is reserved for it: threads (beside the workers, on "
+           "their cores) or workers (at the borders of nodes); auto: the faster, as measured at the start"),
       word(DITRAIN_KEY(memory.automem),
-           "moves tensors between fast memory, ordinary memory and disk while the cores compute, to the same bits; "
+           "offloads tensors to ordinary memory and disk and prefetches them while the cores compute, bit-identical; "
            "paper: module by module, as published; planned: as a simulation of the step finds best"),
       word(DITRAIN_KEY(kernels.gemm),
-           "what computes the matrix products (GEMM): ditrain, a library that is installed, or the slow reference"),
-      boolean(DITRAIN_KEY(kernels.fuse), "normalisation, GELU, gate and residual inside the products (own only)"),
+           "what computes the GEMMs: ditrain itself, an installed library, or the slow reference"),
+      boolean(DITRAIN_KEY(kernels.fuse), "fuse normalisation, GELU, gate and residual into the GEMMs (own only)"),
       tuned(),
   };
 }
@@ -376,29 +374,30 @@ Rows dist_rows() {
       number(DITRAIN_KEY(dist.bucket_mib), {0.001, 65536}, "size of a gradient bucket [MiB]"),
       boolean(DITRAIN_KEY(dist.overlap), "the all-reduce of gradients starts while backward still runs"),
       boolean(DITRAIN_KEY(dist.engine),
-              "a thread of its own runs the all-reduce; false: the computing thread does, between its other work"),
+              "a thread of its own runs the all-reduce; false: the computing thread runs it between its other work"),
       word(DITRAIN_KEY(dist.allreduce),
-           "how gradients are summed: by MPI over all ranks, or in the memory of a node and then between nodes"),
-      word(DITRAIN_KEY(dist.wire), "type of gradients between nodes (hierarchical); they are summed in f32"),
+           "all-reduce of gradients: flat (MPI over all ranks), or hierarchical (in the memory of a node, then between "
+           "nodes)"),
+      word(DITRAIN_KEY(dist.wire), "type in which gradients travel between nodes (hierarchical); sums stay f32"),
       word(DITRAIN_KEY(dist.adaln),
-           "gradients of the adaLN matrices; reduce: ranks sum the matrices; factors: ranks gather the rows of which "
-           "the matrices are products, and each rank multiplies all of them after backward; refused where a layer "
-           "cannot; auto: factors where the rows fit in the place of the matrix (blocks: a global batch up to 6/7 of "
-           "the width, final layer: up to 2/3; in f32 half of the batch up to which this moves fewer bytes), with "
-           "dist.engine and without dist.reproducible"),
+           "how adaLN weight gradients are reduced: reduce = all-reduce; factors = all-gather their low-rank factors, "
+           "which each rank multiplies after backward (less traffic for small batches; refused where a layer cannot); "
+           "auto = factors where they take no more memory than the gradient (global batch up to 6/7 of the width, in "
+           "the final layer up to 2/3), with dist.engine and without dist.reproducible"),
       boolean(DITRAIN_KEY(dist.shard_optimizer),
-              "each rank keeps moments and EMA of its share of the parameters only, updates that share and sends it to "
-              "the others, to the same bits: this divides 12 bytes per parameter by the number of ranks; ranks of one "
-              "node exchange as many bytes as before, nodes half as many again (needs dist.engine)"),
+              "sharded optimiser (ZeRO-1), bit-identical: each rank keeps optimiser state and EMA of its share of the "
+              "parameters, which divides 12 bytes per parameter by the number of ranks; traffic between nodes grows by "
+              "half (needs dist.engine)"),
       boolean(DITRAIN_KEY(dist.reproducible),
-              "the same bits for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as a binary "
-              "tree; costs log2(micro-batches per rank) more gradients in memory, and up to four passes over the "
+              "bit-identical results for 1, 2, 4, ... ranks: gradients of train.micro_batch samples each are added as "
+              "a binary tree; costs log2(micro-batches per rank) extra gradient buffers and up to four passes over the "
               "gradients per micro-batch"),
-      number_or_auto(DITRAIN_KEY(dist.timeout_s), {0},
-                     "seconds that ranks wait for one in a step or a checkpoint before the run ends and names it, "
-                     "unless it writes a checkpoint; 0: wait for ever; auto: the larger of 300 s and 30 recent steps"),
+      number_or_auto(
+          DITRAIN_KEY(dist.timeout_s), {0},
+          "seconds that ranks wait for another in a step or a checkpoint before the run ends and names it, unless it "
+          "is writing a checkpoint; 0: wait for ever; auto: the larger of 300 s and 30 recent steps"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
-              "steps between comparisons of the ranks' weights, which also precede every checkpoint; 0: never"),
+              "steps between comparisons of the ranks' weights, also made before every checkpoint; 0: never"),
       simulate_link(),
   };
 }
@@ -407,47 +406,46 @@ Rows output_rows() {
   return {
       integer(DITRAIN_KEY(checkpoint.every_steps), {0, kMaxSteps}, "steps between checkpoints; 0: none by steps"),
       number(DITRAIN_KEY(checkpoint.every_minutes), {0, 1e6},
-             "largest time between checkpoints [min], for steps that take long; 0: any. The end of a run always has "
-             "one"),
-      integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "newest checkpoints to keep; 0: all"),
-      integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps}, "steps divisible by it are kept for ever; 0: none"),
-      boolean(
-          DITRAIN_KEY(checkpoint.keep_discarded),
-          "a run that resumes from an earlier step sets later checkpoints aside (discarded_step_*); true: they stay, "
-          "false: they go when the next checkpoint is whole"),
-      boolean(DITRAIN_KEY(checkpoint.async), "checkpoints are written while training goes on"),
+             "maximum time between checkpoints [min]; 0: no limit. The end of a run always writes one"),
+      integer(DITRAIN_KEY(checkpoint.keep_last), {0, kMaxSteps}, "number of newest checkpoints to keep; 0: all"),
+      integer(DITRAIN_KEY(checkpoint.keep_every), {0, kMaxSteps},
+              "checkpoints of steps divisible by it are kept for ever; 0: none"),
+      boolean(DITRAIN_KEY(checkpoint.keep_discarded),
+              "whether later checkpoints stay when a run resumes from an earlier step: they are renamed to "
+              "discarded_step_*; false: deleted when the next checkpoint is whole"),
+      boolean(DITRAIN_KEY(checkpoint.async), "write checkpoints asynchronously, while training continues"),
       number(DITRAIN_KEY(checkpoint.buffer_gib), {0, 65536},
-             "memory per rank for what an update would change before it is written [GiB]; beyond it the update waits"),
+             "[GiB per rank] copy-on-write buffer for asynchronous checkpoints; when full, the optimiser waits"),
       word(DITRAIN_KEY(checkpoint.on_error),
-           "what a checkpoint that cannot be written does: end the run, or warn; the last one of a run ends it"),
+           "what happens if a checkpoint cannot be written: stop ends the run, warn continues; a failed last "
+           "checkpoint always ends the run"),
       integer(DITRAIN_KEY(log.every_steps), {1, kMaxSteps},
               "steps between progress lines; metrics.jsonl has every step"),
       number(DITRAIN_KEY(log.every_seconds), {0, 1e6},
-             "longest silence between progress lines [s]; within a step a line says which micro-batch and layer it is "
-             "at; 0: any"),
-      integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between pictures of samples; 0: none"),
-      integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per picture"),
+             "maximum time without a progress line [s]; a line within a step says which micro-batch and layer it is "
+             "at; 0: no limit"),
+      integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between sample grids; 0: none"),
+      integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per grid"),
       text(DITRAIN_KEY(sample.vae),
-           "autoencoder that decodes the samples of a model of latents for the pictures; empty: pictures of latents",
-           "a path"),
+           "autoencoder that decodes the samples of a latent model for the grids; empty: grids of latents", "a path"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
       word_or_auto(DITRAIN_KEY(sample.sampler),
                    "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
-      number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "classifier-free guidance; 1: off"),
+      number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "scale of classifier-free guidance; 1: off"),
       word(DITRAIN_KEY(sample.cfg_channels),
-           "channels that guidance acts on: all, or the first 3, as in the reference DiT (what ditimport sets for such "
+           "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "
            "weights)"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
-      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "fixed images of the validation loss"),
+      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},
-              "steps between Frechet distances of samples of the moving average; 0: none. The best checkpoint by it is "
+              "steps between Frechet distances of samples of the EMA weights; 0: none. The best checkpoint by it is "
               "linked as checkpoints/best"),
-      integer(DITRAIN_KEY(eval.fid_samples), {2, 1000000},
-              "samples per distance, those of `sample` but for their number"),
+      integer(DITRAIN_KEY(eval.fid_samples), {2, 1000000}, "samples per distance; other settings as in `sample`"),
       text(DITRAIN_KEY(eval.reference),
-           "images or statistics to compare with, as ditfid --real; empty: images of the data", "a path"),
+           "images or statistics to compare with, as ditfid --real; empty: the training data", "a path"),
       word(DITRAIN_KEY(eval.features),
-           "of images: pixels (a trend, not comparable with published FIDs) or inception, which needs eval.weights"),
+           "features to compare: pixels (a trend, not comparable with published FIDs) or inception (needs "
+           "eval.weights)"),
       text(DITRAIN_KEY(eval.weights), "weights of the FID Inception network, as ditfid --weights", "a path"),
   };
 }
@@ -455,8 +453,8 @@ Rows output_rows() {
 bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
-  // (in bf16 it changes where values are rounded, and the run says so). Other products have another order of sums. Training does not use
-  // the quantities of bands, which older runs do not know.
+  // (in bf16 it changes where values are rounded, and the run says so). Other products have another order of sums.
+  // Training does not use the quantities of bands, which older runs do not know.
   static const std::set<std::string> kKeys = {"train.steps",        "train.recompute",   "data.loader_threads",
                                               "data.queue_batches", "data.number_scale", "data.number_offset",
                                               "kernels.fuse",       "kernels.tuned"};
