@@ -52,7 +52,7 @@ config::CommandLine make_command_line() {
         "sample"},
        {"flip", "", "also the latents of the mirrored images"},
        {"shard", "N", "images in a shard", "1024"},
-       {"seed", "K", "of what is drawn, from 0 to 2^63 - 1", "0"},
+       {"seed", "K", "seed of the random numbers, from 0 to 2^63 - 1", "0"},
        {"precision", "P", "of the autoencoder: f32 or bf16", "f32"},
        {"scale-factor", "X", "what latents are to be multiplied by, where the VAE's config.json does not tell"},
        {"groups", "G", "of group normalisation, where the VAE's config.json does not tell (default: 32)"},
@@ -78,7 +78,7 @@ config::CommandLine make_command_line() {
       "shards\n"
       "(data.kind: tiles) and stats.json beside them. It needs GDAL. stats writes stats.json anew; inspect says what "
       "rasters,\n"
-      "images, tiles or latents a path holds. Killed and started again make goes on where it was.\n\n"
+      "images, tiles or latents a path holds. An interrupted make resumes when it is started again.\n\n"
       "encode writes the latents of images as safetensors shards (data.kind: latents) and stats.json beside them, "
       "alone\nor under mpirun. Killed and started again it goes on with the shards that are missing. Latents do not "
       "depend on the\nnumber of ranks or threads.");

@@ -15,7 +15,7 @@ config::CommandLine make_command_line() {
        {"out", "PATH", "what to write, which must not exist yet: a file for dit, a folder for diffusers"},
        {"format", "dit|diffusers",
         "dit: one file with the public DiT names; diffusers: DiTTransformer2DModel, with its config", "dit"},
-       {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
+       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
        {"dtype", "f32|bf16", "of all tensors", "f32"}});
 }
 

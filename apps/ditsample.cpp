@@ -49,9 +49,9 @@ constexpr const char* kRawFile = "samples.safetensors";
 
 config::CommandLine make_command_line() {
   return config::CommandLine(
-      "ditsample", "draw images from a trained Diffusion Transformer",
+      "ditsample", "sample images from a trained Diffusion Transformer",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
-       {"weights", "ema|model", "the moving average of the weights, or the weights themselves", "ema"},
+       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
        {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
@@ -86,7 +86,7 @@ config::CommandLine make_command_line() {
         "FILE.npz.json"},
        {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
         "0"},
-       {"batch", "B", "images that a rank draws at once", std::to_string(eval::kDefaultBatch)},
+       {"batch", "B", "images that a rank samples at once", std::to_string(eval::kDefaultBatch)},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
       "",
       "What is not given comes from the section sample of the checkpoint's config; the log tells which settings do.\n"

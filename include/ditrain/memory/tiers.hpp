@@ -25,16 +25,16 @@ struct TierRow {
 
 inline constexpr std::array<TierRow, 2> kTiers{{
     {"bulk",
-     "ordinary memory of a rank for tensors that are away from the fast one [GiB]; auto: as much as they need, "
-     "or none if a slower tier has a size",
+     "[GiB per rank] bulk tier: ordinary memory for offloaded tensors; auto: as much as they need, or none if a "
+     "slower tier has a size",
      {},
      true,
      6e9,  // half of what a core copies in memory
      make_bulk_memory,
      nullptr},
     {"disk",
-     "disk of a rank for tensors that have no place in memory [GiB]; auto: what memory.bulk_gib, which is a number "
-     "then, leaves",
+     "[GiB per rank] disk tier: space for tensors that have no place in memory; auto: what memory.bulk_gib leaves, "
+     "which has to be a number then",
      0.0, false,
      1.5e9,  // a disk of today
      make_disk, check_disk},
