@@ -12,7 +12,7 @@
 
 namespace ditrain::plan {
 
-/// What a step of this config uses on the rank of `gradients`, in order. Allocates nothing of it, computes nothing.
+/// Records what a step of this config uses on the rank of `gradients`, in order, without allocating or computing it.
 automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                           int64_t micro_batch);
 
@@ -22,13 +22,12 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
 /// What the slow tiers may take, by the keys memory.TIER_gib; SIZE_MAX: what is needed.
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& memory);
 
-/// Who copies between tiers, as the config and the place of a rank have it; see automem::plan_copying.
+/// Which threads copy between tiers, as the config and the place of a rank have it; see automem::plan_copying.
 automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
                               const std::string& disk_folder, parallel::Team* team);
 
-/// None where memory.automem is off. It has its bytes and no forecast yet: automem::choose_fastest makes that, from
-/// many simulated steps. Errors: InputError where the fast tier has no size, or does not hold what never moves; as
-/// automem::place_tensors
+/// The plan of bytes; none if memory.automem is off. automem::choose_fastest adds the forecast from simulated steps.
+/// Errors: InputError if the fast tier has no size or cannot hold what never moves, and as automem::place_tensors
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place);
 

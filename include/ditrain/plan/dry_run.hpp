@@ -11,18 +11,18 @@
 namespace ditrain::plan {
 
 struct DryRun {
-  RunPlan plan;           ///< that of the run, but for the bandwidth between domains, which is not measured
-  std::string settled;    ///< lines that say what was `auto`
-  std::string placement;  ///< lines that say where its ranks lie, or would lie
+  RunPlan plan;                            ///< the plan of the run, without measured bandwidth
+  std::string settled;                     ///< lines that say what was `auto`
+  std::string placement;                   ///< lines that say where ranks lie, or would lie
   std::unique_ptr<dataset::Dataset> data;  ///< null: data.path is not set
 };
-/// The plan of a run on `ranks` ranks (0: the ranks of `comm`). Collective.
+/// Plans a run on `ranks` ranks (0: the ranks of `comm`). Collective.
 /// Errors:   as run_training for configs that cannot work on such ranks
 DryRun plan_dry_run(const config::Config& config, int ranks, dist::Communicator& comm);
 
-/// Prints what that run into `run_folder` would look like. Without data.path a line says what to set, and only what
-/// follows from the data is left out. Collective.
-/// Errors:   as run_training, as far as they can be seen without starting; a data.path that is set but wrong is one
+/// Prints the plan of a run into `run_folder`. Without data.path a line says what to set, and what follows from the
+/// data is left out. Collective.
+/// Errors:   as run_training, as far as they show without starting, also for a data.path that is set but wrong
 void print_dry_run(const config::Config& config, int ranks, const std::string& run_folder, dist::Communicator& comm);
 
 }  // namespace ditrain::plan

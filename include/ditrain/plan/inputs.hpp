@@ -21,10 +21,10 @@ dataset::SampleShape model_shape(const nn::DitConfig& model);
 
 /// What the files of a run say.
 struct InputFacts {
-  std::optional<dataset::Config> data = {};  ///< with bands, ranges and scale as the data has them; none: no data.path
+  std::optional<dataset::Config> data = {};  ///< bands, ranges and scale are the data's; none: no data.path
   int64_t num_classes = 0;                   ///< of the data
-  std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: there is none
-  std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that draws samples; likewise
+  std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: not set
+  std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that samples; null: not set
   int64_t reference_images = 0;  ///< whose features are in memory at once (eval.fid_every_steps)
 };
 
@@ -33,29 +33,30 @@ struct Inputs {
   std::unique_ptr<dataset::Dataset> data = {};  ///< with data.vae the images of which it makes latents; may be null
 };
 
-/// Opens the data, and reads the headers of the other files. Without a data.path that the kind needs there is no data.
+/// Opens the data, and reads the headers of the other files. If the kind needs a data.path that is not set, no data is
+/// opened.
 /// Errors:   InputError as dataset::settle, dataset::open_dataset and eval::LatentCodecPlan, and where a VAE is not the
 ///           one that the model's latents are scaled for
 Inputs open_inputs(const config::Config& wanted);
 
-/// How many ranks there are.
+/// The ranks of a run.
 struct Ranks {
   int world_size = 1, per_node = 1;
   bool alike = true;  ///< every node has per_node of them
 };
 Ranks ranks_of(const dist::Communicator& world);
 
-/// Stands for model.num_classes: auto in the plan of a run whose data is not known: ImageNet's.
+/// ImageNet's classes: a plan without data takes them for model.num_classes: auto.
 inline constexpr int64_t kAssumedClasses = 1000;
 
-/// A config without `auto` in what data, files and number of ranks decide. What the machine decides (recompute, tiers,
+/// A config in which data, files and number of ranks have replaced `auto`. What the machine decides (recompute, tiers,
 /// cut) is in the RunPlan.
 struct Settled {
   config::Config wanted, config;
   InputFacts facts = {};
   std::string describe() const;  ///< a line for each key that was settled; "": none
 };
-/// In this order: prediction of the process, tensor ranks, bands and scale of the data, classes.
+/// Replaces each `auto` in this order: prediction of the process, tensor ranks, bands and scale of the data, classes.
 /// Errors:   InputError for parallel.tensor_ranks: auto on nodes with different numbers of ranks, and as
 ///           config::validate_for_ranks
 Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks);
@@ -64,7 +65,7 @@ Settled settle(const config::Config& wanted, const InputFacts& facts, const Rank
 /// config tells it (data.latent_scale, data.vae). Errors: InputError
 void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Config& config);
 
-/// One line: sizes, parameters, work of an image.
+/// One line with sizes, parameters and FLOP per image.
 std::string describe_model(const config::Config& config);
 
 }  // namespace ditrain::plan

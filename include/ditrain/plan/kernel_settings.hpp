@@ -1,4 +1,4 @@
-// Section `kernels` of a config made real: what computes the products, cache blocks from a tuning file or from the
+// Applies section `kernels` of a config: what computes the GEMMs, and cache blocks from a tuning file or from the
 // caches.
 #pragma once
 #include <optional>
@@ -14,25 +14,26 @@ namespace ditrain::plan {
 /// What `ditbench tune` found best on one machine.
 struct Tuning {
   std::string cpu, isa;
-  kernels::GemmBlocking derived;  ///< what the caches gave there: another share of them, another tuning
+  kernels::GemmBlocking derived;  ///< blocks from the caches there: a tuning fits only if they agree
   kernels::GemmBlocking blocking;
 };
 
-/// $DITRAIN_TUNING, else $XDG_CONFIG_HOME/ditrain/tuning.json, else ~/.config/ditrain/tuning.json; "" without a home.
+/// The path is $DITRAIN_TUNING, else $XDG_CONFIG_HOME/ditrain/tuning.json, else ~/.config/ditrain/tuning.json; ""
+/// without a home.
 std::string default_tuning_path();
 /// Errors:   InputError "[tuning] ..." that names the file and the program that writes one, for a file that cannot be
-///           read or is no tuning file
+///           read or does not hold a tuning
 Tuning read_tuning(const std::string& path);
 /// Makes the folders on the way. Errors: InputError or RunError that names the folder or file
 void write_tuning(const Tuning& tuning, const std::string& path);
 
-/// Cache blocks from the sizes of the caches, a core's share of them where they are shared.
+/// Derives cache blocks from the cache sizes, and from a core's share of caches that cores share.
 kernels::GemmBlocking derived_blocking(const platform::Topology& topology);
 
-/// Sets cache blocks (of this process) and the products of ctx as config.kernels says; kernels.tuned: auto takes the
-/// default tuning file if there is one and it is of this processor and instruction set, off takes sizes derived from
-/// the caches, else it is a file that must be there and fit.
-/// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".
+/// Sets the cache blocks of this process and the GEMM library of ctx as config.kernels says. kernels.tuned: auto takes
+/// the default tuning file if it exists and is of this processor and instruction set; off derives the blocks from the
+/// caches; anything else is a file that must exist and fit. Returns a line for reports, "products: own, fused; blocks
+/// 168 x 1152 derived from caches (no tuning file PATH)".
 /// Errors:   InputError for a library that is not installed or does not do train.precision, or a wrong tuning file
 std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
                                   const std::vector<int>& pus, ops::Context& ctx);

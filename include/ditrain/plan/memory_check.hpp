@@ -1,4 +1,4 @@
-// The refusal of a run that does not fit into the memory of a node, with what would fit, or onto its disk.
+// Refuses a run that does not fit into the memory of a node, naming what would fit, or that does not fit onto its disk.
 #pragma once
 #include <string>
 
@@ -6,15 +6,15 @@
 
 namespace ditrain::plan {
 
-/// Holds the memory of plan.place.ranks_on_node such ranks against the node's limit (RAM, cgroup or rlimit).
+/// Compares the memory of plan.place.ranks_on_node such ranks with the node's limit (RAM, cgroup or rlimit).
 /// Errors:   InputError with the memory plan, the limit and what would fit (a smaller micro-batch, more recomputation,
 ///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);
 
-/// The same for a program that does not train: what one of the ranks of a node takes, and for what.
+/// The same for a program that does not train: `bytes_of_rank` is what one rank of the node takes for `what`.
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint);
 
-/// Holds what slow tiers beside memory take, for all ranks of a node, against what this machine has of them. Without
+/// Compares what all ranks of a node take of slow tiers outside of memory with what this machine has. Without
 /// memory.disk_path the disk is that of the run folder, which need not exist yet.
 /// Errors:   InputError as memory::check_disk
 void check_tiers(const RunPlan& plan, const std::string& run_folder);

@@ -7,9 +7,10 @@
 
 namespace ditrain::plan {
 
-/// One bar, one colour per item. With `automem` (which has its forecast) a chart for the fast tier and one for each
-/// slow tier that has tensors, over the expected seconds of a step: bytes in GiB, as high as the tier is large (a slow
-/// tier without a size: as what it holds). The pointer on a rectangle shows the point of the step and its bytes.
+/// Draws one bar with one colour per item. With `automem` (whose forecast has been made) it adds a chart for the fast
+/// tier and for each slow tier that has tensors, over the expected seconds of a step: bytes in GiB, as high as the tier
+/// is large (or as what it holds, if it has no size). The pointer on a rectangle shows the point of the step and its
+/// bytes.
 std::string memory_svg(const MemoryPlan& plan, const automem::Plan* automem = nullptr);
 
 /// Errors: RunError if it cannot be written

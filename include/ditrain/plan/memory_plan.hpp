@@ -1,5 +1,5 @@
-// The memory plan: what a rank will take, computed before anything is allocated. memory_check.hpp holds it against what
-// the node has.
+// The memory plan says what a rank will take; it is computed before anything is allocated. memory_check.hpp compares it
+// with what the node has.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,27 +21,27 @@ struct MemoryItem {
 
 struct MemoryPlan {
   std::vector<MemoryItem> items = {};  ///< of one rank
-  std::vector<MemoryItem> kept = {};   ///< of one rank, one per node of the tape: what it keeps for backward
+  std::vector<MemoryItem> kept = {};   ///< activations stored for backward by each node of the tape
   size_t total() const;
 };
 
-/// What checkpoint.async takes of a rank that keeps so many elements of each moment: no more than it writes.
+/// Buffer of checkpoint.async on a rank that keeps `state_elements` elements of each moment: never more than it writes.
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements);
 
 std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
 nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
 
-/// Parameters and states, activations, sampling, loader queue; of a shared replica this rank's part. Allocates nothing
-/// of them. `model`, `gradients` and `automem` (null: nothing moves): those of a RunPlan, see plan_run.
+/// Plans parameters and states, activations, sampling and loader queue (this rank's part of a shared replica) without
+/// allocating them. `model`, `gradients` and `automem` (null: nothing moves) are those of a RunPlan, see plan_run.
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem);
 
-/// Code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
+/// Memory of code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
 inline constexpr size_t kProgramBytes = size_t{160} << 20;
 
 std::string describe(const MemoryPlan& plan);
 
-/// platform::memory_limit of the machine for runs of this config.
+/// The platform::memory_limit of this machine for runs of this config.
 platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node = 1);
 
 }  // namespace ditrain::plan

@@ -1,4 +1,4 @@
-// Where a rank computes: its threads, their cores, and what a person should know or change about it.
+// Where a rank computes: its threads, their cores, and notes for users on what to change.
 #pragma once
 #include <map>
 #include <string>
@@ -22,39 +22,39 @@ struct Placement {
   int threads = 1, clusters = 1;
   std::string ruled_by;         ///< what set the number of threads
   std::vector<int> pus;         ///< one per worker; empty: not bound
-  std::vector<int> comm_pus;    ///< one for each core of communication's own; empty: it shares the workers'
+  std::vector<int> comm_pus;    ///< one per core reserved for communication; empty: it shares the workers'
   std::vector<int> copy_pus;    ///< the same for copies between tiers of memory
-  std::vector<int> helper_pus;  ///< for other threads, of the loader say: the rank's cores that are not set aside
-  /// What this rank has of the free memory of each NUMA node that it uses, as it was before any rank of the node took
-  /// some: that of the node, divided by the ranks that use it. Empty where the system does not tell, and in a dry run.
+  std::vector<int> helper_pus;  ///< for other threads (loader): the rank's cores not set aside
+  /// This rank's part of the free memory of each NUMA node that it uses: the node's free memory before any rank took
+  /// some, divided by the ranks that use it. Empty if the system does not tell, and in a dry run.
   std::map<int, platform::NodeRoom> rooms;
-  std::string set_aside;           ///< two lines about the cores set aside: how many, or why none
-  std::string map;                 ///< which rank has which core: a table, on rank 0 of all ranks
+  std::string set_aside;           ///< two lines: how many cores are set aside, or why none
+  std::string map;                 ///< table of the cores of each rank; complete on rank 0
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
   parallel::Team::Config team() const { return plan.team(); }
   const std::vector<int>& pus_of_copies() const { return copy_pus.empty() ? helper_pus : copy_pus; }
 };
 
-/// Collective: ranks of a node whose affinity masks overlap share its cores between them. parallel.comm_cores: auto is
-/// 0 for a single rank, and memory.copy_cores is 0 while memory.automem is off or memory.copy is workers (a note says
-/// so where more are asked for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has
-/// one cluster; a note says how to have a rank on each, if its cores hold several. If the mask gives a rank fewer cores
-/// than wanted (parallel.threads, else the node's cores / its ranks), a note says so and gives the mpirun line that
-/// fixes it. So does one where OMP_NUM_THREADS leaves most of a rank's cores idle.
+/// Collective. Ranks of a node whose affinity masks overlap divide its cores. parallel.comm_cores: auto is 0 for a
+/// single rank, and memory.copy_cores is 0 while memory.automem is off or memory.copy is workers (a note says so where
+/// more are asked for); see parallel::plan_cores for the rest. With parallel.strategy dp and dp_tp a rank has one
+/// cluster; if its cores hold several, a note says how to start a rank on each. A note with the mpirun line that fixes
+/// it says if the mask gives a rank fewer cores than wanted (parallel.threads, else the node's cores / its ranks).
+/// Another note says if OMP_NUM_THREADS leaves most of a rank's cores idle.
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const config::Config& config, dist::Communicator& comm);
 
-/// Collective: see Placement::rooms. Files are read below `root`, see platform::room_on_node.
+/// Collective: computes Placement::rooms. Files are read below `root`, see platform::room_on_node.
 std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
                                                 const std::string& root = "");
 
-/// Lines for the start report and topology.txt: machine, ranks, threads, map.
+/// Lines with machine, ranks, threads and map, for the start report and topology.txt.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
 
-/// How the ranks that a dry run assumes would lie on nodes like `machine` (its allowed part): as many per node as
-/// Slurm's variables say (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1), one per die if they are as many as dies,
-/// else equal shares of its cores. Without them one per die if that fills whole nodes, else equal shares of one node's
-/// cores, else (more ranks than cores) one per die on as many nodes as it takes.
+/// How a dry run assumes ranks to lie on nodes like `machine` (its allowed part). With Slurm's variables
+/// (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1): as many per node as they say, one per die if there are as many
+/// dies, else with equal shares of the cores. Without them: one per die if that fills whole nodes, else with equal
+/// shares of one node's cores, else (more ranks than cores) one per die on as many nodes as it takes.
 struct SupposedRanks {
   int nodes = 1, per_node = 1;
   std::string per_node_from;  ///< the variable that says so; "": none does
@@ -64,11 +64,11 @@ struct SupposedRanks {
 /// Errors:   as plan_placement
 SupposedRanks suppose_ranks(const config::Config& config, const platform::Topology& machine, int ranks);
 
-/// The same lines as for ranks that run, with the assumption and the lines for mpirun and srun that make it true.
+/// The same lines as for running ranks, with the assumption and the mpirun and srun lines that make it true.
 std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
 
-/// What other parts of a plan need to know about the place of a rank: of one that runs, of one that a dry run supposes,
-/// or of the team of a bench. The default is a rank alone on its node, with one cluster.
+/// What other parts of a plan need to know about the place of a rank. The rank runs, or a dry run or a bench assumes
+/// it. The default is a rank alone on its node, with one cluster.
 struct RankPlace {
   std::vector<int> cluster_sizes = {1};  ///< workers of each cluster
   std::vector<int> nodes = {};           ///< NUMA nodes of the clusters, each once; none where workers are not bound or
@@ -84,19 +84,19 @@ struct RankPlace {
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 
-/// fast_nodes, each once.
+/// The fast_nodes, each once.
 std::vector<int> distinct_fast_nodes(const RankPlace& place);
 
-/// Where the clusters' shares of the fast tier lie; none where there is nothing to choose from.
+/// Where the clusters' shares of the fast tier lie; empty if there is no choice.
 std::vector<memory::ClusterShare> fast_shares(const RankPlace& place);
 
-/// NUMA nodes for what every cluster reads and what never moves: of the fast tier if there is other memory and tensors
-/// `move` between the two, else of the clusters; none where there is nothing to choose from.
+/// NUMA nodes for what every cluster reads and what never moves: those of the fast tier if the machine has other memory
+/// and tensors `move` between the two, else those of the clusters; empty if there is no choice.
 std::vector<int> nodes_of_fixed(const RankPlace& place, bool move);
 
-/// Spreads the pages of tensors that every cluster reads over NUMA nodes; nothing to do for none. (What only one worker
-/// touches, as moments and EMA, lies where that worker wrote it first.) Undefined tensors are left out. Call it before
-/// the tensors are written, or pages move. Returns why the system refused; "" if it did not.
+/// Spreads the pages of tensors that every cluster reads over NUMA nodes; does nothing without nodes. (What only one
+/// worker touches, such as optimiser state and EMA, lies where that worker wrote it first.) Undefined tensors are left
+/// out. Call it before the tensors are written, or pages move. Returns why the system refused; "" if it did not.
 std::string spread_over_nodes(const std::vector<int>& nodes, const std::vector<Tensor>& tensors);
 
 }  // namespace ditrain::plan

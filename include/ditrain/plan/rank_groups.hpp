@@ -1,5 +1,5 @@
-// Which ranks share what (parallel.strategy). cftp, dp: every rank has a whole replica and samples of its own.
-// dp_tp: parallel.tensor_ranks ranks share a replica and its samples; the ranks that have the same part of each replica
+// Which ranks share what (parallel.strategy). With cftp and dp every rank has a whole replica and samples of its own.
+// With dp_tp parallel.tensor_ranks ranks share a replica and its samples; ranks that have the same part of each replica
 // sum their gradients.
 #pragma once
 #include <memory>
@@ -20,7 +20,7 @@ class TensorGroup {
   void sum(float* data, int64_t n);
   /// Seconds spent in sum() so far.
   double summing_s() const { return summing_s_; }
-  /// L2 norm of the gradients of the whole replica: shared parameters of all ranks, the others once. The same bits on
+  /// L2 norm of the gradients of the whole replica: split parameters from all ranks, the others once. Bit-identical on
   /// all ranks. Collective in the group.
   double gradient_norm(ops::Context& ctx, autograd::ParameterStore& parameters) const;
 
@@ -31,11 +31,10 @@ class TensorGroup {
 
 class RankGroups {
  public:
-  /// Collective. Ranks of a node, in order, are a group; of a config that passed with_tensor_ranks and
-  /// validate_for_ranks.
+  /// Collective. Consecutive ranks of a node are a group. The config is settled and has passed validate_for_ranks.
   RankGroups(const config::Config& config, dist::Communicator& world);
 
-  /// The ranks that have what this one has of their replicas; all ranks, unless replicas are shared.
+  /// The ranks that hold the same part of their replicas as this one; all ranks, unless replicas are shared.
   dist::Communicator& data() const { return data_ ? *data_ : world_; }
   /// nullptr: the rank has its replica alone.
   TensorGroup* tensor() const { return tensor_.get(); }

@@ -1,9 +1,9 @@
-// Gradients of adaLN layers without sums of matrices: which layers, and why, is in plan/gradient_plan.hpp.
+// Gradients of adaLN layers from all-gathered low-rank factors: plan/gradient_plan.hpp says for which layers, and why.
 //
 //   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> arrived()
 //
-// The rows lie in the place of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. The squares of
-// such a gradient, which sums bring along, take a pass of their own over it when it has just been made.
+// The rows lie in the place of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. An all-reduce
+// also gives the sum of squares of a gradient; here it takes a pass of its own, right after the gradient has been made.
 #pragma once
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@ namespace ditrain::train {
 
 class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
  public:
-  /// squares: whether take_squares will be asked for. It is not where the norm is made of a replica that ranks share.
+  /// squares: whether take_squares will be called. It is not called if the norm is that of a replica that ranks share.
   AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx, bool squares);
   AdalnFactors(const AdalnFactors&) = delete;
   AdalnFactors& operator=(const AdalnFactors&) = delete;
@@ -24,9 +24,9 @@ class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
   /// Writes the rows of this micro-batch, if the layer is one of the plan's.
   bool take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
             autograd::Gradients gradients) const override;
-  void start_at(int64_t sample) { first_ = sample; }  ///< the first of the micro-batch that comes
+  void start_at(int64_t sample) { first_ = sample; }  ///< the first sample of the next micro-batch
 
-  /// Scratch; and the buckets of its layers are gathered from now on.
+  /// Allocates scratch. From now on the buckets of its layers are gathered.
   void allocate(dist::GradientBuckets& buckets);
   /// Makes the gradients of weight and bias from the rows of all ranks, in their place.
   void arrived(int64_t k, PhaseLog& log) override;

@@ -1,4 +1,4 @@
-// What the trainer looks at on the way: sample grids and the validation loss, split over ranks.
+// What the trainer evaluates between steps: sample grids, Frechet distances and the validation loss, split over ranks.
 #pragma once
 #include <map>
 #include <string>
@@ -19,18 +19,18 @@ struct Evaluation {
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
-  const Tensor& ema;                       ///< the weights that are used, a whole arena
-  eval::LatentCodec* decoder = nullptr;    ///< of the samples, for the picture; null: they are shown as they are
-  eval::EncodedImages* encoded = nullptr;  ///< of `data`, if the model learns latents of it
+  const Tensor& ema;                       ///< the EMA weights, a whole arena
+  eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
+  eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
 
-  /// Draws sample.num_images images, classes in turn, and writes a grid PNG and beside it what ditsample writes of
-  /// samples (eval/sample_facts.hpp), of the training's `step` (rank 0; `path` is ignored elsewhere).
-  /// With `compare`: the share of images whose nearest neighbour among 4,000 data images has their own class (not
-  /// where the data has to be encoded first).
+  /// Samples sample.num_images images, classes in turn. Rank 0 writes a grid PNG to `path` (ignored elsewhere), and
+  /// beside it the facts that ditsample writes (eval/sample_facts.hpp), with the training's `step`. With `compare` it
+  /// also computes the share of images whose nearest neighbour among 4,000 data images has their own class (not if the
+  /// data has to be encoded first).
   void sample_grid(const std::string& path, int64_t step, bool compare, std::map<std::string, double>& extra);
   /// Frechet distance of eval.fid_samples samples, classes in turn; the same on all ranks.
   double fid(eval::TrainingFid& measure, std::map<std::string, double>& extra);
-  /// Loss on eval.num_images fixed (image, t, noise): with the right label and with a wrong one.
+  /// Computes the loss on eval.num_images fixed (image, t, noise), with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);
 };
 

@@ -1,4 +1,4 @@
-// The one owner of what becomes of gradients: buckets, the engine that sums them beside backward, factors of adaLN
+// The one owner of gradients: buckets, the engine that all-reduces them during backward, low-rank factors of adaLN
 // layers, sums of micro-batches along a tree, the update of weights and where its state lies, and the ranks that share
 // a replica. TrainStep tells it what is final; the plan (plan/gradient_plan.hpp) says which policies take part.
 #pragma once
@@ -14,16 +14,16 @@
 
 namespace ditrain::train {
 
-/// What ranks tell each other once per step. Losses are summed over the global batch; a request of any rank is one of
+/// What ranks tell each other once per step. Losses are summed over the global batch; a request of one rank holds for
 /// all.
 struct StepFacts {
   double loss = 0, mse = 0, vb = 0;  ///< of this rank's samples, then of all
   double bad_files = 0;
   bool stop = false, checkpoint = false, peak_too_low = false;
-  bool writes_checkpoint = false;  ///< and is not done with it
+  bool writes_checkpoint = false;  ///< still writing one
 
-  /// What ranks add up, losses first, and what holds for all as soon as it holds for one. A new fact is a field, its
-  /// entry here, and the value that Run::facts() gives it.
+  /// kSums are added over ranks, losses first; kFlags hold for all ranks as soon as one sets them. A new fact is a
+  /// field, its entry here, and the value that TrainLoop::own_facts() gives it.
   static constexpr int kLosses = 3;
   static constexpr double StepFacts::*kSums[] = {&StepFacts::loss, &StepFacts::mse, &StepFacts::vb,
                                                  &StepFacts::bad_files};
@@ -37,43 +37,42 @@ struct StepFacts {
 
 class GradientSync {
  public:
-  /// comm: the ranks that share out samples and sum gradients; group: those that share this rank's replica, if any do.
+  /// comm: the ranks that divide samples and sum gradients; group: the ranks that share this rank's replica, if any do.
   /// The plan outlives the object.
   GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
                plan::TensorGroup* group);
   /// See TrainStep::allocate.
   void allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus);
-  /// Off: sums start when backward has ended (dist.overlap, which says how it begins).
+  /// Off: the all-reduce starts when backward has ended. dist.overlap sets the initial value.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
   const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< for passes over the model
-  /// Before backward. update: how the last micro-batch changes the weights of each slice at once, where the plan
-  /// updates in backward; null: they are not to change (the loss is not finite). It must outlive backward.
+  /// Call before backward. `update` says how the last micro-batch changes the weights of each slice, if the plan
+  /// updates in backward; null: they must not change (the loss is not finite). It must outlive backward.
   void begin(const MicroBatchPlace& micro, const optim::StepSettings* update);
   /// The gradients of this slice are final for the micro-batch.
   void ready(const parallel::Range& slice, PhaseLog& log);
-  /// With dist.reproducible: the losses of the micro-batch, of which the tree is made; the facts hold none of them
-  /// then.
+  /// With dist.reproducible: moves the losses of the micro-batch from the facts to the tree that sums them.
   void add_losses(StepFacts& facts);
 
-  /// Returns when all gradients are those of the global batch; where updates are early or in backward, the weights too
-  /// are new then.
+  /// Returns when all gradients are those of the global batch. If updates are early or in backward, the weights are new
+  /// then, too.
   void collect(const optim::StepSettings& update, PhaseLog& log);
-  /// The one small collective of a step: on all ranks the facts of all.
+  /// The one small collective of a step: gives all ranks the facts of all.
   void exchange(StepFacts& facts);
   double norm();  ///< of the collected gradients
   /// Changes the weights, unless they have changed.
   void update(const optim::StepSettings& settings, PhaseLog& log);
   /// Weights have changed before the norm was known.
   bool has_updated() const { return has_updated_; }
-  /// The name of the first parameter, in the order of backward, whose gradient is not finite on any rank; "": none.
-  /// Collective.
+  /// The name of the first parameter, in the order of backward, whose gradient is not finite on some rank; "" if all
+  /// are finite. Collective.
   std::string first_bad_gradient();
 
   StateUpdate& state() { return *state_; }
   double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< in sums over the group so far
   const dist::Engine* engine() const { return engine_.get(); }           ///< null: this thread makes the sums
-  /// Outcome of the last step: its gradients, then the new weights that ranks with shards send each other.
+  /// Outcome of the last step: buckets of gradients, then new weights that ranks with shards send.
   const dist::StepOutcome& communication() const { return communication_; }
 
  private:

@@ -1,5 +1,5 @@
-// Says what a run is at when no line of its log has told for a while: a step of a large model may take minutes, drawing
-// samples more. A thread prints such a line every log.every_seconds; the run tells it what begins.
+// Says what a run is doing when its log has been silent for a while: a step of a large model may take minutes, sampling
+// more. A thread prints such a line every log.every_seconds; the run tells it what begins.
 //
 //   Heartbeat heartbeat(60);
 //   heartbeat.start({});
@@ -31,10 +31,10 @@ class Heartbeat {
   void start(const std::vector<int>& pus);
   void begin(std::string what);   ///< what the run is at
   void detail(std::string part);  ///< which part of it
-  /// Whether a line should be printed now, as the next chance comes in `ahead_s` seconds only.
+  /// Whether a line should be printed now, given that the next chance comes in `ahead_s` seconds.
   bool is_due(double ahead_s = 0) const;
   void told();  ///< a line has been printed
-  /// The line that is due, which counts as told; "": none is.
+  /// The line that is due, which counts as told; "" if no line is due.
   std::string take_line();
 
  private:

@@ -14,9 +14,8 @@ class LeafSums final : public SyncPolicy {
   /// Allocates. `grads`: the gradient arena, which must outlive this.
   LeafSums(int64_t leaves, const Tensor& grads, ops::Context& ctx);
 
-  /// The gradients of a slice are those of leaf micro.number, final. Once it is the last leaf's turn, the arena holds
-  /// the sum of all there.
-  /// Threads:  cuts the slice by elements
+  /// The gradients of this slice are final for leaf micro.number. After the last leaf the slice holds the sum of all.
+  /// Threads:  splits the slice by elements
   void ready(const MicroBatchPlace& micro, const parallel::Range& slice) override;
 
  private:

@@ -12,7 +12,7 @@
 
 namespace ditrain::train {
 
-/// Where the time of a step goes; seconds of this rank.
+/// The phases of a step, whose seconds are measured on this rank.
 enum class Phase {
   kData,
   kPrepare,
@@ -47,7 +47,7 @@ class PhaseTimes {
   std::array<double, kPhaseNames.size()> seconds_{};
 };
 
-/// Times of phases, and where they lie.
+/// Times of phases, and when they ran.
 struct PhaseLog {
   PhaseTimes seconds = {};
   std::vector<PhaseSpan> spans = {};
@@ -76,9 +76,9 @@ struct StepMetrics {
   double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
   double images_per_second = 0, tflops = 0, mfu = 0;
   PhaseTimes seconds;
-  double allreduce_hidden_s = 0;  ///< beside the phases, not one of them
+  double allreduce_hidden_s = 0;  ///< overlaps with the phases
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
-  memory::PerTier<size_t> tier_bytes = {};  ///< that the slow tiers take
+  memory::PerTier<size_t> tier_bytes = {};  ///< bytes that the slow tiers take
   std::map<std::string, double> automem;    ///< copies between tiers in this step; empty: nothing moves
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none
@@ -107,7 +107,7 @@ std::string to_json_line(const StepMetrics& m);
 /// Errors:   RunError
 int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 
-/// A number of the line of a step in metrics.jsonl; none if the line or the number is not there.
+/// Reads a number from the line of a step in metrics.jsonl; none if the line or the number is missing.
 /// Errors:   RunError if the file is there but cannot be read
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name);
 
@@ -116,7 +116,8 @@ std::optional<double> metric_of_step(const std::string& run_folder, int64_t step
 std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left);
 std::string format_duration(double seconds);
 
-/// Collective: table of phases, min / avg / max over ranks and share of the wall time; empty except on rank 0.
+/// Collective: formats a table of phases with min / avg / max over ranks and share of the wall time; empty except on
+/// rank 0.
 std::string phase_table(const PhaseTimes& total, double wall_s, dist::Communicator& comm);
 
 }  // namespace ditrain::train

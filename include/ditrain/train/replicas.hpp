@@ -1,4 +1,4 @@
-// What the ranks of a run hold in common, compared.
+// Compares what the ranks of a run hold in common.
 #pragma once
 #include <vector>
 
@@ -9,13 +9,13 @@
 
 namespace ditrain::train {
 
-/// Checksums of weights, EMA and moments, one pass over that memory by the whole team; with dist.shard_optimizer, under
-/// which ranks have parts of the rest, of the weights alone.
+/// Checksums of weights, EMA and optimiser state, in one pass over that memory by the whole team. With
+/// dist.shard_optimizer only the weights count, because ranks hold different parts of the rest.
 std::vector<dist::Replica> replicas_of(const config::Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx);
 
-/// Compares the replicas of all ranks; where ranks share one (dp_tp), those of the ranks with the same part of it,
-/// `part`. Collective over all ranks; nothing to do for one.
+/// Compares the replicas of all ranks. If ranks share a replica (dp_tp), those with the same `part` of it are compared.
+/// Collective over all ranks; does nothing on one.
 /// Errors:   RunError "[replicas] after step N ..." on all ranks, as dist::compare_replicas
 void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx);

@@ -7,12 +7,13 @@
 
 namespace ditrain::train {
 
-/// Keeps other runs out of a run folder, on all nodes that see it, until the last rank that has one ends.
+/// Keeps other runs out of a run folder, on all nodes that see it, until the last rank with a lock ends.
 class RunLock {
  public:
-  /// On rank 0. Waits up to `patience_s` for a run that is ending. Errors: InputError that says who holds the folder
+  /// For rank 0. Waits up to `patience_s` for a run that is ending. Errors: InputError naming the process that holds
+  /// the folder
   RunLock(const std::string& folder, double patience_s);
-  /// On other ranks that write, once rank 0 has its own. Errors: RunError if that has been lost
+  /// For other ranks that write, once rank 0 has its lock. Errors: RunError if that lock has been lost
   explicit RunLock(const std::string& folder);
   const std::string& note() const { return note_; }  ///< why the folder is not locked; "": it is
 
@@ -42,7 +43,7 @@ class RunFolder {
   bool warned_ = false;
 };
 
-/// Whether the folder holds a run (a config, metrics or checkpoints). Errors: any, if the system does not say
+/// Whether the folder holds a run (a config, metrics or checkpoints). Errors: std::filesystem_error if the system does not say
 bool holds_run(const std::string& path);
 
 }  // namespace ditrain::train

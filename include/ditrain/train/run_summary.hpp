@@ -15,15 +15,15 @@ struct RunSummary {
   int64_t steps = 0;
   double wall_s = 0;
   PhaseTimes mean = {};       ///< per rank
-  double least_waited_s = 0;  ///< for sums of gradients, by any rank: the part that no slower rank explains
-  double compute_s = 0;       ///< in prepare, forward, loss, backward and optimizer, mean per rank
+  double least_waited_s = 0;  ///< least wait of any rank for the all-reduce: not due to slow ranks
+  double compute_s = 0;       ///< prepare to backward, and optimizer; mean per rank
   double slowest_compute_s = 0;
   int slowest_rank = 0;
   std::string slowest_host = {};
   int slowest_threads = 1, most_threads = 1;
   bool comm_shares_cores = false;  ///< communication has no core of its own on some rank
 
-  /// How much longer the slowest rank computes than the mean; 0: all alike.
+  /// How much longer the slowest rank computes than the mean, as a fraction; 0: all ranks are equal.
   double imbalance() const { return compute_s > 0 ? slowest_compute_s / compute_s - 1 : 0; }
 };
 
@@ -42,8 +42,8 @@ RunSummary summarise(const RankTimes& mine, dist::Communicator& comm);
 /// "load: rank 3 (node7) computed longest, 12.30 s, 8.1 % above the mean of 11.38 s"; "" for one rank.
 std::string load_line(const RunSummary& summary);
 
-/// What follows from the numbers: one line each, and none for what takes less than 5 % of the time. Nothing for fewer
-/// than 10 steps, whose times are those of a start.
+/// Advice that follows from the numbers, a line each, for what takes at least 5 % of the time. Fewer than 10 steps give
+/// no advice: their times are those of a start.
 /// Rules:    data       more loader threads, or data that is cheaper to read
 ///           sums       where even the rank that waits least waits: the settings that shorten it and are not set yet
 ///           imbalance  the slowest rank: fewer threads than others, or its place in topology.txt

@@ -1,12 +1,12 @@
-// The optimiser of a run whose ranks keep a part of its state each (dist.shard_optimizer): moments and EMA of its
-// shards, nothing of the others. A rank updates the weights of its shards; the gradient arena, whose sums are used up
-// by then, carries the new weights to all.
+// The sharded optimiser (ZeRO-1, dist.shard_optimizer): a rank keeps optimiser state and EMA of its own shards only,
+// and updates the weights of these shards. The gradient arena, whose sums are no longer needed by then, carries the new
+// weights to all ranks.
 //
 //   bucket of gradients summed -> update(): own shard of the weights -> gradient arena -> all ranks
 //     -> finish(): weights
 //
-// What needs a whole arena of the state (checkpoints, samples) gets it in the gradient arena, too: no further
-// memory. What lies there between parameters stays 0, as it is in all arenas.
+// Code that needs a whole arena of the state (samples) gets it in the gradient arena, too, which saves memory. Gaps
+// between parameters stay 0 there, as in all arenas.
 #pragma once
 #include <memory>
 #include <optional>
@@ -25,13 +25,13 @@ class ShardedUpdate final : public StateUpdate {
   ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engine, const optim::Config& config,
                 autograd::ParameterStore& parameters, ops::Context& ctx);
 
-  /// Updates this rank's shard of a bucket, and starts to send it to all. In one order on all ranks.
+  /// Updates this rank's shard of a bucket, and starts to send it to all. Call it in the same order on all ranks.
   void update_group(int64_t k, const optim::StepSettings& settings) override;
   /// Returns when the weights (and their bf16 copy) of all buckets are here.
   /// Errors: RunError naming ranks if they are not, after the communicator's timeout
   void finish(dist::StepOutcome& step) override;
 
-  /// Collective. It lies in the gradient arena: valid until the next call or step.
+  /// Collective. The result lies in the gradient arena and is valid until the next call or step.
   const Tensor& whole(const Tensor& state) override;
   void keep(const Tensor& whole, const Tensor& state) override;
   std::vector<dist::Shards::Part> parts() const override { return shards_.parts(); }

@@ -1,4 +1,4 @@
-// What updates the weights, and where moments and EMA lie: whole on every rank, or in shards (sharded_update.hpp).
+// The update of the weights. Optimiser state and EMA lie whole on every rank, or in shards (sharded_update.hpp).
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/automem/automem.hpp"
@@ -20,13 +20,13 @@ class StateUpdate : public SyncPolicy {
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) final {
     for (int64_t k = first; k < last; ++k) update_group(k, settings);
   }
-  /// A moment or the EMA of the store, whole.
+  /// `state`, a moment or the EMA of the store, as a whole arena.
   virtual const Tensor& whole(const Tensor& state) = 0;
   /// Takes what this rank keeps of a whole arena into `state`, a moment or the EMA of the store.
   virtual void keep(const Tensor& whole, const Tensor& state) = 0;
   /// The elements of the arenas that this rank updates, and where they lie in moments and EMA.
   virtual std::vector<dist::Shards::Part> parts() const = 0;
-  /// Who may still read what an update is about to change; it outlives the object.
+  /// The saver may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
   /// Moves the arenas piece by piece; null: they stay.
   void set_automem(automem::AutoMem* automem) { automem_ = automem; }
@@ -47,7 +47,7 @@ class StateUpdate : public SyncPolicy {
   checkpoint::CheckpointSaver* saver_ = nullptr;
 };
 
-/// Every rank updates all weights from the same gradients, to the same bits.
+/// Every rank updates all weights from the same gradients; the results are bit-identical.
 class ReplicatedUpdate final : public StateUpdate {
  public:
   using StateUpdate::StateUpdate;

@@ -11,7 +11,7 @@
 
 namespace ditrain::train {
 
-/// Samples that pass through the model together, among those of a step.
+/// A micro-batch: samples of a step that pass through the model together.
 struct MicroBatchPlace {
   int64_t number = 0;        ///< of this rank's micro-batches, from 0
   int64_t first_sample = 0;  ///< in the global batch
@@ -31,7 +31,7 @@ class SyncPolicy {
   virtual void finish(dist::StepOutcome& /*step*/) {}
 };
 
-/// Sum of squares of gradients, piece by piece as the engine forms it of what it sums: the same bits.
+/// Sum of squares of gradients, added piece by piece as the engine does; bit-identical to its result.
 double squares_of(ops::Context& ctx, const float* grads, const parallel::Range& slice);
 
 }  // namespace ditrain::train

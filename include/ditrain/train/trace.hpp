@@ -21,23 +21,24 @@ inline constexpr size_t kNumLanes = 5;
 
 class Trace {
  public:
-  /// Not enabled: every call is a no-op. `clock` is that of this rank: seconds.
+  /// If not enabled, every call is a no-op. `clock` is this rank's clock [s].
   Trace(bool enabled, int rank, std::function<double()> clock = now_s)
       : enabled_(enabled), rank_(rank), clock_(std::move(clock)) {}
 
   bool enabled() const { return enabled_; }
-  /// Times are told from here. Collective; call it before the first add().
+  /// Starts the timeline at time 0. Collective; call it before the first add().
   void start(dist::Communicator& comm);
-  /// Something that ran from start_s to end_s (now_s() times). Kept up to a cap of events; later ones are counted.
+  /// Adds an event that ran from start_s to end_s (now_s() times). Events beyond a cap are only counted.
   void add(const std::string& name, const char* category, double start_s, double end_s, Lane lane = Lane::kCompute);
-  /// Stretches of phases, on the compute lane.
+  /// Adds the spans of phases to the compute lane.
   void add_phases(const std::vector<PhaseSpan>& spans);
-  /// A step that ends now: its phases, and the sums of its gradients, each on the first of two lanes that is free then.
+  /// Adds a step that ends now: its phases, and the all-reduces of its buckets, each on the first free one of two
+  /// lanes.
   void add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
                 const std::vector<dist::ReductionOutcome>& sums);
-  /// Off: what happens is not recorded until it is on again.
+  /// Pauses (false) or resumes (true) the recording.
   void set_enabled(bool enabled) { enabled_ = enabled; }
-  /// Records forward and backward of every node; of nodes that clusters go through on their own the first one's.
+  /// Records forward and backward of every node. If clusters pass a node on their own, the first cluster's times count.
   void watch(autograd::Tape& tape);
   /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB.
   /// Errors: RunError if the file cannot be written

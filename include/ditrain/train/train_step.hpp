@@ -19,23 +19,23 @@ struct Progress {
 };
 
 struct StepResult {
-  StepFacts facts;  ///< of all ranks; losses are means over the global batch
+  StepFacts facts;  ///< facts of all ranks; losses are means over the global batch
   double grad_norm = 0, lr = 0;
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
-  double allreduce_hidden_s = 0;  ///< communication of gradients and new weights that no thread waited for
+  double allreduce_hidden_s = 0;  ///< communication that no thread waited for
   PhaseLog log;
 };
 
 class TrainStep {
  public:
-  /// Declares the tape, and cuts the work of ctx as the plan says; `allocate` allocates. The model's store must be
-  /// allocated for training before.
-  /// comm: the ranks that share out samples and sum gradients; group: those that share this rank's model, if any do.
+  /// Declares the tape, and splits the work of ctx as the plan says; `allocate` allocates. The model's store must have
+  /// been allocated for training. comm: the ranks that divide samples and sum gradients; group: the ranks that share
+  /// this rank's replica, if any do.
   TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
             plan::TensorGroup* group = nullptr);
-  /// gradient_memory: where the store has its gradients, if ranks share it (dist.engine); it must outlive the step.
-  /// comm_pus: cores of communication alone; none: it shares those of the workers.
-  /// automem: what the store has its arenas from, if tensors move; it must outlive the step.
+  /// gradient_memory: holds the store's gradients if ranks share it (dist.engine); it must outlive the step. comm_pus:
+  /// cores reserved for communication; empty: it shares those of the workers. automem: provides the store's arenas if
+  /// tensors move; it must outlive the step.
   void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {},
                 automem::AutoMem* automem = nullptr);
 
@@ -43,21 +43,21 @@ class TrainStep {
   const Tensor& whole(const Tensor& state) { return sync_.state().whole(state); }
   void keep(const Tensor& whole, const Tensor& state) { sync_.state().keep(whole, state); }
 
-  /// Step number progress.step (from 0) on this rank's samples of the global batch. `mine` is asked once, after
-  /// backward, what this rank has to tell the others beside its losses.
-  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the
-  ///           noise as kernels::fill_normal makes it (last bits by instruction set); the gradient is
-  ///           that of the mean loss over the global batch, summed over micro-batches and ranks; with
-  ///           dist.reproducible along one binary tree over all micro-batches of all ranks, loss and norm too
-  /// With several ranks, optimizer.clip_norm 0 and train.on_non_finite stop, the weights of a bucket of gradients are
-  /// updated when it has arrived, to the same bits; one rank updates those of a node in backward then, after the last
-  /// micro-batch; else all of them when the last one has, with its norm.
-  /// A step with a loss or gradient that is not finite is named in the result. It changes no weights on any rank,
-  /// except where parts are updated one by one: see weights_are_spoilt().
+  /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
+  /// backward: it returns what this rank tells the others beside its losses.
+  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the noise as
+  ///           kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss over
+  ///           the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary tree over
+  ///           all micro-batches of all ranks, loss and norm too With optimizer.clip_norm 0 and train.on_non_finite
+  ///           stop, several ranks update the weights of a bucket when it has arrived, and one rank updates those of a
+  ///           node in backward of the last micro-batch; results are bit-identical. Otherwise all weights are updated
+  ///           when the last bucket has arrived and the norm is known. A step with a loss or gradient that is not
+  ///           finite is named in the result. It changes no weights on any rank, except where parts are updated one by
+  ///           one: see weights_are_spoilt().
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
-  /// The last step found something that is not finite when a part of the weights was updated already: nothing of them
-  /// is to be kept, and there is no further step.
+  /// The last step found a non-finite value after a part of the weights had been updated: the weights must not be
+  /// saved, and no further step may run.
   bool weights_are_spoilt() const { return weights_are_spoilt_; }
 
   autograd::Tape& tape() { return pass_.tape(); }

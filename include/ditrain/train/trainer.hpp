@@ -10,8 +10,8 @@ namespace ditrain::train {
 
 struct TrainOptions {
   std::string out;                   ///< run folder
-  bool resume_auto = false;          ///< go on with the run in `out`, if it has a checkpoint
-  std::string resume_from;           ///< go on from this folder; "": from none
+  bool resume_auto = false;          ///< resume the run in `out`, if it has a checkpoint
+  std::string resume_from;           ///< resume from this folder; "": from none
   double max_hours = 0;              ///< stop with a checkpoint when 99 % of it is over; 0: no limit
   bool strict = false;               ///< fallbacks (threads not pinned, slower kernels) are errors
   std::optional<std::string> trace;  ///< write a timeline; "": to OUT/trace.json
