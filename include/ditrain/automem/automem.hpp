@@ -24,9 +24,9 @@ class AutoMem {
  public:
   struct Setup {
     platform::PageWish pages = platform::PageWish::kAuto;
-    std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; none: anywhere
-    std::vector<int> bulk_nodes = {};                 ///< of ordinary memory; none: any
-    std::map<int, platform::NodeRoom> rooms = {};     ///< that this rank has on NUMA nodes
+    std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; empty: anywhere
+    std::vector<int> bulk_nodes = {};                 ///< nodes of ordinary memory; empty: any
+    std::map<int, platform::NodeRoom> rooms = {};     ///< this rank's free memory on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
@@ -36,13 +36,14 @@ class AutoMem {
   ~AutoMem();
 
   StorageSource& source() { return *residency_; }
-  /// Memory of what lies in the fast tier and never moves: blocks of `home`, which count. Both outlive them.
+  /// Allocates what lies in the fast tier and never moves: blocks of `home`, which are counted. Both outlive the
+  /// blocks.
   memory::Allocator& beside(memory::Allocator& home = memory::system_memory()) { return pool_.beside(home); }
   /// The team that runs the tape: its workers copy where the plan says so.
   void watch(autograd::Tape& tape, parallel::Team& team);
-  /// Forward and backward are those of this micro-batch of the step from now on.
+  /// From now on forward and backward belong to this micro-batch of the step.
   void begin_micro_batch(int64_t number) { micro_batch_ = number; }
-  /// f makes this update of the step (StepOrder).
+  /// Calls f, which makes this update of the step (StepOrder).
   template <class F>
   void update(int64_t number, const F& f) {
     const int point = plan_.uses.order.update(number);
@@ -50,23 +51,23 @@ class AutoMem {
     f();
     residency_->leave(point);
   }
-  /// A step is over. After some of them the plan's times are those of this machine.
+  /// Call when a step is over. After some steps the plan has the times measured on this machine.
   void end_step();
-  bool is_settled() const;  ///< they are
+  bool is_settled() const;  ///< the plan has them
 
   const Plan& plan() const { return plan_; }
   ResidencyTotals totals() const { return residency_->totals(); }
   size_t fast_peak_bytes() const { return pool_.peak_bytes(); }  ///< the most that lay in the fast tier at one time
-  size_t beside_bytes() const { return pool_.beside_bytes(); }   ///< of beside(), now
+  size_t beside_bytes() const { return pool_.beside_bytes(); }   ///< bytes of beside() in use
   memory::TierTotals copies() const { return engine_->totals(); }
   memory::CopyEngine& engine() { return *engine_; }
   bool copies_by_workers() const { return plan_.machine.copy_by == memory::CopyBy::kWorkers; }
   size_t tier_bytes(size_t tier) const { return tiers_[tier] ? tiers_[tier]->bytes() : 0; }
   std::string describe() const;            ///< tiers, and the pages they got
   std::vector<std::string> notes() const;  ///< fallbacks, each one line
-  /// Once pages are in use: what each tier has, read back from the system; lines.
+  /// Lines on the pages and nodes of each tier, read back from the system. Call it once pages are in use.
   std::string describe_places() const;
-  /// Fallbacks since the tiers were made: pages that could not be bound.
+  /// Fallbacks since the tiers were made, such as pages that could not be bound.
   std::vector<std::string> late_notes() const;
 
  private:
@@ -86,7 +87,8 @@ class AutoMem {
   memory::PerTier<memory::TierTotals> copied_before_ = {};  // the last step of the warm-up
 };
 
-/// While it lives, something else than a step reads tensors and writes none: they need not be copied out again.
+/// Marks a scope in which code outside of a step reads tensors and writes none, so that they need not be copied out
+/// again.
 class Reading {
  public:
   explicit Reading(AutoMem* automem) : residency_(automem != nullptr ? automem->residency_.get() : nullptr) {

@@ -1,25 +1,25 @@
-// Which tensors are in the fast tier, and what comes and goes next (the paper's AutoMem, section 4.2, Algorithm 1).
+// Which tensors are in the fast tier, and what is prefetched and evicted next (the paper's AutoMem, section 4.2,
+// Algorithm 1).
 //
-// Problem:      a pool that is smaller than what a step uses; copies have to be over before a worker needs them, and
-//               a place has to be free before a copy can begin.
-// Difficulties: sizes differ, so that the pool may have room but not in one piece; any worker may hold a tensor at any
-//               time; what was written has to be copied out before its place is given away.
-// Abstractions: Uses (the points of a step and their tensors, known before), a clock that stands at the earliest point
-//               that is not over, tensors that are away, coming or here.
+// Problem:      a pool that is smaller than what a step uses; copies have to end before a worker needs the tensor, and a
+//               place has to be free before a copy can begin.
+// Difficulties: sizes differ, so that the free memory of the pool may be fragmented; any worker may hold a tensor at
+//               any time; what was written has to be copied out before its place is given away.
+// Abstractions: Uses (the points of a step and their tensors, known beforehand); a clock, which is the earliest point
+//               that is not over; tensors that are away, coming or here.
 //
-// A step uses its tensors in the same order every time, so that the next use of each is known. What makes room for the
-// tensor that is needed first is used later than that one (Belady's rule): first what is worth nothing any more
-// (activations after backward), then what is far away and costs no copy to drop. Copies of the latter kind begin when
-// the link would otherwise be too late for some later point, not earlier: until then room may come free by itself.
-// The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp): what is planned
-// is what runs.
-// Where workers copy (memory::CopyBy), nothing that they would have to bring begins before its point does: it would not
-// come any earlier. A worker that waits there copies until the queue has nothing left for workers.
-// A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier), and they
-// stay until it is over: workers hold tensors one after the other and would wait for each other for ever otherwise.
-// What no plan expected (sampling, checkpoints) is brought when it is wanted: plans change times, never results. What
-// is held while no point is under way counts as written (the image of a micro-batch is), unless it is held to be read
-// (Access::kRead) or a reader says that it only reads.
+// A step uses its tensors in the same order every time, so that the next use of each is known. To make room for the
+// tensor that is needed first, tensors with a later next use are evicted (Belady's rule): first those without further
+// use (activations after backward), then those that are needed late and can be dropped without a copy. Evictions that
+// need a copy begin only when the link would otherwise be too late for some later point: until then memory may become
+// free by itself. The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp),
+// so that the plan is what runs. If workers copy (memory::CopyBy), a tensor that they would have to bring is not
+// prefetched: it would not come any earlier. A worker that waits there copies until the queue has nothing left for
+// workers. A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier).
+// They stay until it is over, because workers hold tensors one after the other and could otherwise deadlock. Tensors
+// that the plan did not expect (sampling, checkpoints) are brought on demand: plans change times, never results. A
+// tensor that is held while no point is under way counts as written (the image of a micro-batch is), unless it is held
+// to be read (Access::kRead) or a reader says that it only reads.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -36,9 +36,9 @@
 
 namespace ditrain::automem {
 
-/// kPaper: Algorithm 1 as written: while a module computes the tensors of the next one come in; when it is over its
-/// own leave, changed or not. kPlanned: as far ahead as there is room, and only what has to leave does, clean tensors
-/// without a copy.
+/// kPaper is Algorithm 1 as written: while a module computes, the tensors of the next one are prefetched; when it is
+/// over, its own are evicted, changed or not. kPlanned prefetches as far ahead as memory allows, and evicts only what
+/// has to leave, clean tensors without a copy.
 enum class Strategy { kPaper, kPlanned };
 
 /// Where a tensor lives. A tensor that is used in place stays in its slow tier for ever.
@@ -63,19 +63,20 @@ class Residency final : public Mover, public StorageSource {
  public:
   struct Setup {
     Strategy strategy = Strategy::kPlanned;
-    std::vector<Home> homes = {};  ///< of every tensor of the uses
+    std::vector<Home> homes = {};  ///< one for every tensor of the uses
     std::byte* pool = nullptr;     ///< the fast tier's; kBlock-aligned. May be null in a simulation
     size_t pool_bytes = 0;
     bool simulated = false;  ///< nothing touches memory
     /// Called when a tensor has got a place in the pool, before anything touches it, and when it has lost it.
     std::function<void(int64_t tensor, size_t offset, size_t bytes)> place = {};
     std::function<void(size_t bytes)> release = {};
-    memory::Allocator* small = &memory::system_memory();  ///< of tensors below kSmallest; it outlives them
-    /// Expected seconds of each point and rates of the tiers: when copies have to begin. None: at once.
+    memory::Allocator* small = &memory::system_memory();  ///< for tensors below kSmallest; it outlives them
+    /// Expected seconds of each point and rates of the tiers decide when copies have to begin. Empty: they begin at
+    /// once.
     std::vector<double> point_s = {};
     memory::PerTier<memory::TierRates> rates = {};
     double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
-    /// Called by those who wait for room that others hold, now and then: it may throw to end that.
+    /// Called now and then by a thread that waits for memory that others hold; it may throw to end the wait.
     std::function<void()> while_waiting = {};
   };
   /// The queue calls the object until it ends: it must end first. Tensors are made in the order of uses.tensors.
@@ -91,18 +92,18 @@ class Residency final : public Mover, public StorageSource {
   /// out. Errors: RunError of a copy that failed; LogicFault if the step has no such point: what it writes is not known
   void enter(int point);
   void leave(int point);  ///< the last worker has left it
-  /// Between points, something else begins, which reads any tensor and writes none, and ends. Nothing comes ahead until
-  /// the next point begins.
+  /// Between points, code outside of the step begins and ends to read tensors (and writes none). Nothing is prefetched
+  /// until the next point begins.
   void begin_reading();
   void end_reading();
 
-  /// Between steps: which tensors of tiers in memory are used there in place from now on. Their contents stay. One that
-  /// is used in place and held stays so; one that moves and is held is waited for. Errors: RunError of a copy that
-  /// failed
+  /// Call between steps: selects the tensors of tiers in memory that are used there in place from now on. Their
+  /// contents stay. A held tensor that is used in place stays so; for a held tensor that moves the call waits. Errors:
+  /// RunError of a copy that failed
   void use_in_place(const std::vector<bool>& in_place);
-  /// Other times than those of the setup.
+  /// Replaces the times of the setup.
   void set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin);
-  /// Seconds of each point without waiting for its tensors, of the step in which it was shortest; 0: there was none.
+  /// Shortest time of each point over all steps, without waiting for its tensors [s]; 0 if it never ran.
   std::vector<double> point_seconds() const;
   ResidencyTotals totals() const;
 

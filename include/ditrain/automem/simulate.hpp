@@ -1,5 +1,5 @@
-// A step without a machine: how long it takes and what it copies with a given fast tier, found with the code that runs
-// it and a queue of copies that counts time instead of moving bytes.
+// Simulates a step: how long it takes and what it copies with a given fast tier. The simulation runs the same code as
+// the step, with a queue of copies that counts time instead of moving bytes.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace ditrain::automem {
 struct Machine {
   memory::PerTier<memory::TierRates> tiers = {};
   memory::CopyBy copy_by = memory::CopyBy::kThreads;
-  double in_place_bytes_s = 0;       ///< extra time of what is used in a slow tier in memory; 0: none
+  double in_place_bytes_s = 0;       ///< see Copying; 0: no extra time
   std::vector<double> point_s = {};  ///< with all tensors in the fast tier
 };
 
@@ -24,10 +24,11 @@ struct Forecast {
     double end_s = 0;  ///< since the step began
     size_t bytes = 0;  ///< in use
   };
-  std::vector<Occupancy> occupancy = {};  ///< of each point, for pictures
+  std::vector<Occupancy> occupancy = {};  ///< after each point, for pictures
 };
 
-/// Some steps from nothing; the forecast is of the last one, when the state at its start is that at its end.
+/// Simulates some steps from an empty pool. The forecast is that of the last step, which starts and ends in the same
+/// state.
 /// Errors: as Residency
 Forecast simulate(const Uses& uses, const Residency::Setup& setup, const Machine& machine, int steps = 4);
 

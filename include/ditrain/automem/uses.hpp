@@ -1,8 +1,8 @@
 // What a training step uses, and when: its tensors that can move, and the points of the step (forward or backward of a
 // node of the tape, update of a piece of the arenas) with the tensors that each of them holds in place. The points have
-// numbers, which the planned, the simulated and the real step share. Nothing is listed by hand: the step is run once
-// with operators that take their tensors but compute nothing, before any of its memory exists, and what they hold is
-// written down.
+// numbers, which the planned, the simulated and the real step share. Nothing is listed by hand: before its memory is
+// allocated the step runs once with operators that take their tensors but compute nothing, and the recorder notes what
+// they hold.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -15,7 +15,7 @@ namespace ditrain::automem {
 
 /// When a tensor gets new contents.
 enum class Written {
-  kInUpdates,  ///< weights, their bf16 copies, moments, EMA
+  kInUpdates,  ///< weights, their bf16 copies, optimiser state, EMA
   kInForward,  ///< activations: from the first point of forward that uses them; worth nothing after the last backward
 };
 
@@ -30,7 +30,7 @@ const char* phase_name(Phase phase);
 
 struct Point {
   Phase phase = Phase::kForward;
-  std::string name;       ///< of the node, or of the parameter in which the piece begins
+  std::string name;       ///< name of the node, or of the parameter in which the piece begins
   std::vector<int> uses;  ///< tensors, each once, increasing
 };
 
@@ -60,30 +60,30 @@ struct Uses {
   StepOrder order = {};
   std::vector<MovableTensor> tensors;
   std::vector<Point> points;  ///< of one step, in order
-  size_t small_bytes = 0;     ///< of all tensors below kSmallest, which are not among them
+  size_t small_bytes = 0;     ///< total of tensors below kSmallest, which are not listed
   size_t bytes_of(const Point& point) const;
   size_t total_bytes() const;
   const Point& largest() const;  ///< the point that uses most bytes
-  /// Whether each cluster uses a part of the tensor of its own: activations, and what only updates use. Weights of
-  /// products are read whole by all.
+  /// Whether each cluster uses its own part of the tensor, as of activations and of what only updates use. Every
+  /// cluster reads the weights of GEMMs whole.
   bool is_divided(int tensor) const;
 };
 
-/// Tensors below this stay where they are: a copy of their own would cost more than their room is worth.
+/// Tensors below this size never move: a copy would cost more than the memory is worth.
 inline constexpr size_t kSmallest = size_t{64} << 10;  // bytes
 
 /// Makes storages without memory, and notes which of them each point holds.
 class Recorder final : public Mover, public StorageSource {
  public:
   explicit Recorder(Written written_first) : written_(written_first) { set_watches(true); }
-  /// Before the first point. Errors: LogicFault later, if the points do not come in this order
+  /// Call it before the first point. Points that come in another order are a LogicFault later.
   void set_order(StepOrder order) { uses_.order = std::move(order); }
 
   std::shared_ptr<Storage> make(const std::string& name, size_t bytes) override;
   void bring(Storage& storage) override;
   void note_use(Storage& storage) override;
 
-  void set_written(Written written) { written_ = written; }  ///< of the tensors made from now on
+  void set_written(Written written) { written_ = written; }  ///< for tensors made from now on
   void begin(int point, Phase phase, const std::string& name);
   const Uses& uses() const { return uses_; }
 

@@ -15,7 +15,7 @@ class Allocator {
   virtual ~Allocator() = default;
   virtual std::string name() const = 0;
 
-  /// A zero-filled block of at least `bytes` (> 0), aligned to kAlignment.
+  /// Returns a zero-filled block of at least `bytes` (> 0), aligned to kAlignment.
   /// Errors: RunError with the bytes wanted and in use if the system has no memory left
   void* allocate(size_t bytes);
   void deallocate(void* p, size_t bytes);

@@ -1,5 +1,5 @@
-// Slow tiers: where the bytes of a tensor are that has no place in the fast one. Each is one preallocated range of
-// bytes, addressed by offset; a new kind of tier is one more implementation, and a row of the table (tiers.hpp).
+// Slow tiers hold the bytes of offloaded tensors. Each tier is one preallocated range of bytes, addressed by offset. A
+// new kind of tier is one more implementation, and a row of the table (tiers.hpp).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace ditrain::memory {
 
-inline constexpr size_t kBlock = 4096;  ///< bytes: offsets, sizes and addresses of what is copied are multiples of it
+inline constexpr size_t kBlock = 4096;  ///< bytes: offsets, sizes and addresses of copies are multiples of it
 constexpr size_t whole_blocks(size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
 class Backing {
@@ -21,36 +21,36 @@ class Backing {
   virtual ~Backing() = default;
   virtual std::string name() const = 0;
   virtual size_t bytes() const = 0;
-  /// Copies between the tier and fast memory. All three are multiples of kBlock. Any number of threads at once.
+  /// Copies between the tier and fast memory. All three arguments are multiples of kBlock. Thread-safe.
   /// Errors: RunError naming the tier
   virtual void read(size_t offset, std::byte* to, size_t bytes) = 0;
   virtual void write(size_t offset, const std::byte* from, size_t bytes) = 0;
-  /// The bytes themselves where cores can use them in place; null for a disk.
+  /// The address of the bytes if cores can use them in place; null for a disk.
   virtual std::byte* in_place(size_t) { return nullptr; }
-  virtual std::vector<std::string> notes() const { return {}; }  ///< what it was refused, each with what would mend it
-  virtual std::string describe() const { return ""; }  ///< its pages, and where they are, as the system says now
+  virtual std::vector<std::string> notes() const { return {}; }  ///< refusals, each with its remedy
+  virtual std::string describe() const { return ""; }            ///< its pages and their nodes, as the system says now
 };
 
 /// What a slow tier is made from; each takes what it needs.
 struct TierSetup {
   size_t bytes = 0;
   platform::PageWish pages = platform::PageWish::kAuto;
-  std::vector<int> nodes = {};                   ///< NUMA nodes for memory, an equal part on each; none: any
-  std::map<int, platform::NodeRoom> rooms = {};  ///< that the process has on nodes, where it is known
-  std::string folder = {};                       ///< for a file
+  std::vector<int> nodes = {};                   ///< NUMA nodes for memory, an equal part on each; empty: any
+  std::map<int, platform::NodeRoom> rooms = {};  ///< free memory of the process on nodes, if known
+  std::string folder = {};                       ///< of the disk tier's file
 };
 
-/// Pinned (mlock) memory of the bulk nodes. What is never written takes no RAM.
+/// Makes pinned (mlock) memory on the bulk nodes. Pages that are never written take no RAM.
 std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
 
-/// One preallocated file without a name in the folder, read and written past the page cache (O_DIRECT) where the file
-/// system can. Nothing of it is left when the process ends, however it ends.
+/// Makes a preallocated file without a name in the folder; I/O bypasses the page cache (O_DIRECT) if the file system
+/// can. The file disappears when the process ends, however it ends.
 /// Errors: InputError as check_disk
 std::unique_ptr<Backing> make_disk(const TierSetup& wanted);
 
 /// Refuses, before anything is made, a disk tier that each of `ranks` ranks of a node is to have in that folder.
-/// Errors: InputError if there is no such folder, nothing can be made in it, it has less room, or it is RAM (tmpfs;
-/// DITRAIN_DISK_IN_RAM in the environment allows it, for tests)
+/// Errors: InputError if the folder does not exist, is not writable, has too little free space, or is RAM (tmpfs;
+///         DITRAIN_DISK_IN_RAM in the environment allows it, for tests)
 void check_disk(const TierSetup& wanted, int ranks = 1);
 
 }  // namespace ditrain::memory

@@ -1,5 +1,5 @@
-// Bytes in use and the most that were in use at one time, whoever allocates them: what lies in the fast tier comes from
-// a pool, from ordinary allocators and from memory that ranks share, and only the sum has to fit.
+// Counts bytes in use and their peak over all allocators: what lies in the fast tier comes from a pool, from ordinary
+// allocators and from memory that ranks share, and only the sum has to fit.
 #pragma once
 #include <atomic>
 #include <string>
@@ -24,7 +24,7 @@ class ByteCount {
   std::atomic<size_t> in_use_{0}, peak_{0};
 };
 
-/// The blocks of another allocator, counted. Both have to outlive them.
+/// Hands out the blocks of another allocator and counts them. Allocator and count have to outlive the blocks.
 class CountedMemory final : public Allocator {
  public:
   CountedMemory(Allocator& home, ByteCount& count) : home_(home), count_(count) {}

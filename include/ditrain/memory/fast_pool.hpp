@@ -1,18 +1,19 @@
-// The fast tier of a rank: one range of pages, of which every cluster of threads has a share on its own memory node,
-// that of highest bandwidth near to it (HBM, else DRAM).
+// The fast tier of a rank: one range of pages. Every thread cluster has a share of it on its own memory node, the one
+// of highest bandwidth near it (HBM, else DRAM).
 //
-// It also counts what lies in the fast tier: in the range, and beside it in memory of other allocators (gradients,
-// temporaries, small tensors). Scratch memory of operators, sums of a tree and messages are ordinary memory.
+// It also counts what lies in the fast tier: in the range, and outside of it in memory of other allocators (gradients,
+// temporaries, small tensors). Scratch memory of operators, sums of a tree and messages do not count; they are ordinary
+// memory.
 //
-// Tensors get parts of the range and lose them again (SlotMap). What a part holds when its pages are first used decides
-// where they are: a tensor that clusters divide between them (activations by samples, moments and EMA by elements) is
-// cut in the order of the clusters, by their workers, and each cut lies on the node of its cluster; one that every
-// cluster reads whole (weights of products) is spread page by page over all of these nodes. Pages are bound before
-// anything touches them, so it does not matter which thread does that first, and nothing moves between nodes later
-// (explicit huge pages are taken at the start, spread, and move when they are bound). A step uses its tensors in the
+// Tensors get parts of the range and lose them again (SlotMap). The tensor that first uses pages decides their nodes. A
+// tensor that clusters divide between them (activations by samples, optimiser state and EMA by elements) is split in
+// the order of the clusters, in proportion to their workers, and each part lies on the node of its cluster. A tensor
+// that every cluster reads whole (weights of GEMMs) is spread page by page over all of these nodes. Pages are bound
+// before first touch, so it does not matter which thread touches them first, and nothing moves between nodes later
+// (explicit huge pages are taken and spread at the start, and move when they are bound). A step uses its tensors in the
 // same order every time, and layers are alike, so that a part mostly serves tensors of one kind. With parallel.cut: n a
-// cluster has columns of an activation, which no page can follow: there the cuts are only as good as spreading. Where
-// pages are alters times, never results.
+// cluster has columns of an activation, which pages cannot follow: there splitting is only as good as spreading. The
+// place of pages changes times, never results.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,14 +29,14 @@
 
 namespace ditrain::memory {
 
-/// A cluster of threads.
+/// The part of a thread cluster.
 struct ClusterShare {
   int node = -1;  ///< memory node of its part
   int workers = 1;
 };
 
 /// The cluster on whose node the page [page, page + page_bytes) of a tensor at [offset, offset + bytes) belongs: the
-/// one that has the middle of what both have in common.
+/// cluster that has the middle of their intersection.
 size_t cluster_of_page(size_t page, size_t page_bytes, size_t offset, size_t bytes,
                        const std::vector<ClusterShare>& clusters);
 
@@ -45,10 +46,10 @@ class FastPool {
     size_t bytes = 0;
     platform::PageWish pages = platform::PageWish::kAuto;
     std::vector<ClusterShare> clusters = {};       ///< empty: the system places pages
-    size_t beside_bytes = 0;                       ///< of the fast tier that are not in the pool, for what notes advise
-    std::map<int, platform::NodeRoom> rooms = {};  ///< that the process has on the nodes, where it is known
+    size_t beside_bytes = 0;                       ///< fast tier outside of the pool, for the advice in notes
+    std::map<int, platform::NodeRoom> rooms = {};  ///< free memory of the process on nodes, if known
   };
-  /// What the system does; a test does it itself, for nodes that are not there.
+  /// Calls of the operating system; tests replace them, to simulate nodes.
   struct System {
     std::function<platform::NodeResult(void*, size_t, const std::vector<int>&, platform::NodePolicy)> place_on_nodes =
         platform::place_on_nodes;
@@ -60,20 +61,21 @@ class FastPool {
   std::byte* data() const { return block_.data(); }
   size_t bytes() const { return block_.bytes(); }
   // Threads: any number at once.
-  /// A tensor has got [offset, offset + bytes): pages that no tensor had before are bound.
+  /// Call when a tensor has got [offset, offset + bytes): binds pages that no tensor had before.
   void place(size_t offset, size_t bytes, bool divided);
   void release(size_t bytes) { in_use_.remove(bytes); }  ///< a tensor has lost its part
 
-  /// Blocks of `home` for what lies in the fast tier and never moves. Pool and home outlive them. Not thread-safe.
+  /// Hands out counted blocks of `home` for what lies in the fast tier and never moves. Pool and home outlive them. Not
+  /// thread-safe.
   Allocator& beside(Allocator& home);
-  size_t beside_bytes() const;                          ///< in use in such blocks
-  size_t peak_bytes() const { return in_use_.peak(); }  ///< the most at one time, in the range and beside it
+  size_t beside_bytes() const;                          ///< bytes in use in such blocks
+  size_t peak_bytes() const { return in_use_.peak(); }  ///< peak, in the range and outside of it
 
   std::string describe() const { return block_.describe(); }  ///< its pages
   /// Where the pages in use are, as read back from the system, and how many are where they were bound; "" if the system
   /// does not tell.
   std::string describe_places() const;
-  std::vector<std::string> notes() const;  ///< fallbacks so far, each with what would mend it
+  std::vector<std::string> notes() const;  ///< fallbacks so far, each with its remedy
 
  private:
   void check_room();

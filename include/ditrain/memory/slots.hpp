@@ -1,5 +1,6 @@
-// Which range of a pool belongs to whom. Tensors of very different sizes come and go in a pool of fixed size, so that a
-// place for one may have to be made from several neighbours: the map finds the row of neighbours that costs least.
+// Which range of a pool belongs to which tensor. Tensors of very different sizes come and go in a pool of fixed size,
+// so that a place for one may have to be made from several neighbours: the map finds the row of neighbours that costs
+// least to evict.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace ditrain::memory {
 class SlotMap {
  public:
   static constexpr int64_t kFree = -1;
-  /// What it costs to take its range away from an owner; none: it cannot be taken.
+  /// The cost of taking its range away from an owner; none: it cannot be taken.
   using Cost = std::function<std::optional<double>(int64_t owner)>;
   /// A row of neighbours: where it begins, and whose ranges it holds.
   struct Window {
@@ -23,16 +24,15 @@ class SlotMap {
 
   explicit SlotMap(size_t bytes);
 
-  /// The cheapest row of free ranges and ranges that can be taken with at least `bytes` together: least of the highest
-  /// cost in it, then fewest owners, then the lowest address. None if there is no such row.
+  /// Finds the cheapest row of neighbouring ranges, free or takeable, with at least `bytes` together: the one with the
+  /// least maximum cost, then the fewest owners, then the lowest address. Returns none if no row is large enough.
   std::optional<Window> find(size_t bytes, const Cost& cost) const;
   /// Gives [offset, offset + bytes), which is free, to an owner.
   void take(size_t offset, size_t bytes, int64_t owner);
   void free(size_t offset);  ///< of a range that take() gave
   /// Owners by address.
   std::vector<int64_t> owners() const;
-  /// The lowest address at which the owner's range could be if only free ranges moved: the end of its nearest neighbour
-  /// below. Only of ranges that are taken.
+  /// The lowest address to which a taken range could move across free space: the end of its nearest neighbour below.
   size_t lowest(size_t offset) const;
 
   size_t used_bytes() const { return used_; }

@@ -17,9 +17,10 @@ struct TierRow {
   const char* help;           ///< of its key
   std::optional<double> gib;  ///< default of its key; none: auto, see config::MemoryConfig
   bool in_memory;             ///< takes memory of the machine, and cores can use it in place
-  double bytes_s;             ///< what a copy is expected to reach until a run has measured its own
+  double bytes_s;             ///< expected rate of a copy until a run has measured it
   std::unique_ptr<Backing> (*make)(const TierSetup&);
-  /// Refuses at planning what `make` would, for `ranks` ranks of a node; null: the plan of memory counts the tier.
+  /// Refuses at planning time what `make` would refuse, for `ranks` ranks of a node; null: the memory plan counts the
+  /// tier.
   void (*check)(const TierSetup&, int ranks);
 };
 
@@ -42,10 +43,10 @@ inline constexpr std::array<TierRow, 2> kTiers{{
 template <class T>
 using PerTier = std::array<T, kTiers.size()>;
 
-/// What copies into and out of the fast tier reach.
+/// Rates of copies into and out of the fast tier.
 struct TierRates {
   double in_bytes_s = 0, out_bytes_s = 0;
-  double latency_s = 0;  ///< of one copy
+  double latency_s = 0;  ///< per copy
 };
 
 /// Defaults of all keys.
