@@ -1,8 +1,8 @@
 // Which tensors are in the fast tier, and what is prefetched and evicted next (the paper's AutoMem, section 4.2,
 // Algorithm 1).
 //
-// Problem:      a pool that is smaller than what a step uses; copies have to end before a worker needs the tensor, and a
-//               place has to be free before a copy can begin.
+// Problem:      a pool that is smaller than what a step uses; copies have to end before a worker needs the tensor, and
+//               a place has to be free before a copy can begin.
 // Difficulties: sizes differ, so that the free memory of the pool may be fragmented; any worker may hold a tensor at
 //               any time; what was written has to be copied out before its place is given away.
 // Abstractions: Uses (the points of a step and their tensors, known beforehand); a clock, which is the earliest point
@@ -12,14 +12,19 @@
 // tensor that is needed first, tensors with a later next use are evicted (Belady's rule): first those without further
 // use (activations after backward), then those that are needed late and can be dropped without a copy. Evictions that
 // need a copy begin only when the link would otherwise be too late for some later point: until then memory may become
-// free by itself. The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp),
-// so that the plan is what runs. If workers copy (memory::CopyBy), a tensor that they would have to bring is not
-// prefetched: it would not come any earlier. A worker that waits there copies until the queue has nothing left for
-// workers. A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier).
-// They stay until it is over, because workers hold tensors one after the other and could otherwise deadlock. Tensors
-// that the plan did not expect (sampling, checkpoints) are brought on demand: plans change times, never results. A
-// tensor that is held while no point is under way counts as written (the image of a micro-batch is), unless it is held
-// to be read (Access::kRead) or a reader says that it only reads.
+// free by itself.
+//
+// The same object serves a simulated step, with a queue of copies that only counts time (simulate.hpp), so that the
+// plan is what runs.
+//
+// If workers copy (memory::CopyBy), a tensor that they would have to bring is not prefetched: it would not come any
+// earlier. A worker that waits there copies until the queue has nothing left for workers.
+//
+// A point begins when all of its tensors are there and no copy reads what it writes (Algorithm 1's barrier). They stay
+// until it is over, because workers hold tensors one after the other and could otherwise deadlock. Tensors that the
+// plan did not expect (sampling, checkpoints) are brought on demand: plans change times, never results. A tensor that
+// is held while no point is under way counts as written (the image of a micro-batch is), unless it is held to be read
+// (Access::kRead) or a reader says that it only reads.
 #pragma once
 #include <algorithm>
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// Ranks that do not see the same program, flags, config, data or checkpoint would train different models without a
-// word, draw images of another model, or wait for each other for ever: they are compared before anything is written.
+// Ranks with different programs, flags, configs, data or checkpoints would silently train different models, sample from
+// another model, or wait for each other for ever. They are compared before anything is written.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,13 +8,15 @@
 
 namespace ditrain::config {
 
-/// Something that has to be the same on all ranks. Of a value of several lines, messages show the first that differs.
+/// Something that has to be the same on all ranks. If a value has several lines, messages show the first line that
+/// differs.
 struct Fact {
   std::string what, value, hint;
 };
 
 /// Compares the facts of all ranks with those of rank 0, all in the same order. Collective.
-/// Errors:   InputError "[ranks] ...", the same on all ranks: the lowest rank that differs, its host, in what
+/// Errors:   InputError "[ranks] ...", the same on all ranks, naming the lowest rank that differs, its host and the
+///           fact
 void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine);
 
 /// Version and file of the program that this process runs.

@@ -30,7 +30,8 @@ class CommandLine {
   CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional = "",
               std::string details = "");
 
-  /// Reads the command line. False: --help or --version was asked for and printed to stdout; the program is done.
+  /// Reads the command line. Returns false if --help or --version was given and printed to stdout; the program is done
+  /// then.
   /// Errors:   InputError "[command line] ...": unknown flag (the nearest is named), missing value, flag given twice
   bool parse(int argc, const char* const* argv);
   /// The same, printing to `out`.
@@ -38,16 +39,16 @@ class CommandLine {
 
   /// Whether the user gave the flag.
   bool has(const std::string& name) const;
-  /// Its value, or else its default; "" for `--flag` whose value was left out.
+  /// Returns its value, or else its default; "" for `--flag` whose value was left out.
   std::string get(const std::string& name) const;
-  /// The name of a file or folder. Errors: InputError that names the flag, if it was given an empty one
+  /// Returns the name of a file or folder. Errors: InputError that names the flag, if the name is empty
   std::string get_path(const std::string& name) const;
-  /// Errors:   InputError that names the flag, if its value is no number in [low, high]
   /// One of the words that stand for values of E. Errors: InputError with the nearest of them
   template <class E>
   E get_word(const std::string& name) const {
     return parse_word<E>("command line", "--" + name, get(name));
   }
+  /// Errors:   InputError that names the flag, if its value is not a number in [low, high]
   int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
   double get_double(const std::string& name, double low, double high) const;
   /// All values of a repeated flag, in order.
@@ -55,8 +56,8 @@ class CommandLine {
   const std::vector<std::string>& positional() const { return positional_; }
 
   std::string help_text() const;
-  /// What the program goes by: one line per flag with its values or its default, then what follows the flags. Without
-  /// the flags named in `but`.
+  /// The effective command line: one line per flag with its values or its default, then what follows the flags. The
+  /// flags named in `but` are left out.
   std::string effective_text(const std::vector<std::string>& but = {}) const;
 
  private:
@@ -73,12 +74,12 @@ class CommandLine {
   std::vector<std::string> positional_;
 };
 
-/// Opens /dev/null on those of stdin, stdout and stderr that are closed: the next file to be opened would take their
-/// number, and log lines would go into it. To be called before any file is opened.
+/// Opens /dev/null for closed standard streams: the next file to be opened would take their number, and log lines would
+/// go into it. Call it before any file is opened.
 void open_standard_streams();
 
 /// Opens the standard streams, runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error:
-/// [where] what; ..." and gives its own exit code; an error of std::filesystem gives 2 if the path or its rights are at
+/// [where] what; ..." and sets its own exit code; a std::filesystem error gives 2 if the path or its rights are at
 /// fault, else 1; out of memory and any other exception 1.
 int run_program(const char* name, const std::function<int()>& body);
 

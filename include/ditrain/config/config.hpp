@@ -23,9 +23,9 @@
 namespace ditrain::config {
 
 struct TrainConfig {
-  int64_t steps = 1000;       ///< optimiser steps in all
+  int64_t steps = 1000;       ///< optimiser steps in total
   int64_t global_batch = 32;  ///< samples per step, over all ranks
-  int64_t micro_batch = 0;    ///< samples that a rank holds at once; 0: all of its share
+  int64_t micro_batch = 0;    ///< samples that a rank processes at once; 0: all of its share
   DType precision = DType::kF32;
   std::optional<nn::Recompute> recompute = nn::Recompute::kSelective;  ///< none: auto, see recompute_of_blocks
   std::vector<nn::Recompute> recompute_of_blocks = {};                 ///< no key: what a plan settles for auto
@@ -45,9 +45,9 @@ struct ParallelConfig {
 };
 
 struct MemoryConfig {
-  double fast_gib = 0;  ///< of a rank; 0: the memory on the package, if there is any
-  /// Of each slow tier, in the order of memory::kTiers. None (auto): as much as tensors need, or nothing if a slower
-  /// tier has a size.
+  double fast_gib = 0;  ///< per rank; 0: its part of the on-package memory (HBM)
+  /// The size of each slow tier, in the order of memory::kTiers. None means auto: as much as tensors need, or nothing
+  /// if a slower tier has a size.
   memory::PerTier<std::optional<double>> tier_gib = memory::default_gib();
   std::string disk_path = {};  ///< "": the run folder
   platform::PageWish pages = platform::PageWish::kAuto;
@@ -55,7 +55,7 @@ struct MemoryConfig {
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
   Copy copy = Copy::kAuto;
   AutoMem automem = AutoMem::kOff;
-  bool moves() const { return automem != AutoMem::kOff; }  ///< tensors between tiers
+  bool moves() const { return automem != AutoMem::kOff; }  ///< whether tensors move
 };
 
 struct KernelsConfig {
@@ -70,11 +70,12 @@ struct DistConfig {
   bool overlap = true;
   bool engine = true;  ///< a thread of its own runs the all-reduce
   AllReduce allreduce = AllReduce::kHierarchical;
-  DType wire = DType::kF32;  ///< what travels between nodes
+  DType wire = DType::kF32;  ///< type of gradients between nodes
   AdalnExchange adaln = AdalnExchange::kAuto;
-  bool shard_optimizer = false;  ///< moments and EMA are divided over the ranks
-  bool reproducible = false;     ///< bits do not depend on the number of ranks
-  /// A step that waits longer for another rank ends the run; 0: never. None: the larger of 300 s and 30 recent steps.
+  bool shard_optimizer = false;  ///< optimiser state and EMA are divided over the ranks (ZeRO-1)
+  bool reproducible = false;     ///< bit-identical for any number of ranks
+  /// A step that waits longer for another rank ends the run; 0: never. None means auto: the larger of 300 s and 30
+  /// recent steps.
   std::optional<double> timeout_s = {};
   int64_t verify_every = 0;  ///< steps between comparisons of the ranks' weights; 0: never
   std::optional<dist::LinkModel> simulate_link = {};
@@ -82,24 +83,24 @@ struct DistConfig {
 
 struct CheckpointConfig {
   int64_t every_steps = 1000;   ///< steps between checkpoints; 0: none by steps
-  double every_minutes = 30;    ///< after the last one, if no step has made one before; 0: none by time
+  double every_minutes = 30;    ///< maximum time between checkpoints; 0: no limit
   int64_t keep_last = 3;        ///< newest checkpoints that stay; 0: all
   int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
-  bool keep_discarded = false;  ///< those of a continuation that a resumed run has left
+  bool keep_discarded = false;  ///< those after the step that a run resumes from
   bool async = true;            ///< written while training goes on
-  double buffer_gib = 1;        ///< per rank, for what an update would change before it is written
+  double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
 struct LogConfig {
   int64_t every_steps = 10;   ///< steps between progress lines; metrics.jsonl has every step
-  double every_seconds = 60;  ///< the longest silence between lines, also within a step; 0: any
+  double every_seconds = 60;  ///< maximum time without a line, also within a step; 0: no limit
 };
 
 struct SampleConfig {
-  int64_t every_steps = 0;  ///< steps between pictures; 0: no samples while training
+  int64_t every_steps = 0;  ///< steps between sample grids; 0: no samples while training
   int64_t num_images = 64;
-  std::string vae;                              ///< decodes samples of latents; empty: none
+  std::string vae;                              ///< decodes samples of latents; empty: not decoded
   std::string steps = "50";                     ///< respacing, as "50", "ddim25" or "10,10,20"
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
@@ -133,13 +134,12 @@ struct Config {
   EvalConfig eval;
 };
 
-/// That of an empty file: the defaults of the keys. A Config by itself has the reference's 1,000 classes instead of
-/// those of the data.
+/// The config of an empty file: the defaults of the keys.
 Config default_config();
 
-/// Reads the config `path`, applies `sets` ("a.b=v") in order, then fills the sizes that model.name stands for.
-/// `path` is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside
-/// the folder of the running program. Nothing is allocated and no cross check made: call `validate`.
+/// Reads the config `path`, applies `sets` ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
+/// is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside the
+/// folder of the running program. It makes no checks across keys: call `validate`.
 /// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
 Config load_config(const std::string& path, const std::vector<std::string>& sets = {});
 
@@ -149,27 +149,27 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 /// The effective config: every key with its comment; `parse_config` of it gives the same Config.
 std::string to_yaml(const Config& config);
 
-/// Whether the model learns pictures, values in [-1, 1], and no latents.
+/// Whether the model learns pixels, values in [-1, 1], instead of latents.
 bool learns_pixels(const Config& config);
-/// Settings that are allowed and seldom meant, each as a sentence with what to change.
+/// Warnings about settings that are allowed but seldom meant, each a sentence with what to change.
 std::vector<std::string> warnings(const Config& config);
 
-/// How pictures are sampled while training: section sample, limited to the range of pixels where data are pixels, and
-/// without guidance for a model that does not know the absence of a label. Errors: InputError for a bad sample.steps
+/// How training samples: as section sample says, clamped to [-1, 1] if data are pixels, and without guidance if the
+/// model was not trained without labels. Errors: InputError for a bad sample.steps
 diffusion::SamplerConfig sampler_of(const Config& config);
-/// Whether a run draws samples: for pictures, or for distances (eval.fid_every_steps).
+/// Whether a run samples: for grids, or for distances (eval.fid_every_steps).
 bool draws_samples(const Config& config);
 
-/// Checks what no single key shows: shapes, bytes that no integer holds, model against diffusion and data, data path;
-/// section sample only if sample.every_steps is above 0. For one process.
+/// Checks keys against each other: shapes, sizes that overflow, model against diffusion and data, data path, and
+/// section sample if sample.every_steps is above 0. Does not depend on the ranks.
 /// Errors:   InputError "[config] ...", with the line to set
 void validate(const Config& config);
 
 /// The part of `validate` that leaves out section `data` (programs that bring their own data, such as ditbench).
 void validate_without_data(const Config& config);
 
-/// Checks that ranks and model divide over the ranks that share a replica (dp_tp), and the global batch evenly over the
-/// replicas of `world_size` ranks and into micro-batches. parallel.tensor_ranks: auto counts as 1.
+/// Checks that ranks and model divide by the ranks that share a replica (dp_tp), and that the global batch divides
+/// evenly over the replicas of `world_size` ranks and into micro-batches. parallel.tensor_ranks: auto counts as 1.
 /// Errors:   InputError "[config] train.global_batch ..."
 void validate_for_ranks(const Config& config, int world_size);
 

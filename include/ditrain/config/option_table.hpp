@@ -9,7 +9,7 @@
 
 namespace ditrain::config {
 
-/// A value as written: one scalar, or the scalars of a list; of a map, the list of its "key: value".
+/// A value as written: one scalar, the scalars of a list, or the "key: value" texts of a map.
 struct OptionValue {
   std::vector<std::string> items;
   bool is_list = false;
@@ -19,12 +19,12 @@ struct Option {
   std::string section, key;
   std::string help;          ///< what it does, with its unit
   std::string expected;      ///< the values that are accepted, for messages and the reference
-  std::string process = {};  ///< of section diffusion: the process that alone reads the key; "": every process does
+  std::string process = {};  ///< the diffusion process that alone reads the key; "": all
   bool may_change_on_resume = false;
   bool takes_map = false;
   /// Stores `value`. Errors: InputError "[config] ORIGINsection.key: ..."; `origin` is "FILE:LINE: ", "--set: " or "".
   std::function<void(Config&, const OptionValue& value, const std::string& origin)> set;
-  /// The value as YAML text that `set` reads back to the same bits.
+  /// The value as YAML text, which `set` reads back bit-identically.
   std::function<std::string(const Config&)> get;
 
   std::string name() const { return section + "." + key; }
@@ -54,13 +54,13 @@ struct Difference {
 /// Keys whose values differ.
 std::vector<Difference> differences(const Config& old_config, const Config& new_config);
 
-/// Keys that differ although a resumed run must not change them. Free to change are train.steps and train.recompute,
-/// the sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
-/// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and what the run does not read: keys of
+/// Keys that differ although a resumed run must not change them. A run may change train.steps and train.recompute, the
+/// sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
+/// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and keys that it does not read: those of
 /// another process, min_snr_gamma without its loss_weight.
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
 
-/// Whether samples are drawn and compared in one way (sections sample and eval), so that their distances are
+/// Whether samples are made and compared in the same way (sections sample and eval), so that their distances are
 /// comparable.
 bool measure_same_distances(const Config& a, const Config& b);
 

@@ -1,4 +1,4 @@
-// What follows from a config alone: how samples are divided over ranks, and whose results agree.
+// What follows from a config alone: how samples are divided over ranks, and which results agree.
 #pragma once
 #include "ditrain/config/config.hpp"
 
@@ -8,14 +8,14 @@ namespace ditrain::config {
 int tensor_ranks(const Config& config);
 /// Ranks with samples of their own. world_size is a multiple of tensor_ranks.
 int replicas(const Config& config, int world_size);
-/// Samples that one rank holds at once: train.micro_batch, or all of its share of the global batch, which `replicas`
-/// divides.
+/// Samples that one rank processes at once: train.micro_batch, or its whole share of the global batch. `replicas`
+/// divides the global batch.
 int64_t micro_batch_of(const Config& config, int replicas);
 
-/// Whether kernels.gemm gives the same bits with any number of threads: other libraries choose as they go along.
+/// Whether kernels.gemm is bit-identical for any number of threads; other libraries may choose another order of sums.
 bool products_are_equal_on_all_ranks(const Config& config);
-/// Whether ranks may exchange the factors of gradients instead of sums: the engine gathers them, their products have
-/// the same bits on all ranks, and dist.reproducible does not want sums of its own.
+/// Whether ranks may all-gather low-rank gradient factors instead of all-reducing gradients: the engine gathers them,
+/// GEMMs are bit-identical on all ranks, and dist.reproducible does not prescribe the order of sums.
 bool may_exchange_factors(const Config& config);
 
 }  // namespace ditrain::config

@@ -1,9 +1,8 @@
 // Ranks of a run and how they talk. One interface, two implementations: MPI (mpi_comm.cpp) and a single rank without
-// MPI (null_comm.cpp). Collective: every rank calls the same functions in the same order. Results of reductions are the
-// same bits on every rank. Never call any of this in a signal handler.
+// MPI (null_comm.cpp). Collective: every rank calls the same functions in the same order. Results of reductions are
+// bit-identical on every rank. Never call any of this in a signal handler.
 //
-// Waiting is polite (it sleeps between looks) and can end: set_timeout() turns a rank that does not come into a
-// TimeoutError that names it.
+// Waiting threads sleep between polls. set_timeout() turns a rank that does not come into a TimeoutError that names it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -19,9 +18,9 @@
 
 namespace ditrain::dist {
 
-/// What a reduction of gradients tells beside its sum.
+/// What a reduction of gradients returns beside its sum.
 struct ReductionOutcome {
-  double sum_squares = 0;         ///< of the summed values, in f64; the same bits on all ranks; not finite if one is
+  double sum_squares = 0;         ///< of the sums, in f64; bit-identical on all ranks; NaN or inf if one is
   double start_s = 0, end_s = 0;  ///< now_s() times between which it was under way
 };
 
@@ -36,19 +35,19 @@ class Request {
   virtual bool wait_for(double seconds) = 0;
   /// Returns when it is done.
   void wait();
-  /// What a finished reduction tells beside its sum, if it does.
+  /// The outcome of a finished reduction, if it has one.
   virtual std::optional<ReductionOutcome> outcome() const { return std::nullopt; }
 };
 
-/// How often a rank has entered operations that need all ranks: what the watchdog compares.
+/// How often a rank has entered operations that need all ranks. The watchdog compares these counts.
 struct Arrivals {
   uint64_t control = 0;    ///< reductions of doubles, broadcasts, barriers, gathers
   uint64_t gradients = 0;  ///< buckets of gradients
   bool answered = true;    ///< false: the rank did not answer, the counts are unknown
-  double disk_idle_s = std::numeric_limits<double>::infinity();  ///< since it last worked for its disk (DiskWork)
+  double disk_idle_s = std::numeric_limits<double>::infinity();  ///< since its last DiskWork
 };
 
-/// What Arrivals are read from, by any thread.
+/// The counters behind Arrivals; any thread may read them.
 struct Counts {
   std::atomic<uint64_t> control{0}, gradients{0};
   std::atomic<int> disk_work{0};
@@ -57,7 +56,7 @@ struct Counts {
   Arrivals now() const;
 };
 
-/// A rank waited for longer than its timeout. Before it was thrown rank 0 of the run had time to say the same.
+/// A rank waited for longer than its timeout. It is thrown after rank 0 of the run has had time to report the same.
 struct TimeoutError : RunError {
   using RunError::RunError;
 };
@@ -79,7 +78,7 @@ class Communicator {
   virtual std::string description() const = 0;  ///< library and granted thread level, for the log
   /// Number of the node of each rank; nodes are numbered in the order of their lowest ranks. All 0 unless overridden.
   virtual std::vector<int> nodes() const { return std::vector<int>(size_t(world_size()), 0); }
-  /// Name of a rank's host, for messages.
+  /// The host name of a rank, for messages.
   virtual std::string host(int rank) const;
   /// The number of a rank among all ranks of the run, for messages.
   virtual int rank_in_run(int rank) const { return rank; }
@@ -90,13 +89,13 @@ class Communicator {
   /// timeout is its own, at first that of this one. It may outlive this one.
   /// Errors: LogicFault for a negative color, and where ranks cannot be split
   virtual std::unique_ptr<Communicator> split(int color, int key);
-  /// The thread that makes progress; nullptr: there is nothing to move on (one rank).
+  /// The thread that makes progress; nullptr with one rank, which needs none.
   virtual ProgressThread* progress_thread() { return nullptr; }
 
   /// data[i] becomes the sum over ranks, for i < n; starts it and returns. n may differ from call to call, not by rank.
   virtual std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) = 0;
   /// Message to or from one rank. Messages of a pair of ranks and a tag (0 ... 32000) arrive in the order of the calls.
-  /// LogicFault where there is no other rank.
+  /// LogicFault with a single rank.
   virtual std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag);
   virtual std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag);
 
@@ -114,30 +113,30 @@ class Communicator {
   /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;
 
-  /// From now on an operation that keeps this rank waiting for longer is a RunError; infinity (as at first): never. The
-  /// time in which another rank works for its disk does not count, as long as all ranks of the run answer.
+  /// From now on an operation that keeps this rank waiting for longer is a TimeoutError; infinity (the initial value):
+  /// never. The time in which another rank works for its disk does not count, as long as all ranks of the run answer.
   void set_timeout(double seconds) { timeout_s_ = seconds; }
   double timeout_s() const { return timeout_s_; }
-  /// This rank has entered one more operation on gradients.
+  /// Counts one more operation on gradients that this rank has entered.
   void count_gradients() { ++counts_->gradients; }
   Arrivals arrivals() const { return counts_->now(); }
 
   /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
   void await(Request& request, const std::string& what);
-  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator where they are and names those
-  /// that lag or are silent. Of a part of the run, one that lags may itself wait for a rank elsewhere.
-  /// Errors: throws TimeoutError, always
+  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator where they are, and names those
+  /// that lag or are silent. If the communicator is a part of the run, a lagging rank may itself wait for a rank
+  /// elsewhere. Errors: throws TimeoutError, always
   [[noreturn]] void give_up(const std::string& what);
 
   /// Flushes the standard streams and ends all ranks now with this exit code, without running destructors.
   [[noreturn]] void abort(int exit_code);
 
  protected:
-  /// Ends the other ranks, and this one too if it likes.
+  /// Ends the other ranks; it may end this one too.
   virtual void end_all_ranks(int exit_code) = 0;
-  /// Where every rank is now; called by one rank, the others need not do anything. Afterwards nothing else may be.
+  /// Where every rank is now. One rank calls it, without help of the others. Nothing else may be called afterwards.
   virtual std::vector<Arrivals> ask_arrivals() { return {arrivals()}; }
-  /// Where every rank of the run is now; nothing ends by that. Empty: unknown.
+  /// Where every rank of the run is now; the run goes on. Empty: unknown.
   virtual std::vector<Arrivals> ask_run() { return {}; }
   void count_control() { ++counts_->control; }
   const std::shared_ptr<Counts>& counts() const { return counts_; }
@@ -150,8 +149,8 @@ class Communicator {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-/// In this scope this rank works for its disk, and other ranks of the run may have to wait for that: as long as it
-/// takes, if this rank still answers. `communicator` has to be that of all ranks.
+/// Marks a scope in which this rank works for its disk. Other ranks wait for it without a timeout, as long as this rank
+/// answers. `communicator` has to be that of all ranks.
 class DiskWork {
  public:
   explicit DiskWork(Communicator& communicator) : counts_(communicator.counts_) { ++counts_->disk_work; }
@@ -163,7 +162,7 @@ class DiskWork {
   const std::shared_ptr<Counts> counts_;
 };
 
-/// Operations of this scope may keep a rank waiting for `seconds`; 0: for ever.
+/// Sets the timeout of this scope: seconds that an operation may keep a rank waiting; 0: for ever.
 class TimeoutScope {
  public:
   TimeoutScope(Communicator& communicator, double seconds);
@@ -176,9 +175,10 @@ class TimeoutScope {
   double before_;
 };
 
-/// The root's text on every rank. Collective.
+/// Returns the root's text on every rank. Collective.
 std::string broadcast_text(Communicator& communicator, std::string text, int root = 0);
-/// On `root` the values of all ranks in order of rank, as many of each as it likes; elsewhere empty. Collective.
+/// Returns on `root` the values of all ranks in order of rank; each rank may give any number. Elsewhere empty.
+/// Collective.
 std::vector<float> gather_floats(Communicator& communicator, std::vector<float> mine, int root = 0);
 
 /// The only rank: every operation is a no-op or a copy.
@@ -189,19 +189,19 @@ std::unique_ptr<Communicator> make_null_communicator();
 std::string mpi_launcher();
 
 struct MpiConfig {
-  int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are cut into pieces
-  bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only, as if the library granted no more
+  int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are split into pieces
+  bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only
   int ranks_per_node = 0;                ///< pretend that a node holds at most this many ranks; 0: as they are
 };
 
 /// MPI if the process was launched by mpirun or srun (see mpi_launcher), else the null communicator without MPI_Init.
-/// MPI lives in the progress thread: under MPI_THREAD_MULTIPLE other threads call it too, under less all calls go
-/// there. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the other
-/// ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end the
-/// job.
+/// The progress thread owns MPI: under MPI_THREAD_MULTIPLE other threads call MPI too, otherwise all calls go through
+/// that thread. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the
+/// other ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end
+/// the job.
 /// Errors:  throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
-///          says that there are several ranks and MPI that there is one: they are of different MPI libraries.
-///          InputError for one of several tasks of srun that it told no ranks, or in a way that MPI does not speak.
+///          says that there are several ranks and MPI that there is one, because they belong to different MPI
+///          libraries. InputError if srun started several tasks without PMI, or with a PMI that MPI does not speak.
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist

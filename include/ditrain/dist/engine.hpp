@@ -1,5 +1,5 @@
-// Sums gradients over ranks beside the computation: the progress thread of the communicator owns what is under way, at
-// most two sums at a time, in the order in which they were started.
+// All-reduces gradients during the computation: the progress thread of the communicator owns the operations under way,
+// at most two at a time, in the order in which they were started.
 //
 //   flat          one MPI_Iallreduce over all ranks (tested by the thread, since MPI does not progress by itself)
 //   hierarchical  ranks of a node sum through the memory that they share (NodeMemory), each its slice of a bucket over
@@ -9,10 +9,10 @@
 //                 of the node. On one node the two passes are one: a piece in cache is summed, squared and copied.
 //
 // A node's terms, and then the nodes', are added one after the other, or along a tree (sums.hpp): then 1, 2, 4, ...
-// ranks with the subtrees of one tree as their terms get the same bits.
+// ranks with the subtrees of one tree as their terms get bit-identical sums.
 //
-// The sum of squares of the result falls out of that pass. Its parts (of constant length) are added in one order, so
-// that all ranks get the same bits for any number of ranks per node.
+// That pass also gives the sum of squares of the result. Its parts (of constant length) are added in one order, so that
+// the result is bit-identical on all ranks for any number of ranks per node.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,21 +31,21 @@ namespace ditrain::dist {
 struct EngineConfig {
   bool hierarchical = true;
   DType wire = DType::kF32;            ///< between nodes (hierarchical only): f32 or bf16
-  bool shards = false;                 ///< sums need be right in a rank's shard_of(n) only; gathers too
-  bool gathers = false;                ///< start_allgather() is there
+  bool shards = false;                 ///< sums are only valid in a rank's shard_of(n); implies gathers
+  bool gathers = false;                ///< start_allgather() is available
   bool tree = false;                   ///< sums along the tree of sums.hpp (hierarchical, f32)
-  std::optional<LinkModel> link = {};  ///< sums follow each other on it
-  std::vector<int> pus = {};           ///< cores of the progress thread alone; empty: it shares those of the process
+  std::optional<LinkModel> link = {};  ///< simulated link; sums queue on it
+  std::vector<int> pus = {};           ///< cores of the progress thread; empty: it shares the process's cores
   int max_in_flight = 2;
 };
 
-/// One rank: nothing runs and nothing is started, start_allreduce_sum leaves the data as they are.
+/// With one rank no thread is started, and start_allreduce_sum leaves the data as they are.
 /// Threads: start_allreduce_sum, start_allgather and their requests are used by one thread.
 class Engine {
  public:
   /// Collective. Hierarchical sums want their data in the communicator's part of `arena`, which must outlive the
   /// engine.
-  /// Errors:   InputError for a tree of ranks that are placed otherwise, see expect_subtrees()
+  /// Errors:   InputError if config.tree does not fit the placement of the ranks, see expect_subtrees()
   Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -64,7 +64,7 @@ class Engine {
 
   Communicator& communicator() const;
   std::string description() const;             ///< one line for the log
-  const std::string& binding_failure() const;  ///< why the thread is not on its cores; "": it is, or has none
+  const std::string& binding_failure() const;  ///< why the thread is not bound to its cores; "": bound
 
  private:
   struct State;

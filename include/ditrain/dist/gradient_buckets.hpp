@@ -1,4 +1,4 @@
-// Sums gradients over ranks while backward still runs. The gradient arena lies in the reverse of the order in which
+// All-reduces gradients while backward still runs. The gradient arena lies in the reverse of the order in which
 // gradients become final, so buckets are plain slices counted from its end: no copies, no lists of tensors.
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace ditrain::dist {
 
-/// What the buckets of the last finished step tell.
+/// The outcome of all buckets of the last finished step.
 struct StepOutcome {
   std::optional<double> sum_squares;  ///< of all summed buckets; nothing if they were summed without an engine
   double communication_s = 0;         ///< with at least one bucket under way, waiting for slower ranks included
@@ -23,10 +23,9 @@ struct StepOutcome {
 };
 
 /// Buckets of one gradient arena. A step: mark_ready(...) for every slice, or start_all(); then finish().
-/// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale). Of a bucket of
-///          gather_instead() ranks get each other's parts and make its gradients themselves.
-/// Order:   buckets are those of BucketGrid and start in the order 0, 1, ... on every rank, whatever the order of
-///          mark_ready calls
+/// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale). For a bucket of
+///          gather_instead() ranks get each other's parts and make its gradients themselves. Order: buckets are those
+///          of BucketGrid and start in the order 0, 1, ... on every rank, whatever the order of mark_ready calls
 /// Threads: one thread calls it
 /// Errors:  throws LogicFault for slices out of range or marked twice, and for finish() before all was marked;
 ///          RunError naming ranks if a bucket is not there after the communicator's timeout
@@ -38,17 +37,18 @@ class GradientBuckets {
 
   using Slice = parallel::Range;
 
-  /// From the next step on: the first `elements` of bucket k, a multiple of the world size, are equal parts in order of
-  /// rank of which every rank has its own when it is marked, and all when it is finished. Needs an engine.
+  /// From the next step on bucket k is all-gathered: its first `elements`, a multiple of the world size, are equal
+  /// parts in order of rank. Every rank has its own part when the bucket is marked, and all parts when it is finished.
+  /// Needs an engine.
   void gather_instead(int64_t k, int64_t elements);
   /// The gradients begin <= i < end are final on this rank. Starts every bucket that is complete now.
   void mark_ready(int64_t begin, int64_t end);
   /// All gradients that were not marked yet are final.
   void start_all();
-  /// Returns once the next bucket is summed (or gathered), which one may use then; nothing when there is none left.
-  /// Only after all was marked.
+  /// Waits for the next bucket and returns it once it is summed (or gathered); returns none after the last one. Call it
+  /// only after all gradients were marked.
   std::optional<Slice> finish_next();
-  /// Returns when every bucket is; the next step may begin then.
+  /// Returns when every bucket is finished; the next step may begin then.
   void finish();
 
   int64_t num_buckets() const;

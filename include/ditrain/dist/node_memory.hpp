@@ -1,5 +1,5 @@
 // Memory that the ranks of a node share: one part for every rank, which all of them read and write. Anonymous (memfd),
-// so it needs no room in /dev/shm and is gone when the ranks are. Where sharing is refused (ranks in containers of
+// so it needs no space in /dev/shm and disappears with the ranks. Where sharing is refused (ranks in containers of
 // their own, no memfd) every rank of the run gets private memory instead and is told why.
 #pragma once
 #include <cstddef>
@@ -16,8 +16,7 @@ namespace ditrain::dist {
 class NodeMemory final : public memory::Allocator {
  public:
   /// Collective; the same arguments on all ranks. bytes: of each part, > 0. Parts are zero and begin at whole pages.
-  /// `pages` are wished for parts of platform::kHugePageBytes or more.
-  /// Errors: throws RunError if there is no memory at all
+  /// `pages` is a wish, for parts of platform::kHugePageBytes or more. Errors: throws RunError if memory is exhausted
   NodeMemory(Communicator& communicator, size_t bytes, bool may_share = true,
              platform::PageWish pages = platform::PageWish::kTransparent);
   ~NodeMemory() override;
@@ -27,15 +26,15 @@ class NodeMemory final : public memory::Allocator {
   int num_parts() const { return num_parts_; }
   int own_part() const { return own_part_; }
   bool shared() const { return num_parts_ > 1; }
-  /// Some node would not share, so none does: the same on all ranks.
+  /// Some node refused to share, so no node shares. The same on all ranks.
   bool refused() const { return refused_; }
   std::byte* part(int i) const { return base_ + size_t(i) * stride_; }
   size_t part_bytes() const { return bytes_; }
   /// Why ranks of a node do not share; "" if they do, or if each is alone on its node.
   const std::string& note() const { return note_; }
-  /// Why pages are not as wished, with the line that would mend it; "" if they are.
+  /// Why pages are not as wished, with the command that fixes it; "" if they are.
   const std::string& page_note() const { return page_note_; }
-  /// What the system says of the pages now, and on which NUMA nodes those of the own part are.
+  /// The page sizes and the NUMA nodes of the own part, as the system reports them now.
   std::string describe_pages() const;
 
  private:

@@ -1,4 +1,4 @@
-// What ranks of a node share: cores, where they step on each other's, and memory.
+// What ranks of a node share: overlapping cores, and memory.
 #pragma once
 #include <map>
 #include <vector>
@@ -18,8 +18,8 @@ struct MaskSharing {
 /// (platform::affinity_mask).
 MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus);
 
-/// How many ranks of this node, this one included, name each of the numbers that this rank names. Collective: what a
-/// rank did before its call is done when the call of any other one returns.
+/// Counts for each number in `mine` the ranks of this node that give it, this one included. Collective, and a barrier
+/// of the node.
 std::map<int, int> count_sharers(Communicator& communicator, const std::vector<int>& mine);
 
 }  // namespace ditrain::dist

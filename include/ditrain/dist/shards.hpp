@@ -8,8 +8,8 @@
 
 namespace ditrain::dist {
 
-/// An arena of n elements cut into buckets from its end: each of `whole` is one, what lies between them is cut from its
-/// end into buckets of bucket_elements, the last one of it shorter.
+/// An arena of n elements, split into buckets from its end. Each range of `whole` is one bucket; each gap between them
+/// is split from its end into buckets of bucket_elements, the last one shorter.
 class BucketGrid {
  public:
   /// n >= 0, bucket_elements >= 1; `whole` in any order, without overlaps.
@@ -18,8 +18,8 @@ class BucketGrid {
   int64_t size() const { return int64_t(buckets_.size()); }
   const parallel::Range& operator[](int64_t k) const { return buckets_[size_t(k)]; }
   int64_t holding(int64_t element) const;  ///< the number of the bucket with this element of the arena
-  /// Shards of bucket k begin at its multiples: whole pieces of sums.hpp; less for a bucket of `whole`, which is not
-  /// summed.
+  /// Shards of bucket k begin at multiples of this grain: whole pieces of sums.hpp, or less for a bucket of `whole`,
+  /// which is not summed.
   int64_t shard_grain(int64_t k) const { return whole_[size_t(k)] ? kWholeGrain : kPiece; }
 
  private:
@@ -29,16 +29,15 @@ class BucketGrid {
   std::vector<bool> whole_;
 };
 
-/// A rank's part of the first n elements of anything: whole multiples of `grain` (those of sums.hpp), the parts of
-/// lower ranks before it.
+/// A rank's part of n elements, in order of rank and in multiples of `grain` (the pieces of sums.hpp).
 parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain = kPiece);
 
-/// The parts of one rank, one of every bucket, and where they lie in arenas that hold nothing else.
+/// The parts of one rank, one in every bucket, and their places in arenas that hold only these parts.
 class Shards {
  public:
   struct Part {
     parallel::Range arena;  ///< elements of the whole arena; may be empty
-    int64_t state = 0;      ///< where the first of them is among the rank's own
+    int64_t state = 0;      ///< index of the first among the rank's own elements
   };
   Shards(const BucketGrid& grid, int rank, int ranks);
   const std::vector<Part>& parts() const { return parts_; }  ///< by bucket

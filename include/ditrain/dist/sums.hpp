@@ -1,4 +1,4 @@
-// Orders in which sums are formed: constants of the source, so that any rank that forms a sum gets the same bits.
+// Orders of summation: constants of the source, so that every rank gets bit-identical sums.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,17 +7,17 @@
 
 namespace ditrain::dist {
 
-// Sums are made in pieces of this many elements from the start of a bucket, and their squares added piece by piece. One
-// of the sum and one of another rank stay in a 32 KiB L1 cache together.
+// Sums are made in pieces of this many elements from the start of a bucket, and their squares are added piece by piece.
+// A piece of the sum and one of another rank fit a 32 KiB L1 cache together.
 inline constexpr int64_t kPiece = 4096;
 
 inline int64_t num_pieces(int64_t n) { return (n + kPiece - 1) / kPiece; }
 
 /// The binary tree of a reproducible sum: the sum of n terms is that of the first n/2 (rounded down) plus that of the
-/// rest. Cut into 2^k equal parts, each part's sum is a subtree, and the parts' sums are added as a tree again: it does
-/// not show which rank has formed which part.
-/// Here for terms that come one after the other: term i is added to some of the sums that wait, the youngest first;
-/// the result then waits in its turn, unless it is the total.
+/// rest. If the terms are split into 2^k equal parts, each part's sum is a subtree, and the parts' sums are added as a
+/// tree again: the result does not depend on which rank has summed which part. This class takes terms one after the
+/// other: term i is added to some of the waiting sums, the youngest first; the result then waits in its turn, unless it
+/// is the total.
 class SumTree {
  public:
   explicit SumTree(int64_t terms);  ///< >= 1

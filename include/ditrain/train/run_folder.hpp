@@ -43,7 +43,8 @@ class RunFolder {
   bool warned_ = false;
 };
 
-/// Whether the folder holds a run (a config, metrics or checkpoints). Errors: std::filesystem_error if the system does not say
+/// Whether the folder holds a run (a config, metrics or checkpoints). Errors:
+/// std::filesystem_error if the system does not say
 bool holds_run(const std::string& path);
 
 }  // namespace ditrain::train
