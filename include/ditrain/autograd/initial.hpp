@@ -11,7 +11,7 @@ namespace ditrain::autograd {
 struct Initial {
   enum class Kind { kConstant, kXavierUniform, kNormal, kTable };
   Kind kind = Kind::kConstant;
-  double size = 0;                                 ///< the constant, or the deviation of kNormal
+  double size = 0;                                 ///< the constant, or the standard deviation of kNormal
   std::function<std::vector<float>()> table = {};  ///< kTable: all values
 
   static Initial constant(double value) { return {.size = value}; }
@@ -22,7 +22,7 @@ struct Initial {
     return {.kind = Kind::kTable, .table = std::move(values)};
   }
 
-  /// Writes the values of a tensor of that shape; the same bits with every instruction set.
+  /// Writes the values of a tensor of that shape, bit-identical for every instruction set.
   void fill(const Shape& shape, const RandomKey& key, float* values) const;
 };
 

@@ -18,8 +18,8 @@ struct ArenaSlice {
   int64_t begin = 0, end = 0;
 };
 
-/// The part of a tensor that a rank holds: of its elements seen as [outer, length, inner] those with
-/// begin <= middle index < end.
+/// The part of a tensor that a rank holds: the elements, seen as [outer, length, inner], with begin <= middle index <
+/// end.
 struct Part {
   int64_t outer = 1, length = 1, inner = 1;
   int64_t begin = 0, end = 1;
@@ -66,11 +66,11 @@ class ParameterStore {
   void lay_out(const std::vector<Parameter*>& order);
 
   enum class For { kInference, kTraining };
-  /// Where the arenas live, and how much of them.
+  /// Where the arenas live, and their sizes.
   struct Homes {
     memory::Allocator* home = &memory::system_memory();
     memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
-    /// 0 or more: the size of moments and EMA, of which a rank then keeps a part that is packed in its own way.
+    /// 0 or more: the size of moments and EMA on a rank that keeps a packed part of them (ZeRO-1).
     int64_t state_elements = -1;
     /// With `segments`: what that part consists of, slice after slice; each moves as one. None: it is one block at
     /// home.
@@ -86,7 +86,7 @@ class ParameterStore {
   /// adds values_bf16, which the products of a bf16 training pass read; the optimiser keeps it in step with `values`.
   void allocate(For purpose, DType products, const Homes& homes);
   void allocate(For purpose, DType products = DType::kF32) { allocate(purpose, products, Homes()); }
-  /// Bytes that `allocate` will take.
+  /// The bytes that `allocate` will take.
   size_t bytes(For purpose, DType products = DType::kF32) const;
 
   std::vector<Parameter*> state_dict();  ///< in the order of the public state dict

@@ -24,9 +24,9 @@ namespace ditrain::autograd {
 
 enum class Mode { kTraining, kInference };
 
-/// What becomes of a tensor between forward and backward: its contents are kept (in which tier of memory is the matter
-/// of the storage that Tape::allocate gives it), or they are lost to the next node that uses its memory and are
-/// computed again (activation checkpointing).
+/// What becomes of a tensor between forward and backward: its contents are stored (the storage that Tape::allocate
+/// gives it decides in which memory tier), or they are lost to the next node that uses its memory and are recomputed
+/// (activation checkpointing).
 enum class KeepPolicy { kKeep, kRecompute };
 
 /// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
@@ -61,7 +61,7 @@ class Node {
   virtual int64_t samples() const { return 0; }
   virtual void forward(ops::Context& ctx);                                        ///< if samples() is 0
   virtual void forward_of(ops::Context& ctx, const parallel::Range& of_samples);  ///< else
-  /// Writes all that the node declared with kRecompute again, to the same bits, from what is kept. Called before
+  /// Recomputes all tensors that the node declared with kRecompute, bit-identically, from what is stored. Called before
   /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
   /// before, and may compute again what a node before it writes.
   virtual void recompute(ops::Context&) {}

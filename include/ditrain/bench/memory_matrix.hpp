@@ -1,6 +1,6 @@
 // How fast each domain of cores reaches each memory node: bandwidth and latency, domains x nodes (the paper's table).
-// What is measured is bound to its node and to its cores, and looked at afterwards: where that cannot be, there is no
-// number. Machines of one node have a matrix of one cell.
+// Memory and threads are bound to their node and cores, and their places are checked afterwards: a cell without that
+// has no number. Machines of one node have a matrix of one cell.
 #pragma once
 #include <functional>
 #include <string>

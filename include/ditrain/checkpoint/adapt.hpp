@@ -1,6 +1,6 @@
 // Weights of one DiT as the start of another: for fine-tuning on other classes, bands or sizes.
 //
-// What is the same is copied. What may differ, and what becomes of it:
+// Equal parts are copied. These may differ and are adapted:
 //   classes             a new label table as the model starts it; the row of dropped labels is kept
 //   channels (bands)    a band whose name both models know gets the weights of that band, any other the mean over the
 //                       bands of the file: in the patch embedding, which is then multiplied by (bands of the file) /

@@ -1,4 +1,4 @@
-// Which channels of one model's data stand for those of another's: by their names, or all for each.
+// Maps the channels of one model's data to another's: by name, or the mean of all channels.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ class ChannelMap {
   int64_t to() const { return int64_t(of_.size()); }
   /// Whether every channel is the one at the same place.
   bool same() const;
-  /// What channel `i` here gets, of something that the file has for each of its channels.
+  /// The value for channel `i` here, from the values that the file has for its channels.
   float value(int64_t i, const std::function<float(int64_t channel)>& of_file) const;
   /// In words, for the log.
   std::string describe() const;

@@ -35,7 +35,7 @@ CheckpointState read_checkpoint_state(const std::string& folder);
 using KeepState = std::function<void(const Tensor& whole, const Tensor& state)>;
 
 /// `path` is a checkpoint folder, a folder of checkpoints or a run folder (then its latest complete one is taken).
-/// Errors:   InputError if there is none
+/// Errors:   InputError if it does not exist
 std::string find_checkpoint(const std::string& path);
 
 /// Errors: InputError if this process does not see one of the files of a checkpoint folder, RunError if it may not read

@@ -29,8 +29,8 @@ struct CheckedFile {
 
 using CheckedFiles = std::map<std::string, CheckedFile>;  ///< by the file's name in the folder
 
-/// The checksums that the state.json beside a file of a checkpoint has for it. None: there is no such entry, or the
-/// file is not one of a checkpoint. Errors: as read_checkpoint_state
+/// The checksums that the state.json beside a file of a checkpoint has for it. None: it has no such entry, or the file
+/// is not one of a checkpoint. Errors: as read_checkpoint_state
 std::optional<CheckedFile> checks_of(const std::string& path);
 
 /// Holds an open file against its checksums, a tensor at a time.

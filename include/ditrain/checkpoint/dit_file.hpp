@@ -15,7 +15,7 @@
 
 namespace ditrain::checkpoint {
 
-/// What a file need not tell. A hint that contradicts the file is not used.
+/// Hints for what a file need not tell. A hint that contradicts the file is ignored.
 struct DitHints {
   std::optional<int64_t> num_heads = {};
   std::optional<int64_t> input_height = {}, input_width = {};

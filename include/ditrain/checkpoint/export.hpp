@@ -17,7 +17,7 @@ struct WeightsSource {
   int64_t step = -1;  ///< optimiser steps done; -1: the file does not say
 };
 
-/// The moving average of the weights, or the weights themselves.
+/// Which weights: EMA, or the weights themselves.
 enum class Weights { kEma, kModel };
 inline constexpr Word<Weights> kWeights[] = {{"ema", Weights::kEma}, {"model", Weights::kModel}};
 constexpr std::span<const Word<Weights>> words_of(Weights) { return kWeights; }
@@ -25,7 +25,7 @@ constexpr std::span<const Word<Weights>> words_of(Weights) { return kWeights; }
 /// Looks for weights. `path` is a run folder, a folder of checkpoints or a checkpoint folder, of which `weights` picks
 /// the file; or a .safetensors file: one that ditexport wrote carries its config, others need
 /// state.json beside them (checkpoints) or config.yaml beside them.
-/// Errors:   InputError if there is nothing, if no config can be found
+/// Errors:   InputError if no weights or no config are found
 WeightsSource find_weights(const std::string& path, Weights weights);
 
 /// The model of that source with its weights, allocated for inference.

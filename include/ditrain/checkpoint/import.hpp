@@ -1,4 +1,4 @@
-// Weights that other programs published, as a checkpoint of ours: to sample from, or to fine-tune.
+// Makes a checkpoint of published weights, to sample from or to fine-tune.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ struct Imported {
   std::vector<std::string> notes;  ///< what was found out, assumed and adapted, one line each
 };
 
-/// Writes a checkpoint of step 0, whose weights and moving average are those of the file, with moments of 0.
+/// Writes a checkpoint of step 0. Weights and EMA are those of the file, the optimiser state is 0.
 /// Memory:   4 bytes per parameter, and the largest tensor twice
 /// Errors:   InputError as DitFile and load_adapted, for bad keys, and if `out` exists; RunError (disk full, ...), then
 ///           nothing is left behind

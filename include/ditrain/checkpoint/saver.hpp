@@ -1,13 +1,13 @@
-// Writes checkpoints while training goes on. Weights, moments and EMA do not change during forward and backward, so
-// each rank streams what it has of them straight into the files of the checkpoint while the next step computes; an
-// update of the weights waits, slice by slice, only for what is not written yet and does not fit into a bounded buffer
-// (after DataStates-LLM, https://arxiv.org/abs/2406.10707). There is no second copy of the state.
+// Writes checkpoints while training goes on. Weights, optimiser state and EMA do not change during forward and
+// backward, so each rank streams its part of them straight into the files of the checkpoint while the next step
+// computes; an update of the weights waits, slice by slice, only for what is not written yet and does not fit into a
+// bounded buffer (after DataStates-LLM, https://arxiv.org/abs/2406.10707). The state is never copied as a whole.
 //
 //   start(step) -> each rank writes its pieces -> all have: rank 0 collects the checksums, writes state.json and gives
 //   the folder its name -> all know
 //
-// What ranks do together happens on the threads that train, between two steps; the trainer asks whether anybody still
-// works (waits), which all ranks learn with the facts of a step, and then calls advance(). A rank that works for its
+// Collective parts run on the training threads, between two steps. The trainer asks whether some rank is still working
+// (waits), which all ranks learn with the facts of a step, and calls advance() when none is. A rank that works for its
 // disk says so (dist::DiskWork): the others wait for it as long as it lives.
 #pragma once
 #include <memory>
@@ -26,14 +26,14 @@ namespace ditrain::checkpoint {
 
 class StateWriter;
 
-/// What a rank writes of the state.
+/// The part of the state that a rank writes.
 struct OwnState {
   std::vector<dist::Shards::Part> parts = {};  ///< elements of the arenas, and where they lie in moments and EMA
-  bool whole_parameters = true;                ///< besides parameters of which ranks have a part each
+  bool whole_parameters = true;                ///< also the parameters that ranks do not split
   bool frozen = true;                          ///< values that are never updated
 };
 
-/// What became of a checkpoint.
+/// The outcome of a checkpoint.
 struct SaveOutcome {
   int64_t step = 0;
   std::string folder;   ///< on rank 0
@@ -46,7 +46,7 @@ class CheckpointSaver {
     std::string checkpoints_dir;  ///< on a file system that all ranks see
     config::CheckpointConfig config;
     OwnState mine;
-    size_t buffer_bytes = 0;    ///< for copies of what an update would change; beyond them it waits
+    size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait
     std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread
   };
   /// Rank 0 of `comm`, which has all ranks of the run, makes folders and commits. The store is allocated for training
@@ -60,14 +60,15 @@ class CheckpointSaver {
   /// Returns the outcome at once if not even the files could be made.
   std::optional<SaveOutcome> start(const CheckpointState& state);
   bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
-  /// Whether this rank is still at what advance() needs.
+  /// Whether this rank still works on what advance() needs.
   bool waits() const;
-  /// Collective, when no rank waits: the next thing that ranks do together; the outcome, once there is one.
+  /// Collective, when no rank waits: takes the next collective step, and returns the outcome once it is known.
   std::optional<SaveOutcome> advance();
   /// Collective: returns when the checkpoint that is being written, if any, is whole or has failed.
   std::optional<SaveOutcome> finish();
 
-  /// Before these elements of weights, moments and EMA change: returns when a checkpoint has what it needs of them.
+  /// Call before these elements of weights, optimiser state and EMA change: returns when the checkpoint has written or
+  /// buffered them.
   void before_update(const parallel::Range& arena);
   /// Whether before_update has anything to do.
   bool reads_state() const;

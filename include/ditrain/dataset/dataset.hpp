@@ -70,8 +70,8 @@ class Dataset {
   /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts
   /// of its file; under `on_bad_file: skip` 0 for one that is missing or may not be read). Threads: as load
   virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
-  /// Files of the data folder that are no samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
-  /// none. Hidden files do not count.
+  /// Ignored files of the data folder, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if every file is a
+  /// sample. Hidden files do not count.
   std::string describe_ignored() const;
 
  protected:
@@ -80,7 +80,7 @@ class Dataset {
   virtual void read(int64_t index, bool flip, float* chw, int64_t* label) const = 0;
   /// The same for kinds that draw. By default read().
   virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
-  /// Counts a file that is no sample.
+  /// Counts a file that is not a sample.
   void ignore_file(const std::string& name);
   /// Notes that there is a sample of this class. A kind that never does has samples of all its classes.
   void note_class(int64_t label);

@@ -2,7 +2,7 @@
 // evaluation read.
 //   images [N, C, H, W] in the type of the source (U8, U16, I16, F32), labels [N] I64 (all shards or none),
 //   geotransform [N, 6] F64 (GDAL's, of the tile's corner), valid [N, H, W] U8 (0 where a mask of the source says that
-//   there is no data; only where the source has a mask);
+//   data are missing; only if the source has a mask);
 //   metadata bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and source
 //   (JSON lists).
 // A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
@@ -131,7 +131,7 @@ struct ColourBands {
   bool has_false_colour() const { return nir >= 0 && red >= 0 && green >= 0; }
 };
 ColourBands find_colours(const std::vector<std::string>& names);
-/// Those of two sets of one sensor's bands, as the longer list of names tells them.
+/// The colours of two sets of one sensor's bands, as the longer list of names tells them.
 struct CommonColours {
   ColourBands first, second;
 };

@@ -85,7 +85,7 @@ std::span<const Objective> rows_of(const Objective*);
 std::span<const LossWeight> rows_of(const LossWeight*);
 std::span<const Sampler> rows_of(const Sampler*);
 
-/// The row of that name, for code that knows the name. Errors: LogicFault if there is none
+/// The row of that name, for code that knows the name. Errors: LogicFault if no row has it
 template <class Row>
 const Row* named(std::string_view name) {
   const Row* row = nullptr;

@@ -79,7 +79,7 @@ std::vector<double> model_times(const Process& process, const SamplerConfig& con
 /// 2n samples, at every evaluation of a step, and the conditional half is kept.
 /// Memory:   model output (twice the samples under guidance), one copy of z for noise, one of [x, x] under guidance,
 ///           and what the sampler keeps
-/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 and there are no labels or no null class
+/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without labels or without a null class
 /// Threads:  runs in the caller; model and noise may use threads of their own
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress = {});

@@ -10,10 +10,11 @@ namespace ditrain::diffusion {
 struct BetaSchedule;
 
 /// Which times of a process a sampler visits, as users write it: "ddimN", a fixed integer stride that gives N steps; or
-/// counts "N" or "N1,N2,...": the process is cut into that many equal sections, section i gets Ni evenly spread steps.
+/// counts "N" or "N1,N2,...": the process is split into that many equal sections, section i gets Ni evenly spread
+/// steps.
 class Spacing {
  public:
-  /// Errors:   InputError if the text is none of these or a count is below 1
+  /// Errors:   InputError for any other text, and for a count below 1
   Spacing(std::string text);
   Spacing(const char* text) : Spacing(std::string(text)) {}
   /// Exactly these times, in the order of the process's own (comparisons with other implementations).

@@ -28,7 +28,7 @@ struct BandComparison {
 };
 
 /// The bands that both sides have, by name.
-/// Errors:   InputError: a side is no tiles or has no valid pixel, no band in common
+/// Errors:   InputError if a side does not hold tiles or has no valid pixel, or without a band in common
 BandComparison compare_bands(const std::string& real, const std::string& generated);
 
 std::string table_of(const BandComparison& comparison);  ///< lines of text

@@ -12,7 +12,7 @@ namespace ditrain::eval {
 
 class BandPictures {
  public:
-  /// Without names (data that is no tiles) the first three channels are red, green and blue; fewer than three are grey.
+  /// Without names (data other than tiles) the first three channels are red, green and blue; fewer than three are grey.
   BandPictures(const dataset::Config& data, int64_t channels);
 
   /// chw [channels, height, width] in about [-1, 1].

@@ -43,7 +43,7 @@ struct Features {
   std::vector<float> spatial = {};  ///< [n, ...], for sFID; empty: the kind has none
   std::vector<float> logits = {};   ///< [n, classes], for the Inception Score; empty: the kind has none
   std::string description = {};     ///< for the protocol line
-  /// Of a network in bf16: |its features - those in f32| / |those in f32| over the first images, at most 8.
+  /// The error of a network in bf16: |its features - those in f32| / |those in f32| over the first images, at most 8.
   std::optional<double> error_of_precision = {};
 };
 

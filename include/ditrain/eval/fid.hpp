@@ -30,7 +30,7 @@ struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
   FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
-  bool allow_small = false;          ///< fewer images than dimensions are no error
+  bool allow_small = false;          ///< allow fewer images than dimensions
   std::string save_statistics = {};  ///< file for statistics of the real side and how they were made; "": none
 };
 
@@ -41,9 +41,9 @@ struct FidReport {
   std::optional<FrechetDistance> distance;   ///< the parts of `fid`
   std::optional<BandComparison> bands;       ///< of two sets of tiles
   std::optional<double> error_of_precision;  ///< of features in bf16 (eval/features.hpp)
-  /// Of both sides; none: two files of statistics that do not say.
+  /// The features of both sides; none: two files of statistics that do not say.
   std::optional<FeatureKind> features = FeatureKind::kInception;
-  std::optional<Composite> composite = {};  ///< of tiles that the network saw: what these distances are of
+  std::optional<Composite> composite = {};  ///< the composite of tiles that the network saw
   std::vector<FidReport> others = {};       ///< the same metrics of further composites
   std::string protocol;                     ///< one line
   std::vector<std::string> warnings;

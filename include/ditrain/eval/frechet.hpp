@@ -22,10 +22,10 @@ struct FrechetDistance {
 /// Math:     |mu1-mu2|^2 + tr sigma1 + tr sigma2 - 2 tr sqrt(sigma1^1/2 sigma2 sigma1^1/2)
 /// Numerics: with a factor F^T F = sigma1 (Cholesky with pivots) the matrix F sigma2 F^T has the same eigenvalues as
 ///           sigma1^1/2 sigma2 sigma1^1/2 but needs no eigenvectors; they come from Eigen's SelfAdjointEigenSolver in
-///           f64. There is no failing case: pytorch-fid's sqrtm adds 1e-6 to singular covariances, this does not. The
+///           f64. It cannot fail: pytorch-fid's sqrtm adds 1e-6 to singular covariances, this does not need it. The
 ///           distance of a set to itself may be 1e-12 of its traces below 0
 /// Memory:   4 matrices [d, d] in f64
-/// Threads:  the workers of `team` share the products; the same bits for any number of them
+/// Threads:  the workers of `team` share the GEMMs; bit-identical for any number of them
 /// Errors:   InputError if the sets have different numbers of dimensions
 FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const FeatureStatistics& b);
 

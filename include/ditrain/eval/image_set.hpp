@@ -39,8 +39,8 @@ class ImageSet {
   /// A fingerprint of what was visited: the SHA-256 of the file, or of the list that sha256sum would print of the
   /// files.
   virtual std::string sha256() const = 0;
-  /// Facts that the program that made the images left beside them (sample_facts.hpp), as one line of JSON; "" if there
-  /// are none.
+  /// Facts that the program that made the images left beside them (sample_facts.hpp), as one line of JSON; "" without
+  /// facts.
   virtual std::string facts() const { return ""; }
   /// The tiles that the images are made of, in digital numbers; null: they are pictures or latents.
   virtual const dataset::TileShards* tiles() const { return nullptr; }

@@ -1,5 +1,5 @@
-// How samples were drawn, in a file beside them: ditfid states it in its protocol line, because sampler, guidance and
-// weights change an FID more than most models differ.
+// Records how samples were made, in a file beside them: ditfid states it in its protocol line, because sampler,
+// guidance and weights change an FID more than most models differ.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
-// Images from a model: labels for them, the loop from noise to data on the model's tape, and weights to draw with.
-// What an image looks like depends on (weights, settings, seed, its number) alone: the same bits for any number of
-// ranks and threads and any batch size. Not here: files (apps/ditsample.cpp, module train).
+// Samples images from a model: labels, the loop from noise to data on the model's tape, and the weights to use. An
+// image depends on (weights, settings, seed, its number) alone: it is bit-identical for any number of ranks and threads
+// and any batch size. Not here: files (apps/ditsample.cpp, module train).
 //
 //   const WeightsFrom averaged(model.parameters(), model.parameters().ema);
 //   GenerateRequest request{.sampler = sampler, .seed = 0, .labels = make_labels("balanced", 64, 8, 0)};
@@ -16,7 +16,7 @@
 
 namespace ditrain::eval {
 
-/// 85 pairs of time and label of DiT-XL, with which the products that make them are no longer limited by memory.
+/// Holds 85 pairs of time and label of DiT-XL: enough that their GEMMs are not limited by memory bandwidth.
 inline constexpr size_t kModulationBytes = size_t{64} << 20;
 
 inline constexpr int64_t kDefaultBatch = 32;  ///< images at once; guidance runs the model on twice as many
@@ -27,11 +27,11 @@ struct GenerateRequest {
   std::vector<int64_t> labels = {};  ///< one per image wanted here; a model without classes ignores their values
   int64_t first_index = 0;           ///< number of the first of these images among all images of the run
   int64_t batch = kDefaultBatch;     ///< images at once, >= 1
-  /// For the modulations of steps ahead; those of one step may take more.
+  /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
 };
 
-/// Told after every step which share of the request is done, in (0, 1].
+/// Called after every step with the finished share of the request, in (0, 1].
 using GenerateProgress = std::function<void(double share)>;
 
 /// Whether a model has learned labels and their absence, which guidance needs.
@@ -63,7 +63,7 @@ inline constexpr LikelyCause kDiverged{"the weights have probably diverged in tr
 /// Errors:   RunError with the number of such values, and the cause
 void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
 
-/// The most that generate() allocates for `batch` images at once with any labels, beside the images themselves.
+/// The peak memory of generate() for `batch` images at once with any labels, without the images themselves.
 size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch);
 

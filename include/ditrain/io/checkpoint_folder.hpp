@@ -6,8 +6,8 @@
 // written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
 // Temporary names have a random suffix: a process that outlives its run writes into nothing of the next one.
 // What is inside the files is not known here (module checkpoint). One process at a time may change DIR.
-// Errors:   a folder, file or symlink of which the system does not say whether it is there is a RunError that names it,
-//           never one that is missing.
+// Errors:   a RunError names a folder, file or symlink if the system does not say whether it exists; it never counts as
+//           missing.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr std::array<const char*, 4> kCheckpointFiles = {"model.safetenso
 /// "step_00001000" for 1000 (at least 8 digits).
 std::string checkpoint_name(int64_t step);
 
-/// Which file a checkpoint folder lacks; "": it is complete.
+/// The file that a checkpoint folder lacks; "" if it is complete.
 std::string missing_file(const std::string& folder);
 
 /// Writes one checkpoint: fill folder() with the files of kCheckpointFiles, then commit().
@@ -51,11 +51,12 @@ class CheckpointWriter {
 /// Steps of all complete checkpoints, increasing; empty if `dir` does not exist.
 std::vector<int64_t> list_checkpoints(const std::string& dir);
 
-/// Folders of the checkpoints to go on from, complete or not, the best first: what `latest` names if that is one of
+/// Folders of the checkpoints to resume from, complete or not, the best first: the one that `latest` names if it is in
 /// `dir`, then by decreasing step.
 std::vector<std::string> checkpoints_to_resume(const std::string& dir);
 
-/// The first of them that is complete, with a warning in the log for each that is not; none if there is none.
+/// The first complete one of them, with a warning in the log for each incomplete one before it; none if all are
+/// incomplete.
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
@@ -67,7 +68,7 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
 /// Makes the symlink `best` name the complete checkpoint of this step.
 /// Errors:   RunError
 void link_best(const std::string& dir, int64_t step);
-/// The step of the complete checkpoint that `best` names; none if there is none.
+/// The step of the complete checkpoint that `best` names; none without such a checkpoint.
 std::optional<int64_t> best_checkpoint(const std::string& dir);
 
 /// Moves the checkpoints after `step` aside, complete or not, to discarded_step_*. Returns their new paths.

@@ -6,8 +6,7 @@
 
 namespace ditrain::io {
 
-/// Tag 274 of the first directory of a JPEG's EXIF segment, 1 to 8; 1 (upright) where there is none or it makes no
-/// sense.
+/// Tag 274 of the first directory of a JPEG's EXIF segment, 1 to 8; 1 (upright) if it is missing or makes no sense.
 /// Source:   JEITA CP-3451 (EXIF 2.3), section 4.6.4
 int exif_orientation(std::string_view jpeg);
 

@@ -58,8 +58,8 @@ void write_file_atomically(const std::string& path, std::string_view content);
 /// a part fitted is taken out of a regular file again. One process at a time may append.
 void append_line(const std::string& path, std::string_view line);
 
-/// The whole content of a regular file (any bytes). InputError if it is none or has more than `max_bytes`; else errors
-/// as fail_to_read.
+/// The whole content of a regular file (any bytes). InputError if it is not a regular file or has more than
+/// `max_bytes`; else errors as fail_to_read.
 std::string read_text_file(const std::string& path, size_t max_bytes);
 
 /// Calls `use` with each line of a file, without its newline. Errors: as fail_to_read, and those of `use`

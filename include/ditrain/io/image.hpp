@@ -31,7 +31,7 @@ struct ResizeTaps {
   int64_t first = 0;
   std::vector<double> weights = {};
 };
-/// Of every output pixel along a side, with antialiasing as Pillow has it: the filter is as wide as the image shrinks.
+/// The taps of every output pixel along a side, antialiased as in Pillow: the filter widens as the image shrinks.
 std::vector<ResizeTaps> resize_taps(int64_t in_size, int64_t out_size, ResizeFilter filter);
 
 /// Resizes with antialiasing: horizontal, then vertical pass, each rounded to 8 bits; weights in fixed point (22 bits).

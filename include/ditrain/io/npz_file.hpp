@@ -30,9 +30,8 @@ struct NpyHeader {
 
 inline constexpr uint64_t kMaxNpyBytes = uint64_t{4} << 30;
 
-/// Errors:   InputError, where = path, with the name of the array: see ZipFile; no .npy; unknown version; a header that
-/// is
-///           no dictionary of descr, fortran_order and shape; a type that is no number; shapes that are negative or
+/// Errors:   InputError, where = path, with the name of the array: as ZipFile; not an .npy file; unknown version; a header
+///           other than a dictionary of descr, fortran_order and shape; a non-numeric type; shapes that are negative or
 ///           overflow; more or fewer bytes than the shape says; arrays over kMaxNpyBytes when read whole
 class NpzFile {
  public:

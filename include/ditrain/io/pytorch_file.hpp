@@ -52,13 +52,13 @@ class PytorchFile {
 
   /// In the order of the file. Two may share memory.
   const std::vector<PytorchTensor>& tensors() const;
-  /// Null if there is none of that name.
+  /// Null if no tensor has that name.
   const PytorchTensor* find(std::string_view name) const;
   /// All elements, row-major, little endian. Errors: InputError if the storage's checksum does not fit
   std::vector<std::byte> read(const PytorchTensor& tensor) const;
   /// Calls `use` with the same bytes in one piece or several, without a copy where they lie in order.
   void visit(const PytorchTensor& tensor, const std::function<void(std::string_view)>& use) const;
-  /// The number or text under a path such as "args/num_classes"; none if there is no such thing.
+  /// The number or text under a path such as "args/num_classes"; none if it does not exist.
   std::optional<PytorchScalar> scalar(std::string_view path) const;
 
  private:

@@ -47,9 +47,9 @@ class SafetensorsFile {
   /// All tensors in the order of their data in the file.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
-  /// The tensor of that name; InputError naming the nearest existing name if there is none.
+  /// The tensor of that name. Errors: InputError naming the nearest existing name
   const TensorView& tensor(const std::string& name) const;
-  /// Gives back the pages that were read: they are no longer memory of the process, and come again when they are read.
+  /// Releases the pages that were read: they no longer count as memory of the process, and return on the next read.
   void release_pages() const;
   /// The string-to-string map "__metadata__" (empty if absent).
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

@@ -28,7 +28,7 @@ class Sha256 {
 };
 
 std::string sha256_of(std::string_view bytes);
-/// Of a whole file. Errors: InputError if it cannot be read
+/// The SHA-256 of a whole file. Errors: InputError if it cannot be read
 std::string sha256_of_file(const std::string& path);
 
 }  // namespace ditrain::io

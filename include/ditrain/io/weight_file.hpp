@@ -42,13 +42,13 @@ class WeightFile {
   /// Whether it is one safetensors file.
   bool is_safetensors() const;
   const std::vector<WeightTensor>& tensors() const;
-  /// Null if there is none of that name.
+  /// Null if no tensor has that name.
   const WeightTensor* find(const std::string& name) const;
   /// All elements as f32. Errors: InputError if the type is not a floating one
   std::vector<float> read(const WeightTensor& tensor) const;
   /// As PytorchFile::scalar; none in other formats.
   std::optional<PytorchScalar> scalar(const std::string& path) const;
-  /// Of one safetensors file; empty in other formats.
+  /// The metadata of one safetensors file; empty in other formats.
   const std::map<std::string, std::string>& metadata() const;
 
  private:
@@ -56,7 +56,7 @@ class WeightFile {
   std::unique_ptr<Contents> contents_;
 };
 
-/// The network whose weights have such names, "a Vision Transformer (ViT)"; "" if it is none that is known.
+/// The network whose weights have such names, "a Vision Transformer (ViT)"; "" if it is unknown.
 std::string network_of(const std::vector<std::string>& names);
 
 }  // namespace ditrain::io

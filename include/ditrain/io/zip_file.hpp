@@ -31,7 +31,7 @@ class ZipFile {
 
   const std::string& where() const { return where_; }
   const std::vector<Entry>& entries() const { return entries_; }
-  const Entry* find(const std::string& name) const;  ///< null if there is none
+  const Entry* find(const std::string& name) const;  ///< null if it does not exist
 
   /// The unpacked bytes.
   /// Memory:   grows with what really unpacks, not with what the entry says

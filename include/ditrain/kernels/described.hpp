@@ -33,7 +33,7 @@ struct Value {
 struct Operator {
   std::string name, title;  ///< the function's; that of the row in `ditbench ops`
   std::vector<Parameter> parameters;
-  std::function<double(const std::vector<Value>&)> call;  ///< one value per parameter; the result, 0 if there is none
+  std::function<double(const std::vector<Value>&)> call;  ///< takes a value per parameter; returns the result or 0
 
   bool has(Role role) const;
 };

@@ -95,8 +95,8 @@ void rms_norm_backward(const BFloat16* x, int64_t stride, const float* weight, c
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 void column_sums(const BFloat16* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 
-/// Of every column of rows of stride `stride`: the first value f, the sum of x - f and the sum of (x - f)^2, each one
-/// chain in increasing r; 0 without rows. See Moments in kernels/gemm.hpp.
+/// Computes for every column of rows of stride `stride` the first value f, the sum of x - f and the sum of (x - f)^2,
+/// each one chain in increasing r; 0 without rows. See Moments in kernels/gemm.hpp.
 void column_moments(const float* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
                     int64_t cols);
 void column_moments(const BFloat16* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,

@@ -1,5 +1,5 @@
-// The autoencoder (AutoencoderKL) of latent diffusion: images to latents and back, for inference. It is no part of the
-// tape: nothing is kept for a backward pass.
+// The autoencoder (AutoencoderKL) of latent diffusion: images to latents and back, for inference. It does not use the
+// tape: nothing is stored for a backward pass.
 //
 // Problem:      an image of 256 x 256 takes 272 GFLOP to encode, and its activations are 33 MB each.
 // Difficulties: every group normalisation needs all of an image before its first pixel; weights come under three sets
@@ -110,7 +110,7 @@ class Autoencoder {
   double decode_macs(int64_t height, int64_t width) const;
 
   /// Shapes:   images [B, image_channels, H, W], moments [B, 2 latent_channels, H / shrink, W / shrink], both f32
-  /// Errors:   ShapeError for other shapes and for sides that are no multiples of shrink()
+  /// Errors:   ShapeError for other shapes and for sides that shrink() does not divide
   void encode(ops::Context& ctx, const Tensor& images, const Tensor& moments, const Observer& observer = {});
   /// Shapes:   latents [B, latent_channels, h, w] (not multiplied by any scale), images [B, image_channels, h shrink,
   ///           w shrink], not clamped

@@ -1,14 +1,14 @@
 // A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
-//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, all of them before the first
-// block
-//   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))            AttentionHalf
-//   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))             MlpHalf
-// Kept for backward: x (and by AdalnModulation the six chunks) always; mean, rstd, qkv, attention output, log-sum-exp,
-// proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and h2, the GELU
-// and the x between the halves in Recompute::kNone only. What is not kept is computed again by the same operations,
-// hence to the same bits. Normalisation, GELU, gate and residual are done inside the products beside them. Of ranks
-// that share a replica (tensor_parallel.hpp) each has its own heads H and columns F. Queries and keys may be normalised
-// before the attention (as LightningDiT and timm have it); nothing is kept for that.
+//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, of all blocks before the first
+//   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
+//   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
+//
+// Stored for backward: x (and by AdalnModulation the six chunks) always; mean, rstd, qkv, attention output,
+// log-sum-exp, proj output, fc1 output, fc2 output unless Recompute::kBlock; the normalised and modulated inputs h1 and
+// h2, the GELU and the x between the halves in Recompute::kNone only. Other activations are recomputed by the same
+// operations, hence bit-identical. Normalisation, GELU, gate and residual are fused into the neighbouring GEMMs. Ranks
+// that share a replica (tensor_parallel.hpp) have their own heads H and columns F. Queries and keys may be normalised
+// before the attention (as in LightningDiT and timm); nothing is stored for that.
 #pragma once
 #include <functional>
 
@@ -47,14 +47,13 @@ BlockWeights declare_block(const Declarations& block, const DitConfig& config);
 AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
 MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
 
-/// What to set in a config so that the model has a tensor of this name, or (`extra`) has it not; "" if no setting
-/// decides about it.
+/// The setting with which the model has a tensor of this name or, with `extra`, does not have it; "" if no setting
+/// decides.
 std::string advice_on_tensor(const std::string& name, bool extra);
 
 /// The shape of a tensor of the public state dict in some file; null if the file has none of that name.
 using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
-/// Sets the variant that the blocks of a file are. Returns the width of a head, where the tensors of the variant tell
-/// it; else 0.
+/// Sets the variant of the blocks of a file. Returns the width of a head if the tensors of the variant tell it, else 0.
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
 
 /// Multiply-adds per image of q k^T and of the product with v.
@@ -101,7 +100,7 @@ class MlpHalf final : public autograd::Node {
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   int64_t samples() const override { return stream_.batch; }
   void forward_of(ops::Context& ctx, const Samples& s) override;
-  /// In Recompute::kBlock also the attention half, of which nothing but the input is left.
+  /// In Recompute::kBlock it also recomputes the attention half, of which only the input is stored.
   void recompute(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 

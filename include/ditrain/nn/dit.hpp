@@ -20,8 +20,8 @@ namespace ditrain::nn {
 /// Training work is 6 x this in FLOP (backward is twice the forward; a multiply-add is 2 FLOP).
 double forward_macs(const DitConfig& config);
 
-/// Values that the products of one block read in a forward pass: of weights, and of their inputs per image. Not
-/// adaLN's, which are computed for all blocks at once.
+/// Values that the GEMMs of one block read in a forward pass: weights, and inputs per image. adaLN does not count,
+/// because it is computed for all blocks at once.
 struct ProductReads {
   double weights = 0, inputs = 0;
 };
@@ -60,7 +60,7 @@ class Dit {
   FinalLayerWeights final_layer_;
 };
 
-/// Gives every parameter the start that it declares, together the reference's initialize_weights. Each has a random
+/// Initialises every parameter as it declares, which together is the reference's initialize_weights. Each has a random
 /// stream of its own: (seed, number in the state dict). Ranks that share the model get their parts of the same numbers.
 void initialise(Dit& model, uint64_t seed);
 
@@ -68,19 +68,19 @@ void initialise(Dit& model, uint64_t seed);
 struct PassOptions {
   bool want_input_gradient = false;
   Recompute recompute = Recompute::kSelective;
-  /// kBF16: products in bf16 with f32 sums, activations between them kept as bf16; needs ParameterStore::values_bf16.
-  /// The residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
+  /// kBF16: GEMMs in bf16 with f32 sums, and stored activations in bf16; needs ParameterStore::values_bf16. The
+  /// residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
   DType precision = DType::kF32;
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
-  std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: all do the same
+  std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: the same for all
   /// Inference only: the pass embeds no times and labels, DitPass::modulate gives it the modulations of a table.
   bool given_modulations = false;
 };
 
 /// Shifts, scales and gates of all blocks and of the final layer for pairs of a time and a label, in rows: computed
 /// for many steps of a sampler at once, as they depend on nothing else, and read the weights of a third of the model.
-/// Numerics: a row has the bits that a pass with this time and label computes
+/// Numerics: a row is bit-identical to what a pass with this time and label computes
 class ModulationTable {
  public:
   /// Allocates nothing. The model has to outlive the table.
@@ -99,11 +99,11 @@ class ModulationTable {
   Dit::Modulations modulations_;
 };
 
-/// A tape of the model for one batch size: what a training step or a sampler replays.
+/// A tape of the model for one batch size, which a training step or a sampler replays.
 class DitPass {
  public:
-  /// Declares all activations; allocates nothing, so that the memory plan can be read first. Of a model that ranks
-  /// share, all of them run the pass, each with one cluster of workers.
+  /// Declares all activations; allocates nothing, so that the memory plan can be read first. Ranks that share a model
+  /// all run the pass, each with one cluster of workers.
   DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 

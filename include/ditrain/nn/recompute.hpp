@@ -6,7 +6,7 @@
 
 namespace ditrain::nn {
 
-/// What the blocks compute again in backward rather than keep; the bits of the results are the same.
+/// What the blocks recompute in backward instead of storing it; results are bit-identical.
 ///   kNone       nothing                                            about 18 B T C values kept per block
 ///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
 ///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1

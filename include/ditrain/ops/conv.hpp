@@ -1,5 +1,5 @@
 // Convolutions of channels-last images as products whose operand is gathered while it is packed (kernels::Window).
-// Inference: there is no backward pass. Legend: B images, H x W pixels, C channels in, N channels out.
+// Inference only, without a backward pass. Legend: B images, H x W pixels, C channels in, N channels out.
 //
 //   const Conv2d three = {.kernel_h = 3, .kernel_w = 3, .pad_top = 1, .pad_left = 1, .pad_bottom = 1, .pad_right = 1};
 //   Tensor y(conv2d_shape(x.shape(), w.shape(), three));

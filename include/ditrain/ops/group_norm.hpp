@@ -1,6 +1,6 @@
 // Group normalisation of channels-last images [B, H, W, C]. What it has to know of x, the moments of its columns, comes
 // from the convolution that made x (ConvOutput::moments), whose rows are still in the caches then: normalisation and
-// SiLU take one pass over memory. Inference: there is no backward pass.
+// SiLU take one pass over memory. Inference only, without a backward pass.
 #pragma once
 #include "ditrain/ops/context.hpp"
 

@@ -7,7 +7,7 @@
 
 namespace ditrain::optim {
 
-/// Course of the learning rate after the warm-up.
+/// Learning rate schedule after the warm-up.
 enum class LrSchedule { kConstant, kCosine };
 inline constexpr Word<LrSchedule> kLrSchedules[] = {{"constant", LrSchedule::kConstant},
                                                     {"cosine", LrSchedule::kCosine}};
@@ -21,7 +21,7 @@ struct Config {
   double clip_norm = 0;     ///< largest L2 norm of all gradients together; 0: no clipping
   LrSchedule schedule = LrSchedule::kConstant;
   int64_t warmup_steps = 0;  ///< lr rises linearly from lr / warmup_steps
-  double min_lr = 0;         ///< end of the cosine
+  double min_lr = 0;         ///< final learning rate of the cosine
 };
 
 struct EmaConfig {

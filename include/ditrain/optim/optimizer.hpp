@@ -13,7 +13,7 @@ struct StepSettings {
   double grad_scale = 1;  ///< clipping
 };
 
-inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers cut a slice at its multiples
+inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a slice at its multiples
 
 /// What an update changes: elements of the arenas of values and gradients, and where their moments and EMA begin in the
 /// arenas of those (at the same place, unless this rank keeps a part of them only).
@@ -22,19 +22,20 @@ struct UpdateSlice {
   int64_t state = 0;
 };
 
-/// One update of values, moments and EMA from the gradients, of a slice or of all parameters. Slices that together are
-/// all give the same bits as one update of all.
+/// Updates values, moments and EMA of a slice or of all parameters from the gradients. Updating all slices is
+/// bit-identical to one update of all parameters.
 /// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep
-/// Threads:  cuts the slice by elements
+/// Threads:  splits the slice by elements
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters, const UpdateSlice& slice);
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 
-/// New weights of a slice, which lie where its gradients were, into the arenas of values and of their bf16 copy.
+/// Copies the new weights of a slice, which lie in the place of its gradients, into the arenas of values and of their
+/// bf16 copy.
 void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice);
 
-/// Copies a slice of an arena, cut over the workers as an update of it is: a page lies in the domain of the worker that
+/// Copies a slice of an arena, split over the workers like its update: a page lies in the domain of the worker that
 /// writes it first.
 void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to);
 

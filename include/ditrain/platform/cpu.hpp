@@ -19,7 +19,7 @@ struct CpuFeatures {
 const CpuFeatures& cpu_features();
 
 /// The processor's name as /proc/cpuinfo gives it, on Arm the numbers of its maker and part ("CPU implementer 0x41,
-/// part 0xd4f"); the architecture's name (uname -m) where there is none.
+/// part 0xd4f"); without either the architecture's name (uname -m).
 std::string cpu_model_name(const std::string& cpuinfo = "/proc/cpuinfo");
 
 }  // namespace ditrain::platform

@@ -26,7 +26,7 @@ MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "", bo
 /// says so; the largest size_t and "" if none does. Past it a first touch ends the process by SIGBUS.
 MemoryLimit explicit_huge_room(const std::string& root = "");
 
-/// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity if there is no quota.
+/// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity without a quota.
 double cpu_quota(const std::string& root = "");
 
 /// Bytes of this process that are in RAM now, explicit huge pages included.

@@ -47,10 +47,10 @@ NodeRoom operator/(const NodeRoom& room, size_t sharers);
 /// does not tell. `data` must lie on a page border. `step`: looks only at a page in so many bytes; 0: at every page.
 std::vector<int> nodes_of_pages(const void* data, size_t bytes, size_t step = 0);
 
-/// Bytes of [data, data + bytes) by node, those never touched as node -1; empty if the system does not tell. Of ranges
+/// Bytes of [data, data + bytes) by node, those never touched as node -1; empty if the system does not tell. For ranges
 /// of 64 MiB and more it is an estimate, from one page in each 2 MiB. `data` must lie on a page border.
 std::map<int, size_t> bytes_on_nodes(const void* data, size_t bytes);
-/// The same for people: "1.5 GiB on node 0, 1.5 GiB on node 2, 512.0 MiB not touched yet".
+/// The same as text: "1.5 GiB on node 0, 1.5 GiB on node 2, 512.0 MiB not touched yet".
 std::string format_places(const std::map<int, size_t>& bytes_on_nodes);
 
 }  // namespace ditrain::platform

@@ -41,7 +41,7 @@ constexpr std::span<const Word<PageWish>> words_of(PageWish) { return kPageWishe
 class PageBlock {
  public:
   PageBlock() = default;
-  /// Errors: as map_pages; a wish that the system refuses is no error, see note()
+  /// Errors: as map_pages; not for a wish that the system refuses, see note()
   PageBlock(size_t bytes, PageWish wish);
   ~PageBlock();
   PageBlock(PageBlock&& other) noexcept { *this = std::move(other); }

@@ -72,7 +72,7 @@ class Storage {
  private:
   void acquire_slowly();
 
-  // holders_ counts from kNoPlace where there is no place: then it stays negative whatever is added meanwhile.
+  // holders_ counts from kNoPlace if the storage has no place: then it stays negative whatever is added meanwhile.
   static constexpr int64_t kNoPlace = INT64_MIN / 2;
   memory::Allocator* home_ = nullptr;
   Mover* mover_ = nullptr;

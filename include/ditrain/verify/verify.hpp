@@ -31,14 +31,14 @@ struct Report {
 
 /// Runs one fixture. Its kind is the entry "file" of the header's metadata, its sizes are its cfg.* tensors, its
 /// formula weights follow the metadata's key_suffix: the path's name means nothing.
-/// Errors:   InputError for a file that is no fixture: not safetensors, unknown kind, missing or superfluous tensor,
-///           wrong dtype or shape, settings out of range. A wrong value is no error but a failed comparison.
+/// Errors:   InputError for a file that is not a fixture: not safetensors, unknown kind, missing or superfluous tensor,
+///           wrong dtype or shape, settings out of range. A wrong value is a failed comparison, not an error.
 Report verify_fixture(const std::string& path, ops::Context& ctx);
 
 /// The kinds that verify_fixture knows.
 std::vector<std::string> fixture_kinds();
 
-/// The comparison that came nearest to its tolerance or exceeded it most; null if there is none.
+/// The comparison that came nearest to its tolerance or exceeded it most; null without comparisons.
 const Comparison* worst_comparison(const Report& report);
 
 /// Every comparison, one line each, and a closing line.
