@@ -26,8 +26,7 @@ config::CommandLine make_command_line() {
       {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
        {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
        {"out", "DIR", "run folder (default: runs/NAME of the config)"},
-       {"resume", "auto|DIR",
-        "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
+       {"resume", "auto|DIR", "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
        {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
        {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
        {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
@@ -35,7 +34,8 @@ config::CommandLine make_command_line() {
        {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
        {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
        {"explain-memory", "[FILE.svg]",
-        "print what every layer stores, draw the memory plan (with tiers, each of them over a step) if a file is given, "
+        "print what every layer stores, draw the memory plan (with tiers, each of them over a step) if a file is "
+        "given, "
         "then stop"}},
       "",
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"

@@ -87,7 +87,7 @@ struct CheckpointConfig {
   int64_t keep_last = 3;        ///< newest checkpoints that stay; 0: all
   int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
   bool keep_discarded = false;  ///< those after the step that a run resumes from
-  bool async = true;            ///< written while training goes on
+  bool async = true;            ///< written while training continues
   double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };

@@ -23,7 +23,7 @@ struct FeatureStatistics {
 /// Math:     mu = mean over rows; sigma = sum (x - mu)(x - mu)^T / (n - 1)
 /// Shapes:   features [n, d], row-major, n >= 2
 /// Types:    T is float or double; sums f64
-/// Numerics: every element is one chain of sums in the order of the rows: the same bits for any number of workers
+/// Numerics: every element is one chain of sums in the order of the rows: bit-identical for any number of workers
 /// Errors:   InputError for n < 2 or features that are not finite
 template <class T>
 FeatureStatistics statistics_of(parallel::Team& team, const std::vector<T>& features, int64_t d);

@@ -30,7 +30,7 @@ const char* description_of(FidPreset preset);
 
 /// The input of the network for one image.
 /// Shapes:   image RGB of any size; out [3, 299, 299], written
-/// Numerics: the same bits as torch 2.13 on x86-64 (pytorch-fid), torch-fidelity's resize (adm), Pillow 13 (clean; up
+/// Numerics: bit-identical to torch 2.13 on x86-64 (pytorch-fid), torch-fidelity's resize (adm), Pillow 13 (clean; up
 ///           to version 12 the last bit differs where the height shrinks by over twice the pixels of the width)
 /// Memory:   allocates what the two passes of `clean` need
 /// Threads:  any number at a time

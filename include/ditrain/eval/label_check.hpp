@@ -21,7 +21,7 @@ struct ValidationLoss {
 /// Math:     image i is the i-th of a shuffle keyed by the seed; its time is Process::spread_time(i, num_images); noise
 ///           kernels::fill_normal of RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform,
 ///           key (seed, i)
-/// Numerics: the same bits for any number of ranks and workers
+/// Numerics: bit-identical for any number of ranks and workers
 /// Threads:  collective: ranks split the images; every rank returns the result
 /// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape
 ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,

@@ -25,7 +25,7 @@ struct FeatureRows {
 /// Math:     k(a,b) = (a.b/d + 1)^3; mean of k over pairs i != j of x, plus that of y, minus twice that of pairs of x
 ///           and y
 /// Types:    T is float or double; sums f64
-/// Numerics: the same bits for any number of workers
+/// Numerics: bit-identical for any number of workers
 /// Errors:   LogicFault for fewer than 2 rows or different d
 template <class T>
 double kernel_distance(parallel::Team& team, const FeatureRows<T>& x, const FeatureRows<T>& y);

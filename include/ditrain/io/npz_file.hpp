@@ -30,9 +30,9 @@ struct NpyHeader {
 
 inline constexpr uint64_t kMaxNpyBytes = uint64_t{4} << 30;
 
-/// Errors:   InputError, where = path, with the name of the array: as ZipFile; not an .npy file; unknown version; a header
-///           other than a dictionary of descr, fortran_order and shape; a non-numeric type; shapes that are negative or
-///           overflow; more or fewer bytes than the shape says; arrays over kMaxNpyBytes when read whole
+/// Errors:   InputError, where = path, with the name of the array: as ZipFile; not an .npy file; unknown version; a
+///           header other than a dictionary of descr, fortran_order and shape; a non-numeric type; shapes that are
+///           negative or overflow; more or fewer bytes than the shape says; arrays over kMaxNpyBytes when read whole
 class NpzFile {
  public:
   /// Reads the directory; arrays are looked at when they are asked for.

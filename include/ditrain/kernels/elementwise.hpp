@@ -51,12 +51,12 @@ void layer_norm_modulate_forward(const float* x, const float* shift, const float
                                  float* rstd, int64_t rows, int64_t cols, float eps);
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, BFloat16* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps);
-/// y alone, from mean and rstd, the same bits.
+/// y alone, from mean and rstd, bit-identical.
 void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
                       float* y, int64_t rows, int64_t cols);
 void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
                       BFloat16* y, int64_t rows, int64_t cols);
-/// mean and rstd alone, the same bits.
+/// mean and rstd alone, bit-identical.
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
 /// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
 /// dshift = sum_r dy[r,:], dscale = sum_r dy[r,:] xhat[r,:], overwritten, [cols]; sums over r as in

@@ -1,5 +1,5 @@
 // Dense matrix products on raw pointers, one thread's share. `ops` cuts a product over the team; the sum of every
-// element has an order that depends on k alone, so any cut gives the same bits.
+// element has an order that depends on k alone, so any split gives bit-identical results.
 #pragma once
 #include <cstddef>
 #include <cstdint>

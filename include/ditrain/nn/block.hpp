@@ -1,5 +1,5 @@
 // A DiT block with adaLN-Zero conditioning as two fused half-layers (the reference's DiTBlock.forward, line by line):
-//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, of all blocks before the first
+//   shift_msa, ..., gate_mlp = adaLN_modulation(c).chunk(6)              AdalnModulation, all before the first block
 //   x = x + gate_msa attn(modulate(norm1(x), shift_msa, scale_msa))      AttentionHalf
 //   x = x + gate_mlp mlp(modulate(norm2(x), shift_mlp, scale_mlp))       MlpHalf
 //

@@ -22,7 +22,7 @@ struct HeadNorm {
 /// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]), D from 1 to 512; out [B, T, H D]; lse [B, H, T],
 ///           log-sum-exp kept for backward
 /// Numerics: normalised q and k of a head exist only while it is computed, in the type of qkv; backward normalises
-///           again, to the same bits, so nothing is kept for it
+///           again, bit-identically, so nothing is stored for it
 /// Errors:   ShapeError "[attention_forward] ..."
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
                        const HeadNorm& norm = {});

@@ -33,7 +33,7 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y);  ///< y = x rounde
 /// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
                                  const Tensor& mean, const Tensor& rstd);
-/// mean and rstd alone, to the same bits.
+/// mean and rstd alone, bit-identical.
 void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd);
 /// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
 void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,

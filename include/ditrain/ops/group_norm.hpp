@@ -11,7 +11,7 @@ namespace ditrain::ops {
 int64_t moment_rows(int64_t pixels);
 /// f32 [B, units, 3, C] for images [B, H, W, C]; see kernels::Moments.
 Shape moments_shape(const Shape& x);
-/// The moments of images that no convolution has made; the same bits as from one.
+/// The moments of images that no convolution has made; bit-identical to those from one.
 void image_moments(Context& ctx, const Tensor& x, const Tensor& moments);
 
 struct GroupNorm {
@@ -30,7 +30,7 @@ struct GroupNorm {
 void group_norm(Context& ctx, const Tensor& x, const Tensor& moments, const Tensor& weight, const Tensor& bias,
                 const GroupNorm& norm, const Tensor& y);
 
-/// group_norm in two parts, for images that are normalised a few rows at a time, to the same bits.
+/// group_norm in two parts, for images that are normalised a few rows at a time, bit-identical.
 /// Terms:    of images [B,H,W,C] `x` with these moments: f32 [B, 2, C], mean and scale of each channel
 void group_norm_terms(Context& ctx, const Shape& x, const Tensor& moments, const Tensor& weight, const GroupNorm& norm,
                       const Tensor& terms);

@@ -35,7 +35,7 @@ class RunFolder {
   std::string sample_picture(int64_t step) const;  ///< OUT/samples/step_00001000.png
 
   void write(const std::string& name, const std::string& content) const;
-  /// A line that cannot be written (disk full) is warned about once and left out; training goes on.
+  /// A line that cannot be written (disk full) is warned about once and left out; training continues.
   void append_metrics(const StepMetrics& metrics);
 
  private:

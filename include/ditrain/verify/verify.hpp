@@ -1,5 +1,5 @@
 // Acceptance test of a build: reference fixtures, files of inputs and results of the public reference implementation,
-// are computed again with this build on this machine and compared.
+// are recomputed with this build on this machine and compared.
 //
 // Problem:      a kernel that is wrong on one machine, or by one term, still trains something.
 // Difficulties: sizes, seeds and names come from files that are not trusted; rounding makes every result differ a
