@@ -54,8 +54,8 @@ struct CopyingRequest {
   std::string disk_folder = {};
 };
 /// Which threads copy, and the rates of copies. With a team both ways and the disks are measured. Without one (a dry
-/// run) nothing is measured, threads copy unless `by` says otherwise, and the text says that a run measures. An unusable
-/// disk has no rates.
+/// run) nothing is measured, threads copy unless `by` says otherwise, and the text says that a run measures. An
+/// unusable disk has no rates.
 /// Errors:   RunError as memory::Backing
 Copying plan_copying(const CopyingRequest& request, parallel::Team* team);
 
