@@ -52,7 +52,8 @@ config::CommandLine make_command_line() {
         "one per thread if that gives one)"},
        {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also both, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
-       {"peers", "", "time OpenBLAS, BLIS and oneDNN in alternation, if they are installed (gemm; conv, vae: oneDNN)"},
+       {"peers", "",
+        "time OpenBLAS, BLIS and oneDNN in alternation, if this machine has them (gemm; conv, vae: oneDNN)"},
        {"kib", "N,...", "sizes of what is summed (comm; default: 64 to 131072)"},
        {"fast", "SHARE,...|none",
         "fast tiers to train in, as shares of what all tensors take; none: no training (memory; default: 0.4,0.25)"},
@@ -79,8 +80,8 @@ config::CommandLine make_command_line() {
       "          step waits for its batch\n"
       "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
-      "  ladder  what each optimisation gives: steps with reference, OpenBLAS, BLIS, oneDNN and own products, fused,\n"
-      "          tuned (the paper's Figure 9 and Table 3); linear layers of XL beside the libraries (Table 4)\n"
+      "  ladder  what each optimisation gives: steps with reference and own products, fused, tuned (as the paper's\n"
+      "          Figure 9 and Table 3); linear layers of XL beside OpenBLAS, BLIS and oneDNN (Table 4)\n"
       "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
       "          mpirun -np 2 ditbench comm\n"
@@ -139,10 +140,7 @@ DType precision(const config::CommandLine& line) {
 void apply_kernels(const config::CommandLine& line, bench::Harness& harness) {
   config::Config config;
   for (const std::string& set : line.get_all("set")) config::apply_set(config, set);
-  for (const DType type : precisions(line)) {  // a library may lack the products of one
-    config.train.precision = type;
-    harness.apply(config);
-  }
+  harness.apply(config);
   harness.note(harness.products());
 }
 

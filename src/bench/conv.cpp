@@ -64,13 +64,6 @@ std::vector<ConvShape> inception_shapes() {
       inception(8, 384, 384, short_row),  inception(8, 2048, 320, one)};
 }
 
-kernels::ConvSizes sizes_of(const ConvShape& s, DType type) {
-  const Conv2d& c = s.conv;
-  const int64_t side = c.doubled ? 2 * s.side : s.side;  // a peer is not asked to double: it gets the doubled image
-  return {s.images,   side,       side,      s.channels, s.outputs,    c.kernel_h,  c.kernel_w,
-          c.stride_h, c.stride_w, c.pad_top, c.pad_left, c.pad_bottom, c.pad_right, type};
-}
-
 bool counts(const Row& row) {
   const auto at_least = [&](const char* name) {
     return std::any_of(row.details.begin(), row.details.end(),
@@ -102,16 +95,9 @@ void add_means(Harness& harness, const std::string& dtype) {
                              geometric_mean(ratios), ratios.size(), dtype));
 }
 
-std::unique_ptr<kernels::Peer> load_rival(Harness& harness) {
-  try {
-    auto peer = kernels::load_peer(kernels::Library::kOneDnn, harness.num_threads(), harness.placement().pus);
-    harness.note("onednn: " + peer->description() +
-                 ", layouts of its own choice; where an image is doubled, it gets the doubled one");
-    return peer;
-  } catch (const InputError& error) {
-    harness.note(std::string("onednn: left out; ") + error.what());
-    return nullptr;
-  }
+std::unique_ptr<Peer> load_rival(Harness& harness) {
+  return load_peer(Library::kOneDnn, harness,
+                   ", layouts of its own choice; where an image is doubled, it gets the doubled one");
 }
 
 // Numbers that keep activations about as large as they are; their values do not change the time.
@@ -129,16 +115,13 @@ std::vector<float> some_weights(const std::string& name, const Shape& shape) {
 }
 
 // All convolutions of an image by the peer, one after the other; equal ones share their arrays.
-std::function<void()> all_convolutions(kernels::Peer& peer, const nn::Autoencoder& model, bool encodes, int64_t side) {
+std::function<void()> all_convolutions(Peer& peer, const nn::Autoencoder& model, bool encodes, int64_t side) {
   std::map<std::vector<int64_t>, std::function<void()>> different;
   std::vector<std::function<void()>> calls;
   for (const nn::AutoencoderConv& c : nn::autoencoder_convolutions(model.config(), encodes, side, side)) {
     std::function<void()>& one =
         different[{c.height, c.width, c.channels, c.outputs, c.conv.kernel_h, c.conv.stride_h, c.conv.pad_top}];
-    if (!one)
-      one = peer.convolution({1, c.height, c.width, c.channels, c.outputs, c.conv.kernel_h, c.conv.kernel_w,
-                              c.conv.stride_h, c.conv.stride_w, c.conv.pad_top, c.conv.pad_left, c.conv.pad_bottom,
-                              c.conv.pad_right, model.type()});
+    if (!one) one = peer.convolution(c, 1, model.type());
     if (!one) return {};
     calls.push_back(one);
   }
@@ -147,7 +130,7 @@ std::function<void()> all_convolutions(kernels::Peer& peer, const nn::Autoencode
   };
 }
 
-void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side, kernels::Peer* peer) {
+void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side, Peer* peer) {
   const int64_t z = model.config().latent_channels, f = model.config().shrink();
   ops::Context& ctx = harness.ctx();
   const Tensor images = random_tensor(ctx, {1, model.config().image_channels, side, side}, -1, 1);
@@ -162,7 +145,8 @@ void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t
   const size_t bytes = encodes ? model.encode_bytes(side, side) : model.decode_bytes(side, side);
   work.details = {{"memory_bytes", int64_t(bytes)}, {"weight_bytes", int64_t(model.weight_bytes())}};
   if (peer != nullptr)
-    if (const auto theirs = all_convolutions(*peer, model, encodes, side)) work.rivals.push_back({"onednn", theirs});
+    if (const auto theirs = all_convolutions(*peer, model, encodes, side))
+      work.rivals.push_back({peer->name(), theirs});
   Row row = harness.measure(work);
   row.details.insert(row.details.begin(), {"images_per_second", 1 / row.time.median_s});
   for (Field& f : times.split(row.time.median_s)) row.details.push_back(std::move(f));
@@ -183,7 +167,7 @@ double ConvShape::flop() const {
   return 2.0 * double(num_elements(y())) / double(rows) * double(lines * conv.kernel_w * channels);
 }
 
-Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer) {
+Row measure_conv(Harness& harness, const ConvShape& shape, DType type, Peer* peer) {
   ops::Context& ctx = harness.ctx();
   const Tensor x = random_tensor(ctx, shape.x(), -0.5f, 0.5f, type);
   const ops::ConvWeights w = ops::packed_weights(random_tensor(ctx, shape.w(), -0.5f, 0.5f, type));  // as networks do
@@ -197,8 +181,11 @@ Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::
                   {"outputs", shape.outputs},
                   {"images", shape.images, false},
                   {"side", shape.side, false}};
+  const int64_t side = shape.conv.doubled ? 2 * shape.side : shape.side;  // a peer is given the doubled image
   if (peer != nullptr)
-    if (const auto theirs = peer->convolution(sizes_of(shape, type))) work.rivals.push_back({"onednn", theirs});
+    if (const auto theirs =
+            peer->convolution({side, side, shape.channels, shape.outputs, shape.conv}, shape.images, type))
+      work.rivals.push_back({peer->name(), theirs});
   return harness.measure(work);
 }
 
@@ -209,7 +196,7 @@ std::vector<ConvShape> conv_shapes() {
 }
 
 void bench_conv(Harness& harness, const ConvBench& bench) {
-  const std::unique_ptr<kernels::Peer> peer = bench.peers ? load_rival(harness) : nullptr;
+  const std::unique_ptr<Peer> peer = bench.peers ? load_rival(harness) : nullptr;
   for (const DType type : bench.precisions)
     for (const ConvShape& shape : conv_shapes()) harness.add(measure_conv(harness, shape, type, peer.get()));
   for (const DType type : bench.precisions) add_means(harness, dtype_name(type));
@@ -235,7 +222,7 @@ void bench_inception(Harness& harness, const InceptionBench& bench) {
 }
 
 void bench_vae(Harness& harness, const VaeBench& bench) {
-  const std::unique_ptr<kernels::Peer> peer = bench.peers ? load_rival(harness) : nullptr;
+  const std::unique_ptr<Peer> peer = bench.peers ? load_rival(harness) : nullptr;
   if (peer != nullptr) harness.note("onednn runs the convolutions of the network alone, without norms and attention");
   for (const DType type : bench.precisions) {
     for (const bool encodes : {true, false}) {

@@ -67,14 +67,13 @@ std::string types_text(const ProductTypes& t) {
 }
 
 void add_rivals(Work& work, Operands& operands, const Peers& peers) {
-  for (const Peers::Named& named : peers.list()) {
-    kernels::Peer& peer = *named.peer;
+  for (const std::unique_ptr<Peer>& peer : peers) {
     bool can = false;
-    operands.with_next([&](const GemmArgs& g) { can = peer.can(g); });
+    operands.with_next([&](const GemmArgs& g) { can = peer->can(g); });
     if (!can) continue;
-    const auto call = [&operands, &peer] { operands.with_next([&](const GemmArgs& g) { peer.gemm(g); }); };
-    for (int i = 0; i < kernels::kPeerTrials; ++i) call();
-    work.rivals.push_back({named.name, call});
+    const auto call = [&operands, &peer] { operands.with_next([&](const GemmArgs& g) { peer->gemm(g); }); };
+    for (int i = 0; i < kPeerTrials; ++i) call();
+    work.rivals.push_back({peer->name(), call});
   }
 }
 
@@ -119,20 +118,7 @@ void add_means(Harness& harness, const std::string& dtype) {
 
 }  // namespace
 
-Peers::Peers(Harness& harness) {
-  for (const auto& [word, library] : kernels::kLibraries) {
-    const std::string name(word);
-    try {
-      const std::vector<int>& pus = harness.placement().pus;
-      list_.push_back({name, kernels::load_peer(library, harness.num_threads(), pus)});
-      harness.note(name + ": " + list_.back().peer->description());
-    } catch (const InputError& error) {
-      harness.note(name + ": left out; " + error.what());
-    }
-  }
-}
-
-Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers) {
+Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers& peers) {
   const ProductTypes types = product_types(shape, precision);
   Operands operands(harness.ctx(), shape, types, copies_of(harness, shape, types));
   const auto ours = [&](const GemmArgs& g) { ops::gemm(harness.ctx(), g); };
@@ -149,7 +135,7 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
                   {"trans", std::string(shape.trans())},
                   {"types", types_text(types), false},
                   {"cache", std::string(shape.skinny() ? "cold" : "warm"), false}};
-  if (peers != nullptr) add_rivals(work, operands, *peers);
+  add_rivals(work, operands, peers);
   return harness.measure(work);
 }
 
@@ -164,13 +150,12 @@ std::vector<ModelShape> model_shapes(const std::string& model) {
 }
 
 void bench_gemm(Harness& harness, const GemmBench& bench) {
-  std::unique_ptr<Peers> peers;
   const std::vector<ModelShape> models = model_shapes(bench.model);
-  if (bench.peers) peers = std::make_unique<Peers>(harness);
+  const Peers peers = bench.peers ? load_peers(harness) : Peers();
   for (const DType precision : bench.precisions)
     for (const ModelShape& model : models)
       for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens))
-        harness.add(measure_product(harness, shape, precision, peers.get()));
+        harness.add(measure_product(harness, shape, precision, peers));
   for (const DType precision : bench.precisions) add_means(harness, dtype_name(precision));  // with the highest peaks
 }
 

@@ -87,8 +87,7 @@ Harness::Harness(int64_t threads, const Effort& effort, int64_t clusters, dist::
 }
 
 void Harness::apply(const config::Config& config) {
-  ctx_.products = {};
-  products_ = plan::apply_kernel_settings(config, placement_.topology, placement_.pus, ctx_);
+  products_ = plan::apply_kernel_settings(config, placement_.topology, ctx_);
 }
 
 // The best of several bursts: whatever else runs on the machine can only lower one.

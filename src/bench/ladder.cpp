@@ -15,6 +15,8 @@ namespace {
 // Plain loops of the reference reach about 2.5 GFLOP/s per thread (S/2 on one core of an EPYC).
 constexpr double kSlowFlopPerSecond = 2.5e9, kSlowLimit_s = 120;
 
+constexpr const char* kBaseline = "own products";  // over which speed-ups are
+
 double step_flop(const StepBench& step, int64_t batch) {
   nn::DitConfig model;
   model.name = model_name(step.model);
@@ -30,14 +32,9 @@ std::string no_tuning(Harness& harness) {
   return at == std::string::npos ? "" : products.substr(at);
 }
 
-// The rows of one model that could be measured, and which of them are public libraries.
-struct Measured {
+// The rows of one model that could be measured.
+std::vector<Row> measure_rungs(Harness& harness, const LadderBench& bench, const std::string& model) {
   std::vector<Row> rows;
-  std::vector<double> baselines_s;
-};
-
-Measured measure_rungs(Harness& harness, const LadderBench& bench, const std::string& model) {
-  Measured measured;
   for (const Rung& rung : ladder_rungs()) {
     StepBench step{.model = model, .batches = {bench.batch}, .precision = bench.precision, .sets = rung.sets};
     step.sets.insert(step.sets.end(), bench.sets.begin(), bench.sets.end());
@@ -53,36 +50,34 @@ Measured measure_rungs(Harness& harness, const LadderBench& bench, const std::st
       continue;
     }
     try {
-      measured.rows.push_back(measure_step(harness, step, bench.batch, name));
-      if (rung.baseline) measured.baselines_s.push_back(measured.rows.back().time.median_s);
+      rows.push_back(measure_step(harness, step, bench.batch, name));
     } catch (const InputError& refused) {
       harness.note(name + ": left out; " + refused.what());
     }
   }
-  return measured;
+  return rows;
 }
 
 void add_figure9(Harness& harness, const LadderBench& bench, const std::string& model) {
-  Measured m = measure_rungs(harness, bench, model);
-  if (m.rows.empty())
+  std::vector<Row> rows = measure_rungs(harness, bench, model);
+  const auto base =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == model + " " + kBaseline; });
+  if (base == rows.end())
     throw InputError({.where = "ditbench", .what = "ladder: no rung can run", .got = harness.report().notes.back()});
-  const bool has_baseline = !m.baselines_s.empty();
-  const double baseline =
-      has_baseline ? *std::min_element(m.baselines_s.begin(), m.baselines_s.end()) : m.rows.front().time.median_s;
-  for (Row& row : m.rows) {
+  const double baseline = base->time.median_s;
+  for (Row& row : rows) {
     for (Field& f : row.details) f.in_table = f.name == "batch" || f.name == "images_per_second";
     row.details.push_back({"speedup", baseline / row.time.median_s});
     harness.add(std::move(row));
   }
-  if (!has_baseline) harness.note(model + ": no public library ran; speed-ups are over the first rung");
 }
 
 void add_table4(Harness& harness, const LadderBench& bench) {
   harness.apply({});
-  const Peers peers(harness);
+  const Peers peers = load_peers(harness);
   const ModelShape xl = model_shapes("XL").front();
   for (const ProductShape& shape : product_shapes(xl))
-    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, bench.precision, &peers));
+    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, bench.precision, peers));
 }
 
 }  // namespace
@@ -92,12 +87,7 @@ const std::vector<Rung>& ladder_rungs() {
       {.name = "reference loops",
        .sets = {"kernels.gemm=ref", "kernels.fuse=false", "kernels.tuned=off"},
        .slow = true},
-      {.name = "OpenBLAS",
-       .sets = {"kernels.gemm=openblas", "kernels.fuse=false", "kernels.tuned=off"},
-       .baseline = true},
-      {.name = "BLIS", .sets = {"kernels.gemm=blis", "kernels.fuse=false", "kernels.tuned=off"}, .baseline = true},
-      {.name = "oneDNN", .sets = {"kernels.gemm=onednn", "kernels.fuse=false", "kernels.tuned=off"}, .baseline = true},
-      {.name = "own products", .sets = {"kernels.gemm=own", "kernels.fuse=false", "kernels.tuned=off"}},
+      {.name = kBaseline, .sets = {"kernels.gemm=own", "kernels.fuse=false", "kernels.tuned=off"}},
       {.name = "+ fused operators", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=off"}},
       {.name = "+ tuning", .sets = {"kernels.gemm=own", "kernels.fuse=true", "kernels.tuned=auto"}, .tuned = true},
   };
@@ -109,8 +99,10 @@ void bench_ladder(Harness& harness, const LadderBench& bench) {
   if (bench.modules) add_table4(harness, bench);
   harness.note(
       "paper, Figure 9, XL/2 on its node: 5.5x by its GEMM, 6.3x with asynchronous communication, 6.6x with "
-      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN. What asynchronous "
-      "communication gives here: mpirun -np 2 ditbench comm --model M, `engine` beside `at the end`");
+      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN (here: "
+      "scripts/bench_pytorch.py --model M --against ditbench). What asynchronous communication gives here: mpirun -np "
+      "2 "
+      "ditbench comm --model M, `engine` beside `at the end`");
   harness.note(
       "paper, Table 3, seconds per step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
       "147.18 16.14 13.18; L/2 636.08 91.72 64.86 14.52 9.92; B/2 181.66 41.42 19.82 5.83 3.97; S/2 47.90 "

@@ -15,12 +15,8 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
-bool products_are_equal_on_all_ranks(const Config& config) {
-  return config.kernels.gemm == Gemm::kOwn || config.kernels.gemm == Gemm::kRef;
-}
-
 bool may_exchange_factors(const Config& config) {
-  return config.dist.engine && !config.dist.reproducible && products_are_equal_on_all_ranks(config);
+  return config.dist.engine && !config.dist.reproducible;
 }
 
 }  // namespace ditrain::config

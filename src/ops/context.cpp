@@ -7,7 +7,7 @@
 namespace ditrain::ops {
 
 Context::Context(parallel::Team& team, Cut cut)
-    : owned_(new Shared{team, cut}), shared_(owned_.get()), products(shared_->products) {
+    : owned_(new Shared{team, cut}), shared_(owned_.get()), gemm_settings(shared_->gemm_settings) {
   shared_->scratch.resize(size_t(team.num_workers()));
   shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
   shared_->of_workers.resize(size_t(team.num_workers()));
@@ -18,7 +18,7 @@ Context::Context(parallel::Team& team, Cut cut)
   });
 }
 Context::Context(Shared& shared, const parallel::Worker& mine, bool in_a_row)
-    : shared_(&shared), mine_(mine), in_a_row_(in_a_row), products(shared.products) {}
+    : shared_(&shared), mine_(mine), in_a_row_(in_a_row), gemm_settings(shared.gemm_settings) {}
 Context::~Context() = default;
 
 void* Context::at_least(Block& block, size_t bytes) {
@@ -66,7 +66,7 @@ parallel::Worker Context::in_cluster(const parallel::Worker& w) {
 bool Context::samples_are_cut(int64_t batch) const {
   const int clusters = team().num_clusters();
   return !mine_ && clusters > 1 && shared_->cut == Cut::kSamples && batch % clusters == 0 &&
-         products.by == Products::By::kOwn;
+         gemm_settings.backend == GemmBackend::kOwn;
 }
 
 void expect_shape(const char* op, const char* name, const Tensor& t, const Shape& expected) {

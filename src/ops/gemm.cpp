@@ -120,7 +120,7 @@ void own_gemm(Context& ctx, const GemmArgs& whole) {
   });
 }
 
-// ---- Passes around a plain product: the ablation of fusion, and what other libraries' products need. ----
+// ---- Passes around a plain product: the ablation of fusion, and how the reference works. ----
 
 // f(T{}) with the C++ type of a dtype.
 template <class F>
@@ -186,18 +186,6 @@ void gather_apart(Context& ctx, Workspace slot, int64_t rows, int64_t cols, DTyp
   x = out, type = arithmetic, stride = cols, patches = {};
 }
 
-// The same for an f32 operand of a bf16 product beside a bf16 one: other libraries take both as bf16.
-void round_apart(Context& ctx, Workspace slot, int64_t rows, int64_t cols, DType arithmetic, const void*& x,
-                 DType& type, int64_t& stride) {
-  if (type != DType::kF32 || arithmetic != DType::kBF16) return;
-  const auto* source = static_cast<const float*>(x);
-  auto* out = static_cast<BFloat16*>(ctx.workspace(slot, size_t(rows * cols) * sizeof(BFloat16)));
-  ctx.for_range(rows, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t r = begin; r < end; ++r) kernels::convert(source + r * stride, out + r * cols, cols);
-  });
-  x = out, type = DType::kBF16, stride = cols;
-}
-
 void add_bias(Context& ctx, const GemmArgs& g) {
   with_type(g.c_type, [&](auto t) {
     auto* c = static_cast<decltype(t)*>(g.c);
@@ -257,15 +245,11 @@ void reference_gemm(Context& ctx, const GemmArgs& packed) {
   });
 }
 
-void plain_gemm(Context& ctx, const GemmArgs& g) {
-  const Products& p = ctx.products;
-  if (p.by == Products::By::kPeer && p.peer->can(g)) return ctx.run_alone(WorkKind::kProduct, [&] { p.peer->gemm(g); });
-  DITRAIN_CHECK(p.by != Products::By::kPeer, "a product that the chosen library does not have");
-  if (p.by == Products::By::kOwn) return own_gemm(ctx, g);
-  reference_gemm(ctx, g);
+void whole_gemm(Context& ctx, const GemmArgs& g) {
+  ctx.gemm_settings.backend == GemmBackend::kOwn ? own_gemm(ctx, g) : reference_gemm(ctx, g);
 }
 
-// Products that other libraries do not have and of which no model is trained: they are never taken apart.
+// No model is trained with these: they are never taken apart.
 bool is_of_convolution(const GemmArgs& g) {
   return g.window_a.channels > 0 || g.moments.sums != nullptr ||
          int(g.epilogue.kind) > int(kernels::EpilogueKind::kGateResidual);
@@ -282,12 +266,8 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
                g.patches_a);
   gather_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb,
                g.patches_b);
-  if (ctx.products.by == Products::By::kPeer) {
-    round_apart(ctx, Workspace::kOperandA, a_rows ? g.m : g.k, a_rows ? g.k : g.m, g.arithmetic, g.a, g.a_type, g.lda);
-    round_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb);
-  }
   g.epilogue = {}, g.bias = nullptr, g.a_row_sums = nullptr;
-  plain_gemm(ctx, g);
+  whole_gemm(ctx, g);
   g.epilogue = whole.epilogue, g.bias = whole.bias, g.a_row_sums = whole.a_row_sums;
   if (g.bias != nullptr) add_bias(ctx, g);
   if (g.epilogue.kind != kernels::EpilogueKind::kNone) epilogue_apart(ctx, g);
@@ -297,11 +277,7 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
 }  // namespace
 
 void gemm(Context& ctx, const GemmArgs& args) {
-  if (is_of_convolution(args)) {
-    const bool reference = ctx.products.by == Products::By::kReference;
-    return reference ? reference_gemm(ctx, args) : own_gemm(ctx, args);
-  }
-  if (ctx.products.by == Products::By::kOwn && ctx.products.fuse) return own_gemm(ctx, args);
+  if (ctx.gemm_settings.fused() || is_of_convolution(args)) return whole_gemm(ctx, args);
   gemm_in_passes(ctx, args);
 }
 

@@ -74,45 +74,6 @@ std::string set_blocking(const config::KernelsConfig& kernels, const platform::T
   return why.empty() ? "from " + path : "derived from caches (" + why + ")";
 }
 
-// The library that makes the products; none: we do.
-std::optional<kernels::Library> library_of(config::Gemm gemm) {
-  switch (gemm) {
-    case config::Gemm::kOpenBlas:
-      return kernels::Library::kOpenBlas;
-    case config::Gemm::kBlis:
-      return kernels::Library::kBlis;
-    case config::Gemm::kOneDnn:
-      return kernels::Library::kOneDnn;
-    default:
-      return std::nullopt;
-  }
-}
-
-void set_products(const config::Config& config, const std::vector<int>& pus, ops::Context& ctx) {
-  const config::Gemm gemm = config.kernels.gemm;
-  ctx.products.fuse = config.kernels.fuse;
-  if (gemm == config::Gemm::kRef) ctx.products.by = ops::Products::By::kReference;
-  const std::optional<kernels::Library> library = library_of(gemm);
-  if (!library) return;
-  ctx.products.by = ops::Products::By::kPeer;
-  ctx.products.peer = kernels::load_peer(*library, ctx.team().num_workers(), pus);
-  const DType type = config.train.precision;
-  const kernels::GemmArgs probe{.m = 64,
-                                .n = 64,
-                                .k = 64,
-                                .lda = 64,
-                                .ldb = 64,
-                                .ldc = 64,
-                                .a_type = type,
-                                .b_type = type,
-                                .c_type = type,
-                                .arithmetic = type};
-  if (!ctx.products.peer->can(probe))
-    throw InputError({.where = "config",
-                      .what = fmt::format("kernels.gemm: {} has no {} products here", gemm, type),
-                      .hint = "--set train.precision=f32"});
-}
-
 }  // namespace
 
 kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
@@ -158,16 +119,13 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
   io::write_file_atomically(path, json.dump(2) + "\n");
 }
 
-std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
-                                  const std::vector<int>& pus, ops::Context& ctx) {
+std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, ops::Context& ctx) {
   const std::string origin = set_blocking(config.kernels, topology);
-  set_products(config, pus, ctx);
+  const bool reference = config.kernels.gemm == config::Gemm::kRef;
+  ctx.gemm_settings = {reference ? ops::GemmBackend::kReference : ops::GemmBackend::kOwn, config.kernels.fuse};
   const kernels::GemmBlocking b = kernels::gemm_blocking();
-  const std::string who =
-      ctx.products.peer ? ctx.products.peer->description() : std::string(word_of(config.kernels.gemm));
-  const bool fused = ctx.products.fuse && ctx.products.by == ops::Products::By::kOwn;
-  return fmt::format("products: {}, {}; blocks {} x {} {}", who, fused ? "fused" : "passes around them", b.rows, b.cols,
-                     origin);
+  return fmt::format("products: {}, {}; blocks {} x {} {}", config.kernels.gemm,
+                     ctx.gemm_settings.fused() ? "fused" : "passes around them", b.rows, b.cols, origin);
 }
 
 }  // namespace ditrain::plan

@@ -29,7 +29,7 @@ RunContext::RunContext(const plan::Settled& settled_config, const TrainOptions& 
       team(placement.team()),
       ctx(team),
       plan(make_plan()),
-      products(plan::apply_kernel_settings(config, placement.topology, placement.pus, ctx)),
+      products(plan::apply_kernel_settings(config, placement.topology, ctx)),
       peak_type(peak_type_of(config)) {
   plan::check_memory(plan);
   plan::check_tiers(plan, options.out);  // ranks meet before the first one makes its file

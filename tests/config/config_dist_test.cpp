@@ -42,7 +42,6 @@ TEST_CASE("dist.adaln: factors needs the engine, and room in the place of the gr
   };
   CHECK(refused("}") == "no error");
   CHECK(refused(", engine: false}").find("dist.adaln: factors are gathered by the engine") != std::string::npos);
-  CHECK(refused("}\nkernels: {gemm: onednn}").find("got dist.engine: true, kernels.gemm: onednn") != std::string::npos);
   CHECK(refused(", reproducible: true}\ntrain: {micro_batch: 1}").find("not added as dist.reproducible adds") !=
         std::string::npos);
   CHECK(refused("}\ntrain: {global_batch: 257}")

@@ -45,7 +45,7 @@ inline std::string other_value(const config::Option& option, const config::Confi
   for (const char* text : {"false",  "true",        "1",       "2",       "7",
                            "0.25",   "[0.25, 0.5]", "[8, 16]", "flow",    "squaredcos_cap_v2",
                            "x0",     "fixed_small", "kl",      "min_snr", "logit_normal",
-                           "block",  "bf16",        "folder",  "onednn",  "skip",
+                           "block",  "bf16",        "folder",  "ref",     "skip",
                            "cosine", "ddim",        "all",     "DiT-B/4", "some where/x#y: \"z\" \\"}) {
     config::Config trial = base;
     if (message_of([&] { config::apply_set(trial, option.name() + "=" + text); }) == "no error" &&

@@ -38,13 +38,6 @@ std::pair<std::string, double> logged_peak(const std::string& log) {
   return {match[1], std::stod(match[2])};
 }
 
-/// Whether the library is there; says so if not.
-bool installed(const Result& result) {
-  if (result.exit_code != 2 || result.err.find("package") == std::string::npos) return true;
-  WARN("left out: " << result.err);
-  return false;
-}
-
 }  // namespace
 
 TEST_CASE("a run says which kernels and products it uses, in its log and in topology.txt") {
@@ -145,27 +138,25 @@ TEST_CASE(
   CHECK_THAT(moved.out + moved.err, Contains("kernels.fuse was true before") && Contains("not continue bit for bit"));
 }
 
-TEST_CASE("products of other libraries train too, in f32 and in bf16 where they have it") {
+TEST_CASE(
+    "resume: a checkpoint of a run with another library's products is refused, and the message says what is left") {
   const TemporaryFolder scratch;
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "own", 4)), 0);
-  for (const std::string library : {"openblas", "blis", "onednn"}) {
-    CAPTURE(library);
-    const std::string out = scratch / library;
-    const Result f32 = run(tiny_ditrain(out, 4, sets({"kernels.gemm=" + library})));
-    if (!installed(f32)) continue;
-    REQUIRE_EXIT(f32, 0);
-    CHECK_THAT(line_of(out + "/topology.txt", "products: "), Contains("thread(s), passes around them; "));
-    const auto losses = [&](const std::string& name) { return column(read_metrics(scratch / name), "loss"); };
-    CHECK(largest_relative_difference(losses(library), losses("own")) < 1e-5);  // another order of sums
-    const Result bf16 = run(tiny_ditrain(out + "16", 4, precision("bf16") + sets({"kernels.gemm=" + library})));
-    if (library != "onednn" || bf16.exit_code == 2) {
-      REQUIRE_EXIT(bf16, 2);
-      CHECK_THAT(bf16.err, Contains("kernels.gemm: " + library + " has no bf16 products here"));
-      continue;
-    }
-    REQUIRE_EXIT(bf16, 0);
-    CHECK(largest_relative_difference(losses(library + "16"), losses("own")) < 1e-2);
-  }
+  const std::string out = scratch / "run", state = checkpoint_of(out, 2) + "/state.json";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
+  auto json = nlohmann::json::parse(read_file(state));
+  std::string config = json.at("config");
+  const size_t at = config.find("gemm: own");
+  REQUIRE(at != config.npos);
+  json["config"] = config.replace(at, 9, "gemm: onednn");
+  for (const char* key : {"format", "files", "checksum"}) json.erase(key);  // as versions before checksums
+  write_file(state, json.dump(2));
+  const auto before = folder_content(out);
+  const Result refused = run(tiny_ditrain(out, 4, {"--resume", "auto"}));
+  REQUIRE_EXIT(refused, 2);
+  CHECK_THAT(refused.err, Contains("[config] " + checkpoint_of(out, 2) + ":") &&
+                              Contains("kernels.gemm: bad value; got 'onednn', expected own or ref; try own (the "
+                                       "libraries are measured by ditbench gemm --peers)"));
+  CHECK(folder_content(out) == before);
 }
 
 TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks give the same bits") {

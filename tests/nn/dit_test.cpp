@@ -200,7 +200,7 @@ nn::DitConfig small_normed(int64_t height, int64_t width) {
 }
 Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
   Rig rig(config, batch, crew, Mode::kTraining, nn::Recompute::kSelective, precision);
-  rig.ctx.products.fuse = fuse;
+  rig.ctx.gemm_settings.fuse = fuse;
   return run(rig);
 }
 
@@ -265,7 +265,7 @@ TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
     return r;
   };
   const auto f32 = rig(DType::kF32), rounded = rig(DType::kF32), bf16 = rig(DType::kBF16);
-  bf16->ctx.products.fuse = GENERATE(true, false);
+  bf16->ctx.gemm_settings.fuse = GENERATE(true, false);
   copy(bf16->model.parameters().values, bf16->model.parameters().values_bf16);
   copy(bf16->model.parameters().values_bf16, rounded->model.parameters().values);
   for (Rig* r : {f32.get(), rounded.get(), bf16.get()}) run(*r);

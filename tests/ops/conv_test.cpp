@@ -198,7 +198,7 @@ TEST_CASE("a convolution with packed weights has the same bits, on any team and 
     };
     CHECK(on_all_teams(with(packed)) == on_all_teams(with(w)));
     OneWorker one;
-    one.ctx.products.by = ops::Products::By::kReference;
+    one.ctx.gemm_settings.backend = ops::GemmBackend::kReference;
     const auto by_reference = [&](const ops::ConvWeights& weights) {
       const Tensor y = with(weights)(one.ctx), f32(y.shape());
       copy(y, f32);

@@ -8,7 +8,6 @@
 #include "ditrain/base/error.hpp"
 #include "kernels/kernel_test_utils.hpp"
 #include "support/random_tensor.hpp"
-#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -105,18 +104,12 @@ Results products(ops::Context& ctx, const Layer& p) {
   return results;
 }
 
-using By = ops::Products::By;
-
-ops::Products made_by(By by, bool fuse = true) {
-  ops::Products products;
-  products.by = by, products.fuse = fuse;
-  return products;
-}
+using Backend = ops::GemmBackend;
 
 struct Rig {
-  explicit Rig(int workers = 1, const ops::Products& how = {}, int clusters = 1)
+  explicit Rig(int workers = 1, const ops::GemmSettings& how = {}, int clusters = 1)
       : team({.num_workers = workers, .num_clusters = clusters}), ctx(team) {
-    ctx.products = how;
+    ctx.gemm_settings = how;
   }
   Results run(const Layer& p) { return products(ctx, p); }
   parallel::Team team;
@@ -162,9 +155,9 @@ TEST_CASE("linear layers give the same bits for 1, 2, 3 and 8 workers, fused or 
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
   for (const Layer& p : layers(type)) {
-    const Results one = Rig(1, made_by(By::kOwn, fuse)).run(p);
-    for (const int workers : {2, 3, 8}) check_same_bits(p, Rig(workers, made_by(By::kOwn, fuse)).run(p), one);
-    check_same_bits(p, Rig(5, made_by(By::kOwn, fuse), 2).run(p), one);
+    const Results one = Rig(1, {Backend::kOwn, fuse}).run(p);
+    for (const int workers : {2, 3, 8}) check_same_bits(p, Rig(workers, {Backend::kOwn, fuse}).run(p), one);
+    check_same_bits(p, Rig(5, {Backend::kOwn, fuse}, 2).run(p), one);
   }
 }
 
@@ -232,78 +225,14 @@ TEST_CASE("products in a row that pack together may grow: none loses what it sti
 }
 
 TEST_CASE("products in passes: in f32 the bits of fused ones, in bf16 those values but for roundings") {
-  for (const Layer& p : layers(DType::kF32)) check_same_bits(p, Rig(2, made_by(By::kOwn, false)).run(p), Rig(2).run(p));
+  for (const Layer& p : layers(DType::kF32)) check_same_bits(p, Rig(2, {Backend::kOwn, false}).run(p), Rig(2).run(p));
   // The sum, the bias on top of it and the epilogue on top of that are each rounded.
-  for (const Layer& p : layers(DType::kBF16)) check_close(p, Rig(2, made_by(By::kOwn, false)).run(p), Rig(2).run(p), 3);
+  for (const Layer& p : layers(DType::kBF16)) check_close(p, Rig(2, {Backend::kOwn, false}).run(p), Rig(2).run(p), 3);
 }
 
 TEST_CASE("products of the reference, with passes around them, are those of our kernels") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
-  for (const Layer& p : layers(type)) check_close(p, Rig(2, made_by(By::kReference)).run(p), Rig(2).run(p), 3);
-}
-
-TEST_CASE("products of other libraries, with passes around them, are those of our kernels") {
-  const kernels::Library library =
-      GENERATE(kernels::Library::kOpenBlas, kernels::Library::kBlis, kernels::Library::kOneDnn);
-  ops::Products by_peer = made_by(By::kPeer);
-  try {
-    by_peer.peer = kernels::load_peer(library, 2);
-  } catch (const InputError& e) {
-    SKIP(e.what());
-  }
-  for (const DType type : {DType::kF32, DType::kBF16}) {
-    const kernels::GemmArgs probe{.m = 2,
-                                  .n = 2,
-                                  .k = 2,
-                                  .lda = 2,
-                                  .ldb = 2,
-                                  .ldc = 2,
-                                  .a_type = type,
-                                  .b_type = type,
-                                  .c_type = type,
-                                  .arithmetic = type};
-    if (!by_peer.peer->can(probe)) {
-      WARN("left out: " << word_of(library) << " has no " << dtype_name(type) << " products here");
-      continue;
-    }
-    for (const Layer& p : layers(type)) check_close(p, Rig(2, by_peer).run(p), Rig(2).run(p), 3);
-  }
-}
-
-TEST_CASE("a library that wants both operands as bf16 gets them, whatever they are") {
-  ops::Products by_peer = made_by(By::kPeer);
-  try {
-    by_peer.peer = kernels::load_peer(kernels::Library::kOneDnn, 1);
-  } catch (const InputError& e) {
-    SKIP(e.what());
-  }
-  const Layer p(2, 9, 30, 21, DType::kBF16);
-  const Tensor dy = uniform({2, 9, 21}, 4), x = uniform({2, 9, 30}, 1), w = uniform({21, 30}, 2);  // f32
-  const auto mixed = [&](ops::Context& ctx) {
-    const Tensor y({2, 9, 21}), from_f32({2, 9, 21}), dx({2, 9, 30}), dw({21, 30}), dw_of_f32({21, 30});
-    ops::linear_forward(ctx, x, p.w, p.b, y);
-    ops::linear_forward(ctx, p.x, w, p.b, from_f32);
-    ops::linear_backward_data(ctx, dy, p.w, dx);
-    ops::linear_backward_weight(ctx, p.x, dy, dw, Tensor());
-    ops::linear_backward_weight(ctx, x, p.dy, dw_of_f32, Tensor());
-    return Results{{"y", as_f32(y)},
-                   {"y from f32 weights", as_f32(from_f32)},
-                   {"dx", as_f32(dx)},
-                   {"dw", as_f32(dw)},
-                   {"dw of f32 inputs", as_f32(dw_of_f32)}};
-  };
-  Rig theirs(1, by_peer), ours;
-  const kernels::GemmArgs probe{.m = 2,
-                                .n = 2,
-                                .k = 2,
-                                .lda = 2,
-                                .ldb = 2,
-                                .ldc = 2,
-                                .a_type = DType::kBF16,
-                                .b_type = DType::kBF16,
-                                .arithmetic = DType::kBF16};
-  if (!by_peer.peer->can(probe)) SKIP("oneDNN has no bf16 products here");
-  check_close(p, mixed(theirs.ctx), mixed(ours.ctx), 0);
+  for (const Layer& p : layers(type)) check_close(p, Rig(2, {Backend::kReference}).run(p), Rig(2).run(p), 3);
 }
 
 TEST_CASE("a layer on patches of images is one on their pixels as tokens, by whatever makes the products") {
@@ -326,15 +255,15 @@ TEST_CASE("a layer on patches of images is one on their pixels as tokens, by wha
       ops::linear_backward_weight(ctx, x, dy, dw, db, false);
       return Results{{"y", to_vector(y)}, {"dw", to_vector(dw)}, {"db", to_vector(db)}};
     };
-    for (const auto by : {ops::Products::By::kOwn, ops::Products::By::kReference})
+    for (const auto backend : {Backend::kOwn, Backend::kReference})
       for (const bool fuse : {true, false}) {
-        CAPTURE(dtype_name(type), int(by), fuse);
-        ctx.products.by = by, ctx.products.fuse = fuse;
+        CAPTURE(dtype_name(type), int(backend), fuse);
+        ctx.gemm_settings = {backend, fuse};
         CHECK(results(LinearInput::patches(images, P)) == results(tokens));
       }
   }
   const Tensor w = uniform({N, C, P, P}, 2), y({B, T, N});
-  ctx.products = {};
+  ctx.gemm_settings = {};
   const auto refused = [&](const Tensor& x, int64_t patch) {
     CHECK_THROWS_AS(ops::linear_forward(ctx, LinearInput::patches(x, patch), w, b, y), ShapeError);
   };

@@ -14,7 +14,6 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
-#include "support/skip.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -54,7 +53,7 @@ struct Sandbox {
 std::string applied(const config::Config& config, ops::Context& ctx) {
   platform::Topology topology;
   topology.l2_bytes = 3 << 20, topology.l2_caches = 1, topology.l3_bytes = 60 << 20, topology.l3_caches = 1;
-  return plan::apply_kernel_settings(config, topology, {}, ctx);
+  return plan::apply_kernel_settings(config, topology, ctx);
 }
 std::string applied(const std::string& tuned) {
   parallel::Team team({.num_workers = 2});
@@ -206,43 +205,16 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
 }
 
 TEST_CASE("kernels.gemm and kernels.fuse decide what computes the products") {
-  using By = ops::Products::By;
   const Sandbox box;
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
   config::Config config;
   CHECK_THAT(applied(config, ctx), Catch::StartsWith("products: own, fused; "));
-  CHECK((ctx.products.by == By::kOwn && ctx.products.fuse && ctx.products.peer == nullptr));
+  CHECK((ctx.gemm_settings.backend == ops::GemmBackend::kOwn && ctx.gemm_settings.fuse));
   config.kernels.fuse = false;
   CHECK_THAT(applied(config, ctx), Catch::StartsWith("products: own, passes around them; "));
-  CHECK((ctx.products.by == By::kOwn && !ctx.products.fuse));
+  CHECK((ctx.gemm_settings.backend == ops::GemmBackend::kOwn && !ctx.gemm_settings.fuse));
   config.kernels.fuse = true, config.kernels.gemm = config::Gemm::kRef;
   CHECK_THAT(applied(config, ctx), Catch::StartsWith("products: ref, passes around them; "));
-  CHECK(ctx.products.by == By::kReference);
-}
-
-TEST_CASE("kernels.gemm: a library that is installed is loaded, one that has no such products is refused") {
-  const Sandbox box;
-  parallel::Team team({.num_workers = 2});
-  config::Config config;
-  config.kernels.gemm = GENERATE(config::Gemm::kOpenBlas, config::Gemm::kBlis, config::Gemm::kOneDnn);
-  {
-    ops::Context ctx(team);
-    std::string line;
-    try {
-      line = applied(config, ctx);
-    } catch (const InputError& e) {
-      CHECK_THAT(e.what(), Contains("package"));
-      SKIP(e.what());
-    }
-    REQUIRE(ctx.products.peer != nullptr);
-    CHECK(ctx.products.by == ops::Products::By::kPeer);
-    CHECK_THAT(line, Catch::StartsWith("products: " + ctx.products.peer->description() + ", passes around them; "));
-    CHECK_THAT(line, Contains("2 thread(s)"));
-  }
-  if (config.kernels.gemm == config::Gemm::kOneDnn) return;
-  config.train.precision = DType::kBF16;
-  ops::Context ctx(team);
-  CHECK_THROWS_WITH(applied(config, ctx),
-                    Contains(fmt::format("kernels.gemm: {} has no bf16 products", config.kernels.gemm)));
+  CHECK(ctx.gemm_settings.backend == ops::GemmBackend::kReference);
 }

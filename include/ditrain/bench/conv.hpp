@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
-#include "ditrain/kernels/peers.hpp"
+#include "ditrain/bench/peers.hpp"
 #include "ditrain/ops/conv.hpp"
 
 namespace ditrain::bench {
@@ -29,7 +29,7 @@ std::vector<ConvShape> conv_shapes();
 /// One row: ops::conv2d with a bias and weights that were packed before, on the whole team.
 /// peer      may be null, or have no convolutions
 /// Details   kernel, channels, outputs, images, side
-Row measure_conv(Harness& harness, const ConvShape& shape, DType type, kernels::Peer* peer);
+Row measure_conv(Harness& harness, const ConvShape& shape, DType type, Peer* peer);
 
 struct ConvBench {
   std::vector<DType> precisions = {DType::kF32};

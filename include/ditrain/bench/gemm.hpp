@@ -1,12 +1,11 @@
 // Matrix products of the DiT models beside the FMA peak, memory and other libraries.
 #pragma once
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
+#include "ditrain/bench/peers.hpp"
 #include "ditrain/bench/shapes.hpp"
-#include "ditrain/kernels/peers.hpp"
 
 namespace ditrain::bench {
 
@@ -17,28 +16,13 @@ struct GemmBench {
   bool peers = false;  ///< time OpenBLAS, BLIS and oneDNN in alternation with ours
 };
 
-/// Libraries that are installed, on as many threads as the harness has.
-class Peers {
- public:
-  struct Named {
-    std::string name;
-    std::unique_ptr<kernels::Peer> peer;
-  };
-  /// Loads all of them; one note per library: what it is, or why it is left out.
-  explicit Peers(Harness& harness);
-  const std::vector<Named>& list() const { return list_; }
-
- private:
-  std::vector<Named> list_;
-};
-
 /// One row: the product on the whole team through ops::gemm, packing of both operands included.
 /// Types:    those of training, see product_types; sums f32
 /// Skinny    products (condition) are limited by memory: each call takes another one of as many weight matrices as
 ///           exceed eight times the last cache together, and the row's limit is a loop over the same matrix on the same
 ///           team: it reads the weight, or updates it in place where the product adds to it
-/// peers     may be null; one that does not have the product is left out of the row
-Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers* peers);
+/// peers     one that does not have the product is left out of the row
+Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers& peers = {});
 
 /// A row for every product of the models, then notes: geometric means over the rows with m, n and k of at least 256 (of
 /// share and of every peer's ratio), the worst of them and the worst skinny one.

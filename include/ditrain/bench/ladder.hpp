@@ -11,11 +11,10 @@ namespace ditrain::bench {
 struct Rung {
   const char* name;
   std::vector<std::string> sets;
-  bool slow = false;      ///< plain loops: one step only, and left out where that would take more than two minutes
-  bool baseline = false;  ///< may stand for the public libraries that speed-ups are taken over
-  bool tuned = false;     ///< differs from the rung before by a tuning file only: left out where none fits
+  bool slow = false;   ///< plain loops: one step only, and left out where that would take more than two minutes
+  bool tuned = false;  ///< differs from the rung before by a tuning file only: left out where none fits
 };
-/// From slowest to fastest: reference loops, OpenBLAS, BLIS, oneDNN, own products, with fused operators, tuned.
+/// From slowest to fastest: reference loops, own products, with fused operators, tuned.
 const std::vector<Rung>& ladder_rungs();
 
 struct LadderBench {
@@ -28,7 +27,7 @@ struct LadderBench {
 
 /// For every model one row per rung: a whole training step as bench_steps measures it (Table 3; for one model also
 /// Figure 9).
-/// Details   as bench_steps, then speedup: over the best rung of the public libraries that ran
+/// Details   as bench_steps, then speedup: over own products
 /// Then, as Table 4, the linear layers of XL, forward, beside every installed library in alternation.
 /// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out, with a note that
 /// says why.

@@ -50,12 +50,8 @@ inline constexpr Word<Copy> kCopies[] = {
 constexpr std::span<const Word<Copy>> words_of(Copy) { return kCopies; }
 
 /// What computes the GEMMs.
-enum class Gemm { kOwn, kOpenBlas, kBlis, kOneDnn, kRef };
-inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn},
-                                        {"openblas", Gemm::kOpenBlas},
-                                        {"blis", Gemm::kBlis},
-                                        {"onednn", Gemm::kOneDnn},
-                                        {"ref", Gemm::kRef}};
+enum class Gemm { kOwn, kRef };
+inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn}, {"ref", Gemm::kRef}};
 constexpr std::span<const Word<Gemm>> words_of(Gemm) { return kGemms; }
 
 /// Where the cache blocks of GEMMs come from: the file of ditbench tune if it exists, the caches, or another file.

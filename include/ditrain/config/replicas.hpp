@@ -12,10 +12,8 @@ int replicas(const Config& config, int world_size);
 /// divides the global batch.
 int64_t micro_batch_of(const Config& config, int replicas);
 
-/// Whether kernels.gemm is bit-identical for any number of threads; other libraries may choose another order of sums.
-bool products_are_equal_on_all_ranks(const Config& config);
 /// Whether ranks may all-gather low-rank gradient factors instead of all-reducing gradients: the engine gathers them,
-/// GEMMs are bit-identical on all ranks, and dist.reproducible does not prescribe the order of sums.
+/// and dist.reproducible does not prescribe the order of sums.
 bool may_exchange_factors(const Config& config);
 
 }  // namespace ditrain::config

@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
-#include "ditrain/kernels/peers.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
 namespace ditrain::ops {
 
-/// What computes the matrix products, and whether the work around them is done inside them.
-struct Products {
-  enum class By { kOwn, kReference, kPeer };
-  By by = By::kOwn;
-  bool fuse = true;                     ///< false, or not kOwn: normalisation and epilogues are passes of their own
-  std::shared_ptr<kernels::Peer> peer;  ///< for kPeer
+enum class GemmBackend { kOwn, kReference };
+
+/// What computes the matrix products (GEMM), and whether the work around them is done inside them.
+struct GemmSettings {
+  GemmBackend backend = GemmBackend::kOwn;
+  bool fuse = true;  ///< false, or not kOwn: normalisation and epilogues are passes of their own
+  bool fused() const { return fuse && backend == GemmBackend::kOwn; }
 };
 
 /// What a job of the team is, for the account of time.
@@ -75,7 +75,7 @@ class Context {
   struct Shared {
     parallel::Team& team;
     Cut cut;
-    Products products = {};
+    GemmSettings gemm_settings = {};
     bool dry = false;
     WorkTimes times = {};
     Meetings meetings = {};
@@ -110,7 +110,7 @@ class Context {
   /// Scratch of all workers of w's cluster, likewise; inside a job, asked for by each of them with the same `bytes`.
   void* cluster_workspace(const parallel::Worker& w, Workspace slot, size_t bytes);
 
-  Products& products;  ///< one for the team and its clusters
+  GemmSettings& gemm_settings;  ///< one for the team and its clusters
 
   /// One job: f(worker) on every worker. All work of the ops goes through here, so that it is accounted for (three
   /// looks at the clock per job, some 0.1 us).
@@ -154,11 +154,11 @@ class Context {
   }
 
   /// f(context): ops of which none needs what another one writes, and of which each is a single job, done by every
-  /// worker one after the other; all meet at the end. Products are single jobs if they are ours and fused; if not, f is
-  /// called once with this context.
+  /// worker one after the other; all meet at the end. Products are single jobs if they are fused; if not, f is called
+  /// once with this context.
   template <class F>
   void in_a_row(const F& f) {
-    if (mine_ || products.by != Products::By::kOwn || !products.fuse) return f(*this);
+    if (mine_ || !gemm_settings.fused()) return f(*this);
     run_as_workers([&](const parallel::Worker& w) { f(*shared_->in_a_row[size_t(w.worker)]); });
   }
   /// Whether this is the first worker's among the contexts in which f runs at the same time.
@@ -196,7 +196,7 @@ class Context {
     for_range(WorkKind::kElementwise, n, grain, f);
   }
 
-  /// Work that the calling thread does without the team, another library's product say.
+  /// Work that the calling thread does without the team.
   template <class F>
   void run_alone(WorkKind kind, const F& f) {
     if (shared_->dry) return;

@@ -1,7 +1,6 @@
 // Applies section `kernels` of a config: what computes the GEMMs, and cache blocks from a tuning file or from the
 // caches.
 #pragma once
-#include <optional>
 #include <string>
 
 #include "ditrain/config/config.hpp"
@@ -30,12 +29,11 @@ void write_tuning(const Tuning& tuning, const std::string& path);
 /// Derives cache blocks from the cache sizes, and from a core's share of caches that cores share.
 kernels::GemmBlocking derived_blocking(const platform::Topology& topology);
 
-/// Sets the cache blocks of this process and the GEMM library of ctx as config.kernels says. kernels.tuned: auto takes
-/// the default tuning file if it exists and is of this processor and instruction set; off derives the blocks from the
-/// caches; anything else is a file that must exist and fit. Returns a line for reports, "products: own, fused; blocks
-/// 168 x 1152 derived from caches (no tuning file PATH)".
-/// Errors:   InputError for a library that is not installed or does not do train.precision, or a wrong tuning file
-std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology,
-                                  const std::vector<int>& pus, ops::Context& ctx);
+/// Sets the cache blocks of this process and the GEMMs of ctx as config.kernels says. kernels.tuned: auto takes the
+/// default tuning file if it exists and is of this processor and instruction set; off derives the blocks from the
+/// caches; anything else is a file that must exist and fit.
+/// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".
+/// Errors:   InputError for a wrong tuning file
+std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, ops::Context& ctx);
 
 }  // namespace ditrain::plan

@@ -1,12 +1,13 @@
-#include "ditrain/kernels/peers.hpp"
+#include "ditrain/bench/peers.hpp"
 
-#include "../../src/kernels/peer_library.hpp"
+#include "../../src/bench/peer_library.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "kernel_test_utils.hpp"
+#include "kernels/kernel_test_utils.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
+using namespace ditrain::bench;
 using namespace ditrain::kernels;
 using Catch::Contains;
 
@@ -76,13 +77,6 @@ void check(Peer& peer, const Case& c) {
 }
 
 std::unique_ptr<Peer> load_if_installed(Library library, int threads, const std::vector<int>& pus = {}) {
-#ifdef __SANITIZE_ADDRESS__
-  // GCC 12's leak checker falls over threads of an OpenMP runtime that was loaded late, whoever uses them.
-  if (library == Library::kOneDnn && threads > 1) {
-    WARN("left out: oneDNN with threads under the address sanitizer");
-    return nullptr;
-  }
-#endif
   try {
     return load_peer(library, threads, pus);
   } catch (const InputError& e) {
@@ -155,21 +149,20 @@ TEST_CASE("a peer leaves what is more than a plain product to us, and the affini
 
 TEST_CASE("what cannot be loaded is named, with the package that has it") {
   try {
-    PeerLibrary("Nothing", {"libnothing.so.7", "libnothing.so.6"}, "libnothing7");
+    PeerLibrary("Nothing", "libnothing.so.7", "libnothing7");
     FAIL("loaded what does not exist");
   } catch (const InputError& e) {
-    for (const char* part : {"Nothing", "libnothing.so.7 or libnothing.so.6", "package libnothing7", "No such file"})
+    for (const char* part : {"Nothing", "expected libnothing.so.7", "package libnothing7", "No such file"})
       CHECK_THAT(e.what(), Contains(part));
   }
-  const PeerLibrary c_library("the C library", {"libc.so.6"}, "libc6");
-  CHECK(c_library.find<int()>("getpid") != nullptr);
-  CHECK(c_library.find<int()>("cblas_sgemm") == nullptr);
+  const PeerLibrary c_library("the C library", "libc.so.6", "libc6");
+  CHECK(c_library.get<int()>("getpid") != nullptr);
   CHECK_THROWS_WITH(c_library.get<int()>("cblas_sgemm"), Contains("cblas_sgemm"));
 }
 
 TEST_CASE("a library that chose badly is loaded anew, unless the user chose") {
   if (load_if_installed(Library::kOpenBlas, 1) == nullptr) SKIP("no OpenBLAS");
-  PeerLibrary library("OpenBLAS", {"libopenblas.so.0"}, "libopenblas0-pthread");
+  PeerLibrary library("OpenBLAS", "libopenblas.so.0", "libopenblas0-pthread");
   const auto core = [&] { return std::string(library.get<const char*()>("openblas_get_corename")()); };
   setenv("OPENBLAS_CORETYPE", "Haswell", 1);
   const std::string before = core();
@@ -184,7 +177,7 @@ TEST_CASE("a library that chose badly is loaded anew, unless the user chose") {
 
 TEST_CASE("a library that is held once can be loaded anew") {
   try {
-    PeerLibrary library("OpenBLAS", {"libopenblas.so.0"}, "libopenblas0-pthread");
+    PeerLibrary library("OpenBLAS", "libopenblas.so.0", "libopenblas0-pthread");
     const bool reloaded = library.reload_with("OPENBLAS_CORETYPE", "Prescott");
     unsetenv("OPENBLAS_CORETYPE");
     if (!reloaded) SKIP("another test of this process holds the library");

@@ -1,5 +1,5 @@
 // Loading of peers, and those with the C interface of BLAS (cblas_sgemm): OpenBLAS and BLIS. oneDNN: peer_onednn.cpp.
-#include "ditrain/kernels/peers.hpp"
+#include "ditrain/bench/peers.hpp"
 
 #include <dlfcn.h>
 
@@ -7,29 +7,21 @@
 #include <limits>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/bench/harness.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/cpu.hpp"
 #include "peer_library.hpp"
 
-namespace ditrain::kernels {
+namespace ditrain::bench {
 
-PeerLibrary::PeerLibrary(const std::string& name, std::vector<std::string> files, const std::string& package)
-    : name_(name) {
-  std::string reasons, list;
-  for (const std::string& file : files) {
-    handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ != nullptr) {
-      file_ = file;
-      return;
-    }
-    const char* reason = dlerror();
-    reasons += (reasons.empty() ? "" : "; ") + std::string(reason ? reason : "cannot load " + file);
-    list += (list.empty() ? "" : " or ") + file;
-  }
-  throw InputError({.where = "kernels",
+PeerLibrary::PeerLibrary(const std::string& name, const std::string& file, const std::string& package)
+    : name_(name), file_(file), handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (handle_ != nullptr) return;
+  const char* reason = dlerror();
+  throw InputError({.where = "ditbench",
                     .what = "cannot load " + name,
-                    .got = reasons,
-                    .expected = list,
+                    .got = reason ? reason : "no reason",
+                    .expected = file,
                     .hint = "the Debian package " + package + ", or LD_LIBRARY_PATH"});
 }
 
@@ -47,19 +39,15 @@ bool PeerLibrary::reload_with(const char* variable, const std::string& value) {
   return unloaded;
 }
 
-void* PeerLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
-
-void* PeerLibrary::checked_address(const char* symbol) const {
-  void* p = address(symbol);
+void* PeerLibrary::address(const char* symbol) const {
+  void* p = dlsym(handle_, symbol);
   if (p == nullptr)
-    throw InputError({.where = "kernels",
+    throw InputError({.where = "ditbench",
                       .what = file_ + " is not a " + name_ + " that this program can use",
                       .got = "no function " + std::string(symbol),
                       .expected = "another version"});
   return p;
 }
-
-void set_unless_set(const char* variable, const char* value) { setenv(variable, value, 0); }
 
 AffinityScope::AffinityScope(const std::vector<int>& pus) {
   if (pus.empty()) return;
@@ -70,9 +58,11 @@ AffinityScope::~AffinityScope() {
   if (!before_.empty()) platform::set_affinity_mask(before_);
 }
 
+using kernels::GemmArgs;
+
 bool is_plain(const GemmArgs& g) {
   return g.bias == nullptr && g.normalise_a.mean == nullptr && g.normalise_b.mean == nullptr && g.patches_a.size == 0 &&
-         g.patches_b.size == 0 && g.epilogue.kind == EpilogueKind::kNone && g.a_row_sums == nullptr &&
+         g.patches_b.size == 0 && g.epilogue.kind == kernels::EpilogueKind::kNone && g.a_row_sums == nullptr &&
          g.window_a.channels == 0 && g.moments.sums == nullptr;
 }
 bool is_f32(const GemmArgs& g) {
@@ -89,13 +79,11 @@ using CblasSgemm = void(int order, int trans_a, int trans_b, int m, int n, int k
 // A library with 32-bit integers and cblas_sgemm.
 class Cblas final : public Peer {
  public:
-  Cblas(PeerLibrary library, std::string description, const std::vector<int>& pus)
-      : library_(std::move(library)),
+  Cblas(PeerLibrary library, std::string name, const std::string& kernels, int threads, const std::vector<int>& pus)
+      : Peer(std::move(name), ", " + kernels + " kernels", threads),
+        library_(std::move(library)),
         sgemm_(library_.get<CblasSgemm>("cblas_sgemm")),
-        description_(std::move(description)),
         pus_(pus) {}
-
-  std::string description() const override { return description_; }
 
   bool can(const GemmArgs& g) const override {
     constexpr int64_t kMax = std::numeric_limits<int>::max();
@@ -105,9 +93,9 @@ class Cblas final : public Peer {
   }
 
   void gemm(const GemmArgs& g) override {
-    DITRAIN_CHECK(can(g), "a product that " + description_ + " does not have");
+    DITRAIN_CHECK(can(g), "a product that " + name() + " does not have");
     const AffinityScope scope(pus_);
-    const auto trans = [](Trans t) { return int(t == Trans::kYes ? kTranspose : kNoTranspose); };
+    const auto trans = [](kernels::Trans t) { return int(t == kernels::Trans::kYes ? kTranspose : kNoTranspose); };
     sgemm_(kRowMajor, trans(g.trans_a), trans(g.trans_b), int(g.m), int(g.n), int(g.k), 1.0f,
            static_cast<const float*>(g.a), int(g.lda), static_cast<const float*>(g.b), int(g.ldb),
            g.accumulate ? 1.0f : 0.0f, static_cast<float*>(g.c), int(g.ldc));
@@ -116,11 +104,8 @@ class Cblas final : public Peer {
  private:
   PeerLibrary library_;
   CblasSgemm* sgemm_;
-  std::string description_;
   std::vector<int> pus_;
 };
-
-std::string threads_text(int threads) { return ", " + std::to_string(threads) + " thread(s)"; }
 
 // "OpenBLAS 0.3.21 NO_LAPACKE ..." -> "OpenBLAS 0.3.21"
 std::string first_words(const std::string& text, int words) {
@@ -130,16 +115,15 @@ std::string first_words(const std::string& text, int words) {
 }
 
 std::unique_ptr<Peer> load_openblas(int threads, const std::vector<int>& pus) {
-  set_unless_set("OPENBLAS_THREAD_TIMEOUT", "17");  // 2^17 cycles
-  PeerLibrary library("OpenBLAS", {"libopenblas.so.0"}, "libopenblas0-pthread");
+  setenv("OPENBLAS_THREAD_TIMEOUT", "17", 0);  // 2^17 cycles; 25 ms would be the default
+  PeerLibrary library("OpenBLAS", "libopenblas.so.0", "libopenblas0-pthread");
   const auto core = [&] { return std::string(library.get<const char*()>("openblas_get_corename")()); };
   bool wide = false;
   for (const char* known : {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5"}) wide |= core() == known;
   if (platform::cpu_features().avx512 && !wide) library.reload_with("OPENBLAS_CORETYPE", "SkylakeX");
   library.get<void(int)>("openblas_set_num_threads")(threads);
-  const std::string version = first_words(library.get<const char*()>("openblas_get_config")(), 2);
-  const std::string description = version + ", " + core() + " kernels" + threads_text(threads);
-  return std::make_unique<Cblas>(std::move(library), description, pus);
+  const std::string name = first_words(library.get<const char*()>("openblas_get_config")(), 2), kernels = core();
+  return std::make_unique<Cblas>(std::move(library), name, kernels, threads, pus);
 }
 
 // BLIS counts its configurations differently in every version.
@@ -152,7 +136,7 @@ int blis_number_of(const PeerLibrary& library, const std::string& name) {
 }
 
 std::unique_ptr<Peer> load_blis(int threads, const std::vector<int>& pus) {
-  PeerLibrary library("BLIS", {"libblis.so.4"}, "libblis4-pthread");
+  PeerLibrary library("BLIS", "libblis.so.4", "libblis4-pthread");
   const auto arch = [&] {
     return std::string(library.get<const char*(int)>("bli_arch_string")(library.get<int()>("bli_arch_query_id")()));
   };
@@ -161,9 +145,9 @@ std::unique_ptr<Peer> load_blis(int threads, const std::vector<int>& pus) {
     if (better >= 0 && platform::cpu_features().avx2_fma) library.reload_with("BLIS_ARCH_TYPE", std::to_string(better));
   }
   library.get<void(int64_t)>("bli_thread_set_num_threads")(threads);
-  const std::string version = library.get<const char*()>("bli_info_get_version_str")();
-  const std::string description = "BLIS " + version + ", " + arch() + " kernels" + threads_text(threads);
-  return std::make_unique<Cblas>(std::move(library), description, pus);
+  const std::string name = std::string("BLIS ") + library.get<const char*()>("bli_info_get_version_str")();
+  const std::string kernels = arch();
+  return std::make_unique<Cblas>(std::move(library), name, kernels, threads, pus);
 }
 
 }  // namespace
@@ -182,4 +166,23 @@ std::unique_ptr<Peer> load_peer(Library library, int threads, const std::vector<
   DITRAIN_CHECK(false, "a library");
 }
 
-}  // namespace ditrain::kernels
+std::unique_ptr<Peer> load_peer(Library library, Harness& harness, const std::string& more) {
+  const std::string word(word_of(library));
+  try {
+    auto peer = load_peer(library, harness.num_threads(), harness.placement().pus);
+    harness.note(word + ": " + peer->description() + more);
+    return peer;
+  } catch (const InputError& error) {
+    harness.note(word + ": left out; " + error.what());
+    return nullptr;
+  }
+}
+
+Peers load_peers(Harness& harness) {
+  Peers peers;
+  for (const auto& [word, library] : kLibraries)
+    if (auto peer = load_peer(library, harness)) peers.push_back(std::move(peer));
+  return peers;
+}
+
+}  // namespace ditrain::bench
