@@ -184,6 +184,12 @@ std::vector<std::string> sets_of(const config::CommandLine& line) {
   return sets;
 }
 
+template <class B>
+void read_model_and_batch(const config::CommandLine& line, B& bench) {
+  if (line.has("model")) bench.model = line.get("model");
+  if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
+}
+
 void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StepBench step{.precision = precision(line), .sets = sets_of(line)};
   if (line.has("model")) step.model = line.get("model");
@@ -209,8 +215,7 @@ void run_data(const config::CommandLine& line, bench::Harness& harness, dist::Co
 
 void run_clusters(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::ClustersBench clusters{.precision = precision(line), .sets = sets_of(line)};
-  if (line.has("model")) clusters.model = line.get("model");
-  if (line.has("batch")) clusters.batch = line.get_int("batch", 1, 1 << 20);
+  read_model_and_batch(line, clusters);
   bench::bench_clusters(harness, clusters);
 }
 
@@ -232,8 +237,7 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
     io::make_output_folder(folder);
   io::check_output_file(path);
   bench::TuneBench tune;
-  if (line.has("model")) tune.model = line.get("model");
-  if (line.has("batch")) tune.batch = line.get_int("batch", 1, 1 << 20);
+  read_model_and_batch(line, tune);
   const kernels::GemmBlocking derived = plan::derived_blocking(harness.placement().topology);
   const kernels::GemmBlocking best = bench::bench_tune(harness, tune, derived);
   plan::write_tuning({platform::cpu_model_name(), kernels::chosen_isa(), derived, best}, path);
@@ -244,8 +248,8 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
 
 void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
   if (line.has("model")) {
-    bench::OverlapBench overlap{.model = line.get("model"), .precision = precision(line), .sets = sets_of(line)};
-    if (line.has("batch")) overlap.batch = line.get_int("batch", 1, 1 << 20);
+    bench::OverlapBench overlap{.precision = precision(line), .sets = sets_of(line)};
+    read_model_and_batch(line, overlap);
     return bench::bench_overlap(harness, comm, overlap);
   }
   bench::CommBench bench;
@@ -255,8 +259,7 @@ void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Co
 
 void run_strategies(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StrategiesBench bench{.precision = precision(line), .sets = sets_of(line)};
-  if (line.has("model")) bench.model = line.get("model");
-  if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
+  read_model_and_batch(line, bench);
   if (line.has("clusters")) bench.clusters = line.get_int("clusters", 1, 4096);
   if (line.has("memory-gib")) bench.memory_gib = line.get_double("memory-gib", 0.001, 1 << 20);
   bench::bench_strategies(harness, bench);
@@ -282,8 +285,7 @@ std::vector<double> shares(const std::string& list) {
 void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   if (line.has("matrix")) return bench::bench_memory_matrix(harness, harness.placement().topology);
   bench::MemoryBench bench{.precision = precision(line), .sets = sets_of(line), .once = line.has("quick")};
-  if (line.has("model")) bench.model = line.get("model");
-  if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
+  read_model_and_batch(line, bench);
   if (line.has("fast")) bench.fast_shares = shares(line.get("fast"));
   bench::bench_memory(harness, bench);
 }

@@ -2,27 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <memory>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/train/train_step.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
 
-struct Contender {
-  std::string name, cut;
+// The workers of a contender, and where the time of its steps went.
+struct Way {
+  Way(Harness& w, const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm)
+      : workers(w), step(plan, model, comm, w.ctx()), cut(w.ctx().cut()), times(w.ctx()) {
+    step.allocate();
+  }
   Harness& workers;
-  std::unique_ptr<train::TrainStep> step;
-  std::vector<double> seconds = {};  // of each round
-  std::vector<ops::WorkTimes> work = {};
-  ops::Meetings meetings = {};
+  train::TrainStep step;
+  const ops::Cut cut;
+  CallTimes times;
 };
 
 class Meter {
@@ -36,21 +36,17 @@ class Meter {
         model_(automatic_.config.model),
         batch_(random_batch(model_.config(), bench.batch)) {
     plan::check_memory(automatic_);
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, automatic_.config.train.precision);
-    nn::initialise(model_, 0);
-    copy(model_.parameters().values, model_.parameters().ema);
+    allocate_weights(model_, automatic_.config.train.precision, {});
     add("one core", plan_of("auto", one_), one_);
     add("clusters", automatic_, harness);
     add("clusters, n", plan_of("n", harness), harness);
   }
 
   void measure() {
-    for (int64_t round = -1; round < harness_.effort().repeats; ++round)  // the first one pays for page faults
-      for (Contender& c : contenders_) make_step(c, round >= 0);
-    for (const Contender& c : contenders_) harness_.add(row_of(c));
-    const Contender &automatic = contenders_[1], &columns = contenders_[2];
-    harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", automatic.cut,
-                              median_ratio(columns.seconds, automatic.seconds)));
+    take_turns(contenders_, harness_.effort().repeats);
+    for (size_t i = 0; i < contenders_.size(); ++i) harness_.add(row_of(contenders_[i], *ways_[i]));
+    harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", text_of(ways_[1]->cut),
+                              contenders_[2].ratio_to(contenders_[1])));
     harness_.note(fmt::format("memory read: {:.1f} GB/s by one core, {:.1f} GB/s by {}", one_.report().read_gb_s,
                               harness_.report().read_gb_s, harness_.num_threads()));
   }
@@ -64,42 +60,31 @@ class Meter {
 
   void add(const std::string& name, const plan::RunPlan& plan, Harness& workers) {
     workers.apply(plan.config);
-    auto step = std::make_unique<train::TrainStep>(plan, model_, *comm_, workers.ctx());
-    step->allocate();
-    const bool samples = workers.ctx().cut() == ops::Cut::kSamples;
-    contenders_.push_back({name, samples ? "samples" : "n", workers, std::move(step)});
+    Way& way = *ways_.emplace_back(std::make_unique<Way>(workers, plan, model_, *comm_));
+    const auto before = [&way] {
+      way.workers.ctx().set_cut(way.cut);  // two of them share a team
+      way.times.begin();
+    };
+    contenders_.push_back({name, [this, &way] { way.step.run(batch_, progress_); }, before,
+                           [&way](double seconds) { way.times.end(seconds); }});
   }
 
-  void make_step(Contender& c, bool counts) {
-    ops::Context& ctx = c.workers.ctx();
-    ctx.set_cut(c.cut == "samples" ? ops::Cut::kSamples : ops::Cut::kN);  // two of them share a team
-    const ops::Meetings met = ctx.meetings();
-    const ops::WorkTimes before = ctx.times();
-    const double start = now_s();
-    c.step->run(batch_, progress_);
-    if (!counts) return;
-    c.seconds.push_back(now_s() - start);
-    c.work.push_back(difference(ctx.times(), before));
-    c.meetings = {ctx.meetings().of_team - met.of_team, ctx.meetings().of_cluster - met.of_cluster};
-  }
+  static std::string text_of(ops::Cut cut) { return cut == ops::Cut::kSamples ? "samples" : "n"; }
 
-  Row row_of(const Contender& c) const {
-    Row row{.name = fmt::format("step {} {}", model_.config().name, c.name),
-            .dtype = dtype_name(automatic_.config.train.precision)};
-    row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
-    row.share = std::numeric_limits<double>::quiet_NaN();
-    const int threads = c.workers.num_threads();
+  Row row_of(const Contender& c, const Way& way) const {
+    Row row = timed_row(fmt::format("step {} {}", model_.config().name, c.name),
+                        dtype_name(automatic_.config.train.precision), c.seconds);
+    const int threads = way.workers.num_threads(), clusters = way.workers.placement().clusters;
     const double depth = double(model_.config().depth);
     row.details = {{"threads", int64_t(threads)},
-                   {"clusters", int64_t(c.workers.placement().clusters)},
-                   {"cut", c.workers.placement().clusters > 1 ? c.cut : "-"},
+                   {"clusters", int64_t(clusters)},
+                   {"cut", clusters > 1 ? text_of(way.cut) : "-"},
                    {"batch", bench_.batch},
                    {"images_per_second", double(bench_.batch) / row.time.median_s},
-                   {"efficiency", median_ratio(contenders_.front().seconds, c.seconds) / threads},
-                   {"team_barriers_per_block", double(c.meetings.of_team) / depth},
-                   {"cluster_barriers_per_block", double(c.meetings.of_cluster) / depth}};
-    const auto median = std::find(c.seconds.begin(), c.seconds.end(), row.time.median_s) - c.seconds.begin();
-    for (Field& f : split_of(c.work[size_t(median)], row.time.median_s)) row.details.push_back(std::move(f));
+                   {"efficiency", contenders_.front().ratio_to(c) / threads},
+                   {"team_barriers_per_block", double(way.times.meetings().of_team) / depth},
+                   {"cluster_barriers_per_block", double(way.times.meetings().of_cluster) / depth}};
+    way.times.add_split(row);
     return row;
   }
 
@@ -111,6 +96,7 @@ class Meter {
   nn::Dit model_;
   dataset::Batch batch_;
   train::Progress progress_;
+  std::vector<std::unique_ptr<Way>> ways_;
   std::vector<Contender> contenders_;
 };
 

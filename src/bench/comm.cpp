@@ -4,23 +4,14 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <limits>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/engine.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
-
-struct Contender {
-  std::string name;
-  std::function<void()> sum;
-  std::vector<double> seconds = {};
-};
 
 std::string size_text(int64_t kib) {
   return kib >= 1024 ? fmt::format("{} MiB", kib / 1024) : fmt::format("{} KiB", kib);
@@ -48,32 +39,17 @@ class CommMeter {
     if (level == MPI_THREAD_MULTIPLE && n <= std::numeric_limits<int>::max())
       contenders.push_back(
           {"mpi_blocking", [&] { MPI_Allreduce(MPI_IN_PLACE, data, int(n), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }});
-    for (int64_t repeat = -1; repeat < harness_.effort().repeats; ++repeat)  // the first one pays for page faults
-      for (Contender& c : contenders) {
-        std::fill(data, data + n, 1e-3f);
-        const double s = seconds_of(c.sum);
-        if (repeat >= 0) c.seconds.push_back(s);
-      }
+    for (Contender& c : contenders) c.before = [=] { std::fill(data, data + n, 1e-3f); };
+    take_turns(contenders, harness_.effort().repeats, &comm_);
     add_row(kib, contenders, 0);
     add_row(kib, contenders, 1);
   }
 
  private:
-  double seconds_of(const std::function<void()>& sum) {
-    comm_.barrier();
-    const double start = now_s();
-    sum();
-    double seconds = now_s() - start;
-    comm_.allreduce_max(&seconds, 1);
-    return seconds;
-  }
-
   void add_row(int64_t kib, const std::vector<Contender>& contenders, size_t ours) {
     const Contender& c = contenders[ours];
-    Row row{.name = "allreduce " + size_text(kib) + " " + c.name};
-    row.time = {quantile(c.seconds, 0.5), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
+    Row row = timed_row("allreduce " + size_text(kib) + " " + c.name, "f32", c.seconds);
     row.gb_s = 1e-9 * double(kib) * 1024 / row.time.median_s;
-    row.share = std::numeric_limits<double>::quiet_NaN();
     row.details = {{"algorithm", c.name, false},
                    {"ranks", int64_t(comm_.world_size())},
                    {"nodes", int64_t(comm_.num_nodes())},

@@ -76,23 +76,14 @@ bool counts(const Row& row) {
 }
 
 void add_means(Harness& harness, const std::string& dtype) {
-  std::vector<double> shares, ratios;
-  const Row* worst = nullptr;
+  std::vector<const Row*> all, counted;
   for (const Row& row : harness.report().rows) {
     if (row.dtype != dtype) continue;
-    for (const auto& [name, ratio] : row.peers) ratios.push_back(ratio);
-    if (!counts(row)) continue;
-    shares.push_back(row.share);
-    if (worst == nullptr || row.share < worst->share) worst = &row;
+    all.push_back(&row);
+    if (counts(row)) counted.push_back(&row);
   }
-  if (worst != nullptr)
-    harness.note(
-        fmt::format("geometric mean of {} rows in {} with 3x3 kernels and >= 128 channels: {:.1f} % of the FMA peak; "
-                    "worst {:.1f} %, {}",
-                    shares.size(), dtype, 100 * geometric_mean(shares), 100 * worst->share, worst->name));
-  if (!ratios.empty())
-    harness.note(fmt::format("geometric mean of our rate / that of onednn: {:.3f} ({} rows in {})",
-                             geometric_mean(ratios), ratios.size(), dtype));
+  harness.note(mean_share(counted, "3x3 kernels and >= 128 channels"));
+  harness.note(mean_ratios(all));
 }
 
 std::unique_ptr<Peer> load_rival(Harness& harness) {
@@ -130,6 +121,17 @@ std::function<void()> all_convolutions(Peer& peer, const nn::Autoencoder& model,
   };
 }
 
+void add_network_row(Harness& harness, const Work& work, int64_t images, size_t bytes, size_t weight_bytes,
+                     const CallTimes* times = nullptr) {
+  Row row = harness.measure(work);
+  row.details = {{"images_per_second", double(images) / row.time.median_s},
+                 {"memory_bytes", int64_t(bytes)},
+                 {"weight_bytes", int64_t(weight_bytes)}};
+  if (times != nullptr) times->add_split(row, /*optimizer=*/false);
+  row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
+  harness.add(std::move(row));
+}
+
 void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t side, Peer* peer) {
   const int64_t z = model.config().latent_channels, f = model.config().shrink();
   ops::Context& ctx = harness.ctx();
@@ -143,15 +145,10 @@ void add_vae_row(Harness& harness, nn::Autoencoder& model, bool encodes, int64_t
             .call = [&] { times.make(call); },
             .flop = 2 * macs};
   const size_t bytes = encodes ? model.encode_bytes(side, side) : model.decode_bytes(side, side);
-  work.details = {{"memory_bytes", int64_t(bytes)}, {"weight_bytes", int64_t(model.weight_bytes())}};
   if (peer != nullptr)
     if (const auto theirs = all_convolutions(*peer, model, encodes, side))
       work.rivals.push_back({peer->name(), theirs});
-  Row row = harness.measure(work);
-  row.details.insert(row.details.begin(), {"images_per_second", 1 / row.time.median_s});
-  for (Field& f : times.split(row.time.median_s)) row.details.push_back(std::move(f));
-  row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
-  harness.add(std::move(row));
+  add_network_row(harness, work, 1, bytes, model.weight_bytes(), &times);
 }
 
 }  // namespace
@@ -208,16 +205,11 @@ void bench_inception(Harness& harness, const InceptionBench& bench) {
     const Tensor images =
         random_tensor(harness.ctx(), {bench.images, 3, nn::kInceptionSide, nn::kInceptionSide}, -1, 1);
     const Tensor features({bench.images, nn::kInceptionFeatures});
-    Work work{.name = fmt::format("FID Inception, {} images", bench.images),
-              .dtype = type,
-              .call = [&] { network.run(harness.ctx(), images, {features}); },
-              .flop = 2 * network.macs() * double(bench.images)};
-    work.details = {{"memory_bytes", int64_t(network.activation_bytes(bench.images))},
-                    {"weight_bytes", int64_t(network.weight_bytes())}};
-    Row row = harness.measure(work);
-    row.details.insert(row.details.begin(), {"images_per_second", double(bench.images) / row.time.median_s});
-    row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
-    harness.add(std::move(row));
+    const Work work{.name = fmt::format("FID Inception, {} images", bench.images),
+                    .dtype = type,
+                    .call = [&] { network.run(harness.ctx(), images, {features}); },
+                    .flop = 2 * network.macs() * double(bench.images)};
+    add_network_row(harness, work, bench.images, network.activation_bytes(bench.images), network.weight_bytes());
   }
 }
 

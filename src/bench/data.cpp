@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
-#include <limits>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/random.hpp"
@@ -17,7 +16,7 @@
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -133,9 +132,7 @@ class DataMeter {
       for (int64_t i = 0; i < batches; ++i) loader.next();
       if (repeat >= 0) seconds.push_back((now_s() - start) / double(batches * bench_.batch));
     }
-    Row row{.name = "loader " + source.name};
-    row.time = {quantile(seconds, 0.5), quantile(seconds, 0), quantile(seconds, 0.9), int64_t(seconds.size())};
-    row.share = std::numeric_limits<double>::quiet_NaN();
+    Row row = timed_row("loader " + source.name, "f32", seconds);
     const double rate = 1 / row.time.median_s;
     row.details = {{"images_per_second", rate}, {"times_step", rate / step_rate_}};
     harness_.add(std::move(row));

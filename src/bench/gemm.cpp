@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/step.hpp"
@@ -83,37 +81,16 @@ bool counts_in_mean(const Row& row) {
   return true;
 }
 
-const Row* worst_of(const std::vector<const Row*>& rows) {
-  const auto less = [](const Row* a, const Row* b) { return a->share < b->share; };
-  return rows.empty() ? nullptr : *std::min_element(rows.begin(), rows.end(), less);
-}
-
 void add_means(Harness& harness, const std::string& dtype) {
   std::vector<const Row*> large, skinny;
   for (const Row& row : harness.report().rows)
     if (row.dtype == dtype) (counts_in_mean(row) ? large : skinny).push_back(&row);
-  std::vector<double> shares;
-  std::vector<std::pair<std::string, std::vector<double>>> ratios;
-  for (const Row* row : large) {
-    shares.push_back(row->share);
-    for (const auto& [name, ratio] : row->peers) {
-      auto found = std::find_if(ratios.begin(), ratios.end(), [&, n = name](const auto& r) { return r.first == n; });
-      if (found == ratios.end()) found = ratios.insert(found, {name, {}});
-      found->second.push_back(ratio);
-    }
-  }
-  if (!large.empty()) {
-    const Row& worst = *worst_of(large);
-    harness.note(
-        fmt::format("geometric mean of {} rows in {} with m, n, k >= 256: {:.1f} % of the FMA peak; worst {:.1f} %, {}",
-                    large.size(), dtype, 100 * geometric_mean(shares), 100 * worst.share, worst.name));
-  }
-  for (const auto& [name, ratio] : ratios)
-    harness.note(fmt::format("geometric mean of our rate / that of {}: {:.3f} ({} rows in {})", name,
-                             geometric_mean(ratio), ratio.size(), dtype));
-  if (const Row* worst = worst_of(skinny))
-    harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", dtype, 100 * worst->share,
-                             worst->name));
+  harness.note(mean_share(large, "m, n, k >= 256"));
+  harness.note(mean_ratios(large));
+  if (skinny.empty()) return;
+  const Row& worst = worst_of(skinny);
+  harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", dtype, 100 * worst.share,
+                           worst.name));
 }
 
 }  // namespace

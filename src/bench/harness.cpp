@@ -10,8 +10,8 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
-#include "quantile.hpp"
 #include "reach.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -25,14 +25,14 @@ plan::Placement place(int64_t threads, int64_t clusters, dist::Communicator* ran
   return plan::plan_placement(wanted, ranks ? *ranks : *alone);
 }
 
-double seconds_of(const std::function<void()>& call, int64_t calls, const Effort& effort) {
+double mean_seconds_of(const std::function<void()>& call, int64_t calls, const Effort& effort) {
   const double start = effort.clock();
   for (int64_t i = 0; i < calls; ++i) call();
   return (effort.clock() - start) / double(calls);
 }
 
 // One of those that take turns, with the seconds of its repeats.
-struct Contender {
+struct Timed {
   std::function<void()> call;
   bool rival = false;
   int64_t calls = 1;  // of one repeat
@@ -40,8 +40,8 @@ struct Contender {
 
   void warm_up(const Effort& effort) {
     const double repeat_s = effort.repeat_s;
-    double t = seconds_of(call, 1, effort);
-    if (t < 10 * repeat_s) t = seconds_of(call, 1, effort);  // the first call may have paid for page faults
+    double t = mean_seconds_of(call, 1, effort);
+    if (t < 10 * repeat_s) t = mean_seconds_of(call, 1, effort);  // the first call may have paid for page faults
     calls = std::clamp<int64_t>(int64_t(std::ceil(repeat_s / std::max(t, 1e-9))), 1, 1000000);
   }
 };
@@ -49,16 +49,16 @@ struct Contender {
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 // After a rival's turn its threads may still spin: everyone rests, then wakes its own threads.
-void take_turns(std::vector<Contender>& contenders, const Effort& effort, bool once) {
+void take_turns(std::vector<Timed>& contenders, const Effort& effort, bool once) {
   const bool rivals = contenders.back().rival;
-  for (Contender& c : contenders) {
+  for (Timed& c : contenders) {
     if (!once) c.warm_up(effort);
     if (c.rival) pause(effort.settle_s);
   }
   for (int64_t i = 0; i < (once ? 1 : effort.repeats); ++i)
-    for (Contender& c : contenders) {
+    for (Timed& c : contenders) {
       if (rivals) c.call();
-      c.seconds.push_back(seconds_of(c.call, c.calls, effort));
+      c.seconds.push_back(mean_seconds_of(c.call, c.calls, effort));
       if (c.rival) pause(effort.settle_s);
     }
 }
@@ -127,15 +127,14 @@ void Harness::rate(Row& row) const {
 
 // Our seconds beside the limit without rivals in between: resting lets the cores fall asleep.
 Row Harness::attempt(const Work& work) {
-  std::vector<Contender> alone = {{work.call}};
+  std::vector<Timed> alone = {{work.call}};
   if (work.limit) alone.push_back({work.limit});
   const Peaks before = measure_peaks();
   take_turns(alone, effort_, work.once);
   const Peaks after = measure_peaks();
 
   const std::vector<double>& ours = alone[0].seconds;
-  Row row{.name = work.name, .dtype = dtype_name(work.dtype), .details = work.details};
-  row.time = {quantile(ours, 0.5), quantile(ours, 0), quantile(ours, 0.9), int64_t(ours.size())};
+  Row row{.name = work.name, .dtype = dtype_name(work.dtype), .time = timing_of(ours), .details = work.details};
   row.spread = 1 - row.time.min_s / row.time.median_s;
   if (work.limit) {
     const std::vector<double>& loop = alone[1].seconds;
@@ -155,7 +154,7 @@ Row Harness::attempt(const Work& work) {
 // Our rate / that of each rival, in turns.
 void Harness::compare(const Work& work, Row& row) {
   if (work.rivals.empty()) return;
-  std::vector<Contender> contenders = {{work.call}};
+  std::vector<Timed> contenders = {{work.call}};
   for (const Rival& r : work.rivals) contenders.push_back({r.call, true});
   take_turns(contenders, effort_, work.once);
   for (size_t i = 0; i < work.rivals.size(); ++i)
@@ -214,7 +213,7 @@ const Report& Harness::report() {
   stream({.writes = 1}, {p}, n);  // untouched pages would all be the same zeros
   const auto read = [&] { stream({.reads = 1}, {p}, n); };
   std::vector<double> seconds;
-  for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(seconds_of(read, 1, effort_));
+  for (int64_t i = 0; i < effort_.repeats; ++i) seconds.push_back(mean_seconds_of(read, 1, effort_));
   report_.read_gb_s = 1e-9 * double(n) * sizeof(float) / quantile(seconds, 0);
   return report_;
 }

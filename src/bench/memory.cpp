@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 
 #include "ditrain/automem/automem.hpp"
@@ -15,16 +14,16 @@
 #include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/train/train_step.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
 
 // A model that trains with its tensors where the config says, and the times of its steps.
-class Contender {
+class Training {
  public:
-  Contender(std::string name, const plan::RunPlan& plan, ops::Context& ctx, const std::string& disk_folder,
-            const std::vector<int>& copy_pus)
+  Training(std::string name, const plan::RunPlan& plan, ops::Context& ctx, const std::string& disk_folder,
+           const std::vector<int>& copy_pus)
       : name_(std::move(name)),
         plan_(plan),
         automem_(plan.automem
@@ -71,11 +70,9 @@ class Contender {
     moved_ = {.bytes_in = after.bytes_in - before.bytes_in, .bytes_out = after.bytes_out - before.bytes_out};
   }
 
-  Row row(const Contender& off, double share) const {
+  Row row(const Training& off, double share) const {
     const config::MemoryConfig& m = plan_.config.memory;
-    Row row{.name = name_, .dtype = std::string(dtype_name(plan_.config.train.precision))};
-    row.share = std::numeric_limits<double>::quiet_NaN();
-    row.time = {quantile(seconds_, 0.5), quantile(seconds_, 0), quantile(seconds_, 0.9), int64_t(seconds_.size())};
+    Row row = timed_row(name_, dtype_name(plan_.config.train.precision), seconds_);
     row.details = {{"automem", std::string(word_of(m.automem))},
                    {"fast_gib", m.fast_gib},
                    {"fast_share", share},
@@ -162,10 +159,10 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
                          plan_on_team(c, harness, copying));
     }
     check_all_fit(plans);
-    std::vector<std::unique_ptr<Contender>> contenders;
+    std::vector<std::unique_ptr<Training>> contenders;
     for (const auto& [name, plan] : plans)
       contenders.push_back(
-          std::make_unique<Contender>(name, plan, harness.ctx(), disk, harness.placement().pus_of_copies()));
+          std::make_unique<Training>(name, plan, harness.ctx(), disk, harness.placement().pus_of_copies()));
     const int64_t rounds = bench.once ? 1 : harness.effort().repeats;
     for (int64_t warm = bench.once ? 0 : -3; warm < rounds; ++warm)
       for (const auto& contender : contenders) contender->step(warm >= 0);

@@ -14,8 +14,8 @@
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
-#include "quantile.hpp"
 #include "reach.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <future>
-#include <limits>
 #include <numeric>
 
 #include "ditrain/base/clock.hpp"
@@ -12,8 +11,8 @@
 #include "ditrain/memory/copy_engine.hpp"
 #include "ditrain/memory/fast_pool.hpp"
 #include "ditrain/memory/tiers.hpp"
-#include "quantile.hpp"
 #include "reach.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -21,9 +20,7 @@ namespace {
 using memory::Direction;
 
 Row row_of(const std::string& name, const std::vector<double>& seconds, size_t bytes) {
-  Row row{.name = name, .dtype = "-"};
-  row.share = std::numeric_limits<double>::quiet_NaN();
-  row.time = {quantile(seconds, 0.5), quantile(seconds, 0), quantile(seconds, 0.9), int64_t(seconds.size())};
+  Row row = timed_row(name, "-", seconds);
   row.gb_s = double(bytes) / std::max(row.time.median_s, 1e-9) * 1e-9;
   return row;
 }
@@ -73,7 +70,7 @@ void bench_slow(Harness& harness, memory::Backing& tier, std::byte* fast,
 
 void note_tier(Harness& harness, const std::string& what, const std::vector<std::string>& notes) {
   harness.note(what);
-  for (const std::string& note : notes) harness.note(note);
+  harness.note(notes);
 }
 
 }  // namespace

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
-#include <limits>
+#include <map>
 #include <optional>
 
 #include "ditrain/base/clock.hpp"
@@ -15,31 +14,13 @@
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
 
 constexpr double kWatchdog_s = 3600;
 constexpr int64_t kVerifyEvery = 100;
-
-struct Contender {
-  std::string name;
-  std::function<void()> step;
-  const train::TrainStep* sums = nullptr;    // whose communication that is; nullptr: there is none
-  std::vector<double> seconds = {};          // of each round
-  std::vector<dist::StepOutcome> told = {};  // the same
-
-  double median_s() const { return quantile(seconds, 0.5); }
-  /// Median over the rounds of our time / theirs.
-  double ratio_to(const Contender& other) const { return median_ratio(seconds, other.seconds); }
-  /// What the step that took nearest to the median tells.
-  const dist::StepOutcome& median_outcome() const {
-    const double median = median_s();
-    const auto nearer = [&](double a, double b) { return std::fabs(a - median) < std::fabs(b - median); };
-    return told[size_t(std::min_element(seconds.begin(), seconds.end(), nearer) - seconds.begin())];
-  }
-};
 
 /// Cores that no worker has.
 std::vector<int> free_pus(const plan::Placement& p) {
@@ -67,18 +48,15 @@ class Meter {
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, config_.train.precision,
-                                 {.gradients = &*memory_});
-    nn::initialise(model_, 0);
-    copy(model_.parameters().values, model_.parameters().ema);
+    allocate_weights(model_, config_.train.precision, {.gradients = &*memory_});
     none_.allocate();
     engine_.allocate(&*memory_, free_pus(harness.placement()));
     harness_.note(engine_.sync().engine()->description());
-    contenders_ = {{"none", [this] { none_.run(batch_, progress_); }},
-                   {"engine", [this] { engine_.run(batch_, progress_); }, &engine_},
-                   {"at the end", [this] { step_at_the_end(); }, &engine_},
-                   {"guarded", [this] { step_guarded(); }, &engine_},
-                   {"checksum", [this] { compare(); }}};
+    contenders_ = {{"none", [this] { none_.run(batch_, progress_); }}};
+    add("engine", engine_, [this] { engine_.run(batch_, progress_); });
+    add("at the end", engine_, [this] { step_at_the_end(); });
+    add("guarded", engine_, [this] { step_guarded(); });
+    contenders_.push_back({"checksum", [this] { compare(); }});
     if (!config_.dist.simulate_link) add_passing();
     trace_.watch(engine_.tape());
     trace_.start(comm);
@@ -86,17 +64,7 @@ class Meter {
   }
 
   void measure() {
-    for (int64_t round = -1; round < harness_.effort().repeats; ++round)  // the first one pays for page faults
-      for (Contender& c : contenders_) {
-        comm_.barrier();
-        const double start = now_s();
-        c.step();
-        double seconds = now_s() - start;
-        comm_.allreduce_max(&seconds, 1);
-        if (round < 0) continue;
-        c.seconds.push_back(seconds);
-        if (c.sums) c.told.push_back(c.sums->sync().communication());
-      }
+    take_turns(contenders_, harness_.effort().repeats, &comm_);
     for (const Contender& c : contenders_) harness_.add(row_of(c));
     note_ratio("at the end");
     if (passing_) note_ratio("no engine");
@@ -137,7 +105,13 @@ class Meter {
     harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors of adaLN's");
     passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_), model_, comm_, harness_.ctx());
     passing_->allocate();
-    contenders_.push_back({"no engine", [this] { passing_->run(batch_, progress_); }, passing_.get()});
+    add("no engine", *passing_, [this] { passing_->run(batch_, progress_); });
+  }
+
+  /// A step whose sums of gradients count.
+  void add(const std::string& name, const train::TrainStep& step, std::function<void()> call) {
+    contenders_.push_back({name, std::move(call), nullptr,
+                           [this, name, &step](double) { told_[name].push_back(step.sync().communication()); }});
   }
 
   void step_at_the_end() {
@@ -170,32 +144,31 @@ class Meter {
   }
 
   Row row_of(const Contender& c) const {
-    Row row{.name = fmt::format("step {} {}", config_.model.name, c.name),
-            .dtype = dtype_name(config_.train.precision)};
-    row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
-    row.share = std::numeric_limits<double>::quiet_NaN();
+    Row row = timed_row(fmt::format("step {} {}", config_.model.name, c.name), dtype_name(config_.train.precision),
+                        c.seconds);
     row.details = {{"ranks", int64_t(comm_.world_size())},
                    {"batch", bench_.batch},
                    {"way", c.name, false},
                    {"link_gbit_s", config_.dist.simulate_link ? config_.dist.simulate_link->gbit_s : 0.0, false}};
     const Contender& against = contender(c.name == "guarded" ? "engine" : "none");
     if (c.name != "checksum") row.details.push_back({"step_ratio", c.ratio_to(against)});
-    if (c.sums) add_sums(c, row);
+    if (const auto told = told_.find(c.name); told != told_.end()) add_sums(c, told->second, row);
     if (c.name == "guarded") row.details.push_back({"guards_share", guards_share(c)});
     return row;
   }
 
-  static void add_sums(const Contender& c, Row& row) {
-    const dist::StepOutcome& told = c.median_outcome();
-    row.details.push_back({"communication_s", told.communication_s});
-    row.details.push_back({"exposed_s", told.exposed_s});
-    row.details.push_back({"overlap_efficiency", 1 - told.exposed_s / told.communication_s});
+  static void add_sums(const Contender& c, const std::vector<dist::StepOutcome>& told, Row& row) {
+    const dist::StepOutcome& of_median = told[nearest(c.seconds, row.time.median_s)];
+    row.details.push_back({"communication_s", of_median.communication_s});
+    row.details.push_back({"exposed_s", of_median.exposed_s});
+    row.details.push_back({"overlap_efficiency", 1 - of_median.exposed_s / of_median.communication_s});
   }
 
   double guards_share(const Contender& guarded) const {
     const int64_t every = config_.dist.verify_every > 0 ? config_.dist.verify_every : kVerifyEvery;
     const Contender& engine = contender("engine");
-    return guarded.ratio_to(engine) - 1 + contender("checksum").median_s() / double(every) / engine.median_s();
+    return guarded.ratio_to(engine) - 1 +
+           quantile(contender("checksum").seconds, 0.5) / double(every) / quantile(engine.seconds, 0.5);
   }
 
   Harness& harness_;
@@ -212,6 +185,7 @@ class Meter {
   train::Trace trace_;
   train::Progress progress_;
   std::vector<Contender> contenders_;
+  std::map<std::string, std::vector<dist::StepOutcome>> told_;  // by contender, of the turns that count
 };
 
 }  // namespace

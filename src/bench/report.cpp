@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/bytes.hpp"
@@ -164,6 +165,31 @@ double geometric_mean(const std::vector<double>& x) {
   double sum = 0;
   for (const double v : x) sum += std::log(v);
   return x.empty() ? 0 : std::exp(sum / double(x.size()));
+}
+
+const Row& worst_of(const std::vector<const Row*>& rows) {
+  const auto less = [](const Row* a, const Row* b) { return a->share < b->share; };
+  return **std::min_element(rows.begin(), rows.end(), less);
+}
+
+std::vector<std::string> mean_share(const std::vector<const Row*>& rows, const std::string& which) {
+  if (rows.empty()) return {};
+  std::vector<double> shares;
+  for (const Row* row : rows) shares.push_back(row->share);
+  const Row& worst = worst_of(rows);
+  return {fmt::format("geometric mean of {} rows in {} with {}: {:.1f} % of the FMA peak; worst {:.1f} %, {}",
+                      rows.size(), worst.dtype, which, 100 * geometric_mean(shares), 100 * worst.share, worst.name)};
+}
+
+std::vector<std::string> mean_ratios(const std::vector<const Row*>& rows) {
+  std::map<std::string, std::vector<double>> ratios;
+  for (const Row* row : rows)
+    for (const auto& [name, ratio] : row->peers) ratios[name].push_back(ratio);
+  std::vector<std::string> lines;
+  for (const auto& [name, ratio] : ratios)
+    lines.push_back(fmt::format("geometric mean of our rate / that of {}: {:.3f} ({} rows in {})", name,
+                                geometric_mean(ratio), ratio.size(), rows.front()->dtype));
+  return lines;
 }
 
 }  // namespace ditrain::bench

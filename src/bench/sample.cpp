@@ -23,7 +23,7 @@ class Drawing {
   void draw() {
     times_.make([&] { eval::generate(ctx_, model_, process_, request_); });
   }
-  std::vector<Field> split(double seconds) const { return times_.split(seconds); }
+  void add_split(Row& row) const { times_.add_split(row, /*optimizer=*/false); }
   size_t bytes() { return eval::generate_bytes(model_, process_, request_.sampler, request_.batch); }
 
  private:
@@ -46,7 +46,7 @@ Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) 
                  {"steps", bench.steps},
                  {"step_s", row.time.median_s / double(bench.steps)},
                  {"mfu", row.share, false}};
-  for (Field& f : drawing.split(row.time.median_s)) row.details.push_back(std::move(f));
+  drawing.add_split(row);
   row.details.push_back({"memory_bytes", int64_t(drawing.bytes())});
   row.details.push_back({"products", harness.products(), false});
   return row;

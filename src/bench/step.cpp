@@ -1,15 +1,14 @@
 #include "ditrain/bench/step.hpp"
 
-#include <algorithm>
-#include <cmath>
+#include <numeric>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/bench/shapes.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -24,93 +23,72 @@ class Trainee {
         micro_batch_(plan.micro_batch),
         model_(plan.config.model),
         step_(plan, model_, *comm_, ctx),
-        ctx_(ctx),
-        batch_(random_batch(plan.config.model, plan.samples)) {
-    model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
-                                 {.gradient_slices = plan.gradients.gradient_slices});
-    nn::initialise(model_, 0);
-    copy(model_.parameters().values, model_.parameters().ema);
+        batch_(random_batch(plan.config.model, plan.samples)),
+        times_(ctx) {
+    allocate_weights(model_, plan.config.train.precision, {.gradient_slices = plan.gradients.gradient_slices});
     step_.allocate();
   }
 
   void step() {
-    const ops::WorkTimes before = ctx_.times();
-    const ops::Meetings met = ctx_.meetings();
-    const double start = now_s();
-    const train::StepResult result = step_.run(batch_, progress_);
-    samples_.push_back({now_s() - start, result.log.seconds, difference(ctx_.times(), before)});
-    meetings_ = {ctx_.meetings().of_team - met.of_team, ctx_.meetings().of_cluster - met.of_cluster};
+    times_.make([&] { phases_.push_back(step_.run(batch_, progress_).log.seconds); });
   }
 
-  // Where the time went in the step that took nearest to `seconds`: phases, then what worker 0 did.
-  std::vector<Field> split(double seconds) const {
-    const auto nearer = [&](const Sample& a, const Sample& b) {
-      return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
-    };
-    const Sample& s = *std::min_element(samples_.begin(), samples_.end(), nearer);
-    std::vector<Field> fields = {{"forward_s", s.phases[Phase::kForward], false},
-                                 {"backward_s", s.phases[Phase::kBackward], false},
-                                 {"optimizer_phase_s", s.phases[Phase::kOptimizer], false}};
-    for (Field& f : split_of(s.work, s.seconds)) fields.push_back(std::move(f));
-    fields.push_back({"team_barriers_per_block", per_block(meetings_.of_team)});
-    fields.push_back({"cluster_barriers_per_block", per_block(meetings_.of_cluster)});
-    return fields;
+  // Where the time of the median step went: phases, then what worker 0 did.
+  void add_split(Row& row) const {
+    const train::PhaseTimes& phases = phases_[times_.median_call(row)];
+    row.details.push_back({"forward_s", phases[Phase::kForward], false});
+    row.details.push_back({"backward_s", phases[Phase::kBackward], false});
+    row.details.push_back({"optimizer_phase_s", phases[Phase::kOptimizer], false});
+    times_.add_split(row);
+    row.details.push_back({"team_barriers_per_block", per_block(times_.meetings().of_team)});
+    row.details.push_back({"cluster_barriers_per_block", per_block(times_.meetings().of_cluster)});
   }
   int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / micro_batch_; }
 
  private:
   double per_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
 
-  struct Sample {
-    double seconds;
-    train::PhaseTimes phases;
-    ops::WorkTimes work;
-  };
   std::unique_ptr<dist::Communicator> comm_;
   const int64_t micro_batch_;
   nn::Dit model_;
   train::TrainStep step_;
-  ops::Context& ctx_;
   dataset::Batch batch_;
   train::Progress progress_;
-  std::vector<Sample> samples_;
-  ops::Meetings meetings_;  // of the last step
+  CallTimes times_;
+  std::vector<train::PhaseTimes> phases_;  // of each step
 };
 
 }  // namespace
 
-ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before) {
-  for (size_t i = 0; i < after.working_s.size(); ++i) after.working_s[i] -= before.working_s[i];
-  after.waiting_s -= before.waiting_s;
-  return after;
-}
+void CallTimes::begin() { times_before_ = ctx_.times(), met_before_ = ctx_.meetings(); }
 
-std::vector<Field> split_of(const ops::WorkTimes& work, double seconds) {
-  using ops::WorkKind;
-  double accounted = work.waiting_s;
-  for (const double t : work.working_s) accounted += t;
-  return {{"products_s", work[WorkKind::kProduct]},
-          {"attention_s", work[WorkKind::kAttention]},
-          {"elementwise_s", work[WorkKind::kElementwise]},
-          {"optimizer_s", work[WorkKind::kOptimizer]},
-          {"waiting_s", work.waiting_s},
-          {"other_s", seconds - accounted}};
+void CallTimes::end(double seconds) {
+  const ops::Meetings& met = ctx_.meetings();
+  meetings_ = {met.of_team - met_before_.of_team, met.of_cluster - met_before_.of_cluster};
+  seconds_.push_back(seconds);
+  ops::WorkTimes& work = work_.emplace_back(ctx_.times());
+  for (size_t i = 0; i < work.working_s.size(); ++i) work.working_s[i] -= times_before_.working_s[i];
+  work.waiting_s -= times_before_.waiting_s;
 }
 
 void CallTimes::make(const std::function<void()>& call) {
-  const ops::WorkTimes before = ctx_.times();
-  const double start = now_s();
-  call();
-  calls_.push_back({now_s() - start, difference(ctx_.times(), before)});
+  begin();
+  end(seconds_of(call));
 }
 
-std::vector<Field> CallTimes::split(double seconds) const {
-  const Call& nearest = *std::min_element(calls_.begin(), calls_.end(), [&](const Call& a, const Call& b) {
-    return std::fabs(a.seconds - seconds) < std::fabs(b.seconds - seconds);
-  });
-  std::vector<Field> fields = split_of(nearest.work, nearest.seconds);
-  std::erase_if(fields, [](const Field& f) { return f.name == "optimizer_s"; });
-  return fields;
+size_t CallTimes::median_call(const Row& row) const { return nearest(seconds_, row.time.median_s); }
+
+void CallTimes::add_split(Row& row, bool optimizer) const {
+  using ops::WorkKind;
+  const size_t call = median_call(row);
+  const ops::WorkTimes& work = work_[call];
+  const double accounted = std::accumulate(work.working_s.begin(), work.working_s.end(), work.waiting_s);
+  row.details.push_back({"products_s", work[WorkKind::kProduct]});
+  row.details.push_back({"attention_s", work[WorkKind::kAttention]});
+  row.details.push_back({"elementwise_s", work[WorkKind::kElementwise]});
+  if (optimizer) row.details.push_back({"optimizer_s", work[WorkKind::kOptimizer]});
+  row.details.push_back({"waiting_s", work.waiting_s});
+  row.details.push_back({"other_s", seconds_[call] - accounted});
 }
 
 config::Config step_config(const StepBench& bench, int64_t batch) {
@@ -139,6 +117,13 @@ plan::RunPlan plan_on_team(const config::Config& config, Harness& harness, const
 
 plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
   return plan_on_team(config, harness, copying_on_team(config, harness));
+}
+
+void allocate_weights(nn::Dit& model, DType precision, const autograd::ParameterStore::Homes& homes) {
+  autograd::ParameterStore& store = model.parameters();
+  store.allocate(autograd::ParameterStore::For::kTraining, precision, homes);
+  nn::initialise(model, 0);
+  copy(store.values, store.ema);
 }
 
 dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
@@ -178,7 +163,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                  {"recompute", plan::recompute_text(plan.config)},
                  {"images_per_second", double(batch) / row.time.median_s},
                  {"mfu", row.share, false}};
-  for (Field& f : trainee.split(row.time.median_s)) row.details.push_back(std::move(f));
+  trainee.add_split(row);
   row.details.push_back({"peak_rss_bytes", int64_t(platform::peak_resident_bytes())});
   row.details.push_back({"kept_bytes_per_image", trainee.kept_bytes_per_image()});
   row.details.push_back({"products", harness.products(), false});

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +23,7 @@
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
-#include "quantile.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -67,7 +66,7 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
 }
 
 /// One of the three, and what its runs gave so far.
-struct Contender {
+struct Runs {
   config::Strategy strategy;
   int ranks = 1;
   std::vector<double> seconds = {}, exposed_s = {};
@@ -84,17 +83,17 @@ class StrategiesMeter {
   void measure();
 
  private:
-  std::vector<Contender> contenders() const {
+  std::vector<Runs> contenders() const {
     using config::Strategy;
     return {{Strategy::kCftp, 1}, {Strategy::kDp, clusters_}, {Strategy::kDpTp, clusters_}};
   }
-  std::string config_file(const Contender& c);
-  std::vector<std::string> command(const Contender& c, const std::string& out);
-  void run(Contender& c, int64_t steps, bool for_memory);
-  void look_at_memory(const Child& child, Contender& c) const;
-  void judge_end(Child& child, const MemoryCap& cap, const std::string& output, Contender& c) const;
-  Row row(const Contender& c) const;
-  void compare(const Contender& ours, const Contender& theirs);
+  std::string config_file(const Runs& c);
+  std::vector<std::string> command(const Runs& c, const std::string& out);
+  void run(Runs& c, int64_t steps, bool for_memory);
+  void look_at_memory(const Child& child, Runs& c) const;
+  void judge_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const;
+  Row row(const Runs& c) const;
+  void compare(const Runs& ours, const Runs& theirs);
 
   Harness& harness_;
   const StrategiesBench bench_;
@@ -135,13 +134,13 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
     throw InputError({.where = "ditbench",
                       .what = "threads that do not divide over the clusters: ranks would get fewer",
                       .got = fmt::format("{} and {}", threads_, clusters_)});
-  for (const Contender& c : contenders()) config_file(c);  // what cannot run is refused before anything does
+  for (const Runs& c : contenders()) config_file(c);  // what cannot run is refused before anything does
   platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
   platform::install_signal_flags();
 }
 
 // The config of a strategy, on all cores whatever the number of ranks. Returns its path.
-std::string StrategiesMeter::config_file(const Contender& c) {
+std::string StrategiesMeter::config_file(const Runs& c) {
   config::Config config;
   config.model.name = model_name(bench_.model);
   config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
@@ -162,7 +161,7 @@ std::string StrategiesMeter::config_file(const Contender& c) {
 }
 
 // Ranks see all cores and share them out between them, as their start reports tell.
-std::vector<std::string> StrategiesMeter::command(const Contender& c, const std::string& out) {
+std::vector<std::string> StrategiesMeter::command(const Runs& c, const std::string& out) {
   std::vector<std::string> words = {ditrain_, "--config", config_file(c), "--out", out};
   if (c.strategy == config::Strategy::kCftp) return words;
   const std::vector<std::string> launcher = {mpirun_,           "-np",       std::to_string(c.ranks),
@@ -171,7 +170,7 @@ std::vector<std::string> StrategiesMeter::command(const Contender& c, const std:
   return words;
 }
 
-void StrategiesMeter::look_at_memory(const Child& child, Contender& c) const {
+void StrategiesMeter::look_at_memory(const Child& child, Runs& c) const {
   int64_t sum = 0, shared = 0;
   for (const pid_t pid : child.processes())
     if (program_of(pid) == fs::canonical(ditrain_))
@@ -180,7 +179,7 @@ void StrategiesMeter::look_at_memory(const Child& child, Contender& c) const {
 }
 
 // A run that ended before it was told to: it did not fit, or something is wrong.
-void StrategiesMeter::judge_end(Child& child, const MemoryCap& cap, const std::string& output, Contender& c) const {
+void StrategiesMeter::judge_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const {
   const std::string said = text_of(output);
   if (said.find("[memory]") != said.npos || cap.kills() > 0) {
     c.fits = false;
@@ -191,7 +190,7 @@ void StrategiesMeter::judge_end(Child& child, const MemoryCap& cap, const std::s
                                       said.substr(said.size() - std::min(said.size(), kLastWords)))});
 }
 
-void StrategiesMeter::run(Contender& c, int64_t steps, bool for_memory) {
+void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
   const std::string out = fmt::format("{}/run{}", folder_.path(), ++runs_), output = out + ".log";
   const MemoryCap cap(size_t(bench_.memory_gib * 0x1p30), c.ranks);
   if (runs_ == 1 && cap.limited()) harness_.note(cap.description());
@@ -219,11 +218,9 @@ void StrategiesMeter::run(Contender& c, int64_t steps, bool for_memory) {
   fs::remove_all(out);
 }
 
-Row StrategiesMeter::row(const Contender& c) const {
-  Row row{.name = fmt::format("strategies {} {}", model_name(bench_.model), c.strategy),
-          .dtype = dtype_name(bench_.precision)};
-  row.time = {c.median_s(), quantile(c.seconds, 0), quantile(c.seconds, 0.9), int64_t(c.seconds.size())};
-  row.share = std::numeric_limits<double>::quiet_NaN();
+Row StrategiesMeter::row(const Runs& c) const {
+  Row row = timed_row(fmt::format("strategies {} {}", model_name(bench_.model), c.strategy),
+                      dtype_name(bench_.precision), c.seconds);
   row.details = {{"strategy", c.name(), false},
                  {"ranks", int64_t(c.ranks)},
                  {"clusters", int64_t(clusters_)},
@@ -235,7 +232,7 @@ Row StrategiesMeter::row(const Contender& c) const {
   return row;
 }
 
-void StrategiesMeter::compare(const Contender& ours, const Contender& theirs) {
+void StrategiesMeter::compare(const Runs& ours, const Runs& theirs) {
   std::string line = "cftp / " + theirs.name() + ": ";
   if (!ours.fits || !theirs.fits)
     line += (ours.fits ? theirs.name() : "cftp") + " is out of memory";
@@ -246,14 +243,14 @@ void StrategiesMeter::compare(const Contender& ours, const Contender& theirs) {
 }
 
 void StrategiesMeter::measure() {
-  std::vector<Contender> contenders = this->contenders();
-  for (Contender& c : contenders) run(c, kMemorySteps, true);
+  std::vector<Runs> contenders = this->contenders();
+  for (Runs& c : contenders) run(c, kMemorySteps, true);
   for (int64_t repeat = 0; repeat < harness_.effort().repeats; ++repeat)
-    for (Contender& c : contenders)
+    for (Runs& c : contenders)
       if (c.fits) run(c, kSteps, false);
-  for (const Contender& c : contenders) {
+  for (const Runs& c : contenders) {
     Row row = this->row(c);
-    for (const Contender& other : contenders)
+    for (const Runs& other : contenders)
       if (&c == &contenders[0] && &other != &c && c.fits && other.fits)
         row.peers.emplace_back(other.name(), other.median_s() / c.median_s());
     harness_.add(std::move(row));

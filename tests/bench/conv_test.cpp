@@ -43,7 +43,7 @@ TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
     CHECK_THAT(row.peers[0].first, Catch::StartsWith("oneDNN 2."));
     CHECK(row.peers[0].second > 0);
   }
-  CHECK_FALSE(peer->convolution({.height = 4, .width = 4, .channels = 1, .outputs = 1}, 1, DType::kF32) == nullptr);
+  CHECK(peer->convolution({4, 4, 1, 1, {}}, 1, DType::kF32) != nullptr);
 }
 
 TEST_CASE("conv: the list has every shape once, those of both networks") {

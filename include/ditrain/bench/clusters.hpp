@@ -17,7 +17,7 @@ struct ClustersBench {
 /// One core, then all threads of the harness as its clusters, cut by parallel.cut: auto and by n. They take turns on
 /// one model, step by step.
 /// Details   threads, clusters, cut (what it came to), batch, images_per_second, efficiency: median over the rounds of
-///           the time of one core / (threads x its time); where the time of the median step went (split_of),
+///           the time of one core / (threads x its time); where the time of the median step went (as in CallTimes),
 ///           team_barriers_per_block, cluster_barriers_per_block
 /// Notes     the ratio of auto to n, likewise; what one core and all of them read from memory, in GB/s
 /// Errors:   InputError for a single cluster, and as bench_steps

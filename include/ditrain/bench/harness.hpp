@@ -93,6 +93,9 @@ class Harness {
   std::function<void(const Row&)> on_row =
       {};  ///< called with every row that is added: long benches show that they live
   void note(std::string line) { report_.notes.push_back(std::move(line)); }
+  void note(const std::vector<std::string>& lines) {
+    report_.notes.insert(report_.notes.end(), lines.begin(), lines.end());
+  }
   /// All rows so far, with the highest peaks measured.
   const Report& report();
   /// Errors:   RunError that names the rows whose share is above max_share: what limits them cannot be right

@@ -63,8 +63,8 @@ class Peer {
 inline constexpr int kPeerTrials = 6;
 
 /// Loads the library, asks it for `threads` threads and chooses its best settings:
-///   openblas  OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512 and it would take narrower kernels; its idle threads
-///             sleep after some 50 us (OPENBLAS_THREAD_TIMEOUT)
+///   openblas  OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512 and it would take narrower kernels;
+///             OPENBLAS_THREAD_TIMEOUT: its idle threads sleep after some 50 us
 ///   blis      BLIS_ARCH_TYPE likewise, where it does not know the CPU
 ///   onednn    dnnl_sgemm or a matmul primitive, for every shape the one that was faster in the first kPeerTrials calls
 /// Environment variables that are set already stay.

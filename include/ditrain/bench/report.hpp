@@ -61,4 +61,12 @@ std::string to_json(const Report& report);
 /// exp(mean(log x)); 0 for none.
 double geometric_mean(const std::vector<double>& x);
 
+/// Notes about rows of one type: the geometric mean of their shares of the FMA peak, "of N rows in f32 with WHICH", and
+/// the worst; none if there are no rows.
+std::vector<std::string> mean_share(const std::vector<const Row*>& rows, const std::string& which);
+/// The geometric mean of our rate / that of each peer.
+std::vector<std::string> mean_ratios(const std::vector<const Row*>& rows);
+/// The row with the least share; there is one.
+const Row& worst_of(const std::vector<const Row*>& rows);
+
 }  // namespace ditrain::bench

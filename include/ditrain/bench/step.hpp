@@ -5,6 +5,7 @@
 
 #include "ditrain/bench/harness.hpp"
 #include "ditrain/dataset/loader.hpp"
+#include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/run_plan.hpp"
 
 namespace ditrain::bench {
@@ -37,29 +38,33 @@ plan::RunPlan plan_on_team(const config::Config& config, Harness& harness);
 /// The same with what was measured for an earlier plan: who copies between tiers is then the same in both.
 plan::RunPlan plan_on_team(const config::Config& config, Harness& harness, const automem::Copying& copying);
 automem::Copying copying_on_team(const config::Config& config, Harness& harness);
+/// Weights, gradients and state of a model that is to be trained, as `homes` says.
+void allocate_weights(nn::Dit& model, DType precision, const autograd::ParameterStore::Homes& homes);
 /// `batch` samples for the model: standard normal images, uniform labels.
 dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
 
-ops::WorkTimes difference(ops::WorkTimes after, const ops::WorkTimes& before);
-/// What worker 0 did in a step of `seconds`: products_s, attention_s, elementwise_s, optimizer_s, waiting_s and
-/// other_s, what no op accounts for.
-std::vector<Field> split_of(const ops::WorkTimes& work, double seconds);
-
-/// Makes calls and remembers where the time of each went.
+/// Remembers where the time of each call went.
 class CallTimes {
  public:
   explicit CallTimes(ops::Context& ctx) : ctx_(ctx) {}
+  /// What happens between these two is a call of so many seconds.
+  void begin();
+  void end(double seconds);
+  /// Makes a call and times it.
   void make(const std::function<void()>& call);
-  /// split_of the call that took nearest to `seconds`, without the optimiser.
-  std::vector<Field> split(double seconds) const;
+  /// The call that took nearest to the row's median.
+  size_t median_call(const Row& row) const;
+  /// Adds to the row's details what worker 0 did in that call: products_s, attention_s, elementwise_s, optimizer_s
+  /// (where there is one), waiting_s and other_s, what no op accounts for.
+  void add_split(Row& row, bool optimizer = true) const;
+  const ops::Meetings& meetings() const { return meetings_; }  ///< in the last call
 
  private:
-  struct Call {
-    double seconds;
-    ops::WorkTimes work;
-  };
   ops::Context& ctx_;
-  std::vector<Call> calls_;
+  ops::WorkTimes times_before_;
+  ops::Meetings met_before_, meetings_;
+  std::vector<double> seconds_;
+  std::vector<ops::WorkTimes> work_;
 };
 
 /// "S" means "DiT-S/2"; full names stay. Errors: InputError for unknown names
