@@ -15,8 +15,6 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
-bool may_exchange_factors(const Config& config) {
-  return config.dist.engine && !config.dist.reproducible;
-}
+bool may_exchange_factors(const Config& config) { return config.dist.engine && !config.dist.reproducible; }
 
 }  // namespace ditrain::config
