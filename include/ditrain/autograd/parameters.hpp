@@ -28,7 +28,7 @@ struct Part {
   void put(const float* part, float* full) const;   ///< the other way round; the rest of full stays
 };
 
-/// Rows of x in the product x w^T of a weight, per image; kNone: the parameter is in no product.
+/// Rows of x in the product x w^T of a weight, per image; kNone: the parameter is not part of a GEMM.
 enum class ProductRows { kNone, kOne, kTokens };
 
 struct Parameter {
@@ -40,8 +40,8 @@ struct Parameter {
   ProductRows product = ProductRows::kNone;  ///< from it follow counts of work and of what products read
   /// Backward offers the gradient to the pass's sink before it computes it (nn::WeightGradientSink).
   bool offers_gradient = false;
-  /// Tensors in files of diffusers that hold it: one, or several that are equal parts of its rows, in this order. A '*'
-  /// stands for the number of a block: each block has a copy. Empty: that format has no place for it.
+  /// Names of the tensors in diffusers files that hold it: one, or several that are equal parts of its rows, in this
+  /// order. A '*' stands for the number of a block: each block has a copy. Empty: that format has no place for it.
   std::vector<std::string> diffusers = {};
   // What of it this store holds.
   Shape shape = {};  ///< the full one, unless ranks share the parameter
@@ -56,13 +56,13 @@ struct Parameter {
 class ParameterStore {
  public:
   /// Appends a parameter; the reference stays valid. The order of adding is that of the state dict. A declaration
-  /// without `shape` is of all of the full tensor.
+  /// without `shape` stands for the full tensor.
   Parameter& add(Parameter declared);
   Parameter& add(std::string name, Shape shape) {
     return add(Parameter{.name = std::move(name), .full_shape = std::move(shape)});
   }
-  /// Places the trainable parameters in the arenas in this order; without, they lie in that of adding.
-  /// Errors: LogicFault unless each of them is there once
+  /// Places the trainable parameters in the arenas in this order instead of the order of adding. Errors: LogicFault
+  /// unless each is listed once
   void lay_out(const std::vector<Parameter*>& order);
 
   enum class For { kInference, kTraining };
@@ -72,11 +72,11 @@ class ParameterStore {
     memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
     /// 0 or more: the size of moments and EMA on a rank that keeps a packed part of them (ZeRO-1).
     int64_t state_elements = -1;
-    /// With `segments`: what that part consists of, slice after slice; each moves as one. None: it is one block at
+    /// With `segments`: the slices of which that part consists; each moves as one. Empty: the part is one block at
     /// home.
     std::vector<ArenaSlice> state_slices = {};
-    /// Slices that cover the arena and whose gradients take the same memory, one slice after the other; none: every
-    /// gradient has its own.
+    /// Slices that cover the arena and whose gradients take turns in the same memory; empty: every gradient has its
+    /// own.
     std::vector<ArenaSlice> gradient_slices = {};
     /// Makes the storages of all arenas but the gradients, segment by segment or by state_slices; it outlives the
     /// store. Null: each arena is one block at home.
@@ -93,17 +93,17 @@ class ParameterStore {
   Parameter& find(const std::string& name);
   /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
   const Parameter& at(int64_t i) const;
-  /// The name of the parameter that holds element i, and where in it that is unless it is the first one.
+  /// The name of the parameter that holds element i, and the index within it unless that is 0.
   std::string name_at(int64_t i) const;
   int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
   int64_t arena_size() const { return arena_size_; }
-  /// The arenas cut into what moves as one, in order: each matrix by itself, vectors with their neighbours.
+  /// The arenas split into what moves as one, in order: each matrix by itself, vectors with their neighbours.
   std::vector<ArenaSlice> segments() const { return segments({0, arena_size_}); }
   std::vector<ArenaSlice> segments(const ArenaSlice& slice) const;  ///< those of a slice, cut at its ends
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
-  /// Where the gradients of these elements are, which lie in one slice of Homes::gradient_slices if there are any.
+  /// The gradients of these elements, which have to lie in one slice of Homes::gradient_slices, if those are used.
   Tensor gradients_of(const ArenaSlice& slice) const;
   /// Writes zeros between the gradients of a slice's parameters, where other slices that take the same memory may have
   /// left something.

@@ -16,7 +16,7 @@ struct LossWeight;
 struct Sampler;
 struct SamplerConfig;
 
-/// The first row of a table of the registry: what a config has that does not say otherwise.
+/// The first row of a table of the registry: the default of a config.
 template <class Row>
 const Row* default_row();
 
@@ -38,7 +38,7 @@ constexpr std::span<const Word<TimeDraw>> words_of(TimeDraw) { return kTimeDraws
 /// A process reads its own keys only; config::validate refuses those of another process that are not at their defaults.
 struct Config {
   const ProcessKind* process = default_row<ProcessKind>();  ///< ddpm | flow
-  const Prediction* prediction = nullptr;  ///< what the model's output means; null: the first that the process lists
+  const Prediction* prediction = nullptr;                   ///< null: the first that the process lists
 
   // Process ddpm; of these flow, which has no steps, reads the loss only.
   int64_t num_steps = 1000;
@@ -49,16 +49,16 @@ struct Config {
   /// mse:    only the first C channels are trained; variance channels, if there are any, get a gradient of zero
   /// kl:     variational bound x num_steps; trains all channels
   const Objective* loss = default_row<Objective>();
-  const LossWeight* loss_weight = default_row<LossWeight>();  ///< of the mse, by time: none | min_snr
+  const LossWeight* loss_weight = default_row<LossWeight>();  ///< weight of the mse by time: none | min_snr
   double min_snr_gamma = 5;
 
   // Process flow; the times of ddpm are uniform over its steps. See flow.hpp.
   TimeDraw time = TimeDraw::kUniform;
-  double time_mean = 0, time_deviation = 1;  ///< of the logit of a logit_normal time
+  double time_mean = 0, time_deviation = 1;  ///< mean and standard deviation of the logit of a logit_normal time
   double time_shift = 1;                     ///< above 1: more noise, in training and in sampling
 };
 
-/// What the model's output means: the config's prediction, or the process's own where that is null.
+/// The meaning of the model's output: the config's prediction, or the default of the process if that is null.
 const Prediction& prediction_of(const Config& config);
 
 /// One sample is [channels, pixels], row-major; pixels = H * W.

@@ -1,12 +1,11 @@
 // Generative processes between noise and data: how clean data is noised, what a model is trained on, and how data is
-// drawn from it. Two are there: ddpm (steps of a schedule, ddpm.hpp) and flow (straight line, flow.hpp).
+// sampled from it. There are two: ddpm (steps of a schedule, ddpm.hpp) and flow (straight line, flow.hpp).
 //
 // The difficulties are small numbers (1 - A_t near 0, likelihoods of 1e-12), so tables and arithmetic (but for the
 // noising itself) are f64 around f32 arrays; and gradients that must not flow (the bound trains only the variance), so
-// they are written by hand. Process is all that trainer, validation and sampling know; its parts are rows of
-// registry.hpp (prediction, loss, loss weight, schedule, sampler). training_loss works on ranges of samples, so that
-// any caller can cut a batch over its workers; sample_loop runs any callable (x, t, y). Nothing here knows models,
-// threads or files.
+// they are written by hand. Trainer, validation and sampling know only Process; its parts are rows of registry.hpp
+// (prediction, loss, loss weight, schedule, sampler). training_loss works on ranges of samples, so that any caller can
+// split a batch over its workers; sample_loop runs any callable (x, t, y). Nothing here knows models, threads or files.
 //
 //   const auto process = make_process(config, learn_sigma);
 //   time[i] = process->draw_time(RandomKey(seed, Stream::kTimestep, step, i));

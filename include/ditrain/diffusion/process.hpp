@@ -11,13 +11,13 @@
 
 namespace ditrain::diffusion {
 
-/// The loss of one sample. mse is always measured, in what the model predicts and without weights; vb (bits per
-/// element) is 0 where the objective has no such term; loss is what is trained.
+/// The loss of one sample. mse is always measured, on the model's prediction and without weights; vb (bits per element)
+/// is 0 if the objective lacks that term; loss is the trained quantity.
 struct LossTerms {
   double mse = 0, vb = 0, loss = 0;
 };
 
-/// One sample of a batch that is judged.
+/// One sample of a batch whose loss is computed.
 struct LossSample {
   Shape shape;
   double time;
@@ -40,14 +40,14 @@ class Process {
 
   /// The time of a training sample. Each sample has its own key, whose stream is that of times.
   virtual double draw_time(const RandomKey& key) const = 0;
-  /// Time i of n that lie evenly over all times, whatever training draws: validation.
+  /// Time i of n times spread evenly over all times, for validation, whatever times training draws.
   virtual double spread_time(int64_t i, int64_t n) const = 0;
   /// What the model is given as t.
   virtual double model_time(double time) const = 0;
   /// x_t of n elements. x_t may alias x0 or noise.
   virtual void add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const = 0;
   virtual LossTerms loss(const LossSample& sample) const = 0;
-  /// LossTerms::mse alone: grad_weight and dout are not looked at.
+  /// Computes LossTerms::mse alone; grad_weight and dout are ignored.
   virtual double mse(const LossSample& sample) const = 0;
 
  private:
@@ -58,14 +58,14 @@ class Process {
 /// Errors:   InputError for settings out of range and for settings, or a model, that do not go with each other
 std::unique_ptr<Process> make_process(Config config, bool learn_sigma);
 
-/// Noises clean data, for a range of the samples of a batch: callers cut a batch over workers by samples, and no result
-/// depends on the cut.
+/// Noises clean data for a range of the samples of a batch. Callers may split a batch over workers by samples; results
+/// do not depend on the split.
 /// Shapes:   x0, noise, x_t [N, elements_per_sample]; time [N]; samples begin..end-1 are written
 /// Types:    f32, factors rounded to f32. x_t may alias x0 or noise
 void q_sample(const Process& process, const float* x0, const float* noise, const double* time, float* x_t,
               int64_t elements_per_sample, int64_t begin, int64_t end);
 
-/// A batch to be judged; all arrays start at sample 0 of the batch.
+/// A batch whose loss is computed; all arrays start at sample 0 of the batch.
 struct LossBatch {
   const float* x0 = nullptr;         ///< [N, C, P] clean data
   const float* x_t = nullptr;        ///< [N, C, P] what the model saw

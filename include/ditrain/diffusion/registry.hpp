@@ -19,7 +19,7 @@ struct ProcessKind {
   using MakeFn = std::unique_ptr<Process>(const Config& config, bool learn_sigma);
   std::string_view name;
   MakeFn* make;
-  std::span<const Prediction* const> predictions;  ///< that it knows, the default first
+  std::span<const Prediction* const> predictions;  ///< predictions of the process, the default first
 };
 
 struct BetaSchedule {
@@ -61,7 +61,7 @@ struct Objective {
   LossTerms (*sample)(const ObjectiveSample& sample);
 };
 
-/// Weight of the square error of a model's output, which makes weight / clean.by_out^2 of the predicted clean data.
+/// Weight of the square error of a model's output; for the predicted clean data this is weight / clean.by_out^2.
 struct LossWeight {
   using Fn = double(const Config& config, const Level& level, const Prediction::Clean& clean);
   std::string_view name;
@@ -72,8 +72,8 @@ struct Sampler {
   using StartFn = std::unique_ptr<SamplerRun>(const Process& process, const SamplerConfig& config, const Shape& shape,
                                               int64_t n);
   std::string_view name;
-  const ProcessKind* process;  ///< whose samples it draws; the first of a process is that process's default
-  bool takes_eta;              ///< eta above 0 is refused where it is not
+  const ProcessKind* process;  ///< its process; the first sampler of a process is its default
+  bool takes_eta;              ///< if false, eta above 0 is refused
   /// A run over n samples. Errors: InputError for settings that it cannot take
   StartFn* start;
 };

@@ -70,8 +70,8 @@ struct SampleRequest {
   bool keep_unconditional_half = false;
 };
 
-/// What the model is given as t in every evaluation of sample_loop, in their order: a sampler that evaluates twice per
-/// step, or at the same time again, lists it so.
+/// The t that the model gets in every evaluation of sample_loop, in order. A sampler that evaluates twice per step, or
+/// twice at the same time, lists both.
 /// Errors:   as SamplerConfig::validate
 std::vector<double> model_times(const Process& process, const SamplerConfig& config);
 

@@ -2,9 +2,8 @@
 //
 // Problem:      such a file is a pickle, a program that may run anything, and it comes from strangers.
 // Abstractions: PytorchFile, the tensors of the file under the path that leads to them
-// ("model/blocks.0.attn.qkv.weight"),
-//               and the numbers and texts beside them. The pickle is read as inert data: see src/io/pickle.hpp for what
-//               is allowed; every other global is refused by its name.
+//               ("model/blocks.0.attn.qkv.weight"), and the numbers and texts beside them. The pickle is read as inert
+//               data: see src/io/pickle.hpp for what is allowed; every other global is refused by its name.
 // Not here:     which tensors a model wants; older formats (tar), TorchScript, sparse and quantised tensors.
 //
 //   PytorchFile file("inception.pth");

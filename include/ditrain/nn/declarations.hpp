@@ -1,6 +1,6 @@
 // Where layers declare their parameters. Each is declared once, in the file of its layer, beside forward and backward:
-// name, shape, start, cut over ranks, names in other formats. From there follow the state dict, initialisation,
-// tensor-parallel parts, counts of work, what products read (parallel.cut: auto) and exports.
+// name, shape, initial values, split over ranks, names in other formats. State dict, initialisation, tensor-parallel
+// parts, counts of work, bytes that GEMMs read (parallel.cut: auto) and exports follow from there.
 //
 //   LinearWeights proj = block.linear({.name = "attn.proj", .weight = {C, C}, .cut = Cut::kInputs,
 //                                      .diffusers = {"attn1.to_out.0"}});
@@ -15,8 +15,8 @@ namespace ditrain::nn {
 using autograd::Initial;
 using autograd::ProductRows;
 
-/// How ranks share a layer: each has all of it, or some of its outputs (of every third for qkv) or of its inputs. A
-/// bias is cut with the outputs.
+/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv) or of its inputs. A
+/// bias is split with the outputs.
 enum class Cut { kNone, kOutputs, kThirds, kInputs };
 
 /// A linear layer, `name`.weight and `name`.bias. Biases start at 0.

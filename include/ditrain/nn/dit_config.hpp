@@ -11,12 +11,12 @@
 namespace ditrain::nn {
 
 /// Normalisation of queries and keys over the width of a head, before the attention (model.qk_norm): RMSNorm with a
-/// scale, or LayerNorm with scale and shift. It keeps large scores, and with them bf16 training, in bounds.
+/// scale, or LayerNorm with scale and shift. It bounds attention scores, which keeps bf16 training stable.
 enum class QkNorm { kNone, kRms, kLayer };
 inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
 constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
-/// In place of num_classes: as many as the data has (model.num_classes: auto). A run settles it before it builds a
+/// Stands in num_classes for model.num_classes: auto. A run replaces it by the classes of the data before it builds a
 /// model.
 inline constexpr int64_t kClassesOfData = -1;
 

@@ -4,9 +4,9 @@
 // Problem:      torchvision's network of the same name has other weights, other pooling and 1,000 classes; its features
 //               give other distances.
 // Difficulties: blocks put their branches side by side; a branch that copied its channels there would touch memory
-// twice. Abstractions: InceptionPlan (steps of one image and where each result lies, made before anything is computed),
-// views of
-//               channels (ops/conv.hpp), Inception.
+//               twice.
+// Abstractions: InceptionPlan (steps of one image and where each result lies, made before anything is computed), views
+//               of channels (ops/conv.hpp), Inception.
 //
 //   Inception network(DType::kF32, [&](const std::string& name, const Shape& shape) { return read(name); });
 //   network.run(ctx, images, {features, spatial, logits});

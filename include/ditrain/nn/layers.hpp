@@ -16,7 +16,7 @@ using autograd::Gradients;
 using autograd::KeepPolicy;
 using autograd::Parameter;
 
-/// Takes weight gradients over from a pass: those of layers that have one row of x and dy per sample, which are fewer
+/// Takes over from a pass the weight gradients of layers that have one row of x and dy per sample: these rows are fewer
 /// numbers than their product dy^T x. The pass asks once per layer that declares offers_gradient.
 class WeightGradientSink {
  public:
@@ -46,23 +46,23 @@ struct LinearWeights {
   void backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx, const ops::LinearOutput& output = {}) const;
   void add_backward_data(ops::Context& ctx, const Tensor& dy, const Tensor& dx) const;  ///< dx is added to
 
-  /// forward() of a layer cut by inputs: x is this rank's, y and `output` (plain or a gate) follow from the sum.
+  /// forward() of a layer split by inputs: x is this rank's part, y and `output` (plain or a gate) follow from the sum.
   void forward_summed(ops::Context& ctx, const TokenStream& stream, const Tensor& x, const Tensor& y,
                       const ops::LinearOutput& output) const;
-  /// backward_data() of a layer cut by outputs: dy is this rank's, dx the sum.
+  /// backward_data() of a layer split by outputs: dy is this rank's part, dx the sum.
   void backward_data_summed(ops::Context& ctx, const TokenStream& stream, const Tensor& dy, const Tensor& dx) const;
 };
 
-/// Samples [begin, end) of a batch, the first dimension of what they are taken of.
+/// Samples [begin, end) of a batch, in the first dimension of a tensor.
 using Samples = parallel::Range;
 inline Tensor of(const ActivationRef& a, const Samples& s) { return a->tensor.rows(s.begin, s.end); }
 
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
-  DType activations = DType::kF32;                 ///< of what lies between products; the residual stream itself is f32
-  KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< of what one pass over memory computes again
-  KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< of what takes products or attention
+  DType activations = DType::kF32;                 ///< type of stored activations; the residual stream itself is f32
+  KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< for what one pass over memory recomputes
+  KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< for what takes GEMMs or attention
   ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN
   ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
   ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
@@ -73,7 +73,7 @@ struct TokenStream {
   DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
 };
 
-/// Which six columns of adaLN's output are what.
+/// The meaning of the six chunks of adaLN's output.
 enum Modulation : int64_t { kShiftMsa, kScaleMsa, kGateMsa, kShiftMlp, kScaleMlp, kGateMlp, kNumModulations };
 
 }  // namespace ditrain::nn

@@ -1,6 +1,6 @@
-// Which core does what in a rank: its workers, cut into clusters that lie near to their memory, and the cores set aside
-// for communication and for copies between tiers of memory. A plan is a pure function of the machine and the request;
-// nothing is bound here (see Team).
+// Which core does what in a rank: its workers, split into thread clusters near their memory (one per NUMA domain), and
+// the cores set aside for communication and for copies between memory tiers. A plan is a pure function of the machine
+// and the request; nothing is bound here (see Team).
 //
 //   const CorePlan plan = plan_cores(platform::probe_topology(), {.budget = 152});
 //   Team team(plan.team());
@@ -21,8 +21,8 @@ struct CoreRequest {
   int threads = 0;              ///< workers; 0: what the budget leaves after the cores set aside
   int budget = 1;               ///< most threads of the rank, those set aside included; only where threads is 0
   int clusters = 0;             ///< 0: one per NUMA domain; inside a single domain one per L3 cache; else one
-  int comm_cores = kAutoCores;  ///< cores of their own for communication; 0: it shares those of the workers
-  int copy_cores = kAutoCores;  ///< the same for copies between tiers of memory
+  int comm_cores = kAutoCores;  ///< cores reserved for communication; 0: it shares the workers' cores
+  int copy_cores = kAutoCores;  ///< the same for copies between memory tiers
   bool smt = false;             ///< one worker per hardware thread instead of one per core
   int ranks_on_mask = 1;        ///< ranks whose affinity masks are this one; each gets an equal run of its cores,
   int rank_on_mask = 0;         ///< the first rank the first run; what does not divide is unused, by the last rank
@@ -44,19 +44,19 @@ struct CorePlan {
 
 /// Plans a rank on `topology.allowed`. With several NUMA domains the cores set aside come from the largest ones, so
 /// that clusters differ by one worker at most on a regular mask. Workers of the plan are not bound if the rank has
-/// fewer cores than workers; a note says so. clusters = N: the domains or the L3 caches if they are N, else runs of
-/// cores that differ by one worker at most, where cores set aside are missing; a note tells if such a run crosses a
-/// border of domains that it need not cross.
+/// fewer cores than workers; a note says so. clusters = N are the domains or the L3 caches if there are N of them, else
+/// runs of cores (without those set aside) that differ by one worker at most; a note says if such a run needlessly
+/// crosses a border of domains.
 /// Errors:   InputError "[placement] ..." for more clusters than workers, for clusters that divide neither the workers
 ///           nor, with automatic threads, the workers and the cores set aside, and for more cores set aside by number
 ///           than the workers leave
 CorePlan plan_cores(const platform::Topology& topology, const CoreRequest& request);
 
-/// One line for people about a group of PUs of a plan; numbers as ranges.
+/// Describes a group of PUs of a plan in one line, with numbers as ranges.
 struct MapRow {
   std::string role, threads, pus, cores, l2, l3, numa, die, package;
 };
-/// Clusters first, then what is set aside or unused; one row "cluster N" each without places if workers are not bound.
+/// Lists clusters, then cores set aside or unused; if workers are not bound, a row "cluster N" each without places.
 std::vector<MapRow> map_of(const CorePlan& plan);
 
 }  // namespace ditrain::parallel

@@ -1,4 +1,5 @@
-// Jobs of uneven length outside the team of workers, reading and checking files say: threads that live for one call.
+// Runs jobs of uneven length outside the team of workers, such as reading and checking files, on threads that live for
+// one call.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -13,8 +13,8 @@ struct Range {
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 
-/// Part `part` of 0 <= i < n cut into `parts` contiguous ranges at multiples of `grain`: together they cover all once,
-/// in order, and their sizes differ by at most one grain (the last piece of n may be a shorter one). Parts may be
+/// Part `part` of 0 <= i < n split into `parts` contiguous ranges at multiples of `grain`: together they cover all
+/// once, in order, and their sizes differ by at most one grain (the last piece of n may be a shorter one). Parts may be
 /// empty. Needs n >= 0, 0 <= part < parts, grain >= 1.
 constexpr Range partition(int64_t n, int part, int parts, int64_t grain = 1) {
   const int64_t pieces = n / grain + (n % grain != 0);

@@ -1,9 +1,10 @@
-// A team of threads that do the same function at the same time, each on its own part.
+// A team of threads that run the same function at the same time, each on its own part.
 //
 // Problem:      a training step forks and joins thousands of times; creating threads or allocating for each is
 //               too slow, and on a machine with fewer cores than threads spinning is worse than sleeping.
 // Difficulties: an exception in one worker while the others wait at a barrier must not hang the team.
-// Abstractions: Team (persistent threads, worker 0 is the caller), Worker (who am I), barriers of all and of a cluster.
+// Abstractions: Team (persistent threads, worker 0 is the caller), Worker (its place in the team), barriers of all and
+//               of a cluster.
 //
 //   Team team({.num_workers = 4, .num_clusters = 2});
 //   team.run([&](const Worker& w) {
@@ -82,8 +83,8 @@ class Team {
   void barrier(const Worker& w);
   /// The same for the workers of w.cluster.
   void cluster_barrier(const Worker& w);
-  /// For a worker that waits for something else than a barrier, now and then: unwinds it if another worker of this
-  /// run() has failed. On other threads and outside run() it does nothing.
+  /// A worker that waits for something else than a barrier calls it now and then: it unwinds the worker if another
+  /// worker of this run() has failed. On other threads and outside run() it does nothing.
   void end_if_failed() const;
 
  private:

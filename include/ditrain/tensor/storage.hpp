@@ -1,4 +1,4 @@
-// Memory of tensors that may be moved while nothing uses it. A raw pointer is valid only between `acquire` and
+// The memory of a tensor, which may be moved while nothing uses it. A raw pointer is valid only between `acquire` and
 // `release`, which ops take around a kernel. A plain storage stays in one block for ever. A movable one belongs to a
 // Mover (a manager of memory tiers), which gives it a place when it is needed and may take the place away again while
 // nothing holds it. A storage in parts is a row of storages: it is held part by part (Tensor::parts).
@@ -15,17 +15,17 @@ namespace ditrain {
 
 class Storage;
 
-/// What a holder does with a tensor: a mover copies out again what may have been written.
+/// What a holder does with a tensor: after a write, a mover has to copy it out again.
 enum class Access { kReadWrite, kRead };
 
 /// Decides where movable storages are.
 class Mover {
  public:
   virtual ~Mover() = default;
-  /// Called by acquire() where the storage has no place: returns when it has one, and is held once more.
+  /// acquire() calls it if the storage has no place. It returns when the storage has one and is held once more.
   /// Threads: any number at once, for the same storage too
   virtual void bring(Storage& storage) = 0;
-  /// Called by every acquire() that may write while watches() is set, once the storage is held.
+  /// Every acquire() that may write calls it while watches() is set, once the storage is held.
   virtual void note_use(Storage&) {}
   bool watches() const { return watches_.load(std::memory_order_relaxed); }
 
@@ -39,7 +39,7 @@ class Mover {
 class Storage {
  public:
   Storage(memory::Allocator& home, size_t bytes);  ///< zeroed
-  /// Without a place at first; `mover` outlives it. `number`: the mover's own name for it.
+  /// A movable storage without a place at first; `mover` outlives it. `number` is the mover's own name for it.
   Storage(Mover& mover, size_t bytes, int64_t number);
   explicit Storage(std::vector<std::shared_ptr<Storage>> parts);
   ~Storage();
