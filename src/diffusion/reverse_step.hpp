@@ -7,7 +7,7 @@
 
 namespace ditrain::diffusion {
 
-/// Fails if t is no step of the schedule.
+/// Fails if the schedule has no step t.
 void check_step(const Schedule& schedule, int64_t t);
 
 Level level_at(const Schedule& schedule, int64_t t);

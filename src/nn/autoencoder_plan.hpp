@@ -20,7 +20,7 @@ struct PlannedValue {
 
 struct PlannedStep {
   enum class Kind { kConv, kNorm, kAttention };
-  static constexpr int kOutside = -1;  ///< a value that is no part of the block: what goes in and comes out, in f32
+  static constexpr int kOutside = -1;  ///< a value outside of the block: its input and output, in f32
   Kind kind = Kind::kConv;
   std::string weight = {};         ///< beginning of its weights' names; kAttention has none
   std::string norm = {};           ///< kConv: that of the norm before it, with SiLU; empty: none

@@ -13,27 +13,27 @@ namespace ditrain::train {
 
 class Checkpointing {
  public:
-  /// All outlive the object.
+  /// All arguments outlive the object.
   Checkpointing(TrainingState& state, StartingPoint& start, RunReport& report);
 
-  /// By the clock, on rank 0: time for a checkpoint (checkpoint.every_minutes).
+  /// Whether a checkpoint is due by the clock of rank 0 (checkpoint.every_minutes); false elsewhere.
   bool is_time() const { return run_.leader() && !state_.saver->is_writing() && since_last_.is_over(); }
   /// Whether the config wants one after this step.
   bool is_due(int64_t step) const;
 
-  /// Collective: begins the checkpoint of the state as it is; one that was begun before is over first. `must_succeed`:
-  /// returns when it is whole. Errors: RunError for one that could not be written and has to be
+  /// Collective: finishes the previous checkpoint, then begins that of the current state. With `must_succeed` it
+  /// returns when the checkpoint is whole. Errors: RunError if a checkpoint that must succeed cannot be written
   void begin(bool must_succeed);
-  /// Collective, when no rank works on the checkpoint that is being written.
+  /// Collective: takes the next step of the checkpoint being written. Call it when no rank works on that.
   void advance();
-  /// Collective: before a run that fails ends, the checkpoint that is being written is finished.
+  /// Collective: finishes the checkpoint that is being written, before a failed run ends.
   void finish_after_failure();
-  /// Collective: a run in which ranks differ ends here, before it writes anything.
+  /// Collective: compares the ranks, and ends a run in which they differ before it writes anything.
   void verify();
 
-  /// Collective: of a resumed run, the value that belongs to the checkpoint `best`.
+  /// Collective: restores the value of the checkpoint `best` in a resumed run.
   void restore_best(const std::string& metric);
-  /// A value of that metric after this step. Whether it is the best one so far, which wants a checkpoint.
+  /// Notes the metric's value after this step. Returns whether it is the best so far, which needs a checkpoint.
   bool note_value(double value);
   void report_best(const std::string& metric) const;
 
@@ -45,10 +45,10 @@ class Checkpointing {
   StartingPoint& start_;
   RunReport& report_;
   Interval since_last_;
-  double begin_s_ = 0;          // of the one that is being written
+  double begin_s_ = 0;          // of the checkpoint that is being written
   int64_t verified_step_ = -1;  // the last one after which the replicas were compared
   double best_value_ = std::numeric_limits<double>::infinity();
-  int64_t best_step_ = -1;  // of it; its checkpoint is linked as `best`
+  int64_t best_step_ = -1;  // the checkpoint of that step is linked as `best`
 };
 
 }  // namespace ditrain::train

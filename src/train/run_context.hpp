@@ -1,5 +1,5 @@
-// What all parts of a run share: what is trained, where on the machine and with which ranks. It is whole when it is
-// constructed: a run that does not fit its node is refused before.
+// What all parts of a run share: what is trained, where on the machine and with which ranks. The constructor completes
+// it, and refuses a run that does not fit its node.
 #pragma once
 #include <map>
 #include <optional>
@@ -18,15 +18,15 @@ struct RunContext {
   RunContext(const plan::Settled& settled, const TrainOptions& options, dist::Communicator& comm);
 
   bool leader() const { return comm.rank() == 0; }
-  /// Whether this rank has a part of the checkpoints.
+  /// Whether this rank writes a part of the checkpoints.
   bool writes() const { return plan.gradients.sharded || groups.data().rank() == 0; }
-  const std::string& disk_folder() const;  ///< of the disk tier
+  const std::string& disk_folder() const;  ///< the folder of the disk tier
   std::string checkpoints() const { return options.out + "/checkpoints"; }
-  /// A fallback or an advice of this rank, for the report; "" is none.
+  /// Adds a fallback or an advice of this rank to the report; "" adds nothing.
   void note(const std::string& line) {
     if (!line.empty()) placement.notes.push_back(line);
   }
-  /// Collective. On rank 0: each line of any rank, with the number of ranks that have it; elsewhere none.
+  /// Collective. Returns on rank 0 each line of any rank with the number of ranks that have it; elsewhere nothing.
   std::map<std::string, int> lines_of_ranks(const std::string& mine);
   std::string of_ranks(const std::string& line, int ranks) const;
 
@@ -40,14 +40,14 @@ struct RunContext {
   parallel::Team team;
   ops::Context ctx;
   const plan::RunPlan plan;
-  const std::string products;  ///< what computes the matrix products
-  const DType peak_type;       ///< of the peak that steps are held against
+  const std::string products;  ///< what computes the GEMMs
+  const DType peak_type;       ///< type of the peak that steps are compared with
 
  private:
   plan::RunPlan make_plan();
 };
 
-/// In this scope: seconds a rank waits for the others, whichever of them it talks to; 0 waits for ever.
+/// Sets for its scope the seconds that a rank waits for any other; 0 waits for ever.
 class RankTimeoutScope {
  public:
   RankTimeoutScope(RunContext& run, double seconds) : all_(run.comm, seconds), data_(run.groups.data(), seconds) {

@@ -16,26 +16,26 @@ class RunReport {
  public:
   explicit RunReport(RunContext& run);
 
-  /// Collective: machine, plan and data, and what the peak is that steps are held against.
+  /// Collective: reports machine, plan and data, and measures the peak that steps are compared with.
   void tell_start(const dataset::Dataset& data, const std::string& resumed);
-  /// Collective: the notes of all ranks, each once. Call after allocation and pinning: all that can fall back has done
-  /// so. Errors: InputError with --strict, if there are any
+  /// Collective: reports the notes of all ranks, each once. Call after allocation and pinning, when all fallbacks have
+  /// happened. Errors: InputError with --strict and any note
   void tell_fallbacks();
   const std::string& topology() const { return topology_; }  ///< the content of topology.txt, on rank 0
 
-  /// From here on steps are timed. `folder`: null but on rank 0.
+  /// Begins to time steps. `folder` is null except on rank 0.
   void begin_loop(TrainingState& state, RunFolder* folder);
   /// The metrics of a step that began at start_s, after `waited` for its data.
   StepMetrics metrics_of(const StepResult& result, const PhaseLog& waited, double start_s);
-  /// Collective: measured again where a step has beaten the peak, which says that it was measured too low.
+  /// Collective: measures the peak again after a step has beaten it, which shows that it was measured too low.
   void measure_peak();
   bool beats_peak() const;
-  /// Collective: writes the line of the step, and prints one if it is due. Time off the steps since the last line
-  /// counts for it.
+  /// Collective: writes the step's line of metrics, and prints a progress line if it is due. Time between steps since
+  /// the last line counts for it.
   void tell_step(StepMetrics& metrics, bool last);
   double recent_step_s() const { return recent_step_s_; }
 
-  /// Collective: times, loads and advice.
+  /// Collective: reports times, loads and advice.
   void tell_end(int64_t bad_files);
   void write_trace();
 

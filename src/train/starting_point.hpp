@@ -14,8 +14,8 @@
 
 namespace ditrain::train {
 
-/// What is wrong in the checkpoint that `read` reads; "": nothing. That it cannot be read now is no damage.
-/// Errors:   RunError for that
+/// The damage in the checkpoint that `read` reads; "" if it is intact. A read error is not damage.
+/// Errors:   RunError for a read error
 template <class F>
 std::string damage_of(const F& read) try {
   read();
@@ -29,19 +29,20 @@ std::string damage_of(const F& read) try {
 class StartingPoint {
  public:
   /// Collective. Rank 0 alone decides, so that all ranks start from the same place.
-  /// Errors:   InputError for a folder that another run holds or has, and for a checkpoint that does not fit the config
+  /// Errors:   InputError for a folder that another run locks or has written, and for a checkpoint that does not fit
+  ///           the config
   explicit StartingPoint(RunContext& run);
 
   const std::string& checkpoint() const { return checkpoint_; }  ///< its folder; "": a new run
-  RunFolder* folder() const { return folder_.get(); }            ///< null but on rank 0
+  RunFolder* folder() const { return folder_.get(); }            ///< null except on rank 0
 
   /// Collective: calls load(checkpoint()) until no rank finds damage; a damaged checkpoint is passed over by name.
   /// Afterwards checkpoint() is the one that was loaded.
-  /// Errors:   InputError if there is none to fall back to
+  /// Errors:   InputError without a checkpoint to fall back to
   void load(const std::function<void(const std::string& checkpoint)>& load);
-  /// Collective, before anything is written. Errors: InputError if ranks see other files
+  /// Collective; call it before anything is written. Errors: InputError if ranks see different files
   void expect_same_on_all_ranks(const Progress& progress, int64_t samples);
-  /// Writes config and topology. What an abandoned continuation left after `step` goes aside.
+  /// Writes config and topology, and moves later checkpoints and metrics than `step` aside.
   void begin(int64_t step, const std::string& topology);
 
  private:

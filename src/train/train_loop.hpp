@@ -1,4 +1,4 @@
-// The loop of a run: steps, what comes between them at its intervals, and when it stops.
+// The loop of a run: its steps, what happens between them at intervals, and when it stops.
 #pragma once
 #include <memory>
 
@@ -11,11 +11,11 @@ namespace ditrain::train {
 
 class TrainLoop {
  public:
-  /// All outlive the object. `fid`: of eval.fid_every_steps; null: there is none.
+  /// All outlive the object. `fid` is that of eval.fid_every_steps; null without one.
   TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::TrainingFid* fid, StartingPoint& start,
             Checkpointing& checkpointing, RunReport& report);
 
-  /// Collective: steps until train.steps, or a request to stop. Returns kExitDone or kExitStoppedEarly.
+  /// Collective: runs steps until train.steps, or a request to stop. Returns kExitDone or kExitStoppedEarly.
   /// Errors:   RunError for a loss or gradient that is not finite (train.on_non_finite: stop), and for a last
   ///           checkpoint that cannot be written
   int run();
@@ -39,7 +39,7 @@ class TrainLoop {
   Checkpointing& checkpointing_;
   RunReport& report_;
   dataset::Loader loader_;
-  StepFacts agreed_;  // of the last step, by all ranks
+  StepFacts agreed_;  // by all ranks in the last step
 };
 
 }  // namespace ditrain::train

@@ -1,5 +1,5 @@
-// What a run changes and what a checkpoint keeps: the model with its optimiser's state, and the step over them, in the
-// memory that the plan gives them. It is whole when it is constructed; then weights are initialised or loaded.
+// What a run changes and what a checkpoint keeps: the model with its optimiser state, and the step over them, in the
+// memory that the plan gives them. The constructor completes it; then weights are initialised or loaded.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,16 +19,16 @@ struct TrainingState {
   /// Errors:   InputError if a tier of memory cannot be had, and for autoencoders that do not fit
   TrainingState(RunContext& run, const dataset::Dataset& data);
 
-  /// Weights of a new run: random, or those of train.init_from.
+  /// Sets the weights of a new run: random ones, or those of train.init_from.
   void initialise();
-  /// Those of a checkpoint. Errors: InputError for a damaged one
+  /// Loads a checkpoint. Errors: InputError for a damaged one
   void load(const std::string& checkpoint);
 
   RunContext& run;
-  // In this order: what is freed last comes first.
-  std::unique_ptr<dist::NodeMemory> gradient_memory;    ///< only of several ranks
+  // The order matters: what is freed last comes first.
+  std::unique_ptr<dist::NodeMemory> gradient_memory;    ///< only with several ranks
   std::unique_ptr<eval::LatentCodec> encoder, decoder;  ///< data.vae, sample.vae
-  std::unique_ptr<eval::EncodedImages> encoded;         ///< of the validation; with encoder
+  std::unique_ptr<eval::EncodedImages> encoded;         ///< for validation, with an encoder
   std::unique_ptr<automem::AutoMem> automem;            ///< null: nothing moves
   nn::Dit model;
   TrainStep step;
