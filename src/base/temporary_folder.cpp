@@ -13,7 +13,7 @@ namespace ditrain {
 namespace fs = std::filesystem;
 
 TemporaryFolder::TemporaryFolder() {
-  std::error_code unusable;  // a $TMPDIR that is no folder
+  std::error_code unusable;  // a $TMPDIR that is not a folder
   path_ = (fs::temp_directory_path(unusable) / "ditrain_XXXXXX").string();
   if (unusable || mkdtemp(path_.data()) == nullptr)
     throw RunError({.where = "temporary folder",

@@ -47,7 +47,7 @@ std::string program_of(pid_t pid);
 int64_t pss_bytes(pid_t pid);
 /// Explicit huge pages that it shares with others, whole; 0 if it is gone.
 int64_t shared_huge_bytes(pid_t pid);
-/// The first file of that name in the folders of $PATH; "" if there is none.
+/// The first file of that name in the folders of $PATH; "" if it is not found.
 std::string find_in_path(const std::string& name);
 
 }  // namespace ditrain::bench

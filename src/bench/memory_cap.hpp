@@ -28,7 +28,7 @@ class MemoryCap {
   bool make_group(const std::string& parent, const char* limit_file, const char* events_file);
 
   size_t bytes_, each_;
-  std::string group_, events_;  // folder of the cgroup and its file of events; empty: there is none
+  std::string group_, events_;  // folder of the cgroup and its file of events; empty: no cgroup
   std::string members_;         // cgroup.procs
 };
 

@@ -149,7 +149,7 @@ json to_json(const CheckpointState& s) {
           {"config", s.config_yaml}};
 }
 
-// The place of the checksum's digits in the text that write_checkpoint_state makes; npos: there is none.
+// The place of the checksum's digits in the text that write_checkpoint_state makes; npos if it is missing.
 size_t find_checksum(const std::string& text) {
   const size_t length = kChecksumKey.size() + kNoChecksum.size() + kEnd.size();
   if (text.size() < length || !text.ends_with(kEnd)) return std::string::npos;

@@ -13,7 +13,7 @@ namespace ditrain::checkpoint {
 struct DiffusersFolder {
   std::string weights;    ///< the file, or the index of its shards
   std::string config;     ///< config.json
-  std::string scheduler;  ///< scheduler_config.json, "" if there is none
+  std::string scheduler;  ///< scheduler_config.json, "" if it does not exist
 };
 
 /// None: not a folder of diffusers. Errors: InputError if it holds another model than a DiT, which is named; no weights

@@ -172,7 +172,7 @@ class Sizes {
            std::to_string(c_.hidden_size), "a width of DiT-S, B, L or XL", "--set model.num_heads=N");
     }
   }
-  // Of models of this width; 0: there are none.
+  // The number of heads of the published models of this width; 0 if no model has it.
   int64_t published_heads() const {
     for (const std::string& name : nn::model_names()) {
       nn::DitConfig known{.name = name};
@@ -182,7 +182,7 @@ class Sizes {
     return 0;
   }
 
-  // Of the rows of the label table, one is for dropped labels, unless it is known that there is none.
+  // One row of the label table is for dropped labels, unless it is known to be missing.
   void classes() {
     if (t_.find(names_.labels) == nullptr) {
       c_.num_classes = 0;

@@ -23,7 +23,7 @@ struct DitTensors {
   const std::vector<int64_t>& shape(const std::string& name, size_t dimensions) const;
 };
 
-/// Errors: InputError if there is no DiT in the file, which names the network that is; if there are several to choose
+/// Errors: InputError if the file does not hold a DiT, naming the network that it holds; if it holds several to choose
 /// from
 DitTensors find_dit(const io::WeightFile& file, Weights weights);
 

@@ -63,7 +63,7 @@ void StateWriter::end(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-// Of the pieces that are still read from the arenas the first: an update may wait for them. Then those in the buffer.
+// Pieces that are still read from the arenas come first, because an update may wait for them; then the buffered ones.
 StateWriter::Item* StateWriter::next() {
   while (next_waiting_ < items_.size() && items_[next_waiting_].phase != Phase::kWaiting) ++next_waiting_;
   if (next_waiting_ < items_.size()) {

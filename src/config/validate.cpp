@@ -196,7 +196,7 @@ void check_data(const Config& c) {
        "--set data.path=DIR, or in section data of the config the line `path: DIR`");
 }
 
-/// A key of a memory tier that is set although nothing moves between tiers; "" if there is none.
+/// A key of a memory tier that is set although nothing moves between tiers; "" if no such key is set.
 std::string idle_tier_key(const MemoryConfig& m) {
   if (m.moves()) return "";
   const auto defaults = memory::default_gib();

@@ -82,7 +82,7 @@ void check_widths(const Config& config) {
              "another data.scaling, such as [0, 10000], or data.bands without it");
 }
 
-// "": there is none; whoever opens the data says so.
+// "" if it does not exist; the code that opens the data reports that.
 std::string first_shard(const std::string& path) {
   std::error_code unreadable;
   if (!std::filesystem::is_directory(path, unreadable)) return path;

@@ -5,7 +5,7 @@
 
 namespace ditrain::dataset {
 
-/// The extension of a file name in lower case, without the dot ("a/B.JPeG" -> "jpeg"); "" if there is none.
+/// The extension of a file name in lower case, without the dot ("a/B.JPeG" -> "jpeg"); "" without an extension.
 std::string lower_extension(const std::string& name);
 
 struct Listing {

@@ -126,7 +126,7 @@ ScenePixels SceneReader::read(const Scene& scene, const io::Window& w) {
     masked.push_back(band.file);
     const std::vector<uint8_t> mask = raster.read_mask(source);
     if (out.valid.empty()) out.valid.assign(size_t(w.width * w.height), 1);
-    // Of a finer mask every pixel has to be valid.
+    // With a finer mask every pixel of it has to be valid.
     size_t p = 0;
     for (const Span& row : rows)
       for (const Span& column : columns) {

@@ -313,7 +313,7 @@ std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Sc
     if (group->top.empty()) continue;
     all_named = ++scenes[group->top] == 1 && names_its_scene(group->top, *group) && all_named;
   }
-  if (all_named || (loose && scenes.size() < 2)) return {};  // a folder of previews beside scenes is no class
+  if (all_named || (loose && scenes.size() < 2)) return {};  // a folder of previews beside scenes is not a class
   std::vector<std::string> classes;
   for (const auto& [top, count] : scenes) classes.push_back(top);
   if (std::all_of(scenes.begin(), scenes.end(), [](const auto& item) { return item.second == 1; }))

@@ -36,7 +36,7 @@ class Tiles final : public Dataset {
            ", bands in [-1, 1]: " + scaling_.describe();
   }
 
-  // Of a shard, its header and size, and each thousandth tile.
+  // Covers of each shard its header and size, and each thousandth tile.
   std::string samples_checksum() const override {
     io::Checksum sum;
     for (const TileShard& shard : shards_.shards()) {

@@ -25,7 +25,7 @@ std::string find_weights(const std::string& path) {
   throw InputError({.where = path, .what = "no autoencoder in this folder", .expected = kWeightsFile});
 }
 
-// config.json beside the weights; null if there is none.
+// config.json beside the weights; null if it does not exist.
 nlohmann::json read_config(const std::string& weights) {
   const fs::path path = fs::path(weights).parent_path() / "config.json";
   std::error_code unreadable;
@@ -59,7 +59,7 @@ const io::WeightTensor& tensor_of(const io::WeightFile& file, const std::string&
   throw InputError({.where = file.path(), .what = "no tensor " + name, .expected = "the weights of an AutoencoderKL"});
 }
 
-// A prefix of names that is not known, behind which an autoencoder's weights stand; none: there is no such.
+// A prefix of names that is not known, before the weights of an autoencoder; none without such a prefix.
 std::optional<std::string> other_prefix(const std::vector<std::string>& names) {
   constexpr std::string_view kFirst = "encoder.conv_in.weight";
   for (const std::string& name : names)

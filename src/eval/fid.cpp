@@ -34,7 +34,7 @@ struct Side {
   const dataset::TileShards* tiles() const { return set ? set->tiles() : nullptr; }
 };
 
-// What an npz holds; nothing if the path is none.
+// What an npz holds; none if the path is not an npz.
 struct NpzContents {
   bool statistics = false, spatial_statistics = false, images = false;
 };
@@ -360,7 +360,7 @@ std::string describe_splits(const FidRequest& request, int64_t n) {
                                     : fmt::format("{} splits", std::min(kSplits, n));
 }
 
-// Of two files of statistics, what they say.
+// The requested kind of features; for two files of statistics the kind that they state.
 std::optional<FeatureKind> kind_of(const FidRequest& request, const Side& real, const Side& generated) {
   FeatureKind kind = request.features.kind;
   if (real.set || generated.set) return kind;
@@ -569,7 +569,7 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
 
 namespace {
 
-// Of the features of a side's images: f32, and what the Inception Score makes of the logits in f64.
+// Bytes per image of a side: features in f32, and the Inception Score's probabilities of the logits in f64.
 double bytes_of_row(const FidRequest& request, const Side& side, double d) {
   double values = d * sizeof(float);
   if (wants(request, FidMetric::kSfid) && !side.spatial_statistics) values += nn::kInceptionSpatial * sizeof(float);

@@ -93,7 +93,7 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-// That of the file, or of the list that sha256sum would print.
+// The SHA-256 of the file, or of the list that sha256sum would print.
 std::string sha256_of_files(const std::vector<std::string>& paths) {
   if (paths.size() == 1) return io::sha256_of_file(paths[0]);
   io::Sha256 sum;

@@ -62,7 +62,7 @@ std::vector<std::string> names_in(const std::string& dir) {
   return names;
 }
 
-// Of all checkpoints, complete or not, increasing.
+// The steps of all checkpoints, complete or not, increasing.
 std::vector<int64_t> steps_in(const std::string& dir) {
   std::vector<int64_t> steps;
   for (const std::string& name : names_in(dir))
@@ -71,7 +71,7 @@ std::vector<int64_t> steps_in(const std::string& dir) {
   return steps;
 }
 
-// The step that a symlink names, complete or not; none if there is no such link.
+// The step that a symlink names, complete or not; none if the link does not exist.
 std::optional<int64_t> step_of_link(const std::string& dir, const std::string& link) {
   std::error_code error;
   const fs::path path = fs::path(dir) / link, target = fs::read_symlink(path, error);
@@ -127,7 +127,7 @@ void remove_checkpoint(const std::string& dir, const std::string& name) {
   remove_tree(deleted);
 }
 
-// Of the hidden names, without their suffix.
+// Whether it is one of the hidden names; `stem` has no suffix.
 bool is_temporary(const std::string& stem) {
   if (stem == fmt::format("{}{}", kWriting, kLatest) || stem == fmt::format("{}{}", kWriting, kBest)) return true;
   for (const std::string& kind : {std::string(kWriting), std::string(kReplaced), std::string(kDeleted),

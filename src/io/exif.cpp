@@ -16,7 +16,7 @@ struct Bytes {
   uint32_t u32(size_t i) const { return little ? u16(i) | u16(i + 2) << 16 : u16(i) << 16 | u16(i + 2); }
 };
 
-// Of the TIFF inside the segment.
+// The orientation in the TIFF inside the segment.
 int orientation_of_tiff(std::string_view tiff) {
   constexpr uint32_t kOrientation = 274, kShort = 3;
   const bool little = tiff.starts_with("II");

@@ -65,7 +65,7 @@ class TensorWalk {
     on_path_[index] = false;
   }
 
-  // Of a key that is set twice the last value counts. A text and a number are two keys, even if they read the same.
+  // If a key is set twice, the last value counts. A text and a number are two keys, even if they read the same.
   void visit_dictionary(const PickleValue& value, int depth) {
     std::map<std::pair<Kind, std::string>, size_t> last;
     const std::vector<uint32_t>& items = value.items;

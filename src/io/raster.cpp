@@ -374,7 +374,7 @@ GDALDatasetH create_geotiff(const std::string& path, const RasterToWrite& raster
   DITRAIN_CHECK(driver != nullptr, "GDAL writes GeoTIFF");
   const bool colours = raster.bands.size() == 3 && raster.type == PixelType::kU8;
   char** options = CSLSetNameValue(nullptr, "PHOTOMETRIC", colours ? "RGB" : "MINISBLACK");
-  options = CSLSetNameValue(options, "ALPHA", "NO");  // four bands of bytes are no colours with alpha
+  options = CSLSetNameValue(options, "ALPHA", "NO");  // four bands of bytes do not mean colours with alpha
   options = CSLSetNameValue(options, "INTERLEAVE", "PIXEL");
   CPLErrorReset();
   const GDALDatasetH dataset = GDALCreate(driver, path.c_str(), int(raster.width), int(raster.height),

@@ -56,7 +56,7 @@ size_t find_end(const std::string& where, std::string_view file) {
          "a file that was not cut off");
 }
 
-// The zip64 record that a locator right before the end record leads to; none if there is no locator.
+// The zip64 record that a locator right before the end record leads to; none without a locator.
 std::optional<std::pair<Directory, size_t>> read_end64(const std::string& where, std::string_view file, size_t end_at) {
   if (end_at < kLocator64Bytes + kEnd64Bytes) return std::nullopt;
   const size_t locator_at = end_at - kLocator64Bytes;

@@ -63,7 +63,7 @@ struct CopyEngine::State {
     return stream.link_free_s = std::max(stream.link_free_s, asked_s) + busy_s;
   }
 
-  // The copy to go on with, of those for threads or of those for workers; null: there is none.
+  // The copy to continue with, among those for threads or those for workers; null without one.
   static Job* next(Stream& stream, bool is_workers) {
     Job* found = nullptr;
     for (Job& job : stream.queue) {

@@ -154,7 +154,7 @@ GemmArgs forward_args(const Sizes& s, const Tensor& x, const void* px, const Ten
           .arithmetic = arithmetic_of(x, w)};
 }
 
-// b [n], held in place; null if there is none.
+// b [n], held in place; null without a bias.
 class PinnedBias {
  public:
   PinnedBias(const char* op, const char* name, const Tensor& b, int64_t n) {

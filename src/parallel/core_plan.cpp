@@ -138,7 +138,8 @@ std::vector<Cores> natural_groups(const Cores& cores, int clusters) {
   return by_cache ? caches : domains;
 }
 
-/// Clusters as runs of cores. Several small L3 caches, or unequal ones, are no good clusters: work is dealt out evenly.
+/// Clusters as runs of cores. Several small L3 caches, or unequal ones, make bad clusters, because work is divided
+/// evenly.
 std::vector<Cores> automatic_clusters(const Cores& cores, CorePlan& plan) {
   const std::vector<Cores> domains = group_by(cores, domain_key), caches = group_by(cores, l3_key);
   plan.clusters_from = "NUMA domains";

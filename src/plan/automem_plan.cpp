@@ -31,7 +31,7 @@ class NoMemory final : public memory::Allocator {
 constexpr double kUpdateBytesPerS = 8e9;  // of AdamW, which reads and writes what it holds
 constexpr double kShareOfPeak = 0.85;     // that products reach
 
-// Of a block's forward pass, what `none`, `selective` and `block` compute again: measured, DiT-B/2.
+// The share of a block's forward pass that `none`, `selective` and `block` recompute: measured on DiT-B/2.
 constexpr double kShareAgain[] = {0, 0.15, 0.95};
 
 nn::Recompute recompute_of_block(const config::Config& config, int64_t block) {

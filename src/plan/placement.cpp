@@ -76,7 +76,7 @@ void check_single_cluster(Placement& p, config::Strategy strategy, parallel::Cor
                   strategy, clusters, mpirun(), clusters * ranks, std::max(1, p.threads / clusters)));
 }
 
-/// Container images and module files set OMP_NUM_THREADS, often to 1, for programs that are none of ours.
+/// Container images and module files set OMP_NUM_THREADS, often to 1, meant for other programs.
 void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
   if (p.ruled_by != "OMP_NUM_THREADS") return;
   const auto unset = [](const char* name) {

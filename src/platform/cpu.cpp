@@ -70,7 +70,7 @@ struct Arm {
   bool has(std::initializer_list<int> bits) const { return (usable & mask_of(bits)) == mask_of(bits); }
 };
 
-/// Bits in a vector register, from PR_SVE_GET_VL or PR_SME_GET_VL; 0 where there are none.
+/// Bits in a vector register, from PR_SVE_GET_VL or PR_SME_GET_VL; 0 without such vectors.
 int vector_bits(int request) {
   constexpr int kLengthMask = 0xffff;  // of the answer; above it are flags
   const int answer = prctl(request, 0, 0, 0, 0);

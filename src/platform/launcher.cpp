@@ -18,7 +18,7 @@
 namespace ditrain::platform {
 namespace {
 
-// Of Open MPI 4 and 5, PRRTE, MPICH and its relatives, and Slurm.
+// The launchers of Open MPI 4 and 5, PRRTE, MPICH and its relatives, and Slurm.
 constexpr std::array<std::string_view, 11> kLaunchers = {"mpirun", "mpiexec",         "mpiexec.hydra", "orterun",
                                                          "orted",  "prterun",         "prted",         "prte",
                                                          "srun",   "hydra_pmi_proxy", "slurmstepd"};

@@ -19,7 +19,7 @@
 namespace ditrain::platform {
 namespace {
 
-/// The whole of `text` as a number; nothing if it is none.
+/// The whole of `text` as a number; none if it is not a number.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -28,7 +28,7 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
-/// First line of a file without its newline; nothing if there is no such file.
+/// First line of a file without its newline; none if the file does not exist.
 std::optional<std::string> read_line(const std::string& path) {
   std::ifstream in(path);
   std::string line;
@@ -47,7 +47,7 @@ std::optional<size_t> read_number(const std::string& path, const std::string& ke
   }
   return {};
 }
-/// Of one in kB, in bytes.
+/// Reads a number in kB and returns bytes.
 std::optional<size_t> read_kib(const std::string& path, const std::string& key) {
   const auto kib = read_number(path, key);
   return kib ? std::optional(*kib << 10) : std::nullopt;
@@ -96,7 +96,7 @@ void lower(MemoryLimit& limit, size_t bytes, const std::string& source) {
 
 void lower_by_file(MemoryLimit& limit, const std::string& root, const std::string& file) {
   const auto line = read_line(root + file);
-  const auto bytes = line ? parse_number<uint64_t>(*line) : std::nullopt;  // "max" is no number: no limit
+  const auto bytes = line ? parse_number<uint64_t>(*line) : std::nullopt;  // "max" is not a number: no limit
   if (bytes) lower(limit, size_t(*bytes), "cgroup " + file);
 }
 
@@ -114,7 +114,7 @@ double quota_v2(const std::string& file) {
   return in >> quota >> period && quota > 0 && period > 0 ? quota / period : INFINITY;
 }
 
-/// v1: quota and period in two files; quota -1 is none.
+/// v1: quota and period in two files; quota -1 means no limit.
 double quota_v1(const std::string& folder) {
   std::ifstream quota_in(folder + "/cpu.cfs_quota_us"), period_in(folder + "/cpu.cfs_period_us");
   double quota = 0, period = 0;
@@ -144,7 +144,7 @@ MemoryLimit memory_limit(int ranks_on_node, const std::string& root, bool uses_e
   DITRAIN_CHECK(ranks_on_node >= 1, "ranks_on_node = " + std::to_string(ranks_on_node));
   const auto ram = read_kib(root + "/proc/meminfo", "MemTotal");
   if (!ram) throw RunError({.where = "memory", .what = "cannot read MemTotal from " + root + "/proc/meminfo"});
-  // Huge pages that are reserved and used by others, or that this run may not use, are no memory to it.
+  // Huge pages that are reserved and used by others, or that this run may not use, do not count as memory.
   const auto pages = [&](const char* key) { return read_number(root + "/proc/meminfo", key).value_or(0); };
   const size_t huge = read_kib(root + "/proc/meminfo", "Hugepagesize").value_or(0);
   const size_t lost = huge * (pages("HugePages_Total") - (uses_explicit ? pages("HugePages_Free") : 0));

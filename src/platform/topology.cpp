@@ -117,7 +117,7 @@ int domain_of(hwloc_topology_t t, const Nodes& nodes, hwloc_obj_t pu, Domains& d
   return int(domains.list.size()) - 1;
 }
 
-/// Number of the object of this type around a PU; `absent` if there is none.
+/// Number of the object of this type around a PU; `absent` if it does not exist.
 int index_around(hwloc_topology_t t, hwloc_obj_type_t type, hwloc_obj_t pu, int absent) {
   const hwloc_obj_t object = hwloc_get_ancestor_obj_by_type(t, type, pu);
   return object ? int(object->logical_index) : absent;
@@ -238,7 +238,7 @@ std::string format_pus(std::vector<int> pus) {
     const int stride = i + 1 < pus.size() ? pus[i + 1] - pus[i] : 1;
     size_t last = i;
     while (last + 1 < pus.size() && pus[last + 1] == pus[last] + stride) ++last;
-    if (stride > 1 && last < i + 2) last = i;  // two are no pattern
+    if (stride > 1 && last < i + 2) last = i;  // two do not make a pattern
     if (!out.empty()) out += ',';
     out += last == i ? fmt::format("{}", pus[i]) : fmt::format("{}-{}", pus[i], pus[last]);
     if (last > i && stride > 1) out += fmt::format(":{}", stride);

@@ -92,7 +92,7 @@ void StartingPoint::skip_damaged_checkpoint(const std::string& folder, const std
 
 void StartingPoint::load(const std::function<void(const std::string&)>& load) {
   while (!checkpoint_.empty()) {
-    checkpoint::expect_readable(checkpoint_);  // a folder that this rank does not see is no damage
+    checkpoint::expect_readable(checkpoint_);  // a folder that this rank does not see is not damage
     const std::string damage = damage_of([&] { load(checkpoint_); });
     std::string problem;
     for (const std::string& of_rank : run_.comm.gather_strings(damage)) problem = problem.empty() ? of_rank : problem;
