@@ -1,4 +1,4 @@
-// The guides (README.md and the README.md of some folders) say what is true. Every line of their sh blocks that starts
+// The guides (README.md, those of some folders, CONTRIBUTING.md and CHANGELOG.md) say what is true. Every line of their sh blocks that starts
 // one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run, DIR a folder of images and
 // scenes one of rasters, scenes_of_level_2a one of a product; scripts are there and parse; links and names of files
 // lead somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set sample.every_steps=0,
@@ -21,8 +21,8 @@ using namespace ditrain::e2e;
 namespace {
 
 const std::string kRoot = DITRAIN_SOURCE_DIR;
-constexpr std::array kGuides = {"README.md",      "configs/README.md", "scripts/README.md",
-                                "apps/README.md", "src/README.md",     "tests/README.md"};
+constexpr std::array kGuides = {"README.md",     "configs/README.md", "scripts/README.md", "apps/README.md",
+                                "src/README.md", "tests/README.md",   "CONTRIBUTING.md",   "CHANGELOG.md"};
 
 // Lines of the ```sh blocks, without comments, or those outside of all blocks.
 enum class Lines { kShell, kProse };

@@ -33,8 +33,8 @@ enum class ProductRows { kNone, kOne, kTokens };
 
 struct Parameter {
   // What its layer declares.
-  std::string name = {};                     ///< of the public state dict, "blocks.0.attn.qkv.weight"
-  Shape full_shape = {};                     ///< of the public state dict
+  std::string name = {};                     ///< name in the public state dict, "blocks.0.attn.qkv.weight"
+  Shape full_shape = {};                     ///< shape in the public state dict
   Initial initial = {};                      ///< zeros
   bool trainable = true;                     ///< false: only a value, outside the arenas (pos_embed)
   ProductRows product = ProductRows::kNone;  ///< from it follow counts of work and of what products read
@@ -45,11 +45,11 @@ struct Parameter {
   std::vector<std::string> diffusers = {};
   // What of it this store holds.
   Shape shape = {};  ///< the full one, unless ranks share the parameter
-  Part part = {};    ///< of the full tensor
+  Part part = {};    ///< this rank's part of the full tensor
   // Where.
   ArenaSlice slice = {};         ///< padded to 64 bytes
   Tensor value = {}, grad = {};  ///< views of the arenas, once allocated
-  Tensor value_bf16 = {};        ///< of values_bf16, where that is allocated
+  Tensor value_bf16 = {};        ///< view of values_bf16 if that is allocated
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -69,7 +69,8 @@ class ParameterStore {
   /// Where the arenas live, and their sizes.
   struct Homes {
     memory::Allocator* home = &memory::system_memory();
-    memory::Allocator* gradients = nullptr;  ///< of those instead (memory that ranks share); it outlives the store
+    memory::Allocator* gradients =
+        nullptr;  ///< gradients live here instead (memory that ranks share); outlives the store
     /// 0 or more: the size of moments and EMA on a rank that keeps a packed part of them (ZeRO-1).
     int64_t state_elements = -1;
     /// With `segments`: the slices of which that part consists; each moves as one. Empty: the part is one block at
@@ -89,7 +90,7 @@ class ParameterStore {
   /// The bytes that `allocate` will take.
   size_t bytes(For purpose, DType products = DType::kF32) const;
 
-  std::vector<Parameter*> state_dict();  ///< in the order of the public state dict
+  std::vector<Parameter*> state_dict();  ///< all parameters, in the order of the public state dict
   Parameter& find(const std::string& name);
   /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
   const Parameter& at(int64_t i) const;
@@ -99,7 +100,7 @@ class ParameterStore {
   int64_t arena_size() const { return arena_size_; }
   /// The arenas split into what moves as one, in order: each matrix by itself, vectors with their neighbours.
   std::vector<ArenaSlice> segments() const { return segments({0, arena_size_}); }
-  std::vector<ArenaSlice> segments(const ArenaSlice& slice) const;  ///< those of a slice, cut at its ends
+  std::vector<ArenaSlice> segments(const ArenaSlice& slice) const;  ///< segments of a slice, split at its ends
   /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 

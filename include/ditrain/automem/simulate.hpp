@@ -12,17 +12,17 @@ struct Machine {
   memory::PerTier<memory::TierRates> tiers = {};
   memory::CopyBy copy_by = memory::CopyBy::kThreads;
   double in_place_bytes_s = 0;       ///< see Copying; 0: no extra time
-  std::vector<double> point_s = {};  ///< with all tensors in the fast tier
+  std::vector<double> point_s = {};  ///< times with all tensors in the fast tier
 };
 
 struct Forecast {
   double step_s = 0, stall_s = 0;
-  double bytes_in = 0, bytes_out = 0;  ///< of one step
-  size_t peak_bytes = 0;               ///< of the pool
+  double bytes_in = 0, bytes_out = 0;  ///< bytes copied in one step
+  size_t peak_bytes = 0;               ///< peak use of the pool
   /// The pool when a point ends.
   struct Occupancy {
     double end_s = 0;  ///< since the step began
-    size_t bytes = 0;  ///< in use
+    size_t bytes = 0;  ///< bytes in use
   };
   std::vector<Occupancy> occupancy = {};  ///< after each point, for pictures
 };

@@ -59,7 +59,7 @@ class StepOrder {
 struct Uses {
   StepOrder order = {};
   std::vector<MovableTensor> tensors;
-  std::vector<Point> points;  ///< of one step, in order
+  std::vector<Point> points;  ///< points of one step, in order
   size_t small_bytes = 0;     ///< total of tensors below kSmallest, which are not listed
   size_t bytes_of(const Point& point) const;
   size_t total_bytes() const;

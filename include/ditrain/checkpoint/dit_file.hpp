@@ -42,7 +42,7 @@ class DitFile {
   ~DitFile();
   DitFile(DitFile&&) noexcept;
 
-  const std::string& path() const;  ///< of the weights, or of the index of their shards
+  const std::string& path() const;  ///< path of the weights, or of the index of their shards
   /// The model in the file, and what else is known: of a checkpoint of ours everything, of a pipeline of diffusers its
   /// noise; the rest are defaults.
   const config::Config& config() const;

@@ -36,14 +36,14 @@ struct OwnState {
 /// The outcome of a checkpoint.
 struct SaveOutcome {
   int64_t step = 0;
-  std::string folder;   ///< on rank 0
+  std::string folder;   ///< path of the checkpoint, on rank 0
   std::string problem;  ///< "": it is whole. Earlier checkpoints are intact in any case
 };
 
 class CheckpointSaver {
  public:
   struct Setup {
-    std::string checkpoints_dir;  ///< on a file system that all ranks see
+    std::string checkpoints_dir;  ///< has to be on a file system that all ranks see
     config::CheckpointConfig config;
     OwnState mine;
     size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait
@@ -72,7 +72,7 @@ class CheckpointSaver {
   void before_update(const parallel::Range& arena);
   /// Whether before_update has anything to do.
   bool reads_state() const;
-  double update_waited_s() const { return update_waited_s_; }  ///< in before_update so far, copies included
+  double update_waited_s() const { return update_waited_s_; }  ///< seconds in before_update so far, copies included
 
  private:
   enum class Phase { kIdle, kWriting, kCommitting };

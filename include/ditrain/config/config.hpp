@@ -62,7 +62,7 @@ struct KernelsConfig {
   Gemm gemm = Gemm::kOwn;
   bool fuse = true;
   TunedFrom tuned = TunedFrom::kAuto;
-  std::string tuning_file = {};  ///< of kFile
+  std::string tuning_file = {};  ///< path for kFile
 };
 
 struct DistConfig {
@@ -86,7 +86,7 @@ struct CheckpointConfig {
   double every_minutes = 30;    ///< maximum time between checkpoints; 0: no limit
   int64_t keep_last = 3;        ///< newest checkpoints that stay; 0: all
   int64_t keep_every = 0;       ///< steps divisible by it are kept for ever; 0: none
-  bool keep_discarded = false;  ///< those after the step that a run resumes from
+  bool keep_discarded = false;  ///< keep those after the step that a run resumes from
   bool async = true;            ///< written while training continues
   double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
   OnCheckpointError on_error = OnCheckpointError::kWarn;
@@ -114,7 +114,7 @@ struct EvalConfig {
   int64_t fid_samples = 1000;
   std::string reference = {};  ///< images or statistics to compare with; empty: images of the data
   FidFeatures features = FidFeatures::kPixels;
-  std::string weights = {};  ///< of the Inception network
+  std::string weights = {};  ///< weights of the Inception network
 };
 
 struct Config {

@@ -59,8 +59,7 @@ struct SceneList {
 
 /// Opens every raster once.
 /// Errors:   InputError naming scene and file: nothing there, a file that is damaged, a band that a scene lacks, has
-/// twice
-///           or has besides those of the first, bands of one scene in other places, another type, palettes, a
+///           twice or has besides those of the first, bands of one scene in other places, another type, palettes, a
 ///           resolution without a CRS
 SceneList find_scenes(const SceneRequest& request);
 

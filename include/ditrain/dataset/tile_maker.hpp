@@ -37,8 +37,7 @@ struct TileResult {
 ///           max_nodata is
 /// Memory:   some (threads + 1) x 100 MiB, 128 MiB of GDAL's blocks, and a shard of at most 64 MiB
 /// Errors:   InputError: a file that is damaged, a folder that holds tiles that were made in another way or that
-/// another
-///           process writes to, no tile at all; RunError if the disk is full: whole shards stay
+///           another process writes to, no tile at all; RunError if the disk is full: whole shards stay
 TileResult make_tiles(const TileJob& job, const std::function<void(const TileProgress&)>& progress = {});
 
 }  // namespace ditrain::dataset

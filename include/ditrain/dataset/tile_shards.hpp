@@ -81,8 +81,7 @@ std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t b
 
 /// The shards of a folder, or one file, in the order of their names; opened and compared.
 /// Errors:   InputError: no shards; tensors or metadata that are missing or do not fit; shards of different types,
-/// bands
-///           (in another order too), sizes, classes, or with and without labels
+///           bands (in another order too), sizes, classes, or with and without labels
 class TileShards {
  public:
   explicit TileShards(const std::string& path);

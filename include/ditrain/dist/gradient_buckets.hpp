@@ -14,9 +14,9 @@ namespace ditrain::dist {
 
 /// The outcome of all buckets of the last finished step.
 struct StepOutcome {
-  std::optional<double> sum_squares;  ///< of all summed buckets; nothing if they were summed without an engine
-  double communication_s = 0;         ///< with at least one bucket under way, waiting for slower ranks included
-  double exposed_s = 0;               ///< the part of it that finish_next() or finish() waited for
+  std::optional<double> sum_squares;           ///< over all summed buckets; none without an engine
+  double communication_s = 0;                  ///< time with a bucket under way, waiting for slow ranks included
+  double exposed_s = 0;                        ///< the part of it that finish_next() or finish() waited for
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
   double hidden_s() const { return communication_s > exposed_s ? communication_s - exposed_s : 0; }
   void add(const ReductionOutcome& bucket);  ///< one more bucket, started after the others

@@ -17,8 +17,8 @@ struct AutoencoderOptions {
 
 /// An autoencoder in a file, read but for the values of its weights.
 /// Errors:   InputError [path]: neither safetensors nor PyTorch; weights of something else (a DiT, a classifier); a
-/// weight that
-///           is missing, superfluous or of another shape or type; a config.json that contradicts the weights
+///           weight that is missing, superfluous or of another shape or type; a config.json that contradicts the
+///           weights
 class AutoencoderFile {
  public:
   /// `path`: a file, or a folder with diffusion_pytorch_model.safetensors, or with such a folder `vae`.

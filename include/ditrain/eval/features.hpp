@@ -57,8 +57,7 @@ nn::Inception load_inception(const std::string& path, DType type = DType::kF32);
 
 /// Features of all images on rank 0, nothing on the others.
 /// Errors:   InputError: load_network(); images that cannot be read; for pixels, images of several sizes; for
-/// inception,
-///           images that are neither grey nor RGB, with or without alpha, of eight bits
+///           inception, images that are neither grey nor RGB, with or without alpha, of eight bits
 /// Threads:  ranks and the workers of `team` share the images; bit-identical for any number of them
 Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings);
 /// The same of one process.

@@ -53,10 +53,9 @@ struct FidReport {
 inline constexpr int64_t kFullFidCount = 50'000;
 
 /// Errors:   InputError: a kind of features or a metric that cannot be had, sides that are neither images nor
-/// statistics,
-///           statistics of other dimensions or made in another way, tiles that the network cannot see, pixels of tiles
-///           of other bands or scales, fewer images than dimensions without allow_small
-/// Threads:  the workers of `team`; the same bits for any number of them
+///           statistics, statistics of other dimensions or made in another way, tiles that the network cannot see,
+///           pixels of tiles of other bands or scales, fewer images than dimensions without allow_small
+/// Threads:  the workers of `team`; bit-identical for any number of them
 /// Memory:   what evaluation_bytes() says
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
 /// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.

@@ -47,8 +47,7 @@ struct PrecisionRecall {
 };
 /// Improved precision and recall (Kynkaanniemi et al., 2019).
 /// Math:     a row is covered if its distance to some row of the other set is at most that row's radius; precision is
-/// the
-///           share of covered generated rows, recall that of covered real rows
+///           the share of covered generated rows, recall that of covered real rows
 /// Types:    T is float or double; distances f64
 /// Memory:   512 rows of distances at a time
 /// Errors:   InputError if a set has k rows or fewer

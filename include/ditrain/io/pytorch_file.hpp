@@ -36,8 +36,7 @@ struct PytorchTensor {
 using PytorchScalar = std::variant<std::monostate, bool, int64_t, double, std::string>;
 
 /// Errors:   InputError, where = path: not such a file, cut off or damaged; a global that is not data; storages that
-/// are
-///           missing or of another size than the pickle says; tensors that reach outside their storage or overflow;
+///           are missing or of another size than the pickle says; tensors that reach outside their storage or overflow;
 ///           compressed entries of 256 MiB and more; tensors that repeat their bytes beyond 64 MiB; no tensor at all
 /// Memory:   the file is mapped; the values of the pickle are in proportion to it
 /// Threads:  one at a time

@@ -61,9 +61,8 @@ struct RasterRead {
 
 /// An open raster.
 /// Errors:   InputError, where = path: no such file, a format that is not allowed (GeoTIFF, JPEG 2000 and VRT are),
-/// sides
-///           or blocks that no scene has (a decompression bomb), types without a place here (complex, 64-bit integers),
-///           a VRT that reads from a network, no GDAL
+///           sides or blocks that no scene has (a decompression bomb), types without a place here (complex, 64-bit
+///           integers), a VRT that reads from a network, no GDAL
 /// Threads:  one caller at a time; several objects of one file are independent
 class Raster {
  public:

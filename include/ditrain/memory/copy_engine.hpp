@@ -36,18 +36,18 @@ inline bool workers_copy(CopyBy by, Backing* tier) {
 /// A simulated slow tier, for machines with one kind of memory. Each direction has the whole rate for itself.
 struct SimulatedBulk {
   double gb_s = 10;       ///< 10^9 bytes per second
-  double latency_us = 0;  ///< of one copy
+  double latency_us = 0;  ///< latency per copy
 };
 
 struct Copy {
   Direction direction = Direction::kIn;
   Backing* backing = nullptr;
   size_t tier = 0;            ///< row of kTiers, that of the backing
-  size_t offset = 0;          ///< in the backing
+  size_t offset = 0;          ///< place in the backing
   std::byte* fast = nullptr;  ///< destination, or source
   size_t bytes = 0;           ///< offset, fast and bytes are multiples of kBlock
   bool urgent = false;        ///< a worker waits for it
-  std::string name = {};      ///< for the timeline
+  std::string name = {};      ///< name on the timeline
   /// The thread that finishes the copy calls it with the problem, or "" without one. It may submit copies.
   std::function<void(const std::string& problem)> done = {};
 };

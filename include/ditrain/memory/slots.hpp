@@ -29,7 +29,7 @@ class SlotMap {
   std::optional<Window> find(size_t bytes, const Cost& cost) const;
   /// Gives [offset, offset + bytes), which is free, to an owner.
   void take(size_t offset, size_t bytes, int64_t owner);
-  void free(size_t offset);  ///< of a range that take() gave
+  void free(size_t offset);  ///< frees a range that take() gave
   /// Owners by address.
   std::vector<int64_t> owners() const;
   /// The lowest address to which a taken range could move across free space: the end of its nearest neighbour below.

@@ -14,7 +14,7 @@ namespace ditrain::memory {
 
 struct TierRow {
   const char* name;
-  const char* help;           ///< of its key
+  const char* help;           ///< help text of its key
   std::optional<double> gib;  ///< default of its key; none: auto, see config::MemoryConfig
   bool in_memory;             ///< takes memory of the machine, and cores can use it in place
   double bytes_s;             ///< expected rate of a copy until a run has measured it

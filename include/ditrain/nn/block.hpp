@@ -39,7 +39,7 @@ struct BlockWeights {
   MlpWeights mlp;
   LinearWeights adaLN;  ///< adaLN_modulation.1 [6C, C]; its gradients leave with those of the attention half
   std::vector<Parameter*> in_arena_attention() const;
-  std::vector<Parameter*> in_arena() const;  ///< of both halves
+  std::vector<Parameter*> in_arena() const;  ///< parameters of both halves
 };
 
 /// The modules of the reference's DiTBlock, in its order.

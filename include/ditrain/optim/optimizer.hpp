@@ -8,8 +8,8 @@ namespace ditrain::optim {
 
 struct StepSettings {
   int64_t step = 0;       ///< 0 is the first update
-  double lr = 0;          ///< of this update, see learning_rate()
-  double ema_decay = 0;   ///< of this update, see ema_decay()
+  double lr = 0;          ///< learning rate of this update, see learning_rate()
+  double ema_decay = 0;   ///< EMA decay of this update, see ema_decay()
   double grad_scale = 1;  ///< clipping
 };
 

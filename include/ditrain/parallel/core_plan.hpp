@@ -29,14 +29,14 @@ struct CoreRequest {
 };
 
 struct CorePlan {
-  std::vector<platform::Pu> workers;        ///< of cluster 0, then of cluster 1, ...; empty: not bound
+  std::vector<platform::Pu> workers;        ///< cluster 0, then cluster 1, ...; empty: not bound
   std::vector<int> cluster_sizes;           ///< workers of each cluster, all > 0
   std::vector<platform::Pu> comm, copy;     ///< the first hardware thread of each core set aside
   std::vector<platform::Pu> unused;         ///< cores of the rank that have no job, one hardware thread each
   std::string clusters_from;                ///< what a cluster is: "NUMA domains", "L3 caches", ...
   std::vector<platform::Domain> domain_of;  ///< of each cluster: where its memory belongs (its first worker's domain);
                                             ///< empty if workers are not bound
-  std::vector<std::string> notes;           ///< what a person should know or change, each one line
+  std::vector<std::string> notes;           ///< notes for users on what to change, each one line
 
   int num_workers() const;
   Team::Config team() const;

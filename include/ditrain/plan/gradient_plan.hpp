@@ -44,7 +44,7 @@ struct UpdateSchedule {
 
 struct GradientPlan {
   int replicas = 1;                       ///< ranks with samples of their own, which sum gradients
-  dist::BucketGrid buckets{0, 1};         ///< of dist.bucket_mib, at least 1024 elements; one for each factor layer
+  dist::BucketGrid buckets{0, 1};         ///< dist.bucket_mib each, at least 1024 elements; and one per factor layer
   std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine, with dist.reproducible, or
                                           ///< where the products of ranks may differ in bits
   int64_t factor_rows = 0;                ///< rows of each factor layer: samples of the global batch
@@ -58,12 +58,12 @@ struct GradientPlan {
   /// time.
   std::vector<autograd::ArenaSlice> gradient_slices = {};
   int rank = 0;                 ///< its number among the replicas
-  UpdateSchedule updates = {};  ///< of this rank
+  UpdateSchedule updates = {};  ///< this rank's updates
 
   int64_t state_elements() const;  ///< elements of each moment and of the EMA on this rank; rank 0 has most
   /// The slices of these elements that move as one, if they are shards, in the order in which they lie there.
   std::vector<autograd::ArenaSlice> state_slices() const;
-  int64_t gradient_elements() const;    ///< that memory holds
+  int64_t gradient_elements() const;    ///< gradients that memory holds
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
 };
 

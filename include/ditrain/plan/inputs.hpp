@@ -22,7 +22,7 @@ dataset::SampleShape model_shape(const nn::DitConfig& model);
 /// What the files of a run say.
 struct InputFacts {
   std::optional<dataset::Config> data = {};  ///< bands, ranges and scale are the data's; none: no data.path
-  int64_t num_classes = 0;                   ///< of the data
+  int64_t num_classes = 0;                   ///< classes of the data
   std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: not set
   std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that samples; null: not set
   int64_t reference_images = 0;  ///< whose features are in memory at once (eval.fid_every_steps)
@@ -30,7 +30,7 @@ struct InputFacts {
 
 struct Inputs {
   InputFacts facts = {};
-  std::unique_ptr<dataset::Dataset> data = {};  ///< with data.vae the images of which it makes latents; may be null
+  std::unique_ptr<dataset::Dataset> data = {};  ///< with data.vae the images to encode; may be null
 };
 
 /// Opens the data, and reads the headers of the other files. If the kind needs a data.path that is not set, no data is

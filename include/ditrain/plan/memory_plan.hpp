@@ -20,7 +20,7 @@ struct MemoryItem {
 };
 
 struct MemoryPlan {
-  std::vector<MemoryItem> items = {};  ///< of one rank
+  std::vector<MemoryItem> items = {};  ///< memory of one rank
   std::vector<MemoryItem> kept = {};   ///< activations stored for backward by each node of the tape
   size_t total() const;
 };
@@ -29,7 +29,7 @@ struct MemoryPlan {
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements);
 
 std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
-nn::PassOptions pass_options(const config::Config& config);  ///< of a training pass
+nn::PassOptions pass_options(const config::Config& config);  ///< options of a training pass
 
 /// Plans parameters and states, activations, sampling and loader queue (this rank's part of a shared replica) without
 /// allocating them. `model`, `gradients` and `automem` (null: nothing moves) are those of a RunPlan, see plan_run.

@@ -29,7 +29,7 @@ struct RunPlan {
   CutPlan cut = {};
   InputFacts facts = {};
   GradientPlan gradients = {};
-  std::optional<automem::Plan> automem = {};  ///< of memory.automem
+  std::optional<automem::Plan> automem = {};  ///< none: memory.automem is off
   MemoryPlan memory = {};                     ///< per rank
 };
 

@@ -17,7 +17,7 @@ namespace ditrain::train {
 /// What ranks tell each other once per step. Losses are summed over the global batch; a request of one rank holds for
 /// all.
 struct StepFacts {
-  double loss = 0, mse = 0, vb = 0;  ///< of this rank's samples, then of all
+  double loss = 0, mse = 0, vb = 0;  ///< first over this rank's samples, then over all
   double bad_files = 0;
   bool stop = false, checkpoint = false, peak_too_low = false;
   bool writes_checkpoint = false;  ///< still writing one
@@ -46,7 +46,7 @@ class GradientSync {
   /// Off: the all-reduce starts when backward has ended. dist.overlap sets the initial value.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< for passes over the model
+  const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< the sink for passes over the model
   /// Call before backward. `update` says how the last micro-batch changes the weights of each slice, if the plan
   /// updates in backward; null: they must not change (the loss is not finite). It must outlive backward.
   void begin(const MicroBatchPlace& micro, const optim::StepSettings* update);
@@ -60,7 +60,7 @@ class GradientSync {
   void collect(const optim::StepSettings& update, PhaseLog& log);
   /// The one small collective of a step: gives all ranks the facts of all.
   void exchange(StepFacts& facts);
-  double norm();  ///< of the collected gradients
+  double norm();  ///< L2 norm of the collected gradients
   /// Changes the weights, unless they have changed.
   void update(const optim::StepSettings& settings, PhaseLog& log);
   /// Weights have changed before the norm was known.
@@ -70,7 +70,7 @@ class GradientSync {
   std::string first_bad_gradient();
 
   StateUpdate& state() { return *state_; }
-  double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< in sums over the group so far
+  double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< seconds in sums over the group so far
   const dist::Engine* engine() const { return engine_.get(); }           ///< null: this thread makes the sums
   /// Outcome of the last step: buckets of gradients, then new weights that ranks with shards send.
   const dist::StepOutcome& communication() const { return communication_; }

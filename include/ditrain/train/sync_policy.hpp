@@ -13,9 +13,9 @@ namespace ditrain::train {
 
 /// A micro-batch: samples of a step that pass through the model together.
 struct MicroBatchPlace {
-  int64_t number = 0;        ///< of this rank's micro-batches, from 0
-  int64_t first_sample = 0;  ///< in the global batch
-  bool last = true;          ///< of the step on this rank
+  int64_t number = 0;        ///< number among this rank's micro-batches, from 0
+  int64_t first_sample = 0;  ///< number of its first sample in the global batch
+  bool last = true;          ///< whether it is this rank's last one of the step
 };
 
 class SyncPolicy {
