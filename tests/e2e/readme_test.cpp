@@ -1,10 +1,10 @@
-// The guides (README.md, those of some folders, CONTRIBUTING.md and CHANGELOG.md) say what is true. Every line of their sh blocks that starts
-// one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run, DIR a folder of images and
-// scenes one of rasters, scenes_of_level_2a one of a product; scripts are there and parse; links and names of files
-// lead somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set sample.every_steps=0,
-// ditbench --quick --threads 2 (1 under mpirun), one image per rank and, for comm, a small model, mpirun
-// --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and read in
-// the scratch folder.
+// The guides (README.md, those of some folders, CONTRIBUTING.md and CHANGELOG.md) say what is true. Every line of their
+// sh blocks that starts one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run, DIR a
+// folder of images and scenes one of rasters, scenes_of_level_2a one of a product; scripts are there and parse; links
+// and names of files lead somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set
+// sample.every_steps=0, ditbench --quick --threads 2 (1 under mpirun), one image per rank and, for comm, a small model,
+// mpirun --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and
+// read in the scratch folder.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
