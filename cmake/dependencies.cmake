@@ -56,7 +56,11 @@ ditrain_optional(GDAL GDAL::GDAL libgdal-dev "rasters through GDAL" GDAL 3.4)
 # 2.x with OpenMP; find_package refuses another major version. It is measured beside our kernels (bench/peers.hpp).
 ditrain_optional(ONEDNN DNNL::dnnl libdnnl-dev "oneDNN in ditbench --peers" dnnl 2.6)
 if(ditrain_onednn)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  if(NOT OpenMP_CXX_FOUND OR NOT DNNL_CPU_THREADING_RUNTIME STREQUAL OMP)
+    message(STATUS "oneDNN in ditbench --peers: no, its number of threads is set through OpenMP")
+    set(ditrain_onednn "")
+  endif()
 endif()
 
 # Optional libraries that are wanted and not there: while any is, scripts/build.sh configures before every build.

@@ -13,6 +13,11 @@ std::string Problem::text() const {
   return s;
 }
 
+void refuse(const std::string& where, const std::string& what, const std::string& got, const std::string& expected,
+            const std::string& hint) {
+  throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
 void check_failed(const char* file, int line, const char* condition, const std::string& why) {
   std::string_view path(file);
   path.remove_prefix(path.rfind('/') == path.npos ? 0 : path.rfind('/') + 1);

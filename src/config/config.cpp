@@ -15,6 +15,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/version.hpp"
+#include "option_table_values.hpp"
 
 namespace ditrain::config {
 namespace {
@@ -25,11 +26,6 @@ constexpr size_t kMaxFileBytes = 1 << 20;  // a full config has under 10 KiB
 
 /// Where each key was written ("FILE:LINE: " or "--set: "), for checks that come after reading.
 using Origins = std::map<std::string, std::string>;
-
-[[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& expected = "",
-                       const std::string& hint = "") {
-  throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
-}
 
 std::vector<std::string> candidate_paths(const std::string& path) {
   std::vector<std::string> paths = {path};

@@ -35,10 +35,13 @@ std::string NumberRange::text() const {
   return fmt::format("a number from {} to {}{}", low, open_high ? "below " : "", high);
 }
 
+void fail(const std::string& what, const std::string& got, const std::string& expected, const std::string& hint) {
+  ditrain::refuse("config", what, got, expected, hint);
+}
+
 void refuse(const std::string& origin, const std::string& name, const std::string& got, const std::string& expected,
             const std::string& hint) {
-  throw InputError(
-      {.where = "config", .what = origin + name + ": bad value", .got = got, .expected = expected, .hint = hint});
+  fail(origin + name + ": bad value", got, expected, hint);
 }
 
 std::string yaml_text(const std::string& text) {

@@ -31,6 +31,10 @@ struct NumberRange {
   std::string text() const;
 };
 
+/// Throws the InputError "[config] what; got ..., expected ...; try hint".
+[[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& expected = "",
+                       const std::string& hint = "");
+/// The same for a bad value.
 [[noreturn]] void refuse(const std::string& origin, const std::string& name, const std::string& got,
                          const std::string& expected, const std::string& hint = "");
 

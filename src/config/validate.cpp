@@ -13,16 +13,12 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "option_table_values.hpp"
 
 namespace ditrain::config {
 namespace {
 
 constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from the end of int64_t
-
-[[noreturn]] void fail(const std::string& what, const std::string& got, const std::string& expected,
-                       const std::string& hint = "") {
-  throw InputError({.where = "config", .what = what, .got = got, .expected = expected, .hint = hint});
-}
 
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {

@@ -21,11 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
-                         const std::string& expected = "", const std::string& hint = "") {
-  throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
-}
-
 struct FoundFile {
   std::string path, folder, top;  // top: the sub-folder of the top folder; "": in it, or in a product in it
   io::RasterInfo info = {};

@@ -25,11 +25,6 @@ using nlohmann::json;
 
 constexpr int64_t kMaxClasses = int64_t{1} << 24;
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
-                         const std::string& expected = "", const std::string& hint = "") {
-  throw InputError({.where = where, .what = what, .got = got, .expected = expected, .hint = hint});
-}
-
 json list_of(const io::SafetensorsFile& file, const char* key, size_t entries) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return json();

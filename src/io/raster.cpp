@@ -90,11 +90,6 @@ std::string last_message() {
   return text.empty() ? "GDAL does not say why" : text;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what, const std::string& got,
-                         const std::string& expected = "", const std::string& hint = "") {
-  throw InputError({.where = path, .what = what, .got = got, .expected = expected, .hint = hint});
-}
-
 struct TypeRow {
   PixelType type;
   GDALDataType gdal;

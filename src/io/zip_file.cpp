@@ -25,11 +25,6 @@ constexpr uint16_t kSaturated16 = 0xFFFF;
 // Deflate codes at most 258 bytes in 2 bits: more than that is a lie, and would make us allocate.
 constexpr uint64_t kMaxDeflateRatio = 1032;
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
-                         const std::string& expected = "") {
-  throw InputError({.where = where, .what = what, .got = got, .expected = expected});
-}
-
 [[noreturn]] void refuse_entry(const std::string& where, const std::string& name, const std::string& what,
                                const std::string& got = "", const std::string& expected = "") {
   refuse(where, fmt::format("zip entry '{}' {}", printable(name), what), got, expected);

@@ -39,6 +39,10 @@ struct LogicFault : Error {
   explicit LogicFault(const Problem& p) : Error(p, kExitFailed) {}
 };
 
+/// Throws an InputError of these parts.
+[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& got = "",
+                         const std::string& expected = "", const std::string& hint = "");
+
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& why);
 
 /// The candidate nearest to `word` by edit distance, or "" if none is near (for "unknown key; did you mean ...").
