@@ -10,9 +10,9 @@ using namespace ditrain::bench;
 TEST_CASE("turns: all are called in turn, and the first round does not count") {
   std::string order;
   std::vector<double> told;
-  std::vector<Contender> two = {
-      {"a", [&] { order += "a"; }},
-      {"b", [&] { order += "b"; }, [&] { order += "<"; }, [&](double seconds) { order += ">", told.push_back(seconds); }}};
+  std::vector<Contender> two = {{"a", [&] { order += "a"; }},
+                                {"b", [&] { order += "b"; }, [&] { order += "<"; },
+                                 [&](double seconds) { order += ">", told.push_back(seconds); }}};
   take_turns(two, 2);
   CHECK(order == "a<ba<b>a<b>");
   CHECK(two[0].seconds.size() == 2);
