@@ -217,3 +217,19 @@ TEST_CASE("resume: a sharded optimiser on 2, 1 and 3 ranks leaves what a whole o
   }
   CHECK_THAT(read_file(scratch / "sharded/log.txt"), Contains("ranks that update a shard each"));
 }
+
+// The run in tests/golden was written by the version before configs were settled in one place and steps had numbered
+// points; the losses are those with which that version goes on.
+TEST_CASE("resume: a checkpoint of an earlier version goes on as it did there") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  fs::copy(DITRAIN_GOLDEN_DIR "/run_of_step_2", out, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const Result resumed = run(program(
+      "ditrain", Args{"--config", out + "/config.yaml", "--out", out, "--resume", "auto"} + sets({"train.steps=4"})));
+  REQUIRE_EXIT(resumed, 0);
+  CHECK_THAT(resumed.out, Contains("resuming " + checkpoint_of(out, 2)));
+  const auto losses = column(read_metrics(out), "loss");
+  REQUIRE(losses.size() == 4);
+  CHECK(losses[2].get<double>() == Approx(1.299867757781409).epsilon(1e-5));
+  CHECK(losses[3].get<double>() == Approx(1.7581673410150136).epsilon(1e-5));
+}
