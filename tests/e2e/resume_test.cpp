@@ -230,6 +230,6 @@ TEST_CASE("resume: a checkpoint of an earlier version goes on as it did there") 
   CHECK_THAT(resumed.out, Contains("resuming " + checkpoint_of(out, 2)));
   const auto losses = column(read_metrics(out), "loss");
   REQUIRE(losses.size() == 4);
-  CHECK(losses[2].get<double>() == Approx(1.299867757781409).epsilon(1e-5));
-  CHECK(losses[3].get<double>() == Approx(1.7581673410150136).epsilon(1e-5));
+  CHECK(losses[2] == Approx(1.299867757781409).epsilon(1e-5));
+  CHECK(losses[3] == Approx(1.7581673410150136).epsilon(1e-5));
 }
