@@ -119,12 +119,13 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
     evaluation.sample_grid(run_.leader() ? start_.folder()->sample_picture(step) : "", step,
                            last && eval.every_steps > 0, m.extra);
   }
-  const PhaseTimer timer(report_.off_step, Phase::kEval);
   if (due(eval.every_steps)) {
+    const PhaseTimer timer(report_.off_step, Phase::kEval);
     report_.heartbeat.detail("validation loss");
     evaluation.validation(m.extra);
   }
   if (due(eval.fid_every_steps)) {
+    const PhaseTimer timer(report_.off_step, Phase::kEval);
     report_.heartbeat.detail("samples for the Frechet distance");
     if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) agreed_.checkpoint = true;
   }
