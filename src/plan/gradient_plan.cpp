@@ -13,6 +13,7 @@ namespace ditrain::plan {
 namespace {
 
 constexpr int64_t kLeastBucket = 1024;  // elements
+constexpr int64_t kMostGroups = 4096;   // of updates on one replica
 
 std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::ParameterStore& layout, int replicas) {
   if (replicas == 1 || config.dist.adaln == config::AdalnExchange::kReduce || !config::may_exchange_factors(config))
@@ -40,14 +41,21 @@ std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) 
 UpdateSchedule schedule_updates(const GradientPlan& plan, const std::vector<autograd::ArenaSlice>& nodes,
                                 const autograd::ParameterStore& layout) {
   const dist::Shards shards(plan.buckets, plan.sharded ? plan.rank : 0, plan.sharded ? plan.replicas : 1);
+  const std::vector<autograd::ArenaSlice> segments = layout.segments();
+  const auto cut = [&](const parallel::Range& range) {
+    std::vector<autograd::ArenaSlice> slices;
+    auto s = std::partition_point(segments.begin(), segments.end(),
+                                  [&](const autograd::ArenaSlice& segment) { return segment.end <= range.begin; });
+    for (; s != segments.end() && s->begin < range.end; ++s)
+      slices.push_back({std::max(s->begin, range.begin), std::min(s->end, range.end)});
+    return slices;
+  };
   UpdateSchedule schedule;
   const auto add = [&](const parallel::Range& arena, const parallel::Range& mine, int64_t state) {
     UpdateGroup& group = schedule.groups.emplace_back(UpdateGroup{arena, {{mine.begin, mine.end}, state}, {}, {}});
-    if (!mine.empty())
-      for (const autograd::ArenaSlice& s : layout.segments({mine.begin, mine.end}))
-        group.pieces.push_back({s, state + s.begin - mine.begin});
+    for (const autograd::ArenaSlice& s : cut(mine)) group.pieces.push_back({s, state + s.begin - mine.begin});
     if (plan.sharded)
-      group.taken = layout.segments({arena.begin, arena.end});
+      group.taken = cut(arena);
     else
       std::reverse(group.pieces.begin(), group.pieces.end());
   };
@@ -95,7 +103,8 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
   std::vector<parallel::Range> slices;
   for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
-  const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
+  int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
+  if (replicas == 1) elements = std::max(elements, layout.arena_size() / kMostGroups);  // nothing travels
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;
   const bool whole = config::tensor_ranks(config) == 1;
   const bool in_backward = stops && whole && replicas == 1 && !config.dist.reproducible;

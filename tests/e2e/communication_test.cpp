@@ -113,7 +113,8 @@ TEST_CASE("communication: a rank that stands still is named and ends the run") {
 TEST_CASE("communication: a rank whose disk is slow is waited for") {
   const TemporaryFolder scratch;
   const Args base = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
-  const std::vector<std::string> distances = {"eval.fid_every_steps=2", "eval.fid_samples=8", "sample.steps=2"};
+  const std::vector<std::string> distances = {"eval.fid_every_steps=2", "eval.fid_samples=8", "sample.steps=2",
+                                              "data.num_images=64"};
   struct Case {
     const char *name, *call, *path;
     int rank;
