@@ -532,7 +532,7 @@ std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const confi
   if (job.nearest == 0) return nullptr;
   if (!c.data.vae.empty()) refuse("--nearest compares with data as the model learns it", "data.vae", "no data.vae");
   if (c.model.num_classes == 0) refuse("--nearest compares classes", "a model without classes", "a model with classes");
-  return plan::open_inputs(c).data;
+  return plan::open_data(c);
 }
 
 /// Images are dealt out over ranks that all have the same plan; their threads may differ.

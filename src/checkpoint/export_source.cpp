@@ -4,6 +4,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "export_names.hpp"
 
@@ -17,6 +18,13 @@ WeightsSource from_state(const std::string& folder, const std::string& file) {
   return {file, config::parse_config(state.config_yaml, folder + "/state.json"), state.step};
 }
 
+// A config.yaml as it was wanted: the run has settled it.
+bool leaves_open(const config::Config& c) {
+  const bool bands = c.data.kind->of_bands && (c.data.bands.empty() || c.data.scale_low.empty());
+  const bool scale = !c.data.kind->pixels && !c.data.latent_scale;
+  return c.model.num_classes == nn::kClassesOfData || bands || scale;
+}
+
 WeightsSource from_file(const std::string& path) {
   const auto metadata = io::SafetensorsFile(path).metadata();
   if (const auto config = metadata.find(kConfigMetadata); config != metadata.end())
@@ -24,7 +32,16 @@ WeightsSource from_file(const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   if (fs::is_regular_file(folder + "/state.json")) return from_state(folder, path);
-  if (fs::is_regular_file(folder + "/config.yaml")) return {path, config::load_config(folder + "/config.yaml"), -1};
+  if (fs::is_regular_file(folder + "/config.yaml")) {
+    const config::Config config = config::load_config(folder + "/config.yaml");
+    if (leaves_open(config))
+      throw InputError({.where = folder + "/config.yaml",
+                        .what = "it leaves to the data what the weights in " + path + " need: classes, bands or scale",
+                        .got = "auto",
+                        .expected = "a checkpoint folder, whose state.json has what was settled",
+                        .hint = "the folder OUT/checkpoints/step_N of the run, or a file of ditexport"});
+    return {path, config, -1};
+  }
   throw InputError({.where = "checkpoint",
                     .what = "no config says what model " + path + " holds",
                     .expected = "a file written by ditexport, or state.json or config.yaml beside it"});

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <list>
 #include <mutex>
 
 #include "ditrain/base/error.hpp"
@@ -42,12 +43,14 @@ size_t read_nothing(void*, void*, size_t, size_t) { return 0; }
 
 // Every other kind of path opens nothing, also where a VRT or an archive names it.
 void close_other_paths() {
-  static std::vector<VSIFilesystemHandler*> replaced;  // GDAL does not free what it no longer lists
+  // Never destroyed: GDAL does not free the handlers that it no longer lists, and 3.6 keeps the address of a name only.
+  static auto& replaced = *new std::vector<VSIFilesystemHandler*>;
+  static auto& names = *new std::list<std::string>;
   VSIFilesystemPluginCallbacksStruct* nothing = VSIAllocFilesystemPluginCallbacksStruct();
   nothing->open = open_nothing, nothing->read = read_nothing;
   char** prefixes = VSIGetFileSystemsPrefixes();
   for (char** item = prefixes; item != nullptr && *item != nullptr; ++item) {
-    const std::string prefix = *item;
+    const std::string& prefix = names.emplace_back(*item);
     if (!prefix.starts_with("/vsi") ||
         std::any_of(std::begin(kLocalPaths), std::end(kLocalPaths), [&](const char* l) { return prefix == l; }))
       continue;

@@ -111,12 +111,14 @@ std::string assumed_rates(const automem::Plan& plan, const automem::Copying& cop
 
 }  // namespace
 
-automem::Uses record_step(const config::Config& config, const GradientPlan& gradients, int64_t samples,
+automem::Uses record_step(const config::Config& config, const GradientPlan& planned, int64_t samples,
                           int64_t micro_batch) {
   NoMemory nowhere;
   automem::Recorder recorder(automem::Written::kInUpdates);
   nn::Dit model(config.model);
   autograd::ParameterStore& store = model.parameters();
+  GradientPlan gradients = planned;
+  gradients.updates = schedule_updates(gradients, store);
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
                   .state_elements = gradients.sharded ? gradients.state_elements() : -1,

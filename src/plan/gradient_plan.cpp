@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ditrain/base/bytes.hpp"
+#include "ditrain/base/error.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 
@@ -37,13 +38,31 @@ std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) 
   return slices;
 }
 
+}  // namespace
+
+int64_t GradientPlan::state_elements() const {
+  return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
+}
+
+int64_t GradientPlan::most_state_elements() const {
+  return sharded ? dist::Shards(buckets, /*rank=*/0, replicas).size() : buckets.n();
+}
+
+std::vector<autograd::ArenaSlice> GradientPlan::state_slices() const {
+  std::vector<autograd::ArenaSlice> slices;
+  if (!sharded) return slices;
+  for (const UpdateGroup& group : updates.groups)
+    for (const optim::UpdateSlice& piece : group.pieces) slices.push_back(piece.arena);
+  return slices;
+}
+
 // Groups in the order in which their gradients become final, which is that of the arena from its end.
-UpdateSchedule schedule_updates(const GradientPlan& plan, const std::vector<autograd::ArenaSlice>& nodes,
-                                const autograd::ParameterStore& layout) {
+UpdateSchedule schedule_updates(const GradientPlan& plan, const autograd::ParameterStore& layout) {
   const dist::Shards shards(plan.buckets, plan.sharded ? plan.rank : 0, plan.sharded ? plan.replicas : 1);
   const std::vector<autograd::ArenaSlice> segments = layout.segments();
   const auto cut = [&](const parallel::Range& range) {
     std::vector<autograd::ArenaSlice> slices;
+    if (range.empty()) return slices;
     auto s = std::partition_point(segments.begin(), segments.end(),
                                   [&](const autograd::ArenaSlice& segment) { return segment.end <= range.begin; });
     for (; s != segments.end() && s->begin < range.end; ++s)
@@ -59,32 +78,24 @@ UpdateSchedule schedule_updates(const GradientPlan& plan, const std::vector<auto
     else
       std::reverse(group.pieces.begin(), group.pieces.end());
   };
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
+  for (auto node = plan.node_slices.rbegin(); node != plan.node_slices.rend(); ++node)
     add({node->begin, node->end}, {node->begin, node->end}, node->begin);
-  for (int64_t k = 0; nodes.empty() && k < plan.buckets.size(); ++k) {
-    const dist::Shards::Part& shard = shards.parts()[size_t(k)];
-    plan.sharded ? add(plan.buckets[k], shard.arena, shard.state)
-                 : add(plan.buckets[k], plan.buckets[k], plan.buckets[k].begin);
+  for (int64_t k = 0; plan.node_slices.empty() && k < plan.buckets.size(); ++k) {
+    parallel::Range bucket = plan.buckets[k];
+    if (plan.sharded) {
+      const dist::Shards::Part& shard = shards.parts()[size_t(k)];
+      add(bucket, shard.arena, shard.state);
+      continue;
+    }
+    while (plan.replicas == 1 && k + 1 < plan.buckets.size() && bucket.size() < plan.buckets.n() / kMostGroups)
+      bucket.begin = plan.buckets[++k].begin;
+    add(bucket, bucket, bucket.begin);
   }
   for (UpdateGroup& group : schedule.groups)
     group.first_update = std::exchange(schedule.size, schedule.size + int64_t(group.pieces.size()));
   for (UpdateGroup& group : schedule.groups)
     group.first_take = std::exchange(schedule.size, schedule.size + int64_t(group.taken.size()));
   return schedule;
-}
-
-}  // namespace
-
-int64_t GradientPlan::state_elements() const {
-  return sharded ? dist::Shards(buckets, rank, replicas).size() : buckets.n();
-}
-
-std::vector<autograd::ArenaSlice> GradientPlan::state_slices() const {
-  std::vector<autograd::ArenaSlice> slices;
-  if (!sharded) return slices;
-  for (const UpdateGroup& group : updates.groups)
-    for (const optim::UpdateSlice& piece : group.pieces) slices.push_back(piece.arena);
-  return slices;
 }
 
 int64_t GradientPlan::gradient_elements() const {
@@ -103,25 +114,24 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
   std::vector<parallel::Range> slices;
   for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
-  int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
-  if (replicas == 1) elements = std::max(elements, layout.arena_size() / kMostGroups);  // nothing travels
+  const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;
   const bool whole = config::tensor_ranks(config) == 1;
   const bool in_backward = stops && whole && replicas == 1 && !config.dist.reproducible;
   const bool one_pass = config::micro_batch_of(config, replicas) == config.train.global_batch;
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
-  GradientPlan plan{.replicas = replicas,
-                    .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
-                    .factors = factors,
-                    .factor_rows = factors.empty() ? 0 : config.train.global_batch,
-                    .sharded = config.dist.shard_optimizer && replicas > 1,
-                    .updates_early = stops && whole && replicas > 1,
-                    .updates_in_backward = in_backward,
-                    .gradient_slices = one_pass ? nodes : std::vector<autograd::ArenaSlice>(),
-                    .rank = rank};
-  plan.updates = schedule_updates(plan, nodes, layout);
-  return plan;
+  DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
+  return {.replicas = replicas,
+          .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
+          .factors = factors,
+          .factor_rows = factors.empty() ? 0 : config.train.global_batch,
+          .sharded = config.dist.shard_optimizer && replicas > 1,
+          .updates_early = stops && whole && replicas > 1,
+          .updates_in_backward = in_backward,
+          .gradient_slices = one_pass ? nodes : std::vector<autograd::ArenaSlice>(),
+          .node_slices = nodes,
+          .rank = rank};
 }
 
 std::string advice_on_factors(const config::Config& config) {

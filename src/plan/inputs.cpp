@@ -30,7 +30,17 @@ int64_t reference_images(const config::Config& c) try {
   return 0;
 }
 
+dataset::SampleShape shape_of_data(const config::Config& c, const eval::LatentCodecPlan* encoder) {
+  return encoder != nullptr ? encoder->images() : model_shape(c.model);
+}
+
 }  // namespace
+
+std::unique_ptr<dataset::Dataset> open_data(const config::Config& config, const eval::LatentCodecPlan* encoder) {
+  // With model.num_classes: auto labels are not held against a number.
+  const int64_t classes = std::max<int64_t>(0, config.model.num_classes);
+  return dataset::open_dataset(config.data, shape_of_data(config, encoder), classes, uint64_t(config.train.seed));
+}
 
 Inputs open_inputs(const config::Config& wanted) {
   Inputs inputs;
@@ -43,13 +53,14 @@ Inputs open_inputs(const config::Config& wanted) {
   if (config::draws_samples(wanted)) facts.decoder = plan(wanted.sample.vae);
   facts.reference_images = reference_images(wanted);
   if (!wanted.data.kind->path.empty() && wanted.data.path.empty()) return inputs;
-  facts.data = wanted.data;
-  dataset::settle(*facts.data);
-  // With model.num_classes: auto labels are not held against a number.
-  const int64_t classes = std::max<int64_t>(0, wanted.model.num_classes);
-  inputs.data = dataset::open_dataset(*facts.data, facts.encoder ? facts.encoder->images() : latents, classes,
-                                      uint64_t(wanted.train.seed));
+  config::Config c = wanted;
+  dataset::settle(c.data);
+  facts.data = c.data;
+  inputs.data = open_data(c, facts.encoder.get());
   facts.num_classes = inputs.data->num_classes();
+  if (facts.decoder) expect_learned_scale(*facts.decoder, c);
+  if (c.eval.fid_every_steps > 0 && c.eval.features == config::FidFeatures::kInception)
+    eval::expect_colours_in_order(c.data);
   return inputs;
 }
 

@@ -94,6 +94,7 @@ std::string what_fits(const RunPlan& plan) {
   s += what_fits_recomputing(config, world_size, place, facts, smaller);
   s += what_fits_sharded(config, world_size, place, facts, smaller);
   RankPlace fewer_ranks = place;
+  fewer_ranks.rank = 0;
   for (int& ranks = fewer_ranks.ranks_on_node; --ranks >= 1;) {
     const int world = std::max(1, world_size / place.ranks_on_node * ranks);
     const bool divides = world % config::tensor_ranks(config) == 0 &&

@@ -126,7 +126,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
   nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
-  const size_t state = size_t(gradients.state_elements()) * sizeof(float);
+  const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
   const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
@@ -159,7 +159,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
       {"checkpoint buffer",
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
-       checkpoint_buffer_bytes(config.checkpoint, gradients.state_elements()) * size_t(writers) /
+       checkpoint_buffer_bytes(config.checkpoint, gradients.most_state_elements()) * size_t(writers) /
            size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},

@@ -113,9 +113,12 @@ RunPlan fastest(std::vector<RunPlan> plans) {
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth,
                  const InputFacts& facts) {
   Degrees degrees(config, world_size, place, bandwidth, facts);
-  if (!config.train.recompute && !config.memory.moves()) return degrees.lowest_that_fits();
-  if (!config.train.recompute) return fastest(degrees.some());
-  return fastest({plan_settled(config, world_size, place, bandwidth, facts)});
+  RunPlan plan = config.train.recompute  ? fastest({plan_settled(config, world_size, place, bandwidth, facts)})
+                 : config.memory.moves() ? fastest(degrees.some())
+                                         : degrees.lowest_that_fits();
+  nn::Dit layout(config.model, {.size = config::tensor_ranks(config)});
+  plan.gradients.updates = schedule_updates(plan.gradients, layout.parameters());
+  return plan;
 }
 
 size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {

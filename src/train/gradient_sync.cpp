@@ -189,7 +189,7 @@ void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {
   if (has_updated_) return;
   {
     const PhaseTimer timer(log, Phase::kOptimizer);
-    for (SyncPolicy* policy : policies_) policy->update(0, buckets_->num_buckets(), settings);
+    for (SyncPolicy* policy : policies_) policy->update(0, int64_t(plan_.gradients.updates.groups.size()), settings);
   }
   finish(log);
 }

@@ -49,7 +49,6 @@ void StartingPoint::open_folder() {
   log::open_file(options.out + "/log.txt");
 }
 
-// On other ranks that write, as soon as they see the folder.
 void StartingPoint::join_lock() {
   if (lock_ || !run_.writes() || !fs::exists(run_.options.out + "/.lock")) return;
   lock_.emplace(run_.options.out);

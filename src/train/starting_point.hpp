@@ -36,6 +36,9 @@ class StartingPoint {
   const std::string& checkpoint() const { return checkpoint_; }  ///< its folder; "": a new run
   RunFolder* folder() const { return folder_.get(); }            ///< null except on rank 0
 
+  /// On other ranks that write: shares the lock of the folder as soon as the rank sees the folder.
+  void join_lock();
+
   /// Collective: calls load(checkpoint()) until no rank finds damage; a damaged checkpoint is passed over by name.
   /// Afterwards checkpoint() is the one that was loaded.
   /// Errors:   InputError without a checkpoint to fall back to
@@ -47,7 +50,6 @@ class StartingPoint {
 
  private:
   void open_folder();
-  void join_lock();
   void next_candidate();
   void skip_damaged_checkpoint(const std::string& folder, const std::string& why);
 

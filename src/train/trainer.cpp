@@ -52,7 +52,6 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   setup.features.kind = config.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
                                                                                 : eval::FeatureKind::kPixels;
   setup.features.weights = config.eval.weights;
-  if (setup.features.kind == eval::FeatureKind::kInception) eval::expect_colours_in_order(config.data);
   const RankTimeoutScope no_limit(run, 0);
   auto fid = std::make_unique<eval::TrainingFid>(setup, tiles ? *tiles : data, run.team, run.comm);
   log::info("{}: samples are compared with {}{}", fid->name(), fid->description(),
@@ -75,6 +74,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   RunReport report(run);
   report.tell_start(data, start.checkpoint());
   TrainingState state(run, data);
+  start.join_lock();  // ranks may see the folder late
   report.tell_fallbacks();
 
   report.heartbeat.begin("weights that the run starts from");

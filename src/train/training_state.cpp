@@ -60,7 +60,6 @@ void TrainingState::load_autoencoders(const dataset::Dataset& data) {
   };
   const plan::InputFacts& files = run.settled.facts;
   if (files.decoder) {
-    plan::expect_learned_scale(*files.decoder, run.config);
     decoder = load(*files.decoder, nn::AutoencoderUse::kDecode);
   }
   if (!files.encoder) return;

@@ -109,6 +109,17 @@ TEST_CASE("weights without a config, or none at all, are refused") {
         expected_weights(2));
 }
 
+TEST_CASE("weights beside a config that leaves its classes to the data are refused") {
+  const TinyRun tiny;
+  const std::string lonely = tiny.folder / "lonely.safetensors";
+  fs::copy(tiny.checkpoint + "/ema.safetensors", lonely);
+  config::Config wanted = tiny_run();
+  wanted.model.num_classes = nn::kClassesOfData;
+  put_file(tiny.folder / "config.yaml", config::to_yaml(wanted));
+  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, checkpoint::Weights::kEma),
+                    Contains("leaves to the data") && Contains("checkpoints/step_N"));
+}
+
 TEST_CASE("weights with and without scales of queries and keys are not taken for each other") {
   const auto run_with = [](nn::QkNorm qk_norm) {
     config::Config config = tiny_run();

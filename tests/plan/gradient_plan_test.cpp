@@ -36,3 +36,34 @@ TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer by
   config.dist.engine = true, config.dist.adaln = config::AdalnExchange::kReduce;
   CHECK(layers(4, 2) == 0);
 }
+
+TEST_CASE("updates: groups cover the arena from its end, and no piece is empty") {
+  config::Config config = small_config();
+  nn::Dit model(config.model);
+  const int64_t n = model.parameters().arena_size();
+  config.dist.bucket_mib = 0.004;  // 1,024 elements: many shards of them are empty
+  for (const int replicas : {1, 2, 3})
+    for (const bool shards : {false, true})
+      for (int rank = 0; rank < replicas; ++rank) {
+        config.dist.shard_optimizer = shards;
+        config.optimizer.clip_norm = rank;  // one replica: 0, so that the groups are nodes
+        config.train.global_batch = 6;
+        CAPTURE(replicas, shards, rank);
+        const plan::GradientPlan plan = plan::plan_gradients(config, model.parameters(), replicas, rank);
+        const plan::UpdateSchedule updates = plan::schedule_updates(plan, model.parameters());
+        int64_t end = n, pieces = 0, size = 0;
+        for (const plan::UpdateGroup& group : updates.groups) {
+          CHECK(group.arena.end == end);
+          end = group.arena.begin;
+          size += int64_t(group.pieces.size() + group.taken.size());
+          for (const optim::UpdateSlice& piece : group.pieces) {
+            CHECK(piece.arena.begin < piece.arena.end);
+            pieces += piece.arena.end - piece.arena.begin;
+          }
+        }
+        CHECK(end == 0);
+        CHECK(size == updates.size);
+        CHECK(pieces == plan.state_elements());
+        CHECK(plan.state_elements() <= plan.most_state_elements());
+      }
+}

@@ -57,11 +57,13 @@ struct GradientPlan {
   /// Updates in backward with one micro-batch: the slices of the nodes. Memory holds the gradients of one node at a
   /// time.
   std::vector<autograd::ArenaSlice> gradient_slices = {};
-  int rank = 0;                 ///< its number among the replicas
-  UpdateSchedule updates = {};  ///< this rank's updates
+  std::vector<autograd::ArenaSlice> node_slices = {};  ///< with updates_in_backward: of the nodes with parameters
+  int rank = 0;                                        ///< among the replicas
+  UpdateSchedule updates = {};                         ///< of this rank, where schedule_updates has made it
 
-  int64_t state_elements() const;  ///< elements of each moment and of the EMA on this rank; rank 0 has most
-  /// The slices of these elements that move as one, if they are shards, in the order in which they lie there.
+  int64_t state_elements() const;       ///< elements of each moment and of the EMA that this rank keeps
+  int64_t most_state_elements() const;  ///< that any rank keeps
+  /// The slices of sharded state that move as one, in the order in which they lie there; needs `updates`.
   std::vector<autograd::ArenaSlice> state_slices() const;
   int64_t gradient_elements() const;    ///< gradients that memory holds
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
@@ -70,6 +72,10 @@ struct GradientPlan {
 /// `layout` has the parameters of a replica, or of this rank's part of it, and need not be allocated. `rank` is the
 /// number among the replicas.
 GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank = 0);
+
+/// The updates of the plan's rank. On one replica, where nothing travels, neighbouring buckets change together, so that
+/// there are at most some thousand groups.
+UpdateSchedule schedule_updates(const GradientPlan& plan, const autograd::ParameterStore& layout);
 
 /// A line with the bytes that a rank moves in a step, without and with factors; "" without factors.
 std::string describe_factors(const GradientPlan& plan, const config::Config& config);

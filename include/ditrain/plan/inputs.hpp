@@ -40,6 +40,11 @@ struct Inputs {
 Inputs open_inputs(const config::Config& wanted);
 
 /// The ranks of a run.
+/// The data alone, of a settled config. `encoder`: of data.vae, if there is one.
+/// Errors:   InputError as dataset::open_dataset, also for a missing data.path
+std::unique_ptr<dataset::Dataset> open_data(const config::Config& config,
+                                            const eval::LatentCodecPlan* encoder = nullptr);
+
 struct Ranks {
   int world_size = 1, per_node = 1;
   bool alike = true;  ///< every node has per_node of them
