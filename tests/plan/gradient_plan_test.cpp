@@ -67,3 +67,22 @@ TEST_CASE("updates: groups cover the arena from its end, and no piece is empty")
         CHECK(plan.state_elements() <= plan.most_state_elements());
       }
 }
+
+TEST_CASE("updates on one replica: neighbouring small buckets change together, the grid of buckets stays") {
+  config::Config config;
+  config.optimizer.clip_norm = 1;                      // no updates in backward
+  config.dist.bucket_mib = 0.001;                      // 1,024 elements, the least; DiT-S/2 has 32 million
+  config.dist.adaln = config::AdalnExchange::kReduce;  // no buckets for factors
+  nn::Dit model(config.model);
+  const plan::GradientPlan plan = plan::plan_gradients(config, model.parameters(), 1);
+  const plan::UpdateSchedule updates = plan::schedule_updates(plan, model.parameters());
+  CHECK(plan.buckets.size() > 20000);
+  CHECK(updates.groups.size() <= 4096);
+  CHECK(plan.buckets.size() == plan::plan_gradients(config, model.parameters(), 2).buckets.size());
+  int64_t end = model.parameters().arena_size();
+  for (const plan::UpdateGroup& group : updates.groups) {
+    CHECK(group.arena.end == end);
+    end = group.arena.begin;
+  }
+  CHECK(end == 0);
+}

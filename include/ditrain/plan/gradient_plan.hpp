@@ -28,7 +28,7 @@ struct FactorLayer {
 /// Weights that change together when their gradients are final: those of a bucket, or of a node where updates happen in
 /// backward.
 struct UpdateGroup {
-  parallel::Range arena;                     ///< the bucket, or the parameters of the node
+  parallel::Range arena;                     ///< the bucket (or several), or the parameters of the node
   optim::UpdateSlice mine;                   ///< the part that this rank updates: all, or its shard
   std::vector<optim::UpdateSlice> pieces;    ///< `mine` split into what moves as one, in update order
   std::vector<autograd::ArenaSlice> taken;   ///< with shards: slices whose new weights ranks send
@@ -36,7 +36,8 @@ struct UpdateGroup {
 };
 
 /// The updates of a step in their order: the pieces of all groups, then the slices taken from other ranks, numbered
-/// from 0. The trainer makes these updates, and AutoMem plans with them; without AutoMem a group has one piece.
+/// from 0. The trainer makes these updates, and AutoMem plans with them. Without AutoMem the trainer updates the `mine`
+/// of a group in one call.
 struct UpdateSchedule {
   std::vector<UpdateGroup> groups = {};
   int64_t size = 0;
@@ -45,8 +46,7 @@ struct UpdateSchedule {
 struct GradientPlan {
   int replicas = 1;                       ///< ranks with samples of their own, which sum gradients
   dist::BucketGrid buckets{0, 1};         ///< dist.bucket_mib each, at least 1024 elements; and one per factor layer
-  std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine, with dist.reproducible, or
-                                          ///< where the products of ranks may differ in bits
+  std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine or with dist.reproducible
   int64_t factor_rows = 0;                ///< rows of each factor layer: samples of the global batch
   bool sharded = false;                   ///< optimiser state and EMA are divided over the replicas (ZeRO-1)
   /// Several replicas: the weights of a bucket change when it has arrived. If false, all change when the last bucket

@@ -35,16 +35,16 @@ struct Inputs {
 
 /// Opens the data, and reads the headers of the other files. If the kind needs a data.path that is not set, no data is
 /// opened.
-/// Errors:   InputError as dataset::settle, dataset::open_dataset and eval::LatentCodecPlan, and where a VAE is not the
-///           one that the model's latents are scaled for
+/// Errors:   InputError as dataset::settle, dataset::open_dataset and eval::LatentCodecPlan; with data also as
+///           expect_learned_scale, and as eval::expect_colours_in_order if samples are scored by Inception
 Inputs open_inputs(const config::Config& wanted);
 
-/// The ranks of a run.
-/// The data alone, of a settled config. `encoder`: of data.vae, if there is one.
+/// Opens the data alone, for a config whose bands and scale are settled. `encoder` is that of data.vae, if it is set.
 /// Errors:   InputError as dataset::open_dataset, also for a missing data.path
 std::unique_ptr<dataset::Dataset> open_data(const config::Config& config,
                                             const eval::LatentCodecPlan* encoder = nullptr);
 
+/// The ranks of a run.
 struct Ranks {
   int world_size = 1, per_node = 1;
   bool alike = true;  ///< every node has per_node of them
