@@ -363,6 +363,14 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   CHECK_THAT(
       other_scale.err,
       Contains("another scale than those that the model learned; got scale factor 0.25, expected 0.5 (data.vae: "));
+  // A run is refused for it before it makes its folder, and so is a dry run.
+  const Args samples = train("w", {"sample.vae=" + (scratch / "unscaled"), "sample.every_steps=2"});
+  for (const Args& more : {Args{}, Args{"--dry-run"}}) {
+    const Result refused = run(samples + more);
+    REQUIRE_EXIT(refused, 2);
+    CHECK_THAT(refused.err, Contains("another scale than those that the model learned"));
+  }
+  CHECK_FALSE(fs::exists(scratch / "w"));
 }
 
 TEST_CASE("ditdata: mean and log-variance, from which training draws") {

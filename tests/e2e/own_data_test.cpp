@@ -44,6 +44,19 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   CHECK_THAT(trained.out, Contains("settled: model.num_classes: 2, was auto"));
   CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: auto "));
   CHECK_THAT(trained.err, !Contains("there are no samples of"));
+  // --nearest needs the data: the run names it, an exported file does not.
+  const auto nearest = [&](const std::string& checkpoint, const std::string& out) {
+    return run(program("ditsample",
+                       {"--checkpoint", checkpoint, "--num", "2", "--steps", "2", "--nearest", "4", "--out", out}));
+  };
+  const Result compared = nearest(scratch / "run", scratch / "near");
+  REQUIRE_EXIT(compared, 0);
+  CHECK_THAT(compared.out, Contains("nearest neighbour among 4 training images"));
+  const std::string file = scratch / "exported.safetensors";
+  REQUIRE_EXIT(run(program("ditexport", {"--checkpoint", scratch / "run", "--out", file, "--format", "dit"})), 0);
+  const Result without_data = nearest(file, scratch / "far");
+  REQUIRE_EXIT(without_data, 2);
+  CHECK_THAT(without_data.err, Contains("data.path"));
   const Result label = run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "1", "--steps", "2",
                                                  "--labels", "2", "--out", scratch / "samples"}));
   REQUIRE_EXIT(label, 2);
