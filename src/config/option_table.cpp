@@ -313,7 +313,9 @@ Rows optimizer_rows() {
       number(DITRAIN_KEY(optimizer.clip_norm), {0}, "maximum L2 norm of all gradients together; 0: no clipping"),
       word(DITRAIN_KEY(optimizer.schedule), "learning rate schedule after the warm-up"),
       integer(DITRAIN_KEY(optimizer.warmup_steps), {0, kMaxSteps}, "steps in which the learning rate rises linearly"),
-      number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "final learning rate of the cosine schedule"),
+      number(DITRAIN_KEY(optimizer.min_lr), {0, 1000}, "final learning rate of schedules cosine and wsd"),
+      number(DITRAIN_KEY(optimizer.decay_share), {0, 1},
+             "wsd: share of train.steps, the last ones, in which the learning rate falls linearly to min_lr"),
       number(DITRAIN_KEY(ema.decay), kShare, "decay of the EMA of the weights per step"),
       boolean(DITRAIN_KEY(ema.warmup),
               "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its "

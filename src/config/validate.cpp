@@ -85,9 +85,15 @@ void check_fid(const Config& c) {
 }
 
 void check_optimizer(const Config& c) {
-  if (c.optimizer.schedule == optim::LrSchedule::kCosine && c.optimizer.min_lr > c.optimizer.lr)
+  if (c.optimizer.schedule != optim::LrSchedule::kConstant && c.optimizer.min_lr > c.optimizer.lr)
     fail("optimizer.min_lr is above optimizer.lr", fmt::format("{}", c.optimizer.min_lr),
          fmt::format("at most {}", c.optimizer.lr));
+  const double warmup = double(c.optimizer.warmup_steps), decay = c.optimizer.decay_share * double(c.train.steps);
+  if (c.optimizer.schedule == optim::LrSchedule::kWsd && warmup + decay > double(c.train.steps))
+    fail("the learning rate would fall before its warm-up is over",
+         fmt::format("optimizer.warmup_steps: {}, and optimizer.decay_share: {} of train.steps: {}",
+                     c.optimizer.warmup_steps, c.optimizer.decay_share, c.train.steps),
+         "at most train.steps together", "a smaller optimizer.decay_share or fewer warmup_steps");
 }
 
 void check_threads(const Config& c) {

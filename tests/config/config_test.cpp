@@ -101,6 +101,7 @@ TEST_CASE("every key of the contract exists") {
                            "optimizer.clip_norm",
                            "optimizer.schedule",
                            "optimizer.warmup_steps",
+                           "optimizer.decay_share",
                            "ema.decay",
                            "ema.warmup",
                            "checkpoint.every_steps",

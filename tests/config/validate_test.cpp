@@ -38,6 +38,9 @@ TEST_CASE("cross checks of a config") {
   CHECK(validate_error([](config::Config& c) {
           c.optimizer.schedule = optim::LrSchedule::kCosine, c.optimizer.min_lr = 1;
         }) == "[config] optimizer.min_lr is above optimizer.lr; got 1, expected at most 0.0001");
+  CHECK(validate_error([](config::Config& c) {
+          c.optimizer.schedule = optim::LrSchedule::kWsd, c.optimizer.warmup_steps = 7, c.train.steps = 10;
+        }).find("the learning rate would fall before its warm-up is over") != std::string::npos);
 }
 
 TEST_CASE("process, model and sampler that do not go together are refused with what to change") {

@@ -24,6 +24,18 @@ TEST_CASE("learning rate: constant, warm-up and cosine") {
   CHECK(optim::learning_rate(c, 500, 110) == Approx(1e-6));
 }
 
+TEST_CASE("learning rate of wsd: stable, then linear to its end over the last steps") {
+  const optim::Config c{
+      .lr = 1e-3, .schedule = optim::LrSchedule::kWsd, .warmup_steps = 10, .min_lr = 1e-5, .decay_share = 0.4};
+  CHECK(optim::learning_rate(c, 0, 100) == Approx(1e-4));
+  CHECK(optim::learning_rate(c, 10, 100) == 1e-3);
+  CHECK(optim::learning_rate(c, 60, 100) == 1e-3);
+  CHECK(optim::learning_rate(c, 61, 100) == Approx(1e-5 + (1e-3 - 1e-5) * 39 / 40));
+  CHECK(optim::learning_rate(c, 80, 100) == Approx(1e-5 + (1e-3 - 1e-5) / 2));
+  CHECK(optim::learning_rate(c, 100, 100) == Approx(1e-5));
+  CHECK(optim::learning_rate(c, 500, 100) == Approx(1e-5));
+}
+
 TEST_CASE("EMA decay warms up to its value") {
   CHECK(optim::ema_decay({.decay = 0.9999, .warmup = false}, 0) == 0.9999);
   CHECK(optim::ema_decay({.decay = 0.999, .warmup = true}, 0) == Approx(0.1));

@@ -8,9 +8,9 @@
 namespace ditrain::optim {
 
 /// Learning rate schedule after the warm-up.
-enum class LrSchedule { kConstant, kCosine };
-inline constexpr Word<LrSchedule> kLrSchedules[] = {{"constant", LrSchedule::kConstant},
-                                                    {"cosine", LrSchedule::kCosine}};
+enum class LrSchedule { kConstant, kCosine, kWsd };
+inline constexpr Word<LrSchedule> kLrSchedules[] = {
+    {"constant", LrSchedule::kConstant}, {"cosine", LrSchedule::kCosine}, {"wsd", LrSchedule::kWsd}};
 constexpr std::span<const Word<LrSchedule>> words_of(LrSchedule) { return kLrSchedules; }
 
 struct Config {
@@ -21,7 +21,8 @@ struct Config {
   double clip_norm = 0;     ///< largest L2 norm of all gradients together; 0: no clipping
   LrSchedule schedule = LrSchedule::kConstant;
   int64_t warmup_steps = 0;  ///< lr rises linearly from lr / warmup_steps
-  double min_lr = 0;         ///< final learning rate of the cosine
+  double min_lr = 0;         ///< final learning rate of cosine and wsd
+  double decay_share = 0.4;  ///< wsd: share of all steps, the last ones, in which the learning rate falls linearly
 };
 
 struct EmaConfig {
@@ -30,7 +31,8 @@ struct EmaConfig {
 };
 
 /// Learning rate of update `step` (0 is the first) of `total_steps`.
-/// Math:     warm-up: lr (step + 1) / warmup_steps; cosine: min_lr + (lr - min_lr) (1 + cos(pi s)) / 2, s in [0, 1]
+/// Math:     warm-up: lr (step + 1) / warmup_steps; cosine: min_lr + (lr - min_lr) (1 + cos(pi s)) / 2, s in [0, 1];
+///           wsd (warm-up, stable, decay): min_lr + (lr - min_lr) min(1, (total_steps - step) / decay steps)
 double learning_rate(const Config& config, int64_t step, int64_t total_steps);
 /// EMA decay of update `step` (0 is the first).
 double ema_decay(const EmaConfig& config, int64_t step);
