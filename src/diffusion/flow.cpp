@@ -5,10 +5,8 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/kernels/elementwise.hpp"
-#include "objectives.hpp"
-#include "reverse_step.hpp"
+#include "parts.hpp"
 
 namespace ditrain::diffusion {
 
@@ -17,32 +15,26 @@ namespace {
 // JiT's bound of 1 - t, below which the square error of x0 weighs no more.
 constexpr double kLeastSigma = 0.05;
 
-[[noreturn]] void refuse(std::string what, std::string got, std::string expected, std::string hint) {
-  throw InputError({.where = "diffusion",
-                    .what = std::move(what),
-                    .got = std::move(got),
-                    .expected = std::move(expected),
-                    .hint = std::move(hint)});
-}
-
 void check(const Config& c, bool learn_sigma) {
   if (learn_sigma) {
-    refuse("process flow has no variance to learn", "model.learn_sigma true", "model.learn_sigma false",
+    refuse("diffusion", "process flow has no variance to learn", "model.learn_sigma true", "model.learn_sigma false",
            "model.learn_sigma: false");
   }
-  if (c.loss->sample == kl_loss) {
-    refuse("process flow has no variational bound", "loss " + std::string(c.loss->name), "mse", "diffusion.loss: mse");
+  if (c.loss == named<Objective>("kl")) {
+    refuse("diffusion", "process flow has no variational bound", "loss " + std::string(c.loss->name), "mse",
+           "diffusion.loss: mse");
   }
   const auto in_range = [](const char* key, double value, bool positive) {
     if (!std::isfinite(value) || (positive && value <= 0)) {
-      refuse(std::string(key) + " out of range", std::to_string(value), positive ? "a number above 0" : "a number", "");
+      refuse("diffusion", std::string(key) + " out of range", std::to_string(value),
+             positive ? "a number above 0" : "a number");
     }
   };
   in_range("time_mean", c.time_mean, false);
   in_range("time_deviation", c.time_deviation, true);
   in_range("time_shift", c.time_shift, true);
   if (c.time == TimeDraw::kUniform && (c.time_mean != 0 || c.time_deviation != 1)) {
-    refuse("time_mean and time_deviation are those of logit_normal times",
+    refuse("diffusion", "time_mean and time_deviation are those of logit_normal times",
            std::to_string(c.time_mean) + " and " + std::to_string(c.time_deviation) + " with time uniform", "0 and 1",
            "diffusion.time: logit_normal");
   }
@@ -69,10 +61,6 @@ double logit_normal_time(double z, double mean, double deviation) {
 
 Flow::Flow(const Config& config, bool learn_sigma) : Process(*config.process), config_(config) {
   check(config, learn_sigma);
-}
-
-std::unique_ptr<Process> make_flow(const Config& config, bool learn_sigma) {
-  return std::make_unique<Flow>(config, learn_sigma);
 }
 
 const Flow& as_flow(const Process& process) {
@@ -110,21 +98,21 @@ double Flow::mse(const LossSample& sample) const {
 
 std::vector<double> Flow::sampling_times(const Spacing& spacing) const {
   if (spacing.is_strided()) {
-    refuse("spacing: process flow has no steps of which some could be left out", "\"" + spacing.text() + "\"",
-           "\"N\" or \"N1,N2,...\"", std::to_string(spacing.counts().front()));
+    refuse("diffusion", "spacing: process flow has no steps of which some could be left out",
+           "\"" + spacing.text() + "\"", "\"N\" or \"N1,N2,...\"", std::to_string(spacing.counts().front()));
   }
   std::vector<double> times = spacing.listed();
   if (!times.empty()) {
     const bool rises = std::is_sorted(times.begin(), times.end(), std::less_equal<>());
     if (!rises || times.size() < 2 || times.front() != 0 || times.back() != 1) {
-      refuse("spacing: listed times have to rise from 0 to 1", spacing.text(), "0, ..., 1", "");
+      refuse("diffusion", "spacing: listed times have to rise from 0 to 1", spacing.text(), "0, ..., 1");
     }
     return times;
   }
   const std::vector<int64_t> counts(spacing.counts().rbegin(), spacing.counts().rend());  // noise comes first
   for (const int64_t count : counts)
     if (count > kMostSteps || int64_t(counts.size()) > kMostSteps)
-      refuse("spacing: too many steps", "\"" + spacing.text() + "\"",
+      refuse("diffusion", "spacing: too many steps", "\"" + spacing.text() + "\"",
              "at most " + std::to_string(kMostSteps) + " in a section", "50");
   const auto num_sections = static_cast<double>(counts.size());
   for (size_t section = 0; section < counts.size(); ++section) {

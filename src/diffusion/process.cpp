@@ -18,11 +18,8 @@ std::unique_ptr<Process> make_process(Config config, bool learn_sigma) {
   if (std::find(known.begin(), known.end(), config.prediction) == known.end()) {
     std::vector<std::string> names;
     for (const Prediction* row : known) names.emplace_back(row->name);
-    throw InputError({.where = "diffusion",
-                      .what = "prediction does not fit process " + std::string(config.process->name),
-                      .got = std::string(config.prediction->name),
-                      .expected = alternatives(names),
-                      .hint = "diffusion.prediction: " + names.front()});
+    refuse("diffusion", "prediction does not fit process " + std::string(config.process->name),
+           std::string(config.prediction->name), alternatives(names), "diffusion.prediction: " + names.front());
   }
   return config.process->make(config, learn_sigma);
 }

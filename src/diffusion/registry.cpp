@@ -1,15 +1,16 @@
-// The tables of what can be chosen by name. What a row is made of is declared here and defined in the file of its name.
+// The tables of what can be chosen by name. What a row is made of is declared here and defined in schedule.cpp,
+// predictions.cpp, losses.cpp, ddpm_samplers.cpp or flow_samplers.cpp.
 #include "ditrain/diffusion/registry.hpp"
 
-#include "betas.hpp"
-#include "objectives.hpp"
+#include "ditrain/diffusion/flow.hpp"
 
 namespace ditrain::diffusion {
 
+BetaSchedule::Fn linear_betas, squaredcos_cap_v2_betas;
 Prediction::TargetFn epsilon_target, x0_target, v_target, velocity_target;
 Prediction::CleanFn epsilon_clean, x0_clean, v_clean, velocity_clean;
+Objective::Fn mse_vb_loss, mse_loss, kl_loss;
 LossWeight::Fn no_weight, min_snr_weight;
-ProcessKind::MakeFn make_ddpm, make_flow;
 Sampler::StartFn start_ddpm, start_ddim, start_dpm, start_euler, start_heun;
 
 namespace {
@@ -48,9 +49,14 @@ consteval const Row* row(const Row (&rows)[N], std::string_view name) {
 constexpr const Prediction* kOfDdpm[] = {row(kPredictions, "epsilon"), row(kPredictions, "x0"), row(kPredictions, "v")};
 constexpr const Prediction* kOfFlow[] = {row(kPredictions, "velocity"), row(kPredictions, "x0")};
 
+template <class P>
+std::unique_ptr<Process> make(const Config& config, bool learn_sigma) {
+  return std::make_unique<P>(config, learn_sigma);
+}
+
 constexpr ProcessKind kProcesses[] = {
-    {"ddpm", make_ddpm, kOfDdpm},
-    {"flow", make_flow, kOfFlow},
+    {"ddpm", make<Ddpm>, kOfDdpm},
+    {"flow", make<Flow>, kOfFlow},
 };
 
 constexpr Sampler kSamplers[] = {

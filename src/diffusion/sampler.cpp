@@ -13,11 +13,6 @@ namespace ditrain::diffusion {
 
 namespace {
 
-[[noreturn]] void bad_sampler(std::string what, std::string got, std::string expected) {
-  throw InputError(
-      {.where = "diffusion", .what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
-}
-
 /// The buffers of one loop, and the model call with or without guidance.
 class Loop {
  public:
@@ -95,22 +90,20 @@ void SamplerConfig::validate(const Process& process) const {
   const Sampler& row = sampler_of(*this, process);
   if (row.process != &process.kind()) {
     const auto fitting = samplers_of(process.kind());
-    throw InputError({.where = "diffusion",
-                      .what = "sampler does not fit process " + std::string(process.kind().name),
-                      .got = std::string(row.name) + ", which is for process " + std::string(row.process->name),
-                      .expected = names(fitting),
-                      .hint = "sampler " + std::string(fitting.front()->name)});
+    refuse("diffusion", "sampler does not fit process " + std::string(process.kind().name),
+           std::string(row.name) + ", which is for process " + std::string(row.process->name), names(fitting),
+           "sampler " + std::string(fitting.front()->name));
   }
-  if (!(eta >= 0 && eta <= 1)) bad_sampler("eta out of range", std::to_string(eta), "0 to 1");
+  if (!(eta >= 0 && eta <= 1)) refuse("diffusion", "eta out of range", std::to_string(eta), "0 to 1");
   if (eta > 0 && !row.takes_eta) {
-    bad_sampler("sampler " + std::string(row.name) + " has no choice of noise, which eta is", std::to_string(eta),
-                "eta 0, or sampler ddim");
+    refuse("diffusion", "sampler " + std::string(row.name) + " has no choice of noise, which eta is",
+           std::to_string(eta), "eta 0, or sampler ddim");
   }
   if (!(cfg_scale >= 0 && std::isfinite(cfg_scale))) {
-    bad_sampler("cfg_scale out of range", std::to_string(cfg_scale), "a number from 0");
+    refuse("diffusion", "cfg_scale out of range", std::to_string(cfg_scale), "a number from 0");
   }
   if (cfg_channels != -1 && cfg_channels < 1) {
-    bad_sampler("cfg_channels out of range", std::to_string(cfg_channels), "at least 1, or all");
+    refuse("diffusion", "cfg_channels out of range", std::to_string(cfg_channels), "at least 1, or all");
   }
   row.start(process, *this, {.channels = 1, .pixels = 1}, 0);  // refuses what it cannot take
 }
@@ -146,8 +139,8 @@ void sample_loop(const Process& process, const SamplerConfig& config, const Shap
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
   config.validate(process);
   if (config.cfg_scale != 1 && (request.labels == nullptr || request.null_class < 0)) {
-    bad_sampler("guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
-                "cfg_scale 1, or a model with classes and labels dropped in training");
+    refuse("diffusion", "guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
+           "cfg_scale 1, or a model with classes and labels dropped in training");
   }
   DITRAIN_CHECK(request.n >= 0, "a count of samples");
   DITRAIN_CHECK(!request.keep_unconditional_half || config.cfg_scale != 1, "only guidance has an unconditional half");

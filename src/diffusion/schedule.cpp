@@ -1,9 +1,10 @@
-// Tables from betas, and respacing.
+// Noise schedules: betas, the tables that are made from them, and respacing to fewer steps.
 #include "ditrain/diffusion/schedule.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -13,6 +14,34 @@
 #include "ditrain/diffusion/registry.hpp"
 
 namespace ditrain::diffusion {
+
+/// Schedule linear: evenly spaced from 1e-4 to 0.02 at 1000 steps; both ends scaled by 1000 / num_steps.
+/// Source:   Ho et al. 2020
+std::vector<double> linear_betas(int64_t num_steps) {
+  const double scale = 1000.0 / static_cast<double>(num_steps);
+  const double first = scale * 0.0001, last = scale * 0.02;
+  const double stride = (last - first) / static_cast<double>(num_steps - 1);
+  std::vector<double> betas(num_steps);
+  for (int64_t t = 0; t < num_steps; ++t) betas[t] = first + static_cast<double>(t) * stride;
+  betas.back() = last;
+  return betas;
+}
+
+/// Schedule squaredcos_cap_v2: A_t follows cos^2, betas limited to 0.999.
+/// Source:   Nichol and Dhariwal 2021, eq. 17
+std::vector<double> squaredcos_cap_v2_betas(int64_t num_steps) {
+  const auto alpha_bar = [](double time) {
+    const double c = std::cos((time + 0.008) / 1.008 * std::numbers::pi / 2);
+    return c * c;
+  };
+  const auto n = static_cast<double>(num_steps);
+  std::vector<double> betas(num_steps);
+  for (int64_t t = 0; t < num_steps; ++t) {
+    const auto step = static_cast<double>(t);
+    betas[t] = std::min(1 - alpha_bar((step + 1) / n) / alpha_bar(step / n), 0.999);
+  }
+  return betas;
+}
 
 namespace {
 
@@ -51,11 +80,8 @@ Schedule schedule_from_betas(std::vector<double> betas, std::vector<int64_t> tim
   return s;
 }
 
-[[noreturn]] void bad_spec(const std::string& spec, std::string what, std::string expected) {
-  throw InputError({.where = "diffusion",
-                    .what = "spacing: " + std::move(what),
-                    .got = "\"" + spec + "\"",
-                    .expected = std::move(expected)});
+[[noreturn]] void bad_spec(const std::string& spec, const std::string& what, const std::string& expected) {
+  refuse("diffusion", "spacing: " + what, "\"" + spec + "\"", expected);
 }
 
 int64_t parse_count(std::string_view word, const std::string& spec) {
@@ -126,19 +152,15 @@ Spacing Spacing::at(std::vector<double> times) {
 
 Schedule make_schedule(const BetaSchedule& row, int64_t num_steps) {
   if (num_steps < kMinSteps || num_steps > kMaxSteps) {
-    throw InputError({.where = "diffusion",
-                      .what = "num_steps out of range",
-                      .got = std::to_string(num_steps),
-                      .expected = std::to_string(kMinSteps) + " to " + std::to_string(kMaxSteps)});
+    refuse("diffusion", "num_steps out of range", std::to_string(num_steps),
+           std::to_string(kMinSteps) + " to " + std::to_string(kMaxSteps));
   }
   std::vector<double> betas = row.betas(num_steps);
   const auto bad = std::find_if(betas.begin(), betas.end(), [](double b) { return !(b > 0 && b < 1); });
   if (bad != betas.end()) {
-    throw InputError({.where = "diffusion",
-                      .what = "num_steps does not suit schedule " + std::string(row.name),
-                      .got = std::to_string(num_steps) + " steps, which make a beta of " + std::to_string(*bad),
-                      .expected = "betas between 0 and 1",
-                      .hint = "num_steps: 1000 with fewer steps in sampling"});
+    refuse("diffusion", "num_steps does not suit schedule " + std::string(row.name),
+           std::to_string(num_steps) + " steps, which make a beta of " + std::to_string(*bad), "betas between 0 and 1",
+           "num_steps: 1000 with fewer steps in sampling");
   }
   std::vector<int64_t> identity(num_steps);
   std::iota(identity.begin(), identity.end(), 0);

@@ -15,7 +15,8 @@
 //   ...
 //   sample_loop(*process, {.spacing = "50"}, shape, model, {.n = n, .z = z, .labels = y}, noise_of);
 //
-// To add a prediction, loss weight, schedule, sampler or process: one file, one row in registry.cpp.
+// Bodies: schedule.cpp (schedules), predictions.cpp, losses.cpp (objectives and weights), ddpm.cpp and flow.cpp (the
+// processes) with ddpm_samplers.cpp and flow_samplers.cpp. To add one: its body there, its row in registry.cpp.
 #pragma once
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/diffusion/ddpm.hpp"

@@ -1,7 +1,7 @@
 // A process says how clean data becomes noise over a time, what a model is trained on at a time, and which samplers
 // lead back. Trainer, validation, sampling and the acceptance test know nothing else of it. A time is a double whose
 // meaning is the process's own: a step 0 ... num_steps-1 (ddpm), a point of [0, 1] (flow).
-// Adding a process: one file with its class, one row in registry.cpp.
+// Adding a process: one file with its class, as flow.cpp, and one row in registry.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>

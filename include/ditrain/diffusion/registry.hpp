@@ -23,8 +23,9 @@ struct ProcessKind {
 };
 
 struct BetaSchedule {
+  using Fn = std::vector<double>(int64_t num_steps);  ///< in (0, 1] and unchecked
   std::string_view name;
-  std::vector<double> (*betas)(int64_t num_steps);
+  Fn* betas;
 };
 
 /// x_t = alpha x0 + sigma noise, at one time.
@@ -57,8 +58,9 @@ struct ObjectiveSample {
 };
 
 struct Objective {
+  using Fn = LossTerms(const ObjectiveSample& sample);
   std::string_view name;
-  LossTerms (*sample)(const ObjectiveSample& sample);
+  Fn* sample;
 };
 
 /// Weight of the square error of a model's output; for the predicted clean data this is weight / clean.by_out^2.

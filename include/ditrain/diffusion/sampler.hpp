@@ -1,5 +1,5 @@
 // Sampling: classifier-free guidance, and the loop from noise to data around any callable model.
-// Adding a sampler: one file with its run, one row in registry.cpp.
+// Adding a sampler: its run in ddpm_samplers.cpp or flow_samplers.cpp, one row in registry.cpp.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,5 +1,5 @@
 // Noise schedules: the f64 tables of a diffusion process, and respacing to fewer steps.
-// Adding a schedule: one file with its betas, one row in registry.cpp.
+// Adding a schedule: its betas in schedule.cpp, one row in registry.cpp.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // Element-wise parts of the training losses: f32 arrays, f64 arithmetic and sums, gradients rounded to f32. Sums are in
-// an order fixed by n and by the instruction set. What the terms are for: ditrain/diffusion/loss.hpp.
+// an order fixed by n and by the instruction set. What the terms are for: src/diffusion/losses.cpp.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,5 @@
-// The coefficients of p(x_{t-1} | x_t) at one t, looked up once per sample; element-wise arithmetic in f64.
+// Parts that several files of this module share: levels, the clean data that an output stands for, the coefficients of
+// p(x_{t-1} | x_t) at one t (looked up once per sample; arithmetic by element in f64), and the mean square error.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,9 @@ class CleanData {
   Prediction::Clean clean_;
   bool is_output_;
 };
+
+/// mean (target - out)^2 over the data's channels; dmean = weight * gradient, overwritten, if not null.
+double mean_square_error(const LossSample& sample, const Prediction::Target& target, double weight, float* dmean);
 
 class ReverseStep {
  public:
