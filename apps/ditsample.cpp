@@ -65,6 +65,8 @@ config::CommandLine make_command_line() {
         "classifier-free guidance; 1 is off, more follows the label more closely [default: sample.cfg_scale]"},
        {"cfg-channels", "3|all",
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
+       {"cfg-interval", "FROM,TO",
+        "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
@@ -154,6 +156,13 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("cfg-scale")) s.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
   if (line.has("cfg-channels"))
     s.cfg_channels = config::number_of(line.get_word<config::GuidedChannels>("cfg-channels"));
+  if (line.has("cfg-interval")) {
+    const std::string text = line.get("cfg-interval");
+    int end = 0;
+    if (std::sscanf(text.c_str(), "%lf,%lf%n", &s.cfg_interval.from, &s.cfg_interval.to, &end) != 2 ||
+        size_t(end) != text.size())
+      refuse("--cfg-interval is no interval", text, "FROM,TO, such as 0.1,1");
+  }
   if (job.clip != Clip::kAuto) s.clip_denoised = job.clip == Clip::kOn;
   if (s.cfg_scale != 1 && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
@@ -175,6 +184,7 @@ void log_origins(const config::CommandLine& line, const Job& job, const config::
                                   {"steps", "steps"},
                                   {"cfg-scale", "cfg_scale"},
                                   {"cfg-channels", "cfg_channels"},
+                                  {"cfg-interval", "cfg_interval"},
                                   {"vae", "vae"}}) {
     if (line.has(flag))
       given += fmt::format("{}--{}", given.empty() ? "" : ", ", flag);

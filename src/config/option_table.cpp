@@ -87,6 +87,22 @@ Option betas() {
   return o;
 }
 
+Option cfg_interval() {
+  const std::string name = "sample.cfg_interval", expected = "[FROM, TO], from 0 to 1";
+  Option o = named_option(
+      name, "where guidance acts on the way from noise (0) to data (1); outside, the model runs with the label alone",
+      expected);
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!v.is_list || v.items.size() != 2) refuse(origin, name, shown(v), expected);
+    const double from = read_number({{v.items[0]}}, {0, 1}, origin, name);
+    const double to = read_number({{v.items[1]}}, {0, 1}, origin, name);
+    if (!(from < to)) refuse(origin, name, shown(v), "FROM below TO");
+    c.sample.cfg_interval = {from, to};
+  };
+  o.get = [](const Config& c) { return c.sample.cfg_interval.text(); };
+  return o;
+}
+
 Option gemm() {
   Option o =
       word(DITRAIN_KEY(kernels.gemm), "what computes the matrix products (GEMM): ditrain, or the slow reference");
@@ -448,6 +464,7 @@ Rows output_rows() {
       word(DITRAIN_KEY(sample.cfg_channels),
            "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "
            "weights)"),
+      cfg_interval(),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

@@ -240,7 +240,8 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
           .eta = 0,
           .clip_denoised = pixels,
           .cfg_scale = eval::takes_guidance(c.model) ? c.sample.cfg_scale : 1.0,
-          .cfg_channels = number_of(c.sample.cfg_channels)};
+          .cfg_channels = number_of(c.sample.cfg_channels),
+          .cfg_interval = c.sample.cfg_interval};
 }
 
 void validate_without_data(const Config& config) {

@@ -65,6 +65,11 @@ double Ddpm::model_time(double time) const {
   return static_cast<double>(schedule_.timestep_map[static_cast<size_t>(time)]);
 }
 
+double Ddpm::data_share(double model_time) const {
+  const Level level = level_at(schedule_, static_cast<int64_t>(model_time));
+  return level.alpha / (level.alpha + level.sigma);
+}
+
 void Ddpm::add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const {
   combine(schedule_, schedule_.sqrt_alphas_cumprod, x0, schedule_.sqrt_one_minus_alphas_cumprod, noise,
           static_cast<int64_t>(time), x_t, n);

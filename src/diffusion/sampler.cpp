@@ -1,6 +1,8 @@
 // Guidance and the sampling loop.
 #include "ditrain/diffusion/sampler.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -18,7 +20,8 @@ class Loop {
  public:
   Loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
        const SampleRequest& request)
-      : config_(config),
+      : process_(process),
+        config_(config),
         shape_(shape),
         model_(model),
         request_(request),
@@ -47,21 +50,24 @@ class Loop {
 
  private:
   const float* run_model(const float* x, double model_time) {
-    if (guided_) {
+    const bool guided = guided_ && config_.cfg_interval.contains(process_.data_share(model_time));
+    const int64_t n = guided || request_.keep_unconditional_half ? model_n_ : request_.n;
+    if (n > request_.n) {
       const int64_t half = request_.n * shape_.elements();
       std::copy_n(x, half, both_.begin());
       std::copy_n(x, half, both_.begin() + half);
       x = both_.data();
     }
     std::fill(t_.begin(), t_.end(), model_time);
-    model_(x, t_.data(), labels_.empty() ? nullptr : labels_.data(), model_n_, out_.data());
-    if (guided_) {
+    model_(x, t_.data(), labels_.empty() ? nullptr : labels_.data(), n, out_.data());
+    if (guided) {
       guided_output(out_.data(), request_.n, shape_.channels, out_channels_, shape_.pixels, config_.cfg_scale,
                     config_.cfg_channels);
     }
     return out_.data();
   }
 
+  const Process& process_;
   const SamplerConfig& config_;
   const Shape shape_;
   const ModelFn& model_;
@@ -81,6 +87,8 @@ std::string names(const std::vector<const Sampler*>& rows) {
 }
 
 }  // namespace
+
+std::string GuidedInterval::text() const { return fmt::format("[{}, {}]", from, to); }
 
 const Sampler& sampler_of(const SamplerConfig& config, const Process& process) {
   return config.sampler != nullptr ? *config.sampler : *samplers_of(process.kind()).front();
@@ -104,6 +112,11 @@ void SamplerConfig::validate(const Process& process) const {
   }
   if (cfg_channels != -1 && cfg_channels < 1) {
     refuse("diffusion", "cfg_channels out of range", std::to_string(cfg_channels), "at least 1, or all");
+  }
+  const auto [from, to] = cfg_interval;
+  if (!(0 <= from && from < to && to <= 1)) {
+    refuse("diffusion", "cfg_interval does not rise within [0, 1]", cfg_interval.text(),
+           "such as [0.1, 1]: 0 is noise, 1 data");
   }
   row.start(process, *this, {.channels = 1, .pixels = 1}, 0);  // refuses what it cannot take
 }

@@ -21,6 +21,7 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"eta", f.sampler.eta},
                      {"guidance", f.sampler.cfg_scale},
                      {"guided_channels", guided < 0 ? Json("all") : Json(guided)},
+                     {"guidance_interval", {f.sampler.cfg_interval.from, f.sampler.cfg_interval.to}},
                      {"labels", f.labels},
                      {"seed", f.seed},
                      {"clip", f.sampler.clip_denoised},

@@ -104,6 +104,7 @@ TEST_CASE("every key of the contract exists") {
                            "optimizer.decay_share",
                            "ema.decay",
                            "ema.warmup",
+                           "sample.cfg_interval",
                            "checkpoint.every_steps",
                            "checkpoint.every_minutes",
                            "checkpoint.keep_last",

@@ -135,6 +135,9 @@ TEST_CASE("sampler settings out of range are refused") {
   bad({.cfg_scale = -1}, "cfg_scale");
   bad({.cfg_scale = INFINITY}, "cfg_scale");
   bad({.cfg_channels = 0}, "cfg_channels");
+  bad({.cfg_interval = {0.5, 0.5}}, "cfg_interval does not rise within [0, 1]");
+  bad({.cfg_interval = {-0.1, 0.5}}, "[-0.1, 0.5]");
+  bad({.cfg_interval = {0, NAN}}, "cfg_interval");
   bad({.eta = 0.5}, "sampler ddpm has no choice of noise");
   bad({.sampler = test::sampler("dpm++"), .eta = 0.5}, "sampler dpm++ has no choice of noise");
   for (const Variance variance : {Variance::kFixedLarge, Variance::kFixedSmall}) {

@@ -338,6 +338,48 @@ TEST_CASE("guidance touches the channels it is asked to") {
   }
 }
 
+TEST_CASE("guidance acts within its interval; outside the model runs once, with the label") {
+  const int64_t labels[kSamples] = {4, 0, 2};
+  const ProgressFn quiet;
+  const auto sample = [&](const Process& process, const SamplerConfig& config, bool keeps,
+                          std::vector<double>& guided) {
+    const ModelFn model = [&](const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
+      const int64_t each = process.output_channels(kShape.channels) * kShape.pixels;
+      if (n == 2 * kSamples && !keeps) guided.push_back(process.data_share(t[0]));
+      for (int64_t i = 0; i < n * each; ++i) out[i] = 0.1f * float(y[i / each]) + 0.01f * x[i % kShape.elements()];
+    };
+    std::vector<float> z = normals((keeps ? 2 : 1) * kSamples * kShape.elements(), 2);
+    const SampleRequest request{
+        .n = kSamples, .z = z.data(), .labels = labels, .null_class = 7, .keep_unconditional_half = keeps};
+    sample_loop(process, config, kShape, model, request, philox_noise, quiet);
+    z.resize(size_t(kSamples * kShape.elements()));
+    return z;
+  };
+  for (const char* kind : {"ddpm", "flow"}) {
+    Config c;
+    c.process = test::process(kind);
+    if (c.process->name == "flow") c.prediction = test::prediction("velocity");
+    const auto process = make_process(c, false);
+    SamplerConfig config{.spacing = "10", .cfg_scale = 3};
+    std::vector<double> all, some, none;
+    const auto everywhere = sample(*process, config, false, all);
+    CHECK(all.size() == model_times(*process, config).size());
+    config.cfg_interval = {0.3, 0.7};
+    const auto within = sample(*process, config, false, some);
+    CHECK((!some.empty() && some.size() < all.size()));
+    for (const double share : some) CHECK((share >= 0.3 && share <= 0.7));
+    std::vector<double> inside;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(inside), [](double s) { return s >= 0.3 && s <= 0.7; });
+    CHECK(some == inside);
+    config.cfg_interval = {0.9999, 1};
+    CHECK(sample(*process, config, false, none) != within);
+    CHECK(within != everywhere);
+  }
+  // Shares of the data rise on the way of both processes.
+  CHECK(make_process({}, true)->data_share(999) < 0.01);
+  CHECK(make_process({}, true)->data_share(0) > 0.98);
+}
+
 TEST_CASE("guidance needs classes") {
   const auto process = make_process({.num_steps = 100}, true);
   float z[6] = {};

@@ -97,6 +97,7 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
   CHECK(facts.at("weights") == "ema");
   CHECK(facts.at("sampler") == "ddpm");
   CHECK(facts.at("guided_channels") == "all");
+  CHECK(facts.at("guidance_interval") == nlohmann::json{0.0, 1.0});
   CHECK(facts.at("latents") == false);
   CHECK(facts.at("vae").is_null());
 

@@ -105,6 +105,7 @@ struct SampleConfig {
   const diffusion::Sampler* sampler = nullptr;  ///< null: the default of the process
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
   GuidedChannels cfg_channels = GuidedChannels::kAll;
+  diffusion::GuidedInterval cfg_interval = {};
 };
 
 struct EvalConfig {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "ditrain/base/words.hpp"
 
@@ -65,6 +66,13 @@ const Prediction& prediction_of(const Config& config);
 struct Shape {
   int64_t channels = 0, pixels = 0;
   int64_t elements() const { return channels * pixels; }
+};
+
+/// Where on the way from noise (0) to data (1) guidance acts, by Process::data_share; both ends belong to it.
+struct GuidedInterval {
+  double from = 0, to = 1;
+  bool contains(double data_share) const { return from <= data_share && data_share <= to; }
+  std::string text() const;  ///< "[0.1, 1]"
 };
 
 }  // namespace ditrain::diffusion

@@ -37,6 +37,7 @@ class Ddpm final : public Process {
   double draw_time(const RandomKey& key) const override;
   double spread_time(int64_t i, int64_t n) const override;
   double model_time(double time) const override;
+  double data_share(double model_time) const override;
   void add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const override;
   LossTerms loss(const LossSample& sample) const override;
   double mse(const LossSample& sample) const override;

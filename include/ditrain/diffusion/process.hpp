@@ -44,6 +44,9 @@ class Process {
   virtual double spread_time(int64_t i, int64_t n) const = 0;
   /// What the model is given as t.
   virtual double model_time(double time) const = 0;
+  /// How much of what the model sees at its t is data, in [0, 1]: alpha / (alpha + sigma) of x_t = alpha x0 + sigma
+  /// noise. The same for all processes: 0 is pure noise, 1 clean data.
+  virtual double data_share(double model_time) const = 0;
   /// x_t of n elements. x_t may alias x0 or noise.
   virtual void add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const = 0;
   virtual LossTerms loss(const LossSample& sample) const = 0;

@@ -19,10 +19,13 @@ struct SamplerConfig {
   bool clip_denoised = false;  ///< limit the predicted clean data to [-1, 1] at every step (pixel models)
   double cfg_scale = 1;        ///< 1: no guidance, the model runs once per sample and evaluation, else twice
   int64_t cfg_channels = -1;   ///< how many of the first channels are guided (the reference: 3); -1: all
+  /// Outside of it the model runs once per sample and evaluation, with the label. Source: Kynkaanniemi et al. 2024
+  GuidedInterval cfg_interval = {};
 
   /// Errors:   InputError that names the key for a sampler of another process, a spacing that does not suit the
   ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative
-  ///           or not finite, or a cfg_channels that is neither -1 nor at least 1
+  ///           or not finite, a cfg_channels that is neither -1 nor at least 1, or a
+  ///           cfg_interval that does not rise within [0, 1]
   void validate(const Process& process) const;
 };
 
