@@ -97,8 +97,8 @@ std::vector<std::byte> SampleForm::numbers(const float* values, int64_t n) const
 // picture.
 class SampleWriter::Impl {
  public:
-  Impl(const SampleFiles& files, const SampleForm& output, const BandPictures& picture, const std::vector<int64_t>& labels,
-            dist::Communicator& comm)
+  Impl(const SampleFiles& files, const SampleForm& output, const BandPictures& picture,
+       const std::vector<int64_t>& labels, dist::Communicator& comm)
       : files_(files),
         output_(output),
         picture_(picture),
@@ -145,8 +145,7 @@ class SampleWriter::Impl {
       for (int64_t i = begin; i < end; ++i) {
         const float* chw = values.data() + i * output_.channels * output_.pixels();
         pictures[size_t(i)] = picture_(chw, output_.height, output_.width);
-        const std::string path =
-            fmt::format("{}/{:06}.{}", files_.folder, first + i, files_.geotiff ? "tif" : "png");
+        const std::string path = fmt::format("{}/{:06}.{}", files_.folder, first + i, files_.geotiff ? "tif" : "png");
         files_.geotiff ? write_sample(path, output_, chw) : io::write_png(path, pictures[size_t(i)]);
       }
     });

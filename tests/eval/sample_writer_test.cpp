@@ -34,8 +34,8 @@ TEST_CASE("samples: values of data that is no picture are in one file, which app
     unfinished.add(ctx, {values.begin(), values.begin() + 24}, 0, 1);
   }
   CHECK(names_in(scratch.path()) == std::set<std::string>{"000000.png"});
-  eval::SampleWriter writer(
-      {.folder = scratch.path(), .grid = scratch / "grid.png", .npz = {}, .num = 3}, form, picture, {0, 1, 2}, *comm);
+  eval::SampleWriter writer({.folder = scratch.path(), .grid = scratch / "grid.png", .npz = {}, .num = 3}, form,
+                            picture, {0, 1, 2}, *comm);
   writer.add(ctx, {values.begin(), values.begin() + 48}, 0, 2);
   writer.add(ctx, {values.begin() + 48, values.end()}, 2, 1);
   writer.finish();
