@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -98,20 +99,27 @@ config::CommandLine make_command_line() {
       "          per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n");
 }
 
-std::vector<int64_t> integers(const std::string& flag, const std::string& list) {
-  std::vector<int64_t> values;
-  for (const char *p = list.data(), *end = p + list.size(); p <= end;) {
-    int64_t value = 0;
-    const auto [stop, error] = std::from_chars(p, end, value);
-    if (error != std::errc() || value < 1 || value > (1 << 20) || (stop != end && *stop != ','))
+/// The numbers of a flag, from least to most, separated by commas.
+template <class T>
+std::vector<T> numbers(const config::CommandLine& line, const std::string& flag, T least, T most,
+                       const char* expected) {
+  std::vector<T> values;
+  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word, which is refused
+  for (std::string text; std::getline(list, text, ',');) {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most))
       throw InputError({.where = "command line",
                         .what = "--" + flag + ": bad value",
-                        .got = "'" + list + "'",
-                        .expected = "integers from 1 to 1048576, separated by commas"});
+                        .got = "'" + line.get(flag) + "'",
+                        .expected = expected});
     values.push_back(value);
-    p = stop + 1;
   }
   return values;
+}
+
+std::vector<int64_t> integers(const config::CommandLine& line, const std::string& flag) {
+  return numbers<int64_t>(line, flag, 1, 1 << 20, "integers from 1 to 1048576, separated by commas");
 }
 
 std::vector<DType> precisions(const config::CommandLine& line) {
@@ -190,10 +198,15 @@ void read_model_and_batch(const config::CommandLine& line, B& bench) {
   if (line.has("batch")) bench.batch = line.get_int("batch", 1, 1 << 20);
 }
 
+template <class B>
+void read_model_and_batches(const config::CommandLine& line, B& bench) {
+  if (line.has("model")) bench.model = line.get("model");
+  if (line.has("batch")) bench.batches = integers(line, "batch");
+}
+
 void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   bench::StepBench step{.precision = precision(line), .sets = sets_of(line)};
-  if (line.has("model")) step.model = line.get("model");
-  if (line.has("batch")) step.batches = integers("batch", line.get("batch"));
+  read_model_and_batches(line, step);
   bench::bench_steps(harness, step);
 }
 
@@ -201,8 +214,7 @@ void run_sample(const config::CommandLine& line, bench::Harness& harness, dist::
   if (precision(line) != DType::kF32)
     throw InputError({.where = "command line", .what = "--precision: samples are drawn in f32", .got = "'bf16'"});
   bench::SampleBench sample{.sets = line.get_all("set")};
-  if (line.has("model")) sample.model = line.get("model");
-  if (line.has("batch")) sample.batches = integers("batch", line.get("batch"));
+  read_model_and_batches(line, sample);
   bench::bench_sampling(harness, sample);
 }
 
@@ -253,7 +265,7 @@ void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Co
     return bench::bench_overlap(harness, comm, overlap);
   }
   bench::CommBench bench;
-  if (line.has("kib")) bench.kib = integers("kib", line.get("kib"));
+  if (line.has("kib")) bench.kib = integers(line, "kib");
   bench::bench_comm(harness, comm, bench);
 }
 
@@ -265,28 +277,15 @@ void run_strategies(const config::CommandLine& line, bench::Harness& harness, di
   bench::bench_strategies(harness, bench);
 }
 
-std::vector<double> shares(const std::string& list) {
-  if (list == "none") return {};
-  std::vector<double> values;
-  std::istringstream in(list + ",");
-  for (std::string text; std::getline(in, text, ',');) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1))
-      throw InputError({.where = "command line",
-                        .what = "--fast: bad value",
-                        .got = "'" + list + "'",
-                        .expected = "shares above 0 and up to 1, separated by commas, or none"});
-    values.push_back(value);
-  }
-  return values;
-}
-
 void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
   if (line.has("matrix")) return bench::bench_memory_matrix(harness, harness.placement().topology);
   bench::MemoryBench bench{.precision = precision(line), .sets = sets_of(line), .once = line.has("quick")};
   read_model_and_batch(line, bench);
-  if (line.has("fast")) bench.fast_shares = shares(line.get("fast"));
+  if (line.has("fast"))
+    bench.fast_shares = line.get("fast") == "none"
+                            ? std::vector<double>()
+                            : numbers<double>(line, "fast", std::numeric_limits<double>::min(), 1,
+                                              "shares above 0 and up to 1, separated by commas, or none");
   bench::bench_memory(harness, bench);
 }
 

@@ -3,10 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
@@ -23,12 +20,10 @@
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sample_facts.hpp"
+#include "ditrain/eval/sample_writer.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/io/files.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/npz.hpp"
 #include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
@@ -39,8 +34,7 @@ namespace {
 using namespace ditrain;
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxImages = 100'000'000, kMaxGridImages = 1024, kGridPad = 2;
-constexpr const char* kRawFile = "samples.safetensors";
+constexpr int64_t kMaxImages = 100'000'000;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
@@ -57,9 +51,7 @@ config::CommandLine make_command_line() {
        {"steps", "S",
         "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm) [default: the "
         "checkpoint's sample.steps]"},
-       {"sampler", "NAME",
-        "process ddpm: ddpm (ancestral), ddim (implicit) or dpm++; flow: euler or heun; auto: the first [default: "
-        "sample.sampler]"},
+       {"sampler", "NAME", diffusion::sampler_words() + " [default: sample.sampler]"},
        {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
        {"cfg-scale", "G",
         "classifier-free guidance; 1 is off, more follows the label more closely [default: sample.cfg_scale]"},
@@ -82,7 +74,7 @@ config::CommandLine make_command_line() {
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and to bands of the same name the scale and "
         "offset "
         "that the model does not know"},
-       {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", kMaxGridImages)},
+       {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", eval::kMaxGridImages)},
        {"npz", "FILE.npz",
         "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels); how they were drawn stands in "
         "FILE.npz.json"},
@@ -203,39 +195,6 @@ void log_origins(const config::CommandLine& line, const Job& job, const config::
               guided, channels);
 }
 
-std::string image_name(const Job& job, int64_t index) {
-  return fmt::format("{}/{:06}.{}", job.out, index, job.tiff ? "tif" : "png");
-}
-
-/// The name of a file while it is being written: a program that is killed leaves nothing that looks whole.
-std::string partial_of(const std::string& path) {
-  const fs::path file(path);
-  return (file.parent_path() / fmt::format(".{}.partial", file.filename().string())).string();
-}
-
-/// What is written: the model's data, or what the VAE makes of it.
-struct Output {
-  int64_t channels, height, width;
-  bool is_latent = false;                            ///< and not decoded
-  std::optional<dataset::BandScaling> scaling = {};  ///< of tiles: values are digital numbers
-  std::optional<io::RasterInfo> like = {};
-  bool is_picture() const { return !is_latent && (channels == 1 || channels == 3); }
-  int64_t pixels() const { return height * width; }
-  io::PixelType type() const { return scaling ? scaling->type : io::PixelType::kF32; }
-  /// Values [n, channels, height, width] of this type.
-  std::vector<std::byte> numbers(const float* values, int64_t n) const {
-    std::vector<std::byte> all;
-    for (int64_t i = 0; i < n; ++i) {
-      const float* chw = values + i * channels * pixels();
-      const auto* raw = reinterpret_cast<const std::byte*>(chw);
-      const std::vector<std::byte> one =
-          scaling ? scaling->numbers(chw, pixels()) : std::vector<std::byte>(raw, raw + channels * pixels() * 4);
-      all.insert(all.end(), one.begin(), one.end());
-    }
-    return all;
-  }
-};
-
 /// Decodes samples of latents. Without a VAE it hands them on as they are.
 class Decoder {
  public:
@@ -263,32 +222,32 @@ class Decoder {
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
   }
 
-  const Output& output() const { return output_; }
+  const eval::SampleForm& output() const { return output_; }
 
   std::vector<float> operator()(ops::Context& ctx, std::vector<float> samples) {
     return codec_ ? codec_->decode(ctx, std::move(samples)) : samples;
   }
 
  private:
-  static Output model_output(const nn::DitConfig& m) {
+  static eval::SampleForm model_output(const nn::DitConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
 
-  Output output_;
+  eval::SampleForm output_;
   std::optional<eval::LatentCodec> codec_;
 };
 
 /// Nothing that exists is overwritten; found out before anything is computed.
-void check_outputs(const Job& job, const Output& output) {
+void check_outputs(const Job& job, const eval::SampleForm& output) {
   if (!job.npz.empty() && !output.is_picture())
     refuse("--npz holds grey or RGB images",
            fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
            "1 or 3 channels of pixels",
-           fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", kRawFile));
+           fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", eval::kRawSamplesFile));
   io::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
-        entry.path().filename() == kRawFile || entry.path().filename() == eval::kSampleFactsFile)
+        entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
       refuse(fs::exists(eval::sample_facts_path(job.out))
                  ? "--out holds samples already"
                  : "--out holds samples already, of a program that was ended before it was done",
@@ -302,7 +261,7 @@ void check_outputs(const Job& job, const Output& output) {
 }
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
-             const Output& output, dist::Communicator& comm) {
+             const eval::SampleForm& output, dist::Communicator& comm) {
   const nn::DitConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
@@ -312,124 +271,13 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
   if (output.scaling)
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
-              job.out, kRawFile, output.scaling->describe());
+              job.out, eval::kRawSamplesFile, output.scaling->describe());
   else if (!output.is_picture())
     log::info("the data {} {} channels{}: PNGs show the first {}; all values are in {}/{}",
               output.is_latent ? "are latents of" : "has", output.channels,
               output.is_latent ? ", which --vae would decode" : " and there is no --vae",
-              output.channels < 3 ? "channel" : "three channels", job.out, kRawFile);
+              output.channels < 3 ? "channel" : "three channels", job.out, eval::kRawSamplesFile);
 }
-
-/// The file of all samples, written as they come: `images` in the type of the data with the metadata of tiles, or
-/// `samples` as f32 of other data; and `labels`.
-class SampleFile {
- public:
-  SampleFile(const Job& job, const Output& output, const std::vector<int64_t>& labels)
-      : folder_(job.out),
-        temporary_(partial_of(job.out + "/" + kRawFile)),
-        layout_(io::lay_out_safetensors({{name(output),
-                                          io::safetensors_name(output.type()),
-                                          {job.num, output.channels, output.height, output.width},
-                                          nullptr},
-                                         {"labels", "I64", {job.num}, nullptr}},
-                                        metadata(output))),
-        file_(temporary_),
-        next_(layout_.places.at(name(output)).offset) {
-    file_.write(layout_.begin.data(), layout_.begin.size());
-    file_.extend(layout_.bytes - layout_.begin.size());
-    file_.overwrite(layout_.places.at("labels").offset, labels.data(), labels.size() * sizeof(int64_t));
-  }
-  void append(const std::string& bytes) {
-    file_.overwrite(next_, bytes.data(), bytes.size());
-    next_ += bytes.size();
-  }
-  void finish() {
-    file_.finish();
-    fs::rename(temporary_, folder_ + "/" + kRawFile);
-    io::fsync_directory(folder_);
-  }
-
- private:
-  static const char* name(const Output& output) { return output.scaling ? "images" : "samples"; }
-  static std::map<std::string, std::string> metadata(const Output& output) {
-    if (!output.scaling) return {};
-    std::map<std::string, std::string> all = {
-        {"bands", nlohmann::json(output.scaling->names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)},
-        {"crs", output.like ? output.like->crs : ""}};
-    if (!output.scaling->scale.empty()) all["scale"] = nlohmann::json(output.scaling->scale).dump();
-    if (!output.scaling->offset.empty()) all["offset"] = nlohmann::json(output.scaling->offset).dump();
-    return all;
-  }
-
-  std::string folder_, temporary_;
-  io::SafetensorsLayout layout_;
-  io::FileWriter file_;
-  uint64_t next_;
-};
-
-/// What rank 0 collects from all ranks, in the order of the images: pictures for grid and npz, values of data that is
-/// no picture.
-class Collector {
- public:
-  Collector(const Job& job, const Output& output, const eval::BandPictures& picture, const std::vector<int64_t>& labels,
-            dist::Communicator& comm)
-      : job_(job),
-        output_(output),
-        picture_width_(picture.width_of(output.width)),
-        comm_(comm),
-        raw_(!output.is_picture() || output.scaling) {
-    if (comm.rank() != 0) return;
-    if (raw_) file_.emplace(job, output, labels);
-    if (job.npz.empty()) return;
-    npz_.emplace(partial_of(job.npz), "arr_0",
-                 std::vector<int64_t>{job.num, output.height, output.width, output.channels});
-  }
-
-  /// Collective: the images that this rank drew in the round.
-  void add(const std::vector<float>& values, const std::vector<io::ImageU8>& pictures) {
-    if (!job_.grid.empty() || !job_.npz.empty()) {
-      std::string pixels;
-      for (const io::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
-      for (const std::string& of_rank : comm_.gather_strings(pixels)) add_pixels(of_rank);
-    }
-    if (!raw_) return;
-    const std::vector<std::byte> numbers = output_.numbers(values.data(), int64_t(pictures.size()));
-    const std::string bytes(reinterpret_cast<const char*>(numbers.data()), numbers.size());
-    for (const std::string& of_rank : comm_.gather_strings(bytes))
-      if (file_) file_->append(of_rank);
-  }
-
-  void finish() {
-    if (comm_.rank() != 0) return;
-    if (npz_) npz_->finish(), fs::rename(partial_of(job_.npz), job_.npz);
-    if (!job_.grid.empty()) {
-      const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
-      io::write_png(job_.grid, io::make_grid(grid_, columns, kGridPad));
-    }
-    if (file_) file_->finish();
-  }
-
- private:
-  void add_pixels(const std::string& pixels) {
-    if (npz_) npz_->append(reinterpret_cast<const uint8_t*>(pixels.data()), pixels.size());
-    const int64_t channels = output_.channels < 3 ? 1 : 3;
-    const auto bytes = size_t(picture_width_ * output_.height * channels);
-    for (size_t at = 0; at < pixels.size() && int64_t(grid_.size()) < kMaxGridImages; at += bytes)
-      grid_.push_back({picture_width_,
-                       output_.height,
-                       channels,
-                       {pixels.begin() + int64_t(at), pixels.begin() + int64_t(at + bytes)}});
-  }
-
-  const Job& job_;
-  const Output& output_;
-  const int64_t picture_width_;
-  dist::Communicator& comm_;
-  const bool raw_;
-  std::optional<SampleFile> file_;
-  std::optional<io::NpzU8Writer> npz_;
-  std::vector<io::ImageU8> grid_;
-};
 
 /// One line that says how far rank 0 is: often on a terminal, now and then in a file.
 class ProgressLine {
@@ -459,48 +307,13 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
   return {all.begin + mine.begin, mine.size()};
 }
 
-/// One sample of all bands. `like` lends where it lies and, to bands of the same name, the scale and offset that the
-/// model does not know.
-void write_sample(const std::string& path, const Output& o, const float* chw) {
-  const std::vector<std::byte> numbers = o.numbers(chw, 1);
-  io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
-  for (int64_t c = 0; c < o.channels; ++c) {
-    io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
-    if (o.scaling && !o.scaling->scale.empty()) band.scale = o.scaling->scale[size_t(c)];
-    if (o.scaling && !o.scaling->offset.empty()) band.offset = o.scaling->offset[size_t(c)];
-    const bool known = band.scale != 1 || band.offset != 0;  // nothing is stated by 1 and 0
-    if (o.like && o.scaling && !known)
-      for (const io::RasterBand& lent : o.like->bands)
-        if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))
-          band.scale = lent.scale, band.offset = lent.offset;
-    raster.bands.push_back(band);
-  }
-  if (o.like) raster.crs = o.like->crs, raster.transform = o.like->transform;
-  io::write_geotiff(path, raster);
-}
-
-std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o,
-                                        const eval::BandPictures& picture, const Round& round,
-                                        const std::vector<float>& values) {
-  std::vector<io::ImageU8> pictures(size_t(round.n));
-  ctx.for_range(round.n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float* chw = values.data() + i * o.channels * o.pixels();
-      pictures[size_t(i)] = picture(chw, o.height, o.width);
-      const std::string path = image_name(job, round.first + i);
-      job.tiff ? write_sample(path, o, chw) : io::write_png(path, pictures[size_t(i)]);
-    }
-  });
-  return pictures;
-}
-
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
 double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
                 const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
-  const Output& output = decode.output();
+  const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
-  Collector collector(job, output, picture, labels, comm);
+  eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
   ProgressLine progress(job.num);
   const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
@@ -515,9 +328,9 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
     values = decode(ctx, std::move(values));
     eval::expect_finite(values, round.n, round.first, eval::kBadVae);
-    collector.add(values, write_pictures(ctx, job, output, picture, round, values));
+    writer.add(ctx, values, round.first, round.n);
   }
-  collector.finish();
+  writer.finish();
   return hits;
 }
 

@@ -458,8 +458,7 @@ Rows output_rows() {
       text(DITRAIN_KEY(sample.vae),
            "autoencoder that decodes the samples of a latent model for the grids; empty: grids of latents", "a path"),
       text(DITRAIN_KEY(sample.steps), "sampling steps: \"50\", \"ddim25\" or \"10,10,20\"", "a number of steps"),
-      word_or_auto(DITRAIN_KEY(sample.sampler),
-                   "sampler; process ddpm: ddpm, ddim or dpm++; flow: euler or heun; auto: the first of these"),
+      word_or_auto(DITRAIN_KEY(sample.sampler), "sampler; " + diffusion::sampler_words()),
       number(DITRAIN_KEY(sample.cfg_scale), {0, 1000}, "scale of classifier-free guidance; 1: off"),
       word(DITRAIN_KEY(sample.cfg_channels),
            "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "

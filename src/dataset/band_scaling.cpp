@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {

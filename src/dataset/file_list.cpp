@@ -1,4 +1,4 @@
-#include "file_list.hpp"
+#include "ditrain/dataset/file_list.hpp"
 
 #include <fmt/format.h>
 
@@ -20,14 +20,12 @@ std::string lower_extension(const std::string& name) {
   return ext;
 }
 
-Listing list_folder(const std::string& path) {
+Listing list_folder(const std::string& path, const std::string& hint) {
   std::error_code ec;
   fs::directory_iterator it(path, ec);
   if (ec)
-    throw InputError({.where = "data",
-                      .what = "cannot list the folder '" + path + "'",
-                      .got = ec.message(),
-                      .hint = "another data.path"});
+    throw InputError(
+        {.where = "data", .what = "cannot list the folder '" + path + "'", .got = ec.message(), .hint = hint});
   Listing listing;
   for (; it != fs::directory_iterator(); it.increment(ec)) {
     const std::string name = it->path().filename().string();

@@ -4,12 +4,12 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/checksum.hpp"
 #include "ditrain/io/exif.hpp"
 #include "ditrain/io/files.hpp"
 #include "ditrain/io/image.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {

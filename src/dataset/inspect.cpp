@@ -14,11 +14,11 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/io/exif.hpp"
 #include "ditrain/io/files.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {

@@ -13,15 +13,15 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/logvar.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/io/safetensors.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {
 
-constexpr float kLeastLogvar = -30, kMostLogvar = 20;  // as the autoencoder's posterior has it
 constexpr int64_t kMaxClasses = int64_t{1} << 24;  // a label beyond it is garbage, and would size a table of the model
 
 std::string text_of(const std::vector<int64_t>& shape) {
@@ -194,8 +194,7 @@ class Latents final : public Dataset {
       std::vector<float> logvar(static_cast<size_t>(shape_.elements())), noise(logvar.size());
       read_row(shard, "logvar" + flipped, row, logvar.data());
       draw.fill_normal(noise.data(), shape_.elements());
-      for (size_t i = 0; i < noise.size(); ++i)
-        chw[i] += std::exp(0.5f * std::clamp(logvar[i], kLeastLogvar, kMostLogvar)) * noise[i];
+      for (size_t i = 0; i < noise.size(); ++i) chw[i] += std::exp(0.5f * clamp_logvar(logvar[i])) * noise[i];
     }
     for (int64_t i = 0; i < shape_.elements(); ++i) chw[i] *= scale_;
     *label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];

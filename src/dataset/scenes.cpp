@@ -14,7 +14,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/config.hpp"
-#include "file_list.hpp"
+#include "ditrain/dataset/file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {

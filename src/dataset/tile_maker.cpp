@@ -201,16 +201,7 @@ class ShardWriter {
       const std::string file_path = path(shards_);
       const TileShards shard(file_path);
       const Metadata& metadata = shard.shards().front().file.metadata();
-      for (const auto& [key, value] : made_) {
-        const auto found = metadata.find(key);
-        const std::string got = found == metadata.end() ? "nothing" : found->second;
-        if (got != value)
-          throw InputError({.where = file_path,
-                            .what = "these tiles were made in another way: " + key,
-                            .got = got,
-                            .expected = value,
-                            .hint = "the same flags and scenes as before, or another folder"});
-      }
+      expect_made_so(file_path, metadata, made_, "these tiles were", "scenes");
       try {
         const json place = json::parse(metadata.at("next"));
         next_ = {place.at(0), place.at(1)};
@@ -271,11 +262,9 @@ class ShardWriter {
         {"geotransform", "F64", {n, 6}, transforms_.data()}};
     if (!valid_.empty()) tensors.push_back({"valid", "U8", {n, side, side}, valid_.data()});
     if (!job_.scenes.classes.empty()) tensors.push_back({"labels", "I64", {n}, labels_.data()});
-    const std::string target = path(shards_);
-    const std::string partial = fmt::format("{}/.{}.partial", job_.out, fs::path(target).filename().string());
-    io::write_safetensors(partial, tensors, metadata(next));
-    fs::rename(partial, target);
-    io::fsync_directory(job_.out);
+    io::PendingFile pending(path(shards_));
+    io::write_safetensors(pending.temporary(), tensors, metadata(next));
+    pending.commit();
     ++shards_;
     result_.tiles += n, result_.dropped += dropped_, new_dropped_ += dropped_;
     images_.clear(), valid_.clear(), transforms_.clear(), labels_.clear(), source_.clear(), dropped_ = 0;
@@ -327,6 +316,7 @@ void check_job(const TileJob& job) {
 TileResult make_tiles(const TileJob& job, const std::function<void(const TileProgress&)>& progress) {
   check_job(job);
   const auto lock = io::lock_output_folder(job.out);
+  io::remove_stale_files(job.out);
   std::vector<Piece> pieces;
   int64_t edge = 0, small = 0;
   for (size_t s = 0; s < job.scenes.scenes.size(); ++s) {

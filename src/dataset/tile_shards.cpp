@@ -14,8 +14,8 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/config.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/io/json_problem.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -214,22 +214,44 @@ const uint8_t* TileShard::valid(int64_t tile) const {
   return reinterpret_cast<const uint8_t*>(file.tensor("valid").data) + tile * height * width;
 }
 
-std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band) {
-  std::vector<double> plane(size_t(shard.height * shard.width));
-  std::vector<size_t> missing;
+void expect_made_so(const std::string& path, const std::map<std::string, std::string>& metadata,
+                    const std::map<std::string, std::string>& expected, const std::string& what,
+                    const std::string& inputs) {
+  for (const auto& [key, value] : expected) {
+    const auto found = metadata.find(key);
+    const std::string got = found == metadata.end() ? "nothing" : found->second;
+    if (got != value)
+      refuse(path, what + " made in another way: " + key, got, value,
+             "the same flags and " + inputs + " as before, or another folder");
+  }
+}
+
+template <class T>
+void fill_missing(const TileShard& shard, int64_t tile, int64_t band, T* plane) {
+  const int64_t n = shard.height * shard.width;
   double sum = 0;
-  for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) {
-    plane[size_t(p)] = double(x);
-    if (is_gone)
-      missing.push_back(size_t(p));
+  int64_t missing = 0;
+  for (int64_t p = 0; p < n; ++p) {
+    if (std::isnan(plane[p]))
+      ++missing;
     else
-      sum += double(x);
-  });
-  if (missing.size() == plane.size())
+      sum += double(plane[p]);
+  }
+  if (missing == n)
     refuse(fmt::format("{}, tile {}", shard.file.path(), tile),
            "no pixel of band " + shard.bands[size_t(band)].name + " is valid", "", "",
            "tiles that ditdata make keeps have valid pixels in each band");
-  for (const size_t p : missing) plane[p] = sum / double(plane.size() - missing.size());
+  const T mean = T(sum / double(n - missing));
+  for (int64_t p = 0; missing > 0 && p < n; ++p)
+    if (std::isnan(plane[p])) plane[p] = mean;
+}
+template void fill_missing(const TileShard&, int64_t, int64_t, float*);
+template void fill_missing(const TileShard&, int64_t, int64_t, double*);
+
+std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band) {
+  std::vector<double> plane(size_t(shard.height * shard.width));
+  for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) { plane[size_t(p)] = is_gone ? NAN : double(x); });
+  fill_missing(shard, tile, band, plane.data());
   return plane;
 }
 

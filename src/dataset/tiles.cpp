@@ -79,7 +79,6 @@ class Tiles final : public Dataset {
 
   void read_band(const TileShard& shard, int64_t tile, int64_t channel, bool flip, float* out) const {
     const auto c = size_t(channel);
-    const int64_t n = shape_.height * shape_.width;
     const double low = scaling_.low[c];
     const float factor = float(2 / (scaling_.high[c] - low)), offset = float(-1 - low * 2 / (scaling_.high[c] - low));
     int64_t missing = 0;
@@ -88,22 +87,9 @@ class Tiles final : public Dataset {
       out[p] = is_gone ? NAN : scaled;
       missing += is_gone;
     });
-    if (missing > 0) fill(shard, tile, c, n, missing, out);
+    if (missing > 0) fill_missing(shard, tile, bands_[c], out);
     if (flip)
       for (int64_t y = 0; y < shape_.height; ++y) std::reverse(out + y * shape_.width, out + (y + 1) * shape_.width);
-  }
-
-  void fill(const TileShard& shard, int64_t tile, size_t c, int64_t n, int64_t missing, float* out) const {
-    if (missing == n)
-      throw InputError({.where = shard.file.path(),
-                        .what = "tile " + std::to_string(tile) + " has no valid pixel in band " + scaling_.names[c],
-                        .hint = "ditdata make, which drops such tiles"});
-    double sum = 0;
-    for (int64_t p = 0; p < n; ++p)
-      if (!std::isnan(out[p])) sum += double(out[p]);
-    const auto mean = float(sum / double(n - missing));
-    for (int64_t p = 0; p < n; ++p)
-      if (std::isnan(out[p])) out[p] = mean;
   }
 
   TileShards shards_;

@@ -2,6 +2,7 @@
 // predictions.cpp, losses.cpp, ddpm_samplers.cpp or flow_samplers.cpp.
 #include "ditrain/diffusion/registry.hpp"
 
+#include "ditrain/base/words.hpp"
 #include "ditrain/diffusion/flow.hpp"
 
 namespace ditrain::diffusion {
@@ -90,6 +91,16 @@ std::vector<const Sampler*> samplers_of(const ProcessKind& process) {
   for (const Sampler& sampler : kSamplers)
     if (sampler.process == &process) all.push_back(&sampler);
   return all;
+}
+
+std::string sampler_words() {
+  std::string text;
+  for (const ProcessKind& process : kProcesses) {
+    std::vector<std::string> names;
+    for (const Sampler* sampler : samplers_of(process)) names.emplace_back(sampler->name);
+    text += "process " + std::string(process.name) + ": " + alternatives(names) + "; ";
+  }
+  return text + "auto: the first of these";
 }
 
 }  // namespace ditrain::diffusion

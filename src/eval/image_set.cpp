@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/io/files.hpp"
@@ -19,6 +19,7 @@
 #include "ditrain/io/npz_file.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/io/sha256.hpp"
+#include "ditrain/parallel/jobs.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -28,51 +29,18 @@ namespace fs = std::filesystem;
 constexpr int64_t kBlock = 256;                      // images of an array in memory at a time,
 constexpr int64_t kBlockBytes = int64_t{256} << 20;  // or fewer, if they are large
 
-// Calls job(0) ... job(n-1) on the workers of the team, each on the next that nobody has begun.
-void share_jobs(parallel::Team& team, int64_t n, const std::function<void(int64_t)>& job) {
-  std::atomic<int64_t> next{0};
-  team.run([&](const parallel::Worker&) {
-    try {
-      for (int64_t i; (i = next++) < n;) job(i);
-    } catch (...) {
-      next = n;  // the others need not go on
-      throw;
-    }
-  });
-}
-
-bool has_extension(const fs::path& path, std::initializer_list<const char*> wanted) {
-  std::string extension = path.extension().string();
-  for (char& c : extension)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return std::any_of(wanted.begin(), wanted.end(), [&](const char* w) { return extension == w; });
-}
-
 struct Listing {
   std::vector<std::string> folders, images, shards;  // names in the order of their bytes
 };
 
 Listing list(const std::string& path) {
-  std::error_code error;
-  fs::directory_iterator it(path, error);
-  if (error) throw InputError({.where = path, .what = "cannot list the folder", .got = error.message()});
-  Listing listing;
-  for (; it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with('.')) continue;
-    std::error_code broken;  // a broken link is neither
-    if (it->is_directory(broken))
-      listing.folders.push_back(name);
-    else if (!it->is_regular_file(broken))
-      continue;
-    else if (has_extension(name, {".png", ".jpg", ".jpeg", ".bmp"}))
-      listing.images.push_back(name);
-    else if (has_extension(name, {".safetensors"}))
-      listing.shards.push_back(name);
+  const dataset::Listing all = dataset::list_folder(path, "another folder");
+  Listing listing{.folders = all.folders, .images = {}, .shards = {}};
+  for (const std::string& name : all.files) {
+    const dataset::FileKind kind = dataset::file_kind(name);
+    if (kind == dataset::FileKind::kImage) listing.images.push_back(name);
+    if (kind == dataset::FileKind::kShard) listing.shards.push_back(name);
   }
-  if (error) throw InputError({.where = path, .what = "the folder broke off", .got = error.message()});
-  for (std::vector<std::string>* names : {&listing.folders, &listing.images, &listing.shards})
-    std::sort(names->begin(), names->end());
   return listing;
 }
 
@@ -363,7 +331,7 @@ void ImageSet::visit(parallel::Team& team, const std::function<void(int64_t, con
   for (int64_t begin = 0; begin < size(); begin += most_prepared()) {
     const int64_t end = std::min(begin + most_prepared(), size());
     prepare(begin, end);
-    share_jobs(team, end - begin, [&](int64_t i) { use(begin + i, image(begin + i)); });
+    parallel::run_jobs(team, end - begin, [&](int64_t i) { use(begin + i, image(begin + i)); });
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/io/checksum.hpp"
 #include "ditrain/io/file_lock.hpp"
 #include "ditrain/io/files.hpp"
@@ -91,18 +92,10 @@ class Writer {
   bool exists(int64_t shard) const {
     if (!fs::exists(path(shard))) return false;
     const Metadata metadata = metadata_of(shard);
-    for (const auto& [key, value] : facts(shard)) {
-      if (key == kSource) continue;  // a path has many spellings; the origin tells
-      const auto found = metadata.find(key);
-      if (key == kContent && found == metadata.end()) continue;  // shards of older builds
-      const std::string got = found == metadata.end() ? "nothing" : found->second;
-      if (got != value)
-        throw InputError({.where = path(shard),
-                          .what = "this shard was made in another way: " + key,
-                          .got = got,
-                          .expected = value,
-                          .hint = "the same flags and images as before, or another folder"});
-    }
+    Metadata expected = facts(shard);
+    expected.erase(kSource);                                     // a path has many spellings; the origin tells
+    if (!metadata.contains(kContent)) expected.erase(kContent);  // shards of older builds
+    dataset::expect_made_so(path(shard), metadata, expected, "this shard was", "images");
     return true;
   }
 
@@ -206,10 +199,9 @@ class Writer {
     add(tensors, "", content.plain, n);
     if (request_.flip) add(tensors, "_flip", content.flipped, n);
     if (data_.num_classes() > 0) tensors.push_back({"labels", "I64", {n}, content.labels.data()});
-    const std::string partial = io::temporary_beside(path(shard));
-    io::write_safetensors(partial, tensors, metadata);
-    fs::rename(partial, path(shard));
-    io::fsync_directory(request_.out);
+    io::PendingFile pending(path(shard));
+    io::write_safetensors(pending.temporary(), tensors, metadata);
+    pending.commit();
   }
 
   void add(std::vector<io::TensorToWrite>& tensors, const std::string& suffix, const Encoded& encoded,

@@ -89,6 +89,17 @@ std::string temporary_beside(const std::string& path) {
       .string();
 }
 
+PendingFile::~PendingFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void PendingFile::commit() {
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    throw RunError({.where = path_, .what = "cannot replace the file", .got = reason(errno)});
+  temporary_.clear();
+  fsync_directory(folder_of(path_));
+}
+
 void remove_stale_files(const std::string& folder) {
   std::error_code error;
   fs::directory_iterator it(folder, error);
@@ -169,16 +180,11 @@ void FileWriter::finish(bool synced) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
-  const std::string temporary = temporary_beside(path);
-  FileWriter file(temporary);
+  PendingFile pending(path);
+  FileWriter file(pending.temporary());
   file.write(content.data(), content.size());
   file.finish();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error_number = errno;
-    ::unlink(temporary.c_str());
-    throw RunError({.where = path, .what = "cannot replace the file", .got = reason(error_number)});
-  }
-  fsync_directory(folder_of(path));
+  pending.commit();
 }
 
 void check_output_file(const std::string& path) {

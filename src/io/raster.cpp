@@ -405,14 +405,11 @@ void write_geotiff(const std::string& path, const RasterToWrite& raster) {
                     raster.type != PixelType::kI8,
                 "a raster that can be written");
   register_once();
-  const std::filesystem::path target(path);
-  const std::string temporary = (target.parent_path() / ("." + target.filename().string() + ".partial")).string();
+  PendingFile pending(path);
   const auto failed = [&](const std::string& reason) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
     throw RunError({.where = path, .what = "cannot write the file", .got = reason});
   };
-  NewDataset file{create_geotiff(temporary, raster)};
+  NewDataset file{create_geotiff(pending.temporary(), raster)};
   if (file.dataset == nullptr) failed(last_message());
   CPLErrorReset();
   const bool written =
@@ -425,9 +422,7 @@ void write_geotiff(const std::string& path, const RasterToWrite& raster) {
   GDALClose(file.dataset);  // writes what is left
   file.dataset = nullptr;
   if (CPLGetLastErrorType() >= CE_Failure) failed(last_message());
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) failed(error.message());
+  pending.commit();
 }
 
 }  // namespace ditrain::io

@@ -7,6 +7,7 @@
 
 #include "autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/logvar.hpp"
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/group_norm.hpp"
@@ -372,7 +373,7 @@ Posterior::Posterior(const Tensor& moments) {
   for (int64_t b = 0; b < s[0]; ++b)
     for (int64_t i = 0; i < each; ++i) {
       m[b * each + i] = from[b * 2 * each + i];
-      v[b * each + i] = std::clamp(from[b * 2 * each + each + i], -30.0f, 20.0f);
+      v[b * each + i] = clamp_logvar(from[b * 2 * each + each + i]);
     }
 }
 

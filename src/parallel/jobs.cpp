@@ -10,34 +10,57 @@
 #include "ditrain/platform/affinity.hpp"
 
 namespace ditrain::parallel {
+namespace {
+
+// Jobs that threads take one by one; the first that fails ends it for all.
+class Queue {
+ public:
+  Queue(int64_t n, const std::function<void(int64_t)>& job) : n_(n), job_(job) {}
+  void work() {
+    try {
+      for (int64_t i; (i = next_.fetch_add(1)) < n_;) job_(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!first_) first_ = std::current_exception();
+      next_ = n_;
+    }
+  }
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  const int64_t n_;
+  const std::function<void(int64_t)>& job_;
+  std::atomic<int64_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr first_;
+};
+
+}  // namespace
+
+void run_jobs(Team& team, int64_t n, const std::function<void(int64_t)>& job) {
+  Queue queue(n, job);
+  team.run([&](const Worker&) { queue.work(); });
+  queue.rethrow();
+}
 
 void run_jobs(int64_t n, const std::vector<int>& pus, const std::function<void(int64_t)>& job) {
   const std::vector<int> mask = pus.empty() ? platform::affinity_mask() : pus;
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr first;
-  const auto work = [&] {
-    for (int64_t i = 0; (i = next.fetch_add(1)) < n;) try {
-        job(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-        next = n;
-      }
-  };
+  Queue queue(n, job);
   const auto threads = std::min<int64_t>(n, int64_t(mask.size()));
   std::vector<std::thread> crew;
   try {
     for (int64_t t = 0; t < threads; ++t)
       crew.emplace_back([&] {
         platform::set_affinity_mask(mask);
-        work();
+        queue.work();
       });
   } catch (const std::system_error&) {  // as many as the system allows, and at least this one
-    if (crew.empty()) work();
+    if (crew.empty()) queue.work();
   }
   for (std::thread& thread : crew) thread.join();
-  if (first) std::rethrow_exception(first);
+  queue.rethrow();
 }
 
 }  // namespace ditrain::parallel

@@ -171,12 +171,11 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch) {
   nn::Dit model(config.model);
   nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
-  const size_t image = size_t(config.model.in_channels * config.model.pixels()) * sizeof(float);
   size_t frozen = 0;
   for (const autograd::Parameter* p : model.parameters().state_dict())
     if (!p->trainable) frozen += size_t(p->size()) * sizeof(float);
-  return size_t(gradients.gradient_elements()) * sizeof(float) + frozen + pass.tape().temporary_bytes() +
-         3 * image * size_t(micro_batch);
+  return size_t(gradients.gradient_elements()) * sizeof(float) + frozen +
+         temporary_bytes(pass, config.model, micro_batch);
 }
 
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {

@@ -119,6 +119,10 @@ nn::PassOptions pass_options(const config::Config& config) {
           .recompute_of_blocks = config.train.recompute_of_blocks};
 }
 
+size_t temporary_bytes(nn::DitPass& pass, const nn::DitConfig& model, int64_t micro_batch) {
+  return pass.tape().temporary_bytes() + 3 * size_t(model.in_channels * model.pixels() * micro_batch) * sizeof(float);
+}
+
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem) {
   const int ranks_on_node = place.ranks_on_node;
@@ -129,7 +133,6 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
-  const size_t image = size_t(m.in_channels * m.pixels()) * sizeof(float);
   const auto samples = size_t(config.train.global_batch / gradients.replicas);
   const std::string batch = fmt::format("micro-batch of {}", micro_batch);
   const bool sums = gradients.replicas > 1 && config.dist.engine;
@@ -151,7 +154,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
       {"kept activations", fmt::format("{}, train.recompute: {}", batch, recompute_text(config)),
        moved ? 0 : pass.tape().kept_bytes()},
-      {"temporaries", batch, pass.tape().temporary_bytes() + 3 * image * size_t(micro_batch)},
+      {"temporaries", batch, temporary_bytes(pass, m, micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),
        size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config, facts)},
       {"autoencoders", "data.vae, sample.vae", codec_bytes(facts, workers)},

@@ -8,6 +8,8 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
@@ -175,7 +177,10 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
     job.out = scratch / ("cut" + std::to_string(end));
     CHECK_THROWS_AS(make_tiles(job, [&](const TileProgress& p) { p.pieces == end ? throw Ended() : void(); }), Ended);
     CHECK(shards_in(job.out).size() < want.size());
+    const std::string stale = job.out + "/.tiles_00000.safetensors.tmp_0123456789abcdef";
+    std::ofstream(stale) << "half";
     const TileResult result = make_tiles(job);
+    CHECK_FALSE(std::filesystem::exists(stale));
     CHECK(result.tiles == 210);
     CHECK(shards_in(job.out) == want);
   }

@@ -84,7 +84,7 @@ TEST_CASE("tiles: missing pixels get the mean of the others, a band without any 
   const double mean = 500 + 16.0 / 12;
   for (const size_t i : {1u, 2u, 3u, 5u}) CHECK(sample.chw[i] == Approx(scaled(mean)).margin(1e-6));
   CHECK(sample.chw[4] == Approx(scaled(516)).margin(1e-6));
-  refused([&] { load(*data, 1); }, "no valid pixel in band x");
+  refused([&] { load(*data, 1); }, "tile 1] no pixel of band x is valid");
   Config skips = tiles_config(scratch / "a.safetensors");
   skips.on_bad_file = OnBadFile::kSkip;
   const auto skipping = open_dataset(skips, {1, 4, 4}, 0, 0);

@@ -55,27 +55,19 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
       {"ditrain: error: [config]", "bad.yaml:3:", "unknown key model.num_clases", "did you mean num_classes?"});
   refused_file("train:\n  steps: 5\n\noptimiser:\n  lr: 1\n", {"bad.yaml:4:", "optimiser", "optimizer"});
   refused_file("train:\n  steps: many\n", {"bad.yaml:2:", "train.steps", "got 'many'", "expected an integer"});
-  refused_file("train:\n  steps: [1, 2]\n", {"bad.yaml:2:", "train.steps", "[1, 2]", "expected an integer"});
-  refused_file("train:\n  steps: 5\n  steps: 6\n", {"bad.yaml:3:", "steps is there twice"});
   refused_file("train: [\n", {"bad.yaml:", "not valid YAML"});
   refused_file("", {"bad.yaml", "no settings"});
   require_refused(program("ditrain", {"--config", scratch / "none.yaml", "--out", out}), out, {"none.yaml"});
   require_refused(program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstrat.yaml", "--out", out}),
                   out, {"no such config file", "try --config " + std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml"});
-  refused_file("train:\n\tsteps: 5\n", {"bad.yaml:2: tabs are not allowed in YAML; use spaces"});
 
   require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
   require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
-  require_settings_refused({"train.seed=9223372036854775808"},
-                           {"train.seed", "got '9223372036854775808'", "expected an integer from 0 to 2^63 - 1"});
   require_settings_refused({"ema.decay=1.5"}, {"ema.decay", "got '1.5'", "expected a number from 0"});
   require_settings_refused({"optimizer.lr=nan"}, {"optimizer.lr", "got 'nan'"});
   require_settings_refused({"data.on_bad_file=ignore"}, {"data.on_bad_file", "'ignore'", "error or skip"});
   require_settings_refused({"diffusion.loss=mse_bv"}, {"diffusion.loss", "'mse_bv'", "try mse_vb"});
   require_settings_refused({"train.precision=f64"}, {"train.precision", "f64"});
-  require_settings_refused({"memory.fast_gib=lots"}, {"memory.fast_gib", "got 'lots'", "expected a number"});
-  require_settings_refused({"memory.simulate_bulk={gbs: 1}"}, {"memory.simulate_bulk", "{gb_s: above 0"});
-  require_settings_refused({"memory.pages=huge"}, {"memory.pages", "'huge'", "explicit"});
   require_settings_refused({"memory.automem=planned", "memory.fast_gib=1", "memory.disk_gib=auto"},
                            {"memory.disk_gib: auto takes what memory.bulk_gib leaves", "a number of memory.bulk_gib"});
   require_settings_refused({"memory.automem=paper", "memory.fast_gib=1", "memory.bulk_gib=0", "memory.disk_gib=1",

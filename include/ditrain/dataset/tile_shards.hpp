@@ -75,6 +75,17 @@ void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) 
   });
 }
 
+/// For work that goes on in a folder of shards: refuses a shard whose metadata is not what this call would write.
+/// Errors:   InputError [path] "WHAT made in another way: KEY"
+void expect_made_so(const std::string& path, const std::map<std::string, std::string>& metadata,
+                    const std::map<std::string, std::string>& expected, const std::string& what,
+                    const std::string& inputs);
+
+/// Replaces the NaN that stand for missing pixels of one band of one tile by the mean of the others.
+/// Errors:   InputError if none is valid
+template <class T>
+void fill_missing(const TileShard& shard, int64_t tile, int64_t band, T* plane);
+
 /// The numbers of one band of one tile of the shard; a missing one is the mean of the others.
 /// Errors:   InputError if none is valid
 std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band);

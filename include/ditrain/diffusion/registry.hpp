@@ -80,6 +80,9 @@ struct Sampler {
   StartFn* start;
 };
 
+/// "process ddpm: ddpm, ddim or dpm++; process flow: euler or heun; auto: the first of these", for helps.
+std::string sampler_words();
+
 std::span<const ProcessKind> rows_of(const ProcessKind*);
 std::span<const BetaSchedule> rows_of(const BetaSchedule*);
 std::span<const Prediction> rows_of(const Prediction*);

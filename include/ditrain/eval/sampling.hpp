@@ -1,6 +1,6 @@
 // Samples images from a model: labels, the loop from noise to data on the model's tape, and the weights to use. An
 // image depends on (weights, settings, seed, its number) alone: it is bit-identical for any number of ranks and threads
-// and any batch size. Not here: files (apps/ditsample.cpp, module train).
+// and any batch size. Not here: files (sample_writer.hpp, module train).
 //
 //   const WeightsFrom averaged(model.parameters(), model.parameters().ema);
 //   GenerateRequest request{.sampler = sampler, .seed = 0, .labels = make_labels("balanced", 64, 8, 0)};

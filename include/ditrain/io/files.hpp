@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ditrain/base/error.hpp"
 
@@ -73,6 +74,22 @@ void check_output_file(const std::string& path);
 std::string unique_suffix();
 /// A hidden path in the same folder which no other process makes, to be renamed to `path` once the file is whole.
 std::string temporary_beside(const std::string& path);
+/// A file that gets its name only when it is whole: write `temporary()`, sync it, then commit(). Several processes may
+/// write files of one name; each has a temporary of its own, which goes with this object if it is not committed.
+class PendingFile {
+ public:
+  explicit PendingFile(std::string path) : path_(std::move(path)), temporary_(temporary_beside(path_)) {}
+  ~PendingFile();
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  const std::string& temporary() const { return temporary_; }
+  /// Renames it and makes the name durable. Errors: RunError; what had the name stays
+  void commit();
+
+ private:
+  std::string path_, temporary_;
+};
 /// Removes what killed writers left in the folder under such names; only where nobody else writes. Errors: RunError
 void remove_stale_files(const std::string& folder);
 

@@ -31,6 +31,9 @@ size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t s
 std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
 nn::PassOptions pass_options(const config::Config& config);  ///< options of a training pass
 
+/// Temporaries of a step: those of the pass, and x_t, noise and gradient of the output of a micro-batch.
+size_t temporary_bytes(nn::DitPass& pass, const nn::DitConfig& model, int64_t micro_batch);
+
 /// Plans parameters and states, activations, sampling and loader queue (this rank's part of a shared replica) without
 /// allocating them. `model`, `gradients` and `automem` (null: nothing moves) are those of a RunPlan, see plan_run.
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,

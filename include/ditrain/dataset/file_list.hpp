@@ -14,8 +14,8 @@ struct Listing {
 
 /// Entries of the folder `path`. Hidden entries (".name") are left out; links count as what they point to; other things
 /// (pipes, devices, broken links) are left out.
-/// Errors: InputError if `path` is missing, not a folder or not readable.
-Listing list_folder(const std::string& path);
+/// Errors: InputError with this hint if `path` is missing, not a folder or not readable.
+Listing list_folder(const std::string& path, const std::string& hint = "another data.path");
 
 /// "3 other files and 2 sub-folders"
 std::string describe(const Listing& listing);
