@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ditrain/base/error.hpp"
 #include "kinds.hpp"
 
 namespace ditrain::verify {
@@ -39,15 +38,12 @@ void verify_tables(Verification& v, const std::string& name) {
 
 /// respace.<spec>.map and .betas, the spec with _ for commas.
 void verify_respacing(Verification& v, const Schedule& base) {
-  const std::string prefix = "respace.", ending = ".map";
-  for (const std::string& name : v.names()) {
-    if (!name.starts_with(prefix) || !name.ends_with(ending)) continue;
-    const std::string stem = name.substr(0, name.size() - ending.size());
-    std::string spec = stem.substr(std::min(prefix.size(), stem.size()));
+  for (const Match& m : v.matches("respace.*.map")) {
+    std::string spec = m.words[0];
     std::replace(spec.begin(), spec.end(), '_', ',');
     const Schedule s = diffusion::respace(base, spec);
-    v.check_exact(name, {s.num_steps()}, s.timestep_map);
-    v.check(stem + ".betas", {s.num_steps()}, s.betas, kTableTolerance, Per::entry());
+    v.check_exact(m.name, {s.num_steps()}, s.timestep_map);
+    v.check("respace." + m.words[0] + ".betas", {s.num_steps()}, s.betas, kTableTolerance, Per::entry());
   }
 }
 
@@ -106,6 +102,21 @@ constexpr LossCase kLossCases[] = {{"ls1", "mse_vb", true, true, 4e-5, 8e-6, 3e-
                                    {"ls0", "mse_vb", false, true, 0, kTight, kTight},
                                    {"kl1", "kl", true, false, 0, 4e-5, 2e-4}};
 
+/// Beside the gradient of the mean channels an error in that of the variance channels could hide: it is held against
+/// its own largest value in each sample.
+void check_variance_channels(Verification& v, const Batch& b, const std::string& name, const std::vector<double>& got,
+                             double tolerance) {
+  const auto channels = [&](const std::vector<double>& all) {
+    const int64_t n = b.shape.elements();
+    std::vector<double> part;
+    for (int64_t i = 0; i < b.N; ++i)
+      part.insert(part.end(), all.begin() + (2 * i + 1) * n, all.begin() + (2 * i + 2) * n);
+    return part;
+  };
+  const std::vector<double> want = channels(v.f64(name, b.learned));
+  v.add(name, "variance channels", compare(channels(got), want, tolerance, piece_scales(want, b.N)));
+}
+
 void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
   const std::vector<float> out = b.output(c.learn_sigma);
   std::vector<float> dout(out.size());
@@ -120,6 +131,7 @@ void verify_loss(Verification& v, const Batch& b, const LossCase& c) {
   const std::string name = c.name;
   v.check_both(name + ".loss", {b.N}, loss, c.total, Per::entry());
   v.check_both(name + ".dstub", c.learn_sigma ? b.learned : b.data, to_f64(dout), c.gradient, Per::row(b.N));
+  if (c.learn_sigma && c.has_terms) check_variance_channels(v, b, name + ".dstub.f64", to_f64(dout), c.gradient);
   if (c.has_terms) v.check_both(name + ".mse", {b.N}, mse, kTight, Per::entry());
   if (c.has_terms && c.learn_sigma) v.check_both(name + ".vb", {b.N}, vb, c.vb, Per::entry());
 }

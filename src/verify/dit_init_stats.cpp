@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "kinds.hpp"
 #include "model.hpp"
 
@@ -12,41 +11,29 @@ namespace ditrain::verify {
 
 namespace {
 
-enum RuleKind { kZero, kUniform, kNormal, kTable };
+/// What a parameter declares, and the number of that rule in the file.
 struct Rule {
-  RuleKind kind;
+  enum Kind { kZero, kUniform, kNormal, kTable } kind;
   double size;  ///< bound of the uniform, deviation of the normal distribution
 };
 
-/// What the parameter declares.
 Rule rule_of(const autograd::Parameter& p) {
   using Kind = autograd::Initial::Kind;
-  switch (p.initial.kind) {
-    case Kind::kTable:
-      return {kTable, 0};
-    case Kind::kNormal:
-      return {kNormal, p.initial.size};
-    case Kind::kXavierUniform:
-      return {kUniform, autograd::xavier_bound(p.full_shape)};
-    case Kind::kConstant:
-      break;
-  }
+  if (p.initial.kind == Kind::kTable) return {Rule::kTable, 0};
+  if (p.initial.kind == Kind::kNormal) return {Rule::kNormal, p.initial.size};
+  if (p.initial.kind == Kind::kXavierUniform) return {Rule::kUniform, autograd::xavier_bound(p.full_shape)};
   DITRAIN_CHECK(p.initial.size == 0, p.name + " starts at another constant, which the fixture has no rule for");
-  return {kZero, 0};
+  return {Rule::kZero, 0};
 }
 
-struct Statistics {
-  double mean = 0, deviation = 0, min = 0, max = 0;
-};
-
-Statistics statistics(const Tensor& t) {
-  const std::vector<float> values = to_vector(t);
-  Statistics s{.min = values.front(), .max = values.front()};
-  for (const float x : values) s.mean += x, s.min = std::min<double>(s.min, x), s.max = std::max<double>(s.max, x);
-  s.mean /= double(values.size());
-  for (const float x : values) s.deviation += (x - s.mean) * (x - s.mean);
-  s.deviation = std::sqrt(s.deviation / double(values.size()));
-  return s;
+/// Mean, deviation, min and max.
+std::vector<double> statistics(const Tensor& t) {
+  const std::vector<double> values = to_f64(t);
+  double mean = 0, square = 0;
+  for (const double x : values) mean += x / double(values.size());
+  for (const double x : values) square += (x - mean) * (x - mean) / double(values.size());
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  return {mean, std::sqrt(square), *min, *max};
 }
 
 /// z at which a standard normal number is larger with probability p.
@@ -68,7 +55,7 @@ struct Interval {
 Interval largest_of(const Rule& rule, double n) {
   constexpr double kMisses = 30;  // e^-30 is about 1e-13
   // None of n numbers of a uniform distribution is in the upper share d of [-a, a] with probability e^(-n d / 2).
-  if (rule.kind == kUniform) return {rule.size * (1 - std::min(1.0, 2 * kMisses / n)), rule.size * (1 + 1e-6)};
+  if (rule.kind == Rule::kUniform) return {rule.size * (1 - std::min(1.0, 2 * kMisses / n)), rule.size * (1 + 1e-6)};
   return {rule.size * normal_tail(std::min(0.5, kMisses / n)), rule.size * normal_tail(1e-13 / n)};
 }
 
@@ -80,13 +67,12 @@ struct Allowed {
 
 void allow(const Rule& rule, const autograd::Parameter& p, const Tensor& table, Allowed& allowed) {
   const double n = double(p.size());
-  if (rule.kind == kZero) {
+  if (rule.kind == Rule::kZero) {
     for (int i = 0; i < 4; ++i) allowed.add(0, 0);
-  } else if (rule.kind == kTable) {
-    const Statistics s = statistics(table);
-    for (const double value : {s.mean, s.deviation, s.min, s.max}) allowed.add(value, 1e-6);
+  } else if (rule.kind == Rule::kTable) {
+    for (const double value : statistics(table)) allowed.add(value, 1e-6);
   } else {
-    const double deviation = rule.kind == kUniform ? rule.size / std::sqrt(3.0) : rule.size;
+    const double deviation = rule.kind == Rule::kUniform ? rule.size / std::sqrt(3.0) : rule.size;
     const Interval largest = largest_of(rule, n);
     allowed.add(0, 5 * deviation / std::sqrt(n));
     allowed.add(deviation, 5 * deviation / std::sqrt(2 * n));
@@ -107,8 +93,8 @@ void verify_dit_init_stats(Verification& v) {
     const Rule rule = rule_of(*p);
     rules.insert(rules.end(), {double(rule.kind), rule.size});
     allow(rule, *p, p->value, allowed);
-    const Statistics s = statistics(p->value);
-    ours.insert(ours.end(), {s.mean, s.deviation, s.min, s.max});
+    const std::vector<double> s = statistics(p->value);
+    ours.insert(ours.end(), s.begin(), s.end());
   }
   const int64_t rows = int64_t(rules.size()) / 2;
   v.check("init.rule", {rows, 2}, rules, 1e-12, Per::entry());

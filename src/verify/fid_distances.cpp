@@ -3,7 +3,6 @@
 // relative to the sum of both traces; other metrics are sums in f64, which two orders of sums leave at 1e-9 and less.
 #include <algorithm>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/eval/frechet.hpp"
 #include "ditrain/eval/set_metrics.hpp"
 #include "ditrain/verify/formula.hpp"
@@ -50,9 +49,7 @@ std::vector<double> subset_distances(Verification& v, const FeatureRows<T>& x, c
                                      const std::string& x_rows, const std::string& y_rows) {
   const Shape shape = v.shape(x_rows, 2, std::min(x.n, y.n));
   const int64_t subsets = shape[0], size = shape[1];
-  if (subsets > kMostSubsets || size < 2)
-    throw InputError(
-        {.where = x_rows, .what = "subsets", .got = to_string(shape), .expected = "two rows or more each"});
+  if (subsets > kMostSubsets || size < 2) v.refuse(x_rows + ": subsets", to_string(shape), "two rows or more each");
   const std::vector<int64_t> of_x = v.i64(x_rows, shape, 0, x.n - 1), of_y = v.i64(y_rows, shape, 0, y.n - 1);
   std::vector<double> values;
   for (int64_t s = 0; s < subsets; ++s) {
@@ -104,16 +101,14 @@ struct Given {
   std::vector<double> values;
 };
 
-void expect_same_features(const Given& a, const Given& b, const char* names) {
+void expect_same_features(const Verification& v, const Given& a, const Given& b, const std::string& names) {
   if (a.shape[1] != b.shape[1] || std::min(a.shape[0], b.shape[0]) < 2)
-    throw InputError({.where = names,
-                      .what = "no two sets of the same features",
-                      .got = to_string(a.shape) + " and " + to_string(b.shape)});
+    v.refuse(names + ": no two sets of the same features", to_string(a.shape) + " and " + to_string(b.shape));
 }
 
 void verify_kid(Verification& v) {
   const Given x(v, "kid.x"), y(v, "kid.y");
-  expect_same_features(x, y, "kid.x, kid.y");
+  expect_same_features(v, x, y, "kid.x, kid.y");
   check_number(v, "kid.all", eval::kernel_distance(v.ctx().team(), x.rows(), y.rows()), 1e-10);
   const std::vector<double> values = subset_distances(v, x.rows(), y.rows(), "kid.subset_x", "kid.subset_y");
   v.check("kid.subset_values", {int64_t(values.size())}, values, 1e-10);
@@ -122,7 +117,7 @@ void verify_kid(Verification& v) {
 
 void verify_precision_recall(Verification& v) {
   const Given real(v, "pr.real"), generated(v, "pr.gen");
-  expect_same_features(real, generated, "pr.real, pr.gen");
+  expect_same_features(v, real, generated, "pr.real, pr.gen");
   const auto pr = eval::precision_recall(v.ctx().team(), real.rows(), generated.rows(), kNeighbours);
   v.check("pr.real_radius", {real.shape[0]}, pr.real_radius, 1e-12);
   v.check("pr.gen_radius", {generated.shape[0]}, pr.generated_radius, 1e-12);
@@ -221,14 +216,11 @@ void verify_sets(Verification& v, const std::string& size) {
   const std::vector<int64_t> shape = v.i64(size + ".shape", {3}, 8, kMostRows);
   const int64_t d = shape[2];
   if (d > kMostFeatures)
-    throw InputError({.where = size + ".shape",
-                      .what = "too many features",
-                      .got = std::to_string(d),
-                      .expected = "at most " + std::to_string(kMostFeatures)});
+    v.refuse(size + ".shape: too many features", std::to_string(d), "at most " + std::to_string(kMostFeatures));
   const FormulaSet x = formula_set(v, size, 1, shape[0], d), y = formula_set(v, size, 2, shape[1], d);
   verify_distance_of_sets(v, size, x, y);
   verify_metrics_of_sets(v, size, x, y);
-  v.leave_out(size + ".margin", "how near the decisions of precision and recall are, nothing to compare");
+  v.leave_out({size + ".margin"}, "how near the decisions of precision and recall are, nothing to compare");
 }
 
 /// [mean, deviation]
@@ -256,19 +248,10 @@ void verify_score_of_logits(Verification& v) {
   check_score(v, "isc.10.shuffled", pick<double>({probs.data(), n, classes}, order.data(), n), classes, 10);
 }
 
-/// "x" of every tensor "x.<ending>" that begins so.
-std::vector<std::string> cases(const Verification& v, const std::string& beginning, const std::string& ending) {
-  std::vector<std::string> found;
-  for (const std::string& name : v.names())
-    if (name.starts_with(beginning) && name.ends_with(ending))
-      found.push_back(name.substr(0, name.size() - ending.size()));
-  return found;
-}
-
 }  // namespace
 
 void verify_fid_math(Verification& v) {
-  for (const std::string& name : cases(v, "fd.", ".exact")) verify_distance(v, name);
+  for (const Match& m : v.matches("fd.*.exact")) verify_distance(v, "fd." + m.words[0]);
   verify_statistics(v);
   verify_kid(v);
   verify_precision_recall(v);
@@ -276,8 +259,8 @@ void verify_fid_math(Verification& v) {
 }
 
 void verify_fid_sets(Verification& v) {
-  for (const std::string& size : cases(v, "", ".shape"))
-    size == "isc" ? verify_score_of_logits(v) : verify_sets(v, size);
+  for (const Match& m : v.matches("*.shape"))
+    m.words[0] == "isc" ? verify_score_of_logits(v) : verify_sets(v, m.words[0]);
 }
 
 }  // namespace ditrain::verify

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/eval/fid_preset.hpp"
 #include "ditrain/nn/inception.hpp"
 #include "ditrain/verify/formula.hpp"
@@ -18,24 +17,11 @@ constexpr int64_t kMostImages = 16, kLargestSide = 2048, kSide = nn::kInceptionS
 constexpr double kGain = 1.4142135623730951;  // of weights: the square root of 2, for ReLU
 
 nn::Inception make_network(const Verification& v) {
-  return {DType::kF32, [&](const std::string& name, const Shape& shape) {
-            std::vector<float> values(size_t(num_elements(shape)));
-            fill_by_formula(name, v.suffix(), shape, 0, int64_t(values.size()), values.data(), kGain);
-            return values;
-          }};
+  return {DType::kF32, [&](const std::string& name, const Shape& shape) { return v.formula(name, shape, kGain); }};
 }
 
-/// image(key, k) [3, h, w] in [0, 1).
-std::vector<float> formula_image(const Verification& v, const std::string& key, int64_t k, int64_t h, int64_t w) {
-  const FormulaSequence numbers(key + "." + std::to_string(k) + v.suffix());
-  const double a = k % 2 == 0 ? 0.5 : 0.125;
-  std::vector<float> values;
-  for (int64_t i = 0; i < 3 * h * w; ++i) {
-    const int64_t c = i / (h * w), y = i / w % h, x = i % w;
-    const double wave = double(((c + 1) * x + (3 - c) * y + 17 * k) % 64) / 64.0;
-    values.push_back(float(a * numbers.unit(uint64_t(i)) + (1 - a) * wave));
-  }
-  return values;
+std::vector<float> image(const Verification& v, const std::string& key, int64_t k, int64_t h, int64_t w) {
+  return formula_image(key + "." + std::to_string(k) + v.suffix(), k, 3, h, w);
 }
 
 /// How far an input in f32 is off that of the float64 run: the scale and the position of a pixel are rounded, each by
@@ -51,18 +37,8 @@ std::vector<double> sampled(const float* input) {
   return some;
 }
 
-/// [B, C]: means over space of [B, H, W, C].
-std::vector<double> means(const Tensor& y) {
-  const int64_t B = y.dim(0), C = y.dim(3), pixels = y.dim(1) * y.dim(2);
-  std::vector<double> mean(size_t(B * C), 0.0);
-  const std::vector<double> values = to_f64(y);
-  for (size_t i = 0; i < values.size(); ++i)
-    mean[i / size_t(pixels * C) * size_t(C) + i % size_t(C)] += values[i] / double(pixels);
-  return mean;
-}
-
 void check_if_there(Verification& v, const std::string& name, const Tensor& y, double tolerance) {
-  if (v.has(name)) v.check_both(name, {y.dim(0), y.dim(3)}, means(y), tolerance);
+  if (v.has(name)) v.check_both(name, {y.dim(0), y.dim(3)}, means_over_space(y), tolerance);
 }
 
 }  // namespace
@@ -74,8 +50,8 @@ void verify_fid_inception(Verification& v) {
   for (int64_t k = 0; k < kImages; ++k) {
     const std::string number = std::to_string(k);
     const Shape shape = v.shape("images." + number, 3, kLargestSide);
-    if (shape[0] != 3) throw InputError({.where = "images." + number, .what = "channels", .got = to_string(shape)});
-    const std::vector<float> planes = formula_image(v, "inception.image", k, shape[1], shape[2]);
+    if (shape[0] != 3) v.refuse("images." + number + ": channels", to_string(shape), "3");
+    const std::vector<float> planes = image(v, "inception.image", k, shape[1], shape[2]);
     v.check("images." + number, shape, to_f64(planes), 0, Per::unit());
     const Pin<float> input(images.rows(k, k + 1));
     eval::make_torch_fid_input(planes, shape[1], shape[2], input);
@@ -104,7 +80,7 @@ void verify_fid_presets(Verification& v) {
   std::vector<io::ImageU8> pictures;
   for (int64_t k = 0; k < n; ++k) {
     const int64_t h = hw[size_t(2 * k)], w = hw[size_t(2 * k + 1)];
-    const std::vector<float> planes = formula_image(v, "presets.image", k, h, w);
+    const std::vector<float> planes = image(v, "presets.image", k, h, w);
     io::ImageU8 picture{w, h, 3, std::vector<uint8_t>(planes.size())};
     std::vector<int64_t> check;
     for (int64_t i = 0; i < int64_t(planes.size()); ++i) {
@@ -115,12 +91,7 @@ void verify_fid_presets(Verification& v) {
     v.check_exact("image." + std::to_string(k) + ".check", {int64_t(check.size())}, check);
     pictures.push_back(std::move(picture));
   }
-  std::vector<double> fc_bias(size_t(nn::kInceptionClasses));
-  {
-    std::vector<float> bias(fc_bias.size());
-    fill_by_formula("fc.bias", v.suffix(), {nn::kInceptionClasses}, 0, nn::kInceptionClasses, bias.data());
-    fc_bias = to_f64(bias);
-  }
+  const std::vector<double> fc_bias = to_f64(v.formula("fc.bias", {nn::kInceptionClasses}));
   constexpr int64_t kGrid = nn::kInceptionSpatialSide;
   const Tensor images({n, 3, kSide, kSide}), features({n, nn::kInceptionFeatures}),
       spatial({n, kGrid, kGrid, nn::kInceptionSpatialChannels}), logits({n, nn::kInceptionClasses});

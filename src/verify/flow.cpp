@@ -4,10 +4,8 @@
 // the schedules scaled_linear and zero. SiT's networks have variance channels, which it throws away: so does this file,
 // and no other place.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/diffusion.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "kinds.hpp"
@@ -20,14 +18,12 @@ namespace {
 namespace df = diffusion;
 
 constexpr double kTight = 2e-6;
-constexpr int64_t kLargestBatch = 4096, kLargestList = 100000, kGuidedChannels = 3;
+constexpr int64_t kLargestBatch = 4096, kLargestList = 100000;
 
 std::vector<double> times(Verification& v, const std::string& name, int64_t n) {
   const std::vector<double> t = v.f64(name, {n});
   for (const double time : t)
-    if (!(time >= 0 && time <= 1))
-      throw InputError(
-          {.where = "flow", .what = name + " is no time", .got = std::to_string(time), .expected = "0 to 1"});
+    if (!(time >= 0 && time <= 1)) v.refuse(name + " is no time", std::to_string(time), "0 to 1");
   return t;
 }
 
@@ -37,8 +33,8 @@ df::Config flow_config(double shift = 1) {
 
 struct Batch {
   explicit Batch(Verification& v) : config(read_dit_config(v)) {
-    B = v.shape("x1", 4, 65536)[0];
-    if (B > kLargestBatch) throw InputError({.where = "flow", .what = "batch too large", .got = std::to_string(B)});
+    B = v.shape("x1", 4)[0];
+    if (B > kLargestBatch) v.refuse("batch too large", std::to_string(B), "at most 4096");
     image = image_shape(config, B);
     shape = {.channels = config.in_channels, .pixels = config.pixels()};
     data = v.f32("x1", image), noise = v.f32("x0", image);
@@ -102,36 +98,20 @@ std::vector<float> with_channels(const std::vector<float>& from, int64_t B, int6
   return to;
 }
 
-struct Network {
-  Network(Verification& v, const Batch& b) : batch(b), model(lay_out(b.config)) {
-    fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
-    start(b.B, autograd::Mode::kTraining);
-  }
-  /// From now on for batches of that size.
-  void start(int64_t samples, autograd::Mode mode) { pass = make_pass(model, samples, mode); }
-  std::vector<float> run(const std::vector<float>& x, const std::vector<double>& t, const std::vector<int64_t>& y,
-                         ops::Context& ctx) {
-    return with_channels(run_forward(*pass, {x, t, y}, ctx), int64_t(t.size()), stride(), batch.shape.elements());
-  }
-  int64_t stride() const { return batch.config.out_channels() * batch.shape.pixels; }
-
-  const Batch& batch;
-  nn::Dit model;
-  std::unique_ptr<nn::DitPass> pass;
-};
-
-void verify_training(Verification& v, Network& network) {
-  const Batch& b = network.batch;
+void verify_training(Verification& v, const Batch& b, nn::Dit& model) {
   const auto process = df::make_process(flow_config(), false);
-  const std::vector<float> x_t = b.noised(*process, b.t), out = network.run(x_t, b.t, b.y, v.ctx());
-  std::vector<float> dout(out.size());
+  const auto pass = make_pass(model, b.B, autograd::Mode::kTraining);
+  const std::vector<float> x_t = b.noised(*process, b.t);
+  std::vector<float> out(x_t.size()), dout(x_t.size());
+  model_of(*pass, b.config, b.config.in_channels, v.ctx())(x_t.data(), b.t.data(), b.y.data(), b.B, out.data());
   std::vector<df::LossTerms> terms(size_t(b.B));
   df::training_loss(*process, b.shape, {b.data.data(), x_t.data(), b.noise.data(), b.t.data(), out.data()},
                     1.0 / double(b.B), dout.data(), terms.data(), 0, b.B);
-  run_backward(network.model, *network.pass, with_channels(dout, b.B, b.shape.elements(), network.stride()), v.ctx());
+  const int64_t stride = b.config.out_channels() * b.shape.pixels;
+  run_backward(model, *pass, with_channels(dout, b.B, b.shape.elements(), stride), v.ctx());
   std::vector<double> loss, norms;
   for (const df::LossTerms& term : terms) loss.push_back(term.loss);
-  for (const autograd::Parameter* p : network.model.parameters().state_dict()) {
+  for (const autograd::Parameter* p : model.parameters().state_dict()) {
     if (!p->trainable) continue;
     double squares = 0;
     for (const double g : to_f64(p->grad)) squares += g * g;
@@ -142,64 +122,30 @@ void verify_training(Verification& v, Network& network) {
   v.check_both("train.grad_norm", {int64_t(norms.size())}, norms, kTight);
 }
 
-/// Points of the way from z, the start among them: [points, samples, ...]; the second half of them is unconditional.
-std::vector<double> trajectory(Verification& v, Network& network, const char* sampler, int64_t points,
-                               const std::vector<float>& z, const std::vector<int64_t>& y, double cfg_scale) {
-  const Batch& b = network.batch;
-  const df::SamplerConfig config{.sampler = df::named<df::Sampler>(sampler),
-                                 .spacing = std::to_string(points - 1),
-                                 .cfg_scale = cfg_scale,
-                                 .cfg_channels = kGuidedChannels};
-  const auto model = [&](const float* x, const double* t, const int64_t* labels, int64_t n, float* out) {
-    const std::vector<float> result =
-        network.run({x, x + n * b.shape.elements()}, {t, t + n}, {labels, labels + n}, v.ctx());
-    std::copy(result.begin(), result.end(), out);
-  };
-  std::vector<float> x(z);
-  std::vector<double> all(z.begin(), z.end());
-  df::sample_loop(*df::make_process(flow_config(), false), config, b.shape, model,
-                  {.n = int64_t(y.size()) / 2,
-                   .z = x.data(),
-                   .labels = y.data(),
-                   .null_class = b.config.num_classes,
-                   .keep_unconditional_half = true},
-                  {}, [&](int64_t, int64_t, const float* now) { all.insert(all.end(), now, now + x.size()); });
-  return all;
-}
-
-/// Halves of the batch apart: the second never reaches the model.
-void check_halves(Verification& v, const std::string& name, const Shape& shape, const std::vector<double>& got) {
-  constexpr double kTolerance = 3e-6;
-  const std::vector<double> want = v.f64(name, shape);
-  const size_t batch = want.size() / size_t(shape[0]), half = batch / 2;
-  for (const size_t second : {0, 1}) {
-    std::vector<double> mine, theirs;
-    for (size_t from = second * half; from < want.size(); from += batch) {
-      mine.insert(mine.end(), got.begin() + int64_t(from), got.begin() + int64_t(from + half));
-      theirs.insert(theirs.end(), want.begin() + int64_t(from), want.begin() + int64_t(from + half));
-    }
-    v.add(name, second == 0 ? "first half" : "second half", compare(mine, theirs, kTolerance, piece_scales(theirs, 1)));
-  }
-}
-
-void verify_sampling(Verification& v, Network& network) {
-  const Batch& b = network.batch;
+/// Points of the way from z, the start among them: [points, samples, ...]; the second half of the samples is
+/// unconditional and never reaches the model.
+void verify_sampling(Verification& v, const Batch& b, nn::Dit& model) {
   const int64_t samples = v.shape("z", 4, kLargestBatch)[0];
-  if (samples % 2 != 0)
-    throw InputError({.where = "flow", .what = "z has no two halves", .got = std::to_string(samples) + " samples"});
+  if (samples % 2 != 0) v.refuse("z has no two halves", std::to_string(samples) + " samples");
   const Shape image = image_shape(b.config, samples);
   const std::vector<float> z = v.f32("z", image);
   const std::vector<int64_t> y = v.i64("ode.y", {samples}, 0, b.config.num_classes);
-  const double cfg_scale = v.f64("cfg_scale", {1}).front();
-  if (!(cfg_scale >= 0 && cfg_scale <= 1e6 && cfg_scale != 1))
-    throw InputError({.where = "flow", .what = "cfg_scale is no guidance", .got = std::to_string(cfg_scale)});
-  network.start(samples, autograd::Mode::kInference);
+  const double cfg_scale = read_cfg_scale(v);
+  const auto pass = make_pass(model, samples, autograd::Mode::kInference);
   for (const auto& [name, sampler] : {std::pair{"ode.euler", "euler"}, std::pair{"ode.heun2", "heun"}}) {
     const Shape shape = v.shape(name, 5, kLargestBatch), all{shape[0], samples, image[1], image[2], image[3]};
-    if (shape[0] < 2) throw InputError({.where = "flow", .what = std::string(name) + " has no steps"});
-    const std::vector<double> got = trajectory(v, network, sampler, shape[0], z, y, cfg_scale);
-    check_halves(v, name, all, got);
-    check_halves(v, std::string(name) + ".f64", all, got);
+    if (shape[0] < 2) v.refuse(std::string(name) + " has no steps", to_string(shape));
+    std::vector<double> got = to_f64(z);
+    const std::vector<double> steps = trajectory(
+        *df::make_process(flow_config(), false),
+        {.sampler = df::named<df::Sampler>(sampler),
+         .spacing = std::to_string(shape[0] - 1),
+         .cfg_scale = cfg_scale,
+         .cfg_channels = kGuidedChannels},
+        b.shape, model_of(*pass, b.config, b.config.in_channels, v.ctx()),
+        {.n = samples / 2, .labels = y.data(), .null_class = b.config.num_classes, .keep_unconditional_half = true}, z);
+    got.insert(got.end(), steps.begin(), steps.end());
+    for (const char* end : {"", ".f64"}) v.check_halves(name + std::string(end), all, got, 3e-6, 3e-6, shape[0]);
   }
 }
 
@@ -207,63 +153,37 @@ void verify_sampling(Verification& v, Network& network) {
 void verify_densities(Verification& v) {
   const Shape n = v.shape("density.z", 1, kLargestList);
   const std::vector<double> z = v.f64("density.z", n);
-  const std::string prefix = "density.logit_normal.";
-  for (const std::string& name : v.names()) {
-    if (!name.starts_with(prefix)) continue;
-    double mean = 0, deviation = 0;
-    const char *begin = name.data() + prefix.size(), *end = name.data() + name.size();
-    const auto first = std::from_chars(begin, end, mean);
-    const bool two = first.ptr != end && *first.ptr == '_';
-    if (!two || std::from_chars(first.ptr + 1, end, deviation).ptr != end)
-      throw InputError({.where = "flow", .what = "no mean and deviation in the name", .got = name});
+  for (const Match& m : v.matches("density.logit_normal.#_#")) {
     std::vector<double> t;
-    for (const double normal : z) t.push_back(df::logit_normal_time(normal, mean, deviation));
-    v.check(name, n, t, kTight);
+    for (const double normal : z) t.push_back(df::logit_normal_time(normal, m.number(0), m.number(1)));
+    v.check(m.name, n, t, kTight);
   }
 }
 
-double shifted_sigma(double sigma, double shift) { return 1 - df::shift_time(1 - sigma, shift); }
-
-/// diffusers' sampling sigmas: a line from 1 to the smallest training sigma, shifted, and 0. Its training sigmas are
-/// shifted already where the shift is a constant.
-std::vector<double> scheduler_sigmas(int64_t steps, double shift, bool dynamic) {
-  const double smallest = dynamic ? 1.0 / kTrainedSteps : shifted_sigma(1.0 / kTrainedSteps, shift);
-  std::vector<double> sigmas;
-  for (int64_t i = 0; i < steps; ++i)
-    sigmas.push_back(shifted_sigma(1 + (smallest - 1) * double(i) / double(std::max<int64_t>(steps - 1, 1)), shift));
-  sigmas.push_back(0);
-  return sigmas;
-}
-
-/// shift.<s>.sigmas and .timesteps, shift.mu.sigmas with mu = 0.9, shift.train.<s>.
+/// shift.<s>.sigmas and .timesteps, shift.mu.sigmas and .timesteps with mu = 0.9, shift.train.<s>.
 void verify_shifts(Verification& v) {
   constexpr double kMu = 0.9;
-  const std::string prefix = "shift.", training = "shift.train.";
-  const auto number = [](const std::string& name, size_t begin, size_t end) {
-    double value = 0;
-    const auto parsed = std::from_chars(name.data() + begin, name.data() + end, value);
-    if (parsed.ptr != name.data() + end || !(value > 0 && value < 1e6))
-      throw InputError({.where = "flow", .what = "no shift in the name", .got = name});
-    return value;
-  };
-  for (const std::string& name : v.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const Shape n = v.shape(name, 1, kLargestList);
-    if (name.starts_with(training)) {
-      std::vector<double> sigmas;
-      for (int64_t i = 0; i < n[0]; ++i)
-        sigmas.push_back(shifted_sigma(double(n[0] - i) / double(n[0]), number(name, training.size(), name.size())));
-      v.check(name, n, sigmas, kTight);
-      continue;
+  const auto check_all = [&](const std::string& pattern, const auto& sigmas_of, double unit = 1) {
+    for (const Match& m : v.matches(pattern)) {
+      const Shape n = v.shape(m.name, 1, kLargestList);
+      const double shift = m.words.empty() ? std::exp(kMu) : m.number(0);
+      if (!(shift > 0 && shift < 1e6)) v.refuse("no shift in the name", m.name, pattern);
+      std::vector<double> sigmas = sigmas_of(n[0], shift, m.words.empty());
+      sigmas.resize(size_t(n[0]));
+      for (double& sigma : sigmas) sigma *= unit;
+      v.check(m.name, n, sigmas, kTight);
     }
-    const size_t dot = name.rfind('.');
-    const bool dynamic = name.starts_with("shift.mu."), scaled = name.ends_with(".timesteps");
-    const double shift = dynamic ? std::exp(kMu) : number(name, prefix.size(), std::max(dot, prefix.size()));
-    std::vector<double> sigmas = scheduler_sigmas(scaled ? n[0] : n[0] - 1, shift, dynamic);
-    if (scaled) sigmas.pop_back();
-    for (double& sigma : sigmas) sigma *= scaled ? double(kTrainedSteps) : 1.0;
-    v.check(name, n, sigmas, kTight);
+  };
+  for (const std::string which : {"#", "mu"}) {
+    check_all("shift." + which + ".sigmas",
+              [](int64_t n, double shift, bool dynamic) { return scheduler_sigmas(n - 1, shift, dynamic); });
+    check_all("shift." + which + ".timesteps", scheduler_sigmas, double(kTrainedSteps));
   }
+  check_all("shift.train.#", [](int64_t n, double shift, bool) {
+    std::vector<double> sigmas;
+    for (int64_t i = 0; i < n; ++i) sigmas.push_back(shifted_sigma(double(n - i) / double(n), shift));
+    return sigmas;
+  });
 }
 
 /// The weight of the mse that process ddpm trains with at step t, told by a sample whose square error is 1.
@@ -323,12 +243,13 @@ void verify_flow(Verification& v) {
                "v.scaled_linear", "snr.zero."});
   const Batch batch(v);
   verify_path(v, batch);
-  Network network(v, batch);
-  verify_training(v, network);
-  verify_sampling(v, network);
+  nn::Dit model = lay_out(batch.config);
+  fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
+  verify_training(v, batch, model);
+  verify_sampling(v, batch, model);
   verify_densities(v);
   verify_shifts(v);
-  for (const auto& [name, schedule] : {std::pair{"linear", "linear"}, std::pair{"squaredcos", "squaredcos_cap_v2"}}) {
+  for (const auto& [name, schedule] : kSchedules) {
     verify_weights(v, name, schedule);
     verify_v(v, name, schedule);
   }

@@ -45,4 +45,16 @@ std::vector<float> formula_input(const std::string& key, double bound, int64_t n
   return values;
 }
 
+std::vector<float> formula_image(const std::string& key, int64_t k, int64_t channels, int64_t h, int64_t w) {
+  const FormulaSequence numbers(key);
+  const double a = k % 2 == 0 ? 0.5 : 0.125;
+  std::vector<float> values;
+  for (int64_t i = 0; i < channels * h * w; ++i) {
+    const int64_t c = i / (h * w), y = i / w % h, x = i % w;
+    const double wave = double(((c + 1) * x + (3 - c) * y + 17 * k) % 64) / 64.0;
+    values.push_back(float(a * numbers.unit(uint64_t(i)) + (1 - a) * wave));
+  }
+  return values;
+}
+
 }  // namespace ditrain::verify

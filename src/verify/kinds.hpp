@@ -24,10 +24,4 @@ void verify_fid_presets(Verification& v);     ///< resize of FID tools, then fea
 void verify_fid_math(Verification& v);        ///< distances and metrics of small sets of features
 void verify_fid_sets(Verification& v);        ///< the same of sets as large as those of images
 
-// Parts of verify_ops.
-void verify_elementwise_ops(Verification& v);
-void verify_modulate(Verification& v);
-void verify_attention_ops(Verification& v);
-void verify_optimizer_ops(Verification& v);
-
 }  // namespace ditrain::verify

@@ -15,11 +15,9 @@ namespace {
 constexpr size_t kMostBytes = size_t{8} << 30;
 
 void expect_small(size_t bytes, const char* what) {
-  if (bytes <= kMostBytes) return;
-  throw InputError({.where = "fixture",
-                    .what = std::string("the settings ask for too large a model: ") + what,
-                    .got = std::to_string(bytes >> 20) + " MiB",
-                    .expected = "at most " + std::to_string(kMostBytes >> 20) + " MiB"});
+  if (bytes > kMostBytes)
+    refuse("fixture", std::string("the settings ask for too large a model: ") + what,
+           std::to_string(bytes >> 20) + " MiB", "at most " + std::to_string(kMostBytes >> 20) + " MiB");
 }
 
 void fill_table(nn::Dit& model, const autograd::Parameter& pos_embed) {
@@ -79,11 +77,6 @@ void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verificat
     std::copy(values[i].begin(), values[i].end(), Pin<float>(p->value).get()), ++i;
 }
 
-void check_parameters(Verification& v, nn::Dit& model) {
-  for (const autograd::Parameter* p : model.parameters().state_dict())
-    v.check(p->name, p->shape, to_f64(p->value), p->name == "pos_embed" ? kTableTolerance : 0, Per::unit());
-}
-
 Shape image_shape(const nn::DitConfig& c, int64_t batch) {
   return {batch, c.in_channels, c.input_height, c.input_width};
 }
@@ -114,6 +107,14 @@ void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& d
   pass.backward(ctx);
 }
 
+void check_output(Verification& v, const Shape& shape, const std::vector<float>& out, double tolerance,
+                  double against_f64s) {
+  for (const char* name : {"out", "out.f64", "out.f64s"}) v.check(name, shape, to_f64(out), tolerance);
+  // Our sinusoid is an f64 one; the reference's own two results with a float32 sinusoid are closer to each other.
+  const std::vector<double> want = v.f64("out.f64s", shape);
+  v.add("out", "against out.f64s", compare(v.f64("out", shape), want, against_f64s, piece_scales(want, 1)));
+}
+
 LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx) {
   const nn::DitConfig& c = model.config();
   const int64_t B = int64_t(batch.t.size());
@@ -132,6 +133,42 @@ LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch,
     r.mse.push_back(term.mse), r.vb.push_back(term.vb), r.loss.push_back(term.loss);
   r.mean_loss = std::accumulate(r.loss.begin(), r.loss.end(), 0.0) / double(B);
   return r;
+}
+
+diffusion::ModelFn model_of(nn::DitPass& pass, const nn::DitConfig& c, int64_t channels, ops::Context& ctx) {
+  const int64_t in = c.in_channels * c.pixels(), stride = c.out_channels() * c.pixels(), used = channels * c.pixels();
+  return [=, &pass, &ctx](const float* x, const double* t, const int64_t* labels, int64_t n, float* out) {
+    const std::vector<float> all = run_forward(pass, {{x, x + n * in}, {t, t + n}, {labels, labels + n}}, ctx);
+    for (int64_t i = 0; i < n; ++i) std::copy_n(all.begin() + i * stride, used, out + i * used);
+  };
+}
+
+double read_cfg_scale(Verification& v) {
+  const double scale = v.f64("cfg_scale", {1}).front();
+  if (!(scale >= 0 && scale <= 1e6 && scale != 1)) v.refuse("cfg_scale is no guidance", std::to_string(scale));
+  return scale;
+}
+
+std::vector<double> trajectory(const diffusion::Process& process, const diffusion::SamplerConfig& config,
+                               const diffusion::Shape& shape, const diffusion::ModelFn& model,
+                               diffusion::SampleRequest request, std::vector<float> z,
+                               const diffusion::NoiseFn& noise) {
+  std::vector<double> all;
+  request.z = z.data();
+  diffusion::sample_loop(process, config, shape, model, request, noise,
+                         [&](int64_t, int64_t, const float* now) { all.insert(all.end(), now, now + z.size()); });
+  return all;
+}
+
+double shifted_sigma(double sigma, double shift) { return 1 - diffusion::shift_time(1 - sigma, shift); }
+
+std::vector<double> scheduler_sigmas(int64_t steps, double shift, bool dynamic) {
+  const double smallest = dynamic ? 1.0 / kTrainedSteps : shifted_sigma(1.0 / kTrainedSteps, shift);
+  std::vector<double> sigmas;
+  for (int64_t i = 0; i < steps; ++i)
+    sigmas.push_back(shifted_sigma(1 + (smallest - 1) * double(i) / double(std::max<int64_t>(steps - 1, 1)), shift));
+  sigmas.push_back(0);
+  return sigmas;
 }
 
 }  // namespace ditrain::verify

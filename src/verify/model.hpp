@@ -25,9 +25,6 @@ void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std
 /// Allocates and fills every parameter from the file's tensors of the same names.
 void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verification& v);
 
-/// Compares the file's parameters `prefix` + name with the model's: pos_embed within 1e-7, all others exactly.
-void check_parameters(Verification& v, nn::Dit& model);
-
 /// Tolerance for pos_embed against our table: f64 arithmetic on either side, rounded once to f32 values up to 1.
 inline constexpr double kTableTolerance = 1e-7;
 
@@ -48,6 +45,10 @@ std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::
 /// After run_forward: gradients of the parameters, from zero, and of the image.
 void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& dout, ops::Context& ctx);
 
+/// Compares results with `out` of the float32 run, .f64, and .f64s, which has the float32 sinusoid.
+void check_output(Verification& v, const Shape& shape, const std::vector<float>& out, double tolerance,
+                  double against_f64s);
+
 /// One batch of the diffusion's training objective.
 struct LossInputs {
   std::vector<float> x0, noise;
@@ -60,5 +61,26 @@ struct LossResults {
 };
 /// Forward, loss as in the reference's training (mse_vb) and backward of its mean.
 LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx);
+
+/// Schedules as fixtures and as configs call them.
+struct ScheduleName {
+  std::string fixture, config;
+};
+inline const ScheduleName kSchedules[] = {{"linear", "linear"}, {"squaredcos", "squaredcos_cap_v2"}};
+
+/// The model for sampling loops, with the first `channels` of its output.
+diffusion::ModelFn model_of(nn::DitPass& pass, const nn::DitConfig& config, int64_t channels, ops::Context& ctx);
+/// The file's guidance. Errors: InputError if it is none
+double read_cfg_scale(Verification& v);
+inline constexpr int64_t kGuidedChannels = 3;  // what the reference guides
+/// [steps, samples, ...]: latents after each step of the sampler that starts at z.
+std::vector<double> trajectory(const diffusion::Process& process, const diffusion::SamplerConfig& config,
+                               const diffusion::Shape& shape, const diffusion::ModelFn& model,
+                               diffusion::SampleRequest request, std::vector<float> z,
+                               const diffusion::NoiseFn& noise = {});
+/// diffusers' sampling sigmas of process flow: a line from 1 to the smallest training sigma, shifted, and 0. Its
+/// training sigmas are shifted already where the shift is a constant.
+std::vector<double> scheduler_sigmas(int64_t steps, double shift, bool dynamic = false);
+double shifted_sigma(double sigma, double shift);
 
 }  // namespace ditrain::verify

@@ -1,16 +1,13 @@
 // Attention alone, attention with its two linear layers, and softmax, which the framework has only inside attention.
 #include <algorithm>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/linear.hpp"
-#include "kinds.hpp"
+#include "operator.hpp"
 
 namespace ditrain::verify {
 
 namespace {
-
-constexpr int64_t kLargest = 8192;  // of any dimension
 
 struct Attention {
   Attention(ops::Context& ctx, const Tensor& qkv, int64_t num_heads)
@@ -54,63 +51,47 @@ Tensor by_head(const Shape& shape, const Tensor& tokens, int64_t part, int64_t p
   return from_values(shape, heads);
 }
 
-/// Tolerances of y, dq, dk, dv or of y, dx, dwqkv, dbqkv, dwproj, dbproj.
-struct CoreTolerances {
-  double y, dq, dk, dv;
-};
-struct ModuleTolerances {
-  double y, dx, dwqkv, dbqkv, dwproj, dbproj;
-};
-constexpr CoreTolerances kCore{2e-6, 2e-6, 3e-6, 2e-6}, kCoreOdd{3e-6, 2e-6, 2e-6, 3e-6};
-constexpr ModuleTolerances kModule{4e-6, 4e-6, 4e-6, 4e-6, 3e-6, 2e-6}, kModuleOdd{5e-6, 5e-6, 5e-6, 3e-6, 3e-6, 2e-6};
+}  // namespace
 
-void verify_core(Verification& v, const std::string& op, const CoreTolerances& tolerance) {
-  const Shape shape = v.shape(op + ".q", 4, kLargest);
-  const Tensor qkv = by_token(shape, {v.f32(op + ".q", shape), v.f32(op + ".k", shape), v.f32(op + ".v", shape)});
-  const Attention attention(v.ctx(), qkv, shape[1]);
-  const Tensor dqkv = attention.backward(v.ctx(), by_token(shape, {v.f32(op + ".dy", shape)}));
-  v.check_both(op + ".y", by_head(shape, attention.out, 0, 1), tolerance.y);
-  v.check_both(op + ".dq", by_head(shape, dqkv, 0, 3), tolerance.dq);
-  v.check_both(op + ".dk", by_head(shape, dqkv, 1, 3), tolerance.dk);
-  v.check_both(op + ".dv", by_head(shape, dqkv, 2, 3), tolerance.dv);
+void attention_core(Operator& o) {
+  const Tensor q = o.any("q", 4);
+  const Shape& shape = q.shape();
+  const auto values = [&](const char* name) { return to_vector(o.in(name, shape)); };
+  const Attention attention(o.ctx, by_token(shape, {to_vector(q), values("k"), values("v")}), shape[1]);
+  const Tensor dqkv = attention.backward(o.ctx, by_token(shape, {values("dy")}));
+  copy(by_head(shape, attention.out, 0, 1), o.out("y", shape));
+  for (const auto& [name, part] : {std::pair{"dq", 0}, std::pair{"dk", 1}, std::pair{"dv", 2}})
+    copy(by_head(shape, dqkv, part, 3), o.out(name, shape));
 }
 
+/// The modules' tensors do not tell their heads; they are those of attn_core or attn_core_odd.
 /// The gradient of the key biases (middle third of dbqkv) is 0 in exact arithmetic and noise in float32. The tolerance
 /// is relative to the largest entry of the whole tensor, which covers the noise of both sides.
-void verify_module(Verification& v, const std::string& op, int64_t num_heads, const ModuleTolerances& tolerance) {
-  const Shape shape = v.shape(op + ".x", 3, kLargest);
-  const int64_t C = shape[2];
-  if (C % num_heads != 0)
-    throw InputError({.where = op, .what = "width is no multiple of the heads", .got = to_string(shape)});
-  const Tensor x = v.tensor(op + ".x", shape), dy = v.tensor(op + ".dy", shape);
-  const Tensor wqkv = v.tensor(op + ".wqkv", {3 * C, C}), bqkv = v.tensor(op + ".bqkv", {3 * C});
-  const Tensor wproj = v.tensor(op + ".wproj", {C, C}), bproj = v.tensor(op + ".bproj", {C});
-  const Tensor qkv({shape[0], shape[1], 3 * C}), y(shape), dattention(shape), dx(shape);
-  const Tensor dwqkv(wqkv.shape()), dbqkv(bqkv.shape()), dwproj(wproj.shape()), dbproj(bproj.shape());
-  ops::linear_forward(v.ctx(), x, wqkv, bqkv, qkv);
-  const Attention attention(v.ctx(), qkv, num_heads);
-  ops::linear_forward(v.ctx(), attention.out, wproj, bproj, y);
-  ops::linear_backward_data(v.ctx(), dy, wproj, dattention);
-  ops::linear_backward_weight(v.ctx(), attention.out, dy, dwproj, dbproj);
-  const Tensor dqkv = attention.backward(v.ctx(), dattention);
-  ops::linear_backward_data(v.ctx(), dqkv, wqkv, dx);
-  ops::linear_backward_weight(v.ctx(), x, dqkv, dwqkv, dbqkv);
-  v.check_both(op + ".y", y, tolerance.y);
-  v.check_both(op + ".dx", dx, tolerance.dx);
-  v.check_both(op + ".dwqkv", dwqkv, tolerance.dwqkv);
-  v.check_both(op + ".dbqkv", dbqkv, tolerance.dbqkv);
-  v.check_both(op + ".dwproj", dwproj, tolerance.dwproj);
-  v.check_both(op + ".dbproj", dbproj, tolerance.dbproj);
+void attention_module(Operator& o) {
+  const Tensor x = o.any("x", 3), dy = o.in("dy", x.shape());
+  const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
+  const int64_t num_heads = o.v.shape("attn_core" + o.name.substr(4) + ".q", 4)[1];
+  if (C % num_heads != 0) o.v.refuse(o.name + ": width is no multiple of the heads", to_string(x.shape()));
+  const Tensor wqkv = o.in("wqkv", {3 * C, C}), bqkv = o.in("bqkv", {3 * C});
+  const Tensor wproj = o.in("wproj", {C, C}), bproj = o.in("bproj", {C}), qkv({B, T, 3 * C}), dattention(x.shape());
+  ops::linear_forward(o.ctx, x, wqkv, bqkv, qkv);
+  const Attention attention(o.ctx, qkv, num_heads);
+  ops::linear_forward(o.ctx, attention.out, wproj, bproj, o.out("y", x.shape()));
+  ops::linear_backward_data(o.ctx, dy, wproj, dattention);
+  ops::linear_backward_weight(o.ctx, attention.out, dy, o.out("dwproj", wproj.shape()), o.out("dbproj", {C}));
+  const Tensor dqkv = attention.backward(o.ctx, dattention);
+  ops::linear_backward_data(o.ctx, dqkv, wqkv, o.out("dx", x.shape()));
+  ops::linear_backward_weight(o.ctx, x, dqkv, o.out("dwqkv", wqkv.shape()), o.out("dbqkv", {3 * C}));
 }
 
 /// softmax(x) of rows of n values: row r is query 0 of sample r, token s has key sqrt(D) e_s and value e_s, so that its
 /// score is x[s] and its output p[s]; and the gradient by the query is that by x. D is a power of 4, for an exact root.
-void verify_softmax(Verification& v) {
-  const Shape shape = v.shape("softmax.x", 2, 128);
+void softmax(Operator& o) {
+  const Shape shape = o.v.shape("softmax.x", 2, 128);
   const int64_t rows = shape[0], n = shape[1];
   int64_t D = 4, root = 2;
   while (D < n) D *= 4, root *= 2;
-  const std::vector<float> x = v.f32("softmax.x", shape), dy = v.f32("softmax.dy", shape);
+  const std::vector<float> x = to_vector(o.in("x", shape)), dy = to_vector(o.in("dy", shape));
   const Shape heads{rows, 1, n, D};
   std::vector<float> q(size_t(rows * n * D)), k(q.size()), value(q.size()), dout(q.size());
   for (int64_t r = 0; r < rows; ++r)
@@ -119,26 +100,16 @@ void verify_softmax(Verification& v) {
       q[first] = x[size_t(r * n + s)], dout[first] = dy[size_t(r * n + s)];
       k[diagonal] = float(root), value[diagonal] = 1;
     }
-  const Attention attention(v.ctx(), by_token(heads, {q, k, value}), 1);
-  const Tensor dqkv = attention.backward(v.ctx(), by_token(heads, {dout}));
-  const auto query0 = [&](const std::vector<float>& all) {
-    std::vector<double> values;
+  const Attention attention(o.ctx, by_token(heads, {q, k, value}), 1);
+  const Tensor dqkv = attention.backward(o.ctx, by_token(heads, {dout}));
+  const auto query0 = [&](const char* name, const Tensor& tokens, int64_t parts) {
+    const std::vector<float> all = to_vector(by_head(heads, tokens, 0, parts));
+    std::vector<float> values;
     for (int64_t i = 0; i < rows * n; ++i) values.push_back(all[size_t(i / n * n * D + i % n)]);
-    return values;
+    o.out(name, shape, values);
   };
-  v.check_both("softmax.y", shape, query0(to_vector(by_head(heads, attention.out, 0, 1))), 2e-6);
-  v.check_both("softmax.dx", shape, query0(to_vector(by_head(heads, dqkv, 0, 3))), 2e-6);
-}
-
-}  // namespace
-
-void verify_attention_ops(Verification& v) {
-  verify_softmax(v);
-  verify_core(v, "attn_core", kCore);
-  verify_core(v, "attn_core_odd", kCoreOdd);
-  // The modules' tensors do not tell their heads; they are those of the attention of the same name.
-  verify_module(v, "attn", v.shape("attn_core.q", 4, kLargest)[1], kModule);
-  verify_module(v, "attn_odd", v.shape("attn_core_odd.q", 4, kLargest)[1], kModuleOdd);
+  query0("y", attention.out, 1);
+  query0("dx", dqkv, 3);
 }
 
 }  // namespace ditrain::verify

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
-#include "ditrain/diffusion/diffusion.hpp"
 #include "kinds.hpp"
+#include "model.hpp"
 
 namespace ditrain::verify {
 
@@ -16,7 +15,7 @@ namespace {
 namespace df = diffusion;
 
 constexpr double kTight = 2e-6;
-constexpr int64_t kLargest = 4096, kTrainedSteps = 1000;
+constexpr int64_t kLargest = 4096;
 
 /// The noise in x = sqrt(a) data + sqrt(1 - a) noise, data a mixture of two normals at -0.8 and 0.8, deviation 0.3.
 double exact_noise(double x, double a) {
@@ -38,34 +37,25 @@ struct Start {
     const auto model = [&](const float* in, const double* t, const int64_t*, int64_t n, float* out) {
       for (int64_t i = 0; i < n * each.elements(); ++i) out[i] = denoiser(in[i], t[i / each.elements()]);
     };
-    std::vector<float> z(x);
-    std::vector<double> all;
-    df::sample_loop(process, {.sampler = df::named<df::Sampler>(sampler), .spacing = spacing}, each, model,
-                    {.n = shape[0], .z = z.data()}, {},
-                    [&](int64_t, int64_t, const float* now) { all.insert(all.end(), now, now + z.size()); });
-    return all;
+    return trajectory(process, {.sampler = df::named<df::Sampler>(sampler), .spacing = spacing}, each, model,
+                      {.n = shape[0]}, x);
+  }
+  void check(Verification& v, const std::string& name, int64_t n, const std::vector<double>& got,
+             double tolerance) const {
+    v.check(name, {n, shape[0], shape[1], shape[2], shape[3]}, got, tolerance);
   }
 };
 
-struct Schedule {
-  const char* name;      ///< in the file
-  const char* schedule;  ///< here
-};
-constexpr Schedule kSchedules[] = {{"linear", "linear"}, {"squaredcos", "squaredcos_cap_v2"}};
-
-/// Timesteps of a scheduler, noisiest first.
-std::vector<int64_t> linspace_steps(int64_t n) {  // DPM-Solver: all but the last of n + 1 points from 999 to 0
+/// Timesteps of a scheduler, noisiest first: n of the points i * length / n, less `back`.
+std::vector<int64_t> spaced(int64_t n, int64_t length, int64_t back) {
   std::vector<int64_t> steps;
   for (int64_t i = n; i > 0; --i)
-    steps.push_back(int64_t(std::nearbyint(double(i) * double(kTrainedSteps - 1) / double(n))));
+    steps.push_back(int64_t(std::nearbyint(double(i) * double(length) / double(n))) - back);
   return steps;
 }
-std::vector<int64_t> trailing_steps(int64_t n) {
-  std::vector<int64_t> steps;
-  for (int64_t i = n; i > 0; --i)
-    steps.push_back(int64_t(std::nearbyint(double(i) * double(kTrainedSteps) / double(n))) - 1);
-  return steps;
-}
+// DPM-Solver: all but the last of n + 1 points from 999 to 0
+std::vector<int64_t> linspace_steps(int64_t n) { return spaced(n, kTrainedSteps - 1, 0); }
+std::vector<int64_t> trailing_steps(int64_t n) { return spaced(n, kTrainedSteps, 1); }
 std::vector<int64_t> leading_steps(int64_t n) {
   std::vector<int64_t> steps = df::space_timesteps(kTrainedSteps, "ddim" + std::to_string(n));
   std::reverse(steps.begin(), steps.end());
@@ -86,47 +76,38 @@ constexpr RunKind kRuns[] = {{"dpm", "dpm++", linspace_steps, true, 4e-6, 4e-3},
                              {"ddim", "ddim", leading_steps, false, 4e-6, 3e-6},
                              {"ddim_trailing", "ddim", trailing_steps, false, 4e-6, 6e-5}};
 
-/// sqrt((1 - abar) / abar) at the timesteps, and 0.
-std::vector<double> sigmas_at(const df::Schedule& schedule, const std::vector<int64_t>& steps) {
-  std::vector<double> sigmas;
-  for (const int64_t t : steps) sigmas.push_back(schedule.sqrt_recipm1_alphas_cumprod[size_t(t)]);
-  sigmas.push_back(0);
-  return sigmas;
+/// Each `beginning`.N.x with its number of steps N, and its name without the x.
+std::vector<std::pair<std::string, int64_t>> runs_of(Verification& v, const std::string& beginning) {
+  std::vector<std::pair<std::string, int64_t>> runs;
+  for (const Match& m : v.matches(beginning + ".#.x")) {
+    const int64_t n = v.shape(m.name, 5, kLargest)[0];
+    if (n > kTrainedSteps) v.refuse(m.name + " has too many steps", std::to_string(n), "at most 1000");
+    runs.emplace_back(beginning + "." + std::to_string(n) + ".", n);
+  }
+  return runs;
 }
 
-void verify_run(Verification& v, const Start& start, const RunKind& run, const Schedule& schedule,
-                const df::Process& process, const std::vector<double>& abar, int64_t n) {
-  const std::string name = std::string(run.name) + "." + schedule.name + "." + std::to_string(n);
-  const std::vector<int64_t> steps = run.steps(n);
-  const bool is_linear = schedule.name == std::string("linear");
-  v.check_exact(name + ".timesteps", {n}, steps);
-  if (run.has_sigmas)  // of float32 tables: at the last step of squaredcos 1 - beta is 0.001 +- 3e-8
-    v.check(name + ".sigmas", {n + 1}, sigmas_at(df::as_ddpm(process).schedule(), steps), is_linear ? kTight : 5e-5);
-  const auto denoiser = [&](float x, double t) { return float(exact_noise(x, abar[size_t(t)])); };
-  const std::vector<double> got =
-      start.run(process, run.sampler, df::Spacing::at({steps.rbegin(), steps.rend()}), denoiser);
-  v.check(name + ".x", {n, start.shape[0], start.shape[1], start.shape[2], start.shape[3]}, got,
-          is_linear ? run.linear : run.squaredcos);
-}
-
-/// The numbers of steps N of the file's <prefix>.N.x.
-std::vector<int64_t> counts_of(const Verification& v, const std::string& prefix) {
-  std::vector<int64_t> counts;
-  for (const std::string& name : v.names())
-    if (name.starts_with(prefix) && name.ends_with(".x")) counts.push_back(v.shape(name, 5, kLargest)[0]);
-  for (const int64_t n : counts)
-    if (n > kTrainedSteps) throw InputError({.where = "samplers", .what = "too many steps", .got = std::to_string(n)});
-  return counts;
-}
-
-void verify_schedule(Verification& v, const Start& start, const Schedule& schedule) {
-  const std::string table = std::string(schedule.name) + ".abar";
-  const auto process = df::make_process({.schedule = df::named<df::BetaSchedule>(schedule.schedule)}, false);
+void verify_schedule(Verification& v, const Start& start, const ScheduleName& schedule) {
+  const std::string table = schedule.fixture + ".abar";
+  const auto process = df::make_process({.schedule = df::named<df::BetaSchedule>(schedule.config)}, false);
+  const df::Schedule& tables = df::as_ddpm(*process).schedule();
   const std::vector<double> abar = v.f64(table, {kTrainedSteps});
-  v.check(table, {kTrainedSteps}, df::as_ddpm(*process).schedule().alphas_cumprod, kTight);
+  v.check(table, {kTrainedSteps}, tables.alphas_cumprod, kTight);
+  const auto denoiser = [&](float x, double t) { return float(exact_noise(x, abar[size_t(t)])); };
+  const bool is_linear = schedule.fixture == "linear";
   for (const RunKind& run : kRuns)
-    for (const int64_t n : counts_of(v, std::string(run.name) + "." + schedule.name + "."))
-      verify_run(v, start, run, schedule, *process, abar, n);
+    for (const auto& [name, n] : runs_of(v, run.name + ("." + schedule.fixture))) {
+      const std::vector<int64_t> steps = run.steps(n);
+      v.check_exact(name + "timesteps", {n}, steps);
+      std::vector<double> sigmas;
+      for (const int64_t t : steps) sigmas.push_back(tables.sqrt_recipm1_alphas_cumprod[size_t(t)]);
+      sigmas.push_back(0);
+      if (run.has_sigmas)  // of float32 tables: at the last step of squaredcos 1 - beta is 0.001 +- 3e-8
+        v.check(name + "sigmas", {n + 1}, sigmas, is_linear ? kTight : 5e-5);
+      start.check(v, name + "x", n,
+                  start.run(*process, run.sampler, df::Spacing::at({steps.rbegin(), steps.rend()}), denoiser),
+                  is_linear ? run.linear : run.squaredcos);
+    }
 }
 
 /// The velocity data - noise of the mixture on x = (1 - s) data + s noise.
@@ -140,18 +121,12 @@ float exact_velocity(float x, double t) {
 void verify_flow_sampler(Verification& v, const Start& start) {
   constexpr double kShift = 3;
   const auto process = df::make_process({.process = df::named<df::ProcessKind>("flow"), .time_shift = kShift}, false);
-  const auto shifted = [](double sigma) { return 1 - df::shift_time(1 - sigma, kShift); };
-  const double smallest = shifted(1.0 / kTrainedSteps);  // shifted once more below, as their scheduler does
-  for (const int64_t n : counts_of(v, "flow.")) {
-    const std::string name = "flow." + std::to_string(n);
-    std::vector<double> sigmas, times;
-    for (int64_t i = 0; i < n; ++i)
-      sigmas.push_back(shifted(1 + (smallest - 1) * double(i) / double(std::max<int64_t>(n - 1, 1))));
-    sigmas.push_back(0);
+  for (const auto& [name, n] : runs_of(v, "flow")) {
+    const std::vector<double> sigmas = scheduler_sigmas(n, kShift);
+    std::vector<double> times;
     for (const double sigma : sigmas) times.push_back(1 - sigma);
-    v.check(name + ".sigmas", {n + 1}, sigmas, kTight);
-    v.check(name + ".x", {n, start.shape[0], start.shape[1], start.shape[2], start.shape[3]},
-            start.run(*process, "euler", df::Spacing::at(times), exact_velocity), kTight);
+    v.check(name + "sigmas", {n + 1}, sigmas, kTight);
+    start.check(v, name + "x", n, start.run(*process, "euler", df::Spacing::at(times), exact_velocity), kTight);
   }
 }
 
@@ -160,7 +135,7 @@ void verify_flow_sampler(Verification& v, const Start& start) {
 void verify_samplers(Verification& v) {
   v.leave_out({"dpm_min.", "dpm_karras.", "dpm_clip.", "ddim_clip.", "unipc.", "unipc_min."});
   const Start start(v);
-  for (const Schedule& schedule : kSchedules) verify_schedule(v, start, schedule);
+  for (const ScheduleName& schedule : kSchedules) verify_schedule(v, start, schedule);
   verify_flow_sampler(v, start);
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "kinds.hpp"
 #include "model.hpp"
@@ -58,7 +57,7 @@ Hyper read_hyper(Verification& v, const std::string& run) {
   const std::vector<double> h = v.f64(run + ".hyper", {6});
   const auto share = [](double x) { return x >= 0 && x < 1; };
   if (!(share(h[0]) && share(h[1]) && share(h[2]) && h[3] > 0 && share(h[4]) && share(h[5])))
-    throw InputError({.where = "train_traj", .what = run + ".hyper is out of range"});
+    v.refuse(run + ".hyper is out of range", "");
   return {{.lr = h[0], .beta1 = h[1], .beta2 = h[2], .eps = h[3], .weight_decay = h[4]}, h[5]};
 }
 

@@ -2,7 +2,6 @@
 // formula. Tolerances are those of the fixtures' description, relative to the largest value of a tensor.
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "ditrain/verify/formula.hpp"
 #include "kinds.hpp"
@@ -28,32 +27,17 @@ nn::AutoencoderConfig read_config(Verification& v) {
 
 nn::Autoencoder make_model(Verification& v, const nn::AutoencoderConfig& config, DType type = DType::kF32) {
   return {config, type, [&](const std::string& name, const Shape& shape) {
-            if (v.has(name)) return v.f32(name, shape);
-            std::vector<float> values(size_t(num_elements(shape)));
-            fill_by_formula(name, v.suffix(), shape, 0, int64_t(values.size()), values.data());
-            return values;
+            return v.has(name) ? v.f32(name, shape) : v.formula(name, shape);
           }};
-}
-
-/// "vae_sd" of "vae_sd_stats": what keys begin with.
-std::string stem(const Verification& v) {
-  std::string title = v.title();
-  if (title.ends_with("_stats")) title.resize(title.rfind('_'));
-  return title;
 }
 
 /// 2 image(k) - 1 of the formula image STEM.image, k = 0, 1, ...
 std::vector<float> formula_images(const Verification& v, const Shape& shape) {
   std::vector<float> values;
-  for (int64_t k = 0; k < shape[0]; ++k) {
-    const FormulaSequence numbers(stem(v) + ".image." + std::to_string(k) + v.suffix());
-    const double a = k % 2 == 0 ? 0.5 : 0.125;
-    for (int64_t i = 0; i < num_elements(shape) / shape[0]; ++i) {
-      const int64_t c = i / (shape[2] * shape[3]), y = i / shape[3] % shape[2], x = i % shape[3];
-      const double wave = double(((c + 1) * x + (3 - c) * y + 17 * k) % 64) / 64.0;
-      values.push_back(2 * float(a * numbers.unit(uint64_t(i)) + (1 - a) * wave) - 1);
-    }
-  }
+  for (int64_t k = 0; k < shape[0]; ++k)
+    for (const float x :
+         formula_image(v.stem() + ".image." + std::to_string(k) + v.suffix(), k, shape[1], shape[2], shape[3]))
+      values.push_back(2 * x - 1);
   return values;
 }
 
@@ -66,8 +50,7 @@ Tensor read_images(Verification& v) {
 
 Tensor read_latents(Verification& v, const nn::AutoencoderConfig& config) {
   const Shape shape = v.shape("latent", 4, kLargestSide);
-  if (shape[1] != config.latent_channels)
-    throw InputError({.where = "latent", .what = "channels", .got = to_string(shape)});
+  if (shape[1] != config.latent_channels) v.refuse("latent: channels", to_string(shape));
   return v.tensor("latent", shape);
 }
 
@@ -132,13 +115,7 @@ void verify_with_noise(Verification& v, const Tolerances& t) {
 /// Means over space of what modules give, in the order of execution.
 nn::Autoencoder::Observer mean_checker(Verification& v) {
   return [&v](const std::string& module, const Tensor& y) {
-    const std::string name = "mean." + module;
-    if (!v.has(name)) return;
-    const int64_t C = y.shape().back();
-    std::vector<double> mean(size_t(C), 0.0);
-    const std::vector<double> values = to_f64(y);
-    for (size_t i = 0; i < values.size(); ++i) mean[i % size_t(C)] += values[i] * double(C) / double(y.size());
-    v.check_both(name, {C}, mean, 3e-6);
+    if (v.has("mean." + module)) v.check_both("mean." + module, {y.shape().back()}, means_over_space(y), 3e-6);
   };
 }
 
@@ -153,7 +130,7 @@ void verify_rect_stats(Verification& v) {
   const int64_t shrink = model.config().shrink();
   const int64_t h = v.setting("cfg.h", 1, kLargestSide), w = v.setting("cfg.w", 1, kLargestSide);
   if (h % shrink != 0 || w % shrink != 0)
-    throw InputError({.where = "cfg.h, cfg.w", .what = "sides of the image", .got = to_string({h, w})});
+    v.refuse("cfg.h, cfg.w: sides of the image", to_string({h, w}), "multiples of " + std::to_string(shrink));
   const Tensor images = from_values({1, 3, h, w}, formula_images(v, {1, 3, h, w}));
   std::vector<double> some;
   for (int64_t i = 0; i < images.size(); i += 997) some.push_back(double(Pin<float>(images)[i]));

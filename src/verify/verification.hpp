@@ -3,6 +3,7 @@
 #pragma once
 #include <set>
 
+#include "ditrain/base/error.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "ditrain/ops/context.hpp"
 #include "ditrain/verify/verify.hpp"
@@ -20,25 +21,37 @@ struct Per {
   static Per unit() { return {1, true}; }
 };
 
+/// A tensor's name that fits a pattern, and what stands there for the pattern's # and *.
+struct Match {
+  std::string name;
+  std::vector<std::string> words;
+  double number(size_t i) const { return std::stod(words.at(i)); }
+};
+
 class Verification {
  public:
-  Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report);
+  Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report)
+      : file_(file), ctx_(ctx), report_(report) {}
 
   ops::Context& ctx() const { return ctx_; }
 
   bool has(const std::string& name) const { return file_.contains(name); }
-  /// Names of all tensors, in the order of the file.
-  std::vector<std::string> names() const;
+  /// The tensors with names such as "shift.#.sigmas", in the order of the file: # is a number, * any text.
+  std::vector<Match> matches(const std::string& pattern);
   /// Shape as in the file; does not count as use. Errors: InputError if the tensor is missing or not of `dims`
   /// dimensions, each from 1 to `largest`
-  Shape shape(const std::string& name, size_t dims, int64_t largest) const;
+  Shape shape(const std::string& name, size_t dims, int64_t largest = 65536) const;
   /// An entry of the header's metadata, or `otherwise`.
   std::string metadata(const std::string& name, const std::string& otherwise) const;
   /// Its "file", which names the fixture, without the ending.
   std::string title() const { return title_of(file_); }
   static std::string title_of(const io::SafetensorsFile& file);
+  /// "vae_sd" of "vae_sd_stats": what keys of formula numbers begin with.
+  std::string stem() const;
   /// What the keys of formula numbers end with.
   std::string suffix() const;
+  /// Throws an InputError about this file.
+  [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected = "") const;
 
   // Settings and inputs. Errors: InputError if missing, of another dtype or shape, or out of range.
   int64_t setting(const std::string& name, int64_t low, int64_t high);  ///< i64 of one element
@@ -46,6 +59,8 @@ class Verification {
   std::vector<double> f64(const std::string& name, const Shape& shape);  ///< f32 or f64 in the file
   std::vector<int64_t> i64(const std::string& name, const Shape& shape, int64_t low, int64_t high);
   Tensor tensor(const std::string& name, const Shape& shape);  ///< f32, as a tensor of ours
+  /// Parameter `name` by the formula, with weights `gain` times as large.
+  std::vector<float> formula(const std::string& name, const Shape& shape, double gain = 1) const;
 
   // Comparisons of what we got with a tensor of the file.
   void check(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
@@ -54,31 +69,43 @@ class Verification {
   void check_both(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
                   Per per = {});
   void check_both(const std::string& name, const Tensor& got, double tolerance, Per per = {});
+  /// The same with given scales.
+  void check_both_with(const std::string& name, const Shape& shape, const std::vector<double>& got, double tolerance,
+                       const std::vector<double>& scales, const std::string& scale_name);
+  /// The first `got.size() / 2` entries are held against one tolerance and the others against another; with `points`,
+  /// these are halves of each of so many equal pieces.
+  void check_halves(const std::string& name, const Shape& shape, const std::vector<double>& got, double first,
+                    double second, int64_t points = 1);
   /// `name` again, as bf16 gives it: the difference in the L2 norm, relative to the tensor's, stays below `bound`.
   void check_bf16(const std::string& name, const Shape& shape, const std::vector<double>& got, double bound);
   /// Integers, exactly.
   void check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got);
-  /// Tensors of what this build does not offer, which are therefore compared with nothing: all whose names start so.
-  void leave_out(std::initializer_list<std::string_view> beginnings);
   /// A comparison made elsewhere with values of tensor `name`.
   void add(const std::string& name, const std::string& quantity, Comparison comparison);
 
-  /// Tensors whose names begin so are of something that this program does not have; the report says so.
-  void leave_out(const std::string& prefix, const std::string& why);
+  /// Tensors of what this build does not offer, which are therefore compared with nothing: all whose names begin so.
+  /// With a reason the report names them.
+  void leave_out(std::initializer_list<std::string_view> beginnings, const std::string& why = "");
 
   /// Errors: InputError naming the first tensor of the file that was never read
   void expect_all_used() const;
 
  private:
-  const io::TensorView& view(const std::string& name, const Shape& shape, std::initializer_list<const char*> dtypes);
+  const io::TensorView& view(const std::string& name, const Shape& shape, const std::vector<std::string>& dtypes);
 
   const io::SafetensorsFile& file_;
   ops::Context& ctx_;
   Report& report_;
-  std::set<std::string> used_, compared_;
+  std::set<std::string> used_, compared_, patterns_;
 };
 
 std::vector<double> to_f64(const Tensor& t);
 std::vector<double> to_f64(const std::vector<float>& values);
+
+// Images between [B, C, H, W], the order of fixtures, and [B, H, W, C], the order of convolutions.
+Tensor to_channels_last(const Tensor& x);
+Tensor to_channels_first(const Tensor& x);
+/// [B, C]: means over space of [B, H, W, C].
+std::vector<double> means_over_space(const Tensor& y);
 
 }  // namespace ditrain::verify

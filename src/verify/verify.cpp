@@ -44,10 +44,7 @@ const Kind& find_kind(const io::SafetensorsFile& file) {
     if (kind.has(title)) return kind;
     known += (known.empty() ? "" : ", ") + std::string(kind.name);
   }
-  throw InputError({.where = file.path(),
-                    .what = "fixtures of this kind are not available in this version",
-                    .got = title,
-                    .expected = known});
+  refuse(file.path(), "fixtures of this kind are not available in this version", title, known);
 }
 
 }  // namespace
@@ -65,7 +62,7 @@ Report verify_fixture(const std::string& path, ops::Context& ctx) {
   Verification verification(file, ctx, report);
   kind.verify(verification);
   verification.expect_all_used();
-  if (report.comparisons.empty()) throw InputError({.where = path, .what = "the fixture has nothing to compare"});
+  if (report.comparisons.empty()) refuse(path, "the fixture has nothing to compare");
   report.passed = true;
   for (const Comparison& c : report.comparisons) report.passed = report.passed && c.passed;
   return report;

@@ -13,8 +13,8 @@
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
 #include "eval/tiny_model.hpp"
+#include "support/compare.hpp"
 #include "support/files.hpp"
-#include "support/fixture.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -68,15 +68,16 @@ std::string refusal(const std::string& path, const std::vector<std::string>& set
   return "accepted";
 }
 
-std::vector<double> output_of(nn::Dit& model, const test::Fixture& f) {
-  const int64_t batch = f.shape("x")[0];
+std::vector<double> output_of(nn::Dit& model, const io::SafetensorsFile& f) {
+  const io::TensorView& x = f.tensor("x");
+  const int64_t batch = x.shape[0];
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
   nn::DitPass pass(model, batch, autograd::Mode::kInference);
   pass.allocate();
-  copy(from_values(f.shape("x"), f.f32("x")), pass.image());
-  const std::vector<int64_t> t = f.i64("t");
-  pass.t().assign(t.begin(), t.end()), pass.y() = f.i64("y");
+  copy(from_values(x.shape, io::to_f32(x)), pass.image());
+  const std::vector<int64_t> t = io::to_i64(f.tensor("t"));
+  pass.t().assign(t.begin(), t.end()), pass.y() = io::to_i64(f.tensor("y"));
   pass.forward(ctx);
   return test::to_f64(to_vector(pass.out()));
 }
@@ -97,10 +98,10 @@ TEST_CASE("weights of diffusers give the output of the reference, not that of di
   CHECK_NOTHROW(checkpoint::check_checkpoint(folder / "dit"));
 
   const auto model = checkpoint::load_model(checkpoint::find_weights(folder / "dit", Weights::kModel));
-  const test::Fixture want("diffusers_dit/outputs.safetensors");
+  const io::SafetensorsFile want(golden("diffusers_dit/outputs.safetensors"));
   const std::vector<double> out = output_of(*model, want);
-  CHECK(test::compare(out, want.best("out_dit"), 1e-5));
-  CHECK_FALSE(test::compare(out, want.best("out"), 0.1));
+  CHECK(test::compare(out, io::to_f64(want.tensor("out_dit.f64")), 1e-5));
+  CHECK_FALSE(test::compare(out, io::to_f64(want.tensor("out.f64")), 0.1));
 }
 
 TEST_CASE("an imported checkpoint is one to resume from: moments of 0, average and weights the same") {

@@ -1,3 +1,4 @@
+// Process flow. ditverify compares path, training, times and samples with SiT and diffusers (flow).
 #include "ditrain/diffusion/flow.hpp"
 
 #include <catch2/catch.hpp>
@@ -6,13 +7,12 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "rows.hpp"
-#include "support/fixture.hpp"
+#include "support/compare.hpp"
 
 using namespace ditrain;
 using namespace ditrain::diffusion;
 using Catch::Contains;
 using test::compare;
-using test::Fixture;
 using test::to_f64;
 
 namespace {
@@ -47,23 +47,6 @@ struct Batch {
 };
 
 }  // namespace
-
-TEST_CASE("the path of flow is that of SiT") {
-  const Fixture file("flow.safetensors");
-  const auto process = make_process(config(), false);
-  const std::vector<float> x1 = file.f32("x1"), x0 = file.f32("x0");
-  const auto n = static_cast<int64_t>(file.f32("t").size()), elements = static_cast<int64_t>(x1.size()) / n;
-  const Shape shape{.channels = 1, .pixels = elements};
-  const std::vector<double> t = file.f64("t");
-  std::vector<float> x_t(x1.size()), dout(x1.size());
-  const std::vector<float> zero(x1.size());
-  q_sample(*process, x1.data(), x0.data(), t.data(), x_t.data(), elements, 0, n);
-  CHECK(compare(to_f64(x_t), file.best("linear.xt"), 2e-6));
-  std::vector<LossTerms> terms(n);
-  training_loss(*process, shape, {x1.data(), x_t.data(), x0.data(), t.data(), zero.data()},
-                -0.5 * static_cast<double>(elements), dout.data(), terms.data(), 0, n);
-  CHECK(compare(to_f64(dout), file.best("linear.ut"), 2e-6));  // what training regresses on
-}
 
 TEST_CASE("gradients of flow's losses agree with finite differences") {
   for (const char* prediction : {"velocity", "x0"}) {
@@ -134,17 +117,6 @@ TEST_CASE("validation looks at all times alike, whatever training draws") {
   c.time = TimeDraw::kLogitNormal, c.time_shift = 5;
   const auto process = make_process(c, false);
   for (int64_t i = 0; i < 8; ++i) CHECK(process->spread_time(i, 8) == (i + 0.5) / 8);
-}
-
-TEST_CASE("shifted times and densities are those of diffusers") {
-  const Fixture file("flow.safetensors");
-  const std::vector<double> training = file.f64("shift.train.3");
-  const auto n = static_cast<double>(training.size());
-  for (size_t i = 0; i < training.size(); ++i)
-    CHECK(1 - shift_time(static_cast<double>(i) / n, 3) == Approx(training[i]).margin(2e-7));
-  std::vector<double> t;
-  for (const double z : file.f64("density.z")) t.push_back(logit_normal_time(z, -0.5, 0.8));
-  CHECK(compare(t, file.f64("density.logit_normal.-0.5_0.8"), 2e-6));
 }
 
 TEST_CASE("sampling times rise from noise to data") {

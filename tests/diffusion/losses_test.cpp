@@ -1,4 +1,5 @@
-// Losses of process ddpm.
+// Losses of process ddpm. ditverify compares them, their gradients and the reverse process with the reference
+// (diffusion).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -6,144 +7,12 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "rows.hpp"
-#include "support/fixture.hpp"
+#include "support/compare.hpp"
 
 using namespace ditrain;
 using namespace ditrain::diffusion;
 using test::compare;
-using test::compare_rows;
-using test::Fixture;
 using test::to_f64;
-
-namespace {
-
-// Relative tolerances: about ten times the difference between float32 and float64 runs of the reference.
-constexpr double kTight = 2e-6;
-
-/// The batch of the golden file; `out` is the frozen model output with or without its variance channels.
-struct GoldenBatch {
-  explicit GoldenBatch(bool learn_sigma) : file("diffusion.safetensors") {
-    n = file.setting("cfg.N");
-    shape = {.channels = file.setting("cfg.C"), .pixels = file.setting("cfg.H") * file.setting("cfg.H")};
-    x0 = file.f32("x_start"), x_t = file.f32("q_sample.x_t"), noise = file.f32("noise"), t = file.i64("t");
-    time.assign(t.begin(), t.end());
-    const std::vector<float> stub = file.f32("stub");
-    const int64_t elements = shape.elements(), used = learn_sigma ? 2 * elements : elements;
-    for (int64_t i = 0; i < n; ++i) {
-      out.insert(out.end(), stub.begin() + i * 2 * elements, stub.begin() + i * 2 * elements + used);
-    }
-  }
-  LossBatch batch() const { return {x0.data(), x_t.data(), noise.data(), time.data(), out.data()}; }
-
-  Fixture file;
-  int64_t n = 0;
-  Shape shape;
-  std::vector<float> x0, x_t, noise, out;
-  std::vector<int64_t> t;
-  std::vector<double> time;  // the same as times of the process
-};
-
-struct Judged {
-  std::vector<double> mse, vb, loss, dout;
-};
-
-Judged judge(const GoldenBatch& g, const Process& process, int64_t cut = 0) {
-  std::vector<LossTerms> terms(g.n);
-  std::vector<float> dout(g.out.size(), NAN);
-  const double weight = 1.0 / static_cast<double>(g.n);
-  training_loss(process, g.shape, g.batch(), weight, dout.data(), terms.data(), 0, cut);
-  training_loss(process, g.shape, g.batch(), weight, dout.data(), terms.data(), cut, g.n);
-  Judged result{.mse = {}, .vb = {}, .loss = {}, .dout = to_f64(dout)};
-  for (const LossTerms& term : terms) {
-    result.mse.push_back(term.mse), result.vb.push_back(term.vb), result.loss.push_back(term.loss);
-  }
-  return result;
-}
-
-}  // namespace
-
-TEST_CASE("noised data and its posterior are those of the reference") {
-  const GoldenBatch g(true);
-  const int64_t elements = g.shape.elements();
-  std::vector<float> x_t(g.x0.size()), mean(g.x0.size());
-  const auto process = make_process({}, true);
-  const Schedule& schedule = as_ddpm(*process).schedule();
-  q_sample(*process, g.x0.data(), g.noise.data(), g.time.data(), x_t.data(), elements, 0, 3);
-  q_sample(*process, g.x0.data(), g.noise.data(), g.time.data(), x_t.data(), elements, 3, g.n);
-  CHECK(compare(to_f64(x_t), g.file.best("q_sample.x_t"), kTight));
-  q_posterior_mean(schedule, g.x0.data(), g.x_t.data(), g.t.data(), mean.data(), elements, 0, g.n);
-  CHECK(compare(to_f64(mean), g.file.best("q_posterior.mean"), kTight));
-  std::vector<double> log_variance;
-  for (int64_t i = 0; i < g.n; ++i) {
-    log_variance.insert(log_variance.end(), elements, schedule.posterior_log_variance_clipped[g.t[i]]);
-  }
-  CHECK(compare(log_variance, g.file.best("q_posterior.log_variance"), kTight));
-}
-
-TEST_CASE("losses and their gradients are those of the reference") {
-  struct Case {
-    std::string name, loss;
-    bool learn_sigma;
-    double vb_tolerance, loss_tolerance, gradient_tolerance;
-  };
-  for (const Case& c : {Case{"ls1", "mse_vb", true, 4e-5, 8e-6, 3e-5}, Case{"rls1", "mse_vb", true, 4e-5, 8e-6, 3e-5},
-                        Case{"ls0", "mse_vb", false, 0, kTight, kTight}, Case{"ls0", "mse", false, 0, kTight, kTight},
-                        Case{"kl1", "kl", true, 4e-5, 4e-5, 2e-4}}) {
-    INFO(c.name << " as " << c.loss);
-    const GoldenBatch g(c.learn_sigma);
-    const Judged got = judge(g, *make_process({.loss = test::loss(c.loss)}, c.learn_sigma));
-    const auto n = static_cast<size_t>(g.n);
-    CHECK(compare_rows(got.loss, g.file.best(c.name + ".loss"), n, c.loss_tolerance));
-    CHECK(compare_rows(got.dout, g.file.best(c.name + ".dstub"), n, c.gradient_tolerance));
-    if (g.file.has(c.name + ".mse")) CHECK(compare_rows(got.mse, g.file.best(c.name + ".mse"), n, kTight));
-    if (g.file.has(c.name + ".vb")) CHECK(compare_rows(got.vb, g.file.best(c.name + ".vb"), n, c.vb_tolerance));
-  }
-}
-
-TEST_CASE("the variance channels have a gradient of their own scale") {
-  // Beside the mean channels' gradient an error in theirs could hide.
-  const GoldenBatch g(true);
-  const std::vector<double> got = judge(g, *make_process({}, true)).dout, want = g.file.best("ls1.dstub");
-  const int64_t elements = g.shape.elements();
-  for (int64_t i = 0; i < g.n; ++i) {
-    INFO("t = " << g.t[i]);
-    const int64_t at = (2 * i + 1) * elements;
-    CHECK(compare(std::span(got).subspan(at, elements), std::span(want).subspan(at, elements), 3e-5));
-  }
-}
-
-TEST_CASE("mse leaves the variance channels alone") {
-  const GoldenBatch g(true);
-  const Judged mse = judge(g, *make_process({.loss = test::loss("mse")}, true)),
-               both = judge(g, *make_process({}, true));
-  CHECK(mse.loss == both.mse);
-  CHECK(mse.vb == std::vector<double>(g.n, 0.0));
-  const int64_t elements = g.shape.elements();
-  for (int64_t i = 0; i < g.n; ++i) {
-    for (int64_t j = 0; j < elements; ++j) {
-      CHECK(mse.dout[2 * i * elements + j] == both.dout[2 * i * elements + j]);
-      CHECK(mse.dout[(2 * i + 1) * elements + j] == 0);
-    }
-  }
-}
-
-TEST_CASE("a loss does not depend on how the batch is cut, nor on a gradient being wanted") {
-  const GoldenBatch g(true);
-  for (const char* loss : {"mse", "mse_vb", "kl"}) {
-    const auto process = make_process({.loss = test::loss(loss)}, true);
-    const Judged whole = judge(g, *process);
-    for (const int64_t cut : {1, 5, 7}) {
-      CHECK(judge(g, *process, cut).loss == whole.loss);
-      CHECK(judge(g, *process, cut).dout == whole.dout);
-    }
-    std::vector<LossTerms> terms(g.n);
-    training_loss(*process, g.shape, g.batch(), 1, nullptr, terms.data(), 0, g.n);
-    std::vector<double> mse(g.n);
-    prediction_error(*process, g.shape, g.batch(), mse.data(), 0, g.n);
-    for (int64_t i = 0; i < g.n; ++i) CHECK(terms[i].loss == whole.loss[i]);
-    CHECK(mse == whole.mse);
-  }
-}
 
 namespace {
 
@@ -169,6 +38,23 @@ struct RandomBatch {
   std::vector<float> x0, x_t, noise, out;
 };
 
+struct Judged {
+  std::vector<double> mse, vb, loss, dout;
+};
+
+Judged judge(const RandomBatch& b, const Process& process, int64_t cut = 0) {
+  std::vector<LossTerms> terms(b.n);
+  std::vector<float> dout(b.out.size(), NAN);
+  const double weight = 1.0 / static_cast<double>(b.n);
+  training_loss(process, b.shape, b.batch(), weight, dout.data(), terms.data(), 0, cut);
+  training_loss(process, b.shape, b.batch(), weight, dout.data(), terms.data(), cut, b.n);
+  Judged result{.mse = {}, .vb = {}, .loss = {}, .dout = to_f64(dout)};
+  for (const LossTerms& term : terms) {
+    result.mse.push_back(term.mse), result.vb.push_back(term.vb), result.loss.push_back(term.loss);
+  }
+  return result;
+}
+
 /// d term / d out[i] by central differences; the f32 steps are taken as they come out.
 double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, double LossTerms::*term) {
   const float old = b.out[i];
@@ -185,6 +71,49 @@ double slope(const Process& process, RandomBatch& b, int64_t sample, size_t i, d
 }
 
 }  // namespace
+
+TEST_CASE("mse leaves the variance channels alone") {
+  const auto with = make_process({}, true), only_mse = make_process({.loss = test::loss("mse")}, true);
+  const RandomBatch b(*with);
+  const Judged mse = judge(b, *only_mse), both = judge(b, *with);
+  CHECK(mse.loss == both.mse);
+  CHECK(mse.vb == std::vector<double>(b.n, 0.0));
+  const int64_t elements = b.shape.elements();
+  for (int64_t i = 0; i < b.n; ++i) {
+    for (int64_t j = 0; j < elements; ++j) {
+      CHECK(mse.dout[2 * i * elements + j] == both.dout[2 * i * elements + j]);
+      CHECK(mse.dout[(2 * i + 1) * elements + j] == 0);
+    }
+  }
+  // Without variance channels the two are the same loss.
+  const auto plain = make_process({}, false);
+  const RandomBatch narrow(*plain);
+  const Judged a = judge(narrow, *make_process({.loss = test::loss("mse")}, false)), c = judge(narrow, *plain);
+  CHECK((a.loss == c.loss && a.dout == c.dout));
+}
+
+TEST_CASE("a loss does not depend on how the batch is cut, nor on a gradient being wanted") {
+  for (const char* loss : {"mse", "mse_vb", "kl"}) {
+    const auto process = make_process({.loss = test::loss(loss)}, true);
+    const RandomBatch b(*process);
+    const Judged whole = judge(b, *process);
+    for (const int64_t cut : {1, 2, 3}) {
+      CHECK(judge(b, *process, cut).loss == whole.loss);
+      CHECK(judge(b, *process, cut).dout == whole.dout);
+    }
+    std::vector<LossTerms> terms(b.n);
+    training_loss(*process, b.shape, b.batch(), 1, nullptr, terms.data(), 0, b.n);
+    std::vector<double> mse(b.n);
+    prediction_error(*process, b.shape, b.batch(), mse.data(), 0, b.n);
+    for (int64_t i = 0; i < b.n; ++i) CHECK(terms[i].loss == whole.loss[i]);
+    CHECK(mse == whole.mse);
+    std::vector<float> x_t(b.x_t.size());
+    for (const int64_t begin : {0, 3})
+      q_sample(*process, b.x0.data(), b.noise.data(), b.time.data(), x_t.data(), b.shape.elements(), begin,
+               begin == 0 ? 3 : b.n);
+    CHECK(x_t == b.x_t);
+  }
+}
 
 TEST_CASE("gradients of the losses agree with finite differences") {
   const Objective* kl = test::loss("kl");
@@ -315,33 +244,4 @@ TEST_CASE("times of ddpm are its steps, drawn and spread as ever") {
   }
   CHECK(*std::min_element(drawn.begin(), drawn.end()) > 0);
   for (int64_t i = 0; i < 7; ++i) CHECK(process->spread_time(i, 7) == static_cast<double>((2 * i + 1) * 100 / 14));
-}
-
-TEST_CASE("mean, variance and clean data of the reverse process are those of the reference") {
-  struct Case {
-    std::string name;
-    Config config;
-    bool learn_sigma, clip;
-    double variance, pred_x0;
-  };
-  for (const Case& c : {Case{"ls1_clip", {}, true, true, 9e-6, 3e-5}, Case{"ls1_noclip", {}, true, false, 9e-6, 3e-6},
-                        Case{"large_noclip", {}, false, false, kTight, 3e-6},
-                        Case{"small_clip", {.variance = Variance::kFixedSmall}, false, true, kTight, 3e-5},
-                        Case{"xstart_noclip", {.prediction = test::prediction("x0")}, true, false, 9e-6, kTight}}) {
-    INFO(c.name);
-    const GoldenBatch g(c.learn_sigma);
-    std::vector<float> mean(g.x0.size()), variance(g.x0.size()), log_variance(g.x0.size()), pred_x0(g.x0.size());
-    const PMeanVariance result{mean.data(), variance.data(), log_variance.data(), pred_x0.data()};
-    const auto process = make_process(c.config, c.learn_sigma);
-    const Ddpm& ddpm = as_ddpm(*process);
-    for (const int64_t begin : {int64_t{0}, g.n / 2}) {
-      p_mean_variance(ddpm.schedule(), ddpm.rules(), g.shape, c.clip, g.x_t.data(), g.t.data(), g.out.data(), result,
-                      begin, begin == 0 ? g.n / 2 : g.n);
-    }
-    const auto n = static_cast<size_t>(g.n);
-    CHECK(compare_rows(to_f64(mean), g.file.best("pmv." + c.name + ".mean"), n, kTight));
-    CHECK(compare_rows(to_f64(variance), g.file.best("pmv." + c.name + ".variance"), n, c.variance));
-    CHECK(compare_rows(to_f64(log_variance), g.file.best("pmv." + c.name + ".log_variance"), n, kTight));
-    CHECK(compare_rows(to_f64(pred_x0), g.file.best("pmv." + c.name + ".pred_xstart"), n, c.pred_x0));
-  }
 }

@@ -9,7 +9,6 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/io/safetensors.hpp"
-#include "support/fixture.hpp"
 #include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
@@ -53,10 +52,10 @@ std::string problem(const std::string& path, const AutoencoderOptions& options =
   return "";
 }
 
-std::vector<double> moments_of(nn::Autoencoder vae, const test::Fixture& want, bool decoded) {
+std::vector<double> moments_of(nn::Autoencoder vae, const io::SafetensorsFile& want, bool decoded) {
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
-  const Tensor image = from_values({1, 3, 16, 24}, want.f32("image")), moments({1, 8, 8, 12});
+  const Tensor image = from_values({1, 3, 16, 24}, io::to_f32(want.tensor("image"))), moments({1, 8, 8, 12});
   vae.encode(ctx, image, moments);
   if (decoded) vae.decode(ctx, nn::Posterior(moments).mean, image);
   const std::vector<float> values = to_vector(decoded ? image : moments);
@@ -73,15 +72,18 @@ double largest_difference(const std::vector<double>& got, const std::vector<doub
 }  // namespace
 
 TEST_CASE("autoencoders under all four namings give the moments and pictures of the reference") {
-  const test::Fixture want(kFolder + "vae_names_check.safetensors");
+  const io::SafetensorsFile want(kFolder + "vae_names_check.safetensors");
   for (const char* name : {"new", "old", "ldm", "sd"}) {
     CAPTURE(name);
     const AutoencoderFile file(kFolder + "vae_names_" + name + ".safetensors", kEight);
     CHECK(file.config().channels == std::vector<int64_t>{8, 16});
     CHECK(file.config().layers == 1);
-    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, false), want.f64("moments.f64")) < 6e-6);
-    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, true), want.f64("decoded.f64")) < 3e-5);
-    CHECK(largest_difference(moments_of(file.load(DType::kBF16), want, false), want.f64("moments.f64")) < 0.05);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, false), io::to_f64(want.tensor("moments.f64"))) <
+          6e-6);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, true), io::to_f64(want.tensor("decoded.f64"))) <
+          3e-5);
+    CHECK(largest_difference(moments_of(file.load(DType::kBF16), want, false), io::to_f64(want.tensor("moments.f64"))) <
+          0.05);
   }
 }
 
@@ -114,7 +116,7 @@ TEST_CASE("a checkpoint of PyTorch, with the weights in a dictionary of it, is t
   for (const io::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, io::to_f32(t));
   folder.text("sd.ckpt", checkpoint.finish("state_dict"));
   const AutoencoderFile file(folder.path("sd.ckpt"), kEight);
-  const test::Fixture fixture(kFolder + "vae_names_check.safetensors");
+  const io::SafetensorsFile fixture(kFolder + "vae_names_check.safetensors");
   CHECK(moments_of(file.load(DType::kF32), fixture, true) == moments_of(want.load(DType::kF32), fixture, true));
 }
 

@@ -1,3 +1,4 @@
+// Inputs of the network as FID tools make them. ditverify compares them bit for bit (fid_presets).
 #include "ditrain/eval/fid_preset.hpp"
 
 #include <catch2/catch.hpp>
@@ -5,28 +6,11 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/io/crc32.hpp"
 #include "pillow_bicubic.hpp"
-#include "support/fixture.hpp"
-#include "support/formula.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
 
 namespace {
-
-// Image k of the fixture: eight bits, rows of RGB.
-io::ImageU8 fixture_image(const test::Fixture& file, int64_t k) {
-  const std::vector<int64_t> hw = file.i64("hw");
-  const int64_t h = hw[size_t(2 * k)], w = hw[size_t(2 * k + 1)];
-  const std::vector<float> planes = test::formula_image("presets.image", k, h, w);
-  io::ImageU8 image{w, h, 3, std::vector<uint8_t>(planes.size())};
-  const std::vector<int64_t> check = file.i64("image." + std::to_string(k) + ".check");
-  for (int64_t i = 0; i < int64_t(planes.size()); ++i) {
-    const auto byte = uint8_t(std::floor(256 * planes[size_t(i)]));
-    image.pixels[size_t(i % (h * w) * 3 + i / (h * w))] = byte;
-    if (i % 997 == 0) REQUIRE(byte == check[size_t(i / 997)]);
-  }
-  return image;
-}
 
 // The four weights of a pixel sum up to 1 but for their rounding, as in torch.
 constexpr float kTorchRounding = 4.8e-7f;
@@ -39,26 +23,6 @@ constexpr Tool kTools[] = {
     {"pytorch_fid", FidPreset::kPytorchFid}, {"tf1", FidPreset::kAdm}, {"clean", FidPreset::kClean}};
 
 }  // namespace
-
-TEST_CASE("each preset makes the network's input of its tool, bit for bit") {
-  const test::Fixture file("fid_presets.safetensors");
-  std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
-  for (int64_t k = 0; k < file.shape("hw")[0]; ++k) {
-    const io::ImageU8 image = fixture_image(file, k);
-    for (const Tool& tool : kTools) {
-      CAPTURE(k, image.width, image.height, tool.name);
-      make_fid_input(image, tool.preset, input.data());
-      const std::vector<float> want = file.f32("pre." + std::string(tool.name) + "." + std::to_string(k));
-      std::vector<float> got;
-      for (int64_t c = 0; c < 3; ++c)
-        for (int64_t y = 0; y < kFidInputSize; y += 13)
-          for (int64_t x = 0; x < kFidInputSize; x += 13)
-            got.push_back(input[size_t((c * kFidInputSize + y) * kFidInputSize + x)]);
-      REQUIRE(got.size() == want.size());
-      CHECK(test::compare(test::to_f64(got), test::to_f64(want), 0));
-    }
-  }
-}
 
 TEST_CASE("the preset clean has Pillow's bits for widths and heights below, at and above the network's") {
   std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));

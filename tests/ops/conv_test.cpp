@@ -1,5 +1,5 @@
 // Convolutions and group normalisation on a team: bits on any team, packed weights, views, shapes that do not fit. They
-// are held against the fixtures by verify/conv.cpp.
+// are held against the fixtures by ditverify (conv).
 #include "ditrain/ops/conv.hpp"
 
 #include <catch2/catch.hpp>

@@ -10,17 +10,9 @@
 using namespace ditrain;
 using namespace ditrain::verify;
 using test::EditableFixture;
+using test::run;
 
 namespace {
-
-Report run(const EditableFixture& fixture) {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
-  const TemporaryFolder folder;
-  const std::string file = folder / "fixture.safetensors";
-  fixture.save(file);
-  return verify_fixture(file, ctx);
-}
 
 bool begins_with_one_of(const std::string& name, const std::vector<std::string>& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });

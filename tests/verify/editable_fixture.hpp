@@ -12,6 +12,7 @@
 
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/verify/verify.hpp"
 
 namespace ditrain::test {
 
@@ -83,6 +84,15 @@ struct EditableFixture {
   std::map<std::string, Entry> tensors;
   std::map<std::string, std::string> metadata;
 };
+
+/// What ditverify reports of the fixture as it is now.
+inline verify::Report run(const EditableFixture& fixture, int num_workers = 2) {
+  parallel::Team team({.num_workers = num_workers});
+  ops::Context ctx(team);
+  const TemporaryFolder folder;
+  fixture.save(folder / "fixture.safetensors");
+  return verify::verify_fixture(folder / "fixture.safetensors", ctx);
+}
 
 inline std::string golden_path(const std::string& kind) {
   return std::string(DITRAIN_GOLDEN_DIR) + "/" + kind + ".safetensors";

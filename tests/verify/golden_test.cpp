@@ -10,6 +10,7 @@
 using namespace ditrain;
 using namespace ditrain::verify;
 using test::EditableFixture;
+using test::run;
 
 namespace {
 
@@ -23,13 +24,6 @@ std::string text(const Report& report) {
   std::ostringstream out;
   print(out, report);
   return out.str();
-}
-
-Report run(const EditableFixture& fixture, ops::Context& ctx) {
-  const TemporaryFolder folder;
-  const std::string file = folder / "fixture.safetensors";
-  fixture.save(file);
-  return verify_fixture(file, ctx);
 }
 
 bool failed(const Report& report, const std::string& tensor) {
@@ -72,8 +66,7 @@ bool is_slow(const std::string& kind, const std::string& tensor) {
 }
 
 /// Changes one value in each of the compared tensors that are inputs, or of those that are not.
-void check_changes_are_found(const std::string& kind, const Report& clean, bool inputs, int64_t round,
-                             ops::Context& ctx) {
+void check_changes_are_found(const std::string& kind, const Report& clean, bool inputs, int64_t round) {
   EditableFixture fixture(test::golden_path(kind));
   std::erase_if(fixture.tensors, [&](const auto& entry) { return is_slow(kind, entry.first); });
   std::set<std::string> changed;
@@ -86,7 +79,7 @@ void check_changes_are_found(const std::string& kind, const Report& clean, bool 
     fixture.shift(c.tensor, position, change_for(clean, fixture, c.tensor) * (round == 1 ? -1 : 1));
   }
   if (changed.empty()) return;
-  const Report report = run(fixture, ctx);
+  const Report report = run(fixture, 1);
   CHECK_FALSE(report.passed);
   for (const std::string& tensor : changed) {
     INFO(kind << ", round " << round << ": " << tensor);
@@ -153,7 +146,7 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
     const bool expensive = kind == "dit_s2_stats" || kind == "dit_init_stats" || kind == "vae_sd_stats" ||
                            (kind.starts_with("fid_") && kind != "fid_math");
     for (int64_t round = expensive ? 2 : 0; round < 3; ++round)
-      for (const bool inputs : {false, true}) check_changes_are_found(kind, clean, inputs, round, workers.ctx);
+      for (const bool inputs : {false, true}) check_changes_are_found(kind, clean, inputs, round);
   }
 }
 
@@ -165,7 +158,7 @@ TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and 
   const std::string changed = "mean.encoder.mid_block.attentions.0";
   EditableFixture fixture(path);
   fixture.shift(changed, 17, change_for(clean, fixture, changed));
-  const Report report = run(fixture, workers.ctx);
+  const Report report = run(fixture);
   CHECK_FALSE(report.passed);
   CHECK(failed(report, changed));
 }
@@ -183,7 +176,7 @@ TEST_CASE("a changed input of an operation is found in its results") {
     const std::vector<std::byte> before = entry.bytes;
     fixture.shift(name, entry.size() - 1, 0.25);
     INFO(name);
-    CHECK_FALSE(run(fixture, workers.ctx).passed);
+    CHECK_FALSE(run(fixture).passed);
     entry.bytes = before, ++inputs;
   }
   CHECK(inputs == 60);
@@ -194,7 +187,7 @@ TEST_CASE("an expected value that is not finite fails") {
   for (const double bad : {double(NAN), HUGE_VAL}) {
     EditableFixture fixture(test::golden_path("pos_embed"));
     fixture.data<double>("pos.24_5.f64")[7] = bad;
-    const Report report = run(fixture, workers.ctx);
+    const Report report = run(fixture);
     CHECK_FALSE(report.passed);
     CHECK(failed(report, "pos.24_5.f64"));
     CHECK_FALSE(failed(report, "pos.24_5"));
@@ -207,7 +200,7 @@ TEST_CASE("reports tell the worst error") {
   Workers workers;
   EditableFixture fixture(test::golden_path("pos_embed"));
   fixture.shift("pos.64_4", 100, 0.5);
-  const Report report = run(fixture, workers.ctx);
+  const Report report = run(fixture);
   CHECK(report.compared == 5);
   REQUIRE(worst_comparison(report) != nullptr);
   const Comparison& worst = *worst_comparison(report);

@@ -14,6 +14,7 @@
 using namespace ditrain;
 using namespace ditrain::verify;
 using test::EditableFixture;
+using test::run;
 
 namespace {
 
@@ -93,15 +94,6 @@ EditableFixture make_fixture(bool learn_sigma) {
     f.put("ls0.out", "F32", image, without.out), f.put("ls0.out.f64", "F64", image, widen(without.out));
   }
   return f;
-}
-
-Report run(const EditableFixture& fixture) {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
-  const TemporaryFolder folder;
-  const std::string file = folder / "fixture.safetensors";
-  fixture.save(file);
-  return verify_fixture(file, ctx);
 }
 
 }  // namespace

@@ -45,4 +45,7 @@ void fill_by_formula(std::string_view name, std::string_view suffix, const Shape
 /// f32(bound * symmetric(i)) for i < n.
 std::vector<float> formula_input(const std::string& key, double bound, int64_t n);
 
+/// An image [channels, h, w], values in [0, 1): noise and a wave; `k` is the image's number, with which keys end too.
+std::vector<float> formula_image(const std::string& key, int64_t k, int64_t channels, int64_t h, int64_t w);
+
 }  // namespace ditrain::verify
