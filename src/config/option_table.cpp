@@ -204,6 +204,9 @@ Rows model_rows() {
       word(DITRAIN_KEY(model.qk_norm),
            "normalisation of queries and keys per head: rms (RMSNorm with scales) or layer (LayerNorm with scales and "
            "shifts)"),
+      word(DITRAIN_KEY(model.norm),
+           "norm before attention, MLP and last layer: layer (LayerNorm without parameters) or rms (RMSNorm with a "
+           "weight)"),
   };
 }
 

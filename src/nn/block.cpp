@@ -13,10 +13,27 @@ BlockWeights declare_block(const Declarations& block, const DitConfig& c) {
 }
 
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config) {
+  config.norm = shape_of("blocks.0.norm1.weight") != nullptr ? Norm::kRms : Norm::kLayer;
   return recognise_attention(shape_of, config);
 }
 
+namespace {
+
+// Tensors that a variant has and the default lacks, with the key and the words of both.
+struct OfVariant {
+  const char *part, *with, *without;
+};
+constexpr OfVariant kOfVariants[] = {
+    {".norm1.weight", "model.norm: rms", "model.norm: layer"},
+    {".norm2.weight", "model.norm: rms", "model.norm: layer"},
+    {"final_layer.norm_final.weight", "model.norm: rms", "model.norm: layer"},
+};
+
+}  // namespace
+
 std::string advice_on_tensor(const std::string& name, bool extra) {
+  for (const OfVariant& v : kOfVariants)
+    if (name.find(v.part) != name.npos) return extra ? v.without : v.with;
   return advice_on_attention(name, extra);
 }
 

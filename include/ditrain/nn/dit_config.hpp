@@ -16,6 +16,11 @@ enum class QkNorm { kNone, kRms, kLayer };
 inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
 constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
+/// Norm before attention, MLP and final layer (model.norm, nn/norm.cpp).
+enum class Norm { kLayer, kRms };
+inline constexpr Word<Norm> kNorms[] = {{"layer", Norm::kLayer}, {"rms", Norm::kRms}};
+constexpr std::span<const Word<Norm>> words_of(Norm) { return kNorms; }
+
 /// Stands in num_classes for model.num_classes: auto. A run replaces it by the classes of the data before it builds a
 /// model.
 inline constexpr int64_t kClassesOfData = -1;
@@ -33,6 +38,7 @@ struct DitConfig {
   double class_dropout = 0.1;  ///< share of labels replaced by the null class in training
   bool learn_sigma = true;     ///< 2C output channels: prediction and variance
   QkNorm qk_norm = QkNorm::kNone;
+  Norm norm = Norm::kLayer;
 
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }
