@@ -144,7 +144,7 @@ class Sizes {
           return tensor != nullptr ? &tensor->shape : nullptr;
         },
         c_);
-    c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
+    if (c_.mlp == nn::Mlp::kGelu) c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
     const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),

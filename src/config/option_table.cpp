@@ -207,6 +207,7 @@ Rows model_rows() {
       word(DITRAIN_KEY(model.norm),
            "norm before attention, MLP and last layer: layer (LayerNorm without parameters) or rms (RMSNorm with a "
            "weight)"),
+      word(DITRAIN_KEY(model.mlp), "MLP of a block: gelu, or swiglu (two thirds of the width, as many multiply-adds)"),
   };
 }
 

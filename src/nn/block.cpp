@@ -14,6 +14,7 @@ BlockWeights declare_block(const Declarations& block, const DitConfig& c) {
 
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config) {
   config.norm = shape_of("blocks.0.norm1.weight") != nullptr ? Norm::kRms : Norm::kLayer;
+  recognise_mlp(shape_of, config);
   return recognise_attention(shape_of, config);
 }
 
@@ -27,6 +28,10 @@ constexpr OfVariant kOfVariants[] = {
     {".norm1.weight", "model.norm: rms", "model.norm: layer"},
     {".norm2.weight", "model.norm: rms", "model.norm: layer"},
     {"final_layer.norm_final.weight", "model.norm: rms", "model.norm: layer"},
+    {".mlp.w12.", "model.mlp: swiglu", "model.mlp: gelu"},
+    {".mlp.w3.", "model.mlp: swiglu", "model.mlp: gelu"},
+    {".mlp.fc1.", "model.mlp: gelu", "model.mlp: swiglu if the file has mlp.w12"},
+    {".mlp.fc2.", "model.mlp: gelu", "model.mlp: swiglu if the file has mlp.w3"},
 };
 
 }  // namespace

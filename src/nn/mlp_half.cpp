@@ -5,14 +5,28 @@ namespace ditrain::nn {
 MlpWeights declare_mlp(const Declarations& block, const DitConfig& c) {
   const int64_t C = c.hidden_size, F = c.mlp_size();
   MlpWeights w;
+  if (c.mlp == Mlp::kSwiglu) {  // diffusers' class has no such layers
+    w.fc1 = block.linear({.name = "mlp.w12", .weight = {2 * F, C}, .cut = Cut::kHalves});
+    w.fc2 = block.linear({.name = "mlp.w3", .weight = {C, F}, .cut = Cut::kInputs});
+    return w;
+  }
   w.fc1 = block.linear({.name = "mlp.fc1", .weight = {F, C}, .cut = Cut::kOutputs, .diffusers = {"ff.net.0.proj"}});
   w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .cut = Cut::kInputs, .diffusers = {"ff.net.2"}});
   return w;
 }
 
+// Of the ratios that give this width the one of the least GELU width, a multiple of 1 / C.
+void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config) {
+  const std::vector<int64_t>* w3 = shape_of("blocks.0.mlp.w3.weight");
+  config.mlp = w3 != nullptr ? Mlp::kSwiglu : Mlp::kGelu;
+  if (w3 != nullptr && w3->size() == 2)
+    config.mlp_ratio = double((3 * w3->back() + 1) / 2) / double(config.hidden_size);
+}
+
 MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const MlpWeights& w,
                  const TokenStream& stream, AttentionHalf& first_half)
     : Node("blocks." + std::to_string(index) + ".mlp", w.in_arena()),
+      kind_(c.mlp),
       weights_(w),
       stream_(stream),
       first_half_(first_half) {
@@ -22,9 +36,9 @@ MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const 
   const DType half = stream.activations;
   norm_ = ModulatedNorm(tape, *this, "2", c, weights_.input_norm, stream, stream.keep_costly,
                         stream.keep_cheap == KeepPolicy::kKeep);
-  const Shape before_activation{B, T, F};
+  const Shape before_activation{B, T, kind_ == Mlp::kSwiglu ? 2 * F : F};
   fc1_ = tape.keep(*this, "fc1", before_activation, stream.keep_costly, half);
-  activation_BTF_ = tape.keep(*this, "gelu", {B, T, F}, stream.keep_cheap, half);
+  activation_BTF_ = tape.keep(*this, kind_ == Mlp::kSwiglu ? "swiglu" : "gelu", {B, T, F}, stream.keep_cheap, half);
   fc2_ = tape.keep(*this, "fc2", {B, T, C}, stream.keep_costly, half);
   if (tape.mode() == autograd::Mode::kInference) return;
   dh_BTC_ = tape.temporary("dh", {B, T, C}, stream.input_gradient());
@@ -40,7 +54,7 @@ ops::LinearInput MlpHalf::fc1_input(const Samples& s) const {
 void MlpHalf::compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const {
   norm_.forward(ctx, of(first_half_.x_mid_BTC, s), first_half_.modulation(kShiftMlp, s),
                 first_half_.modulation(kScaleMlp, s), s);
-  const auto then_activation = ops::then_gelu;
+  const auto then_activation = kind_ == Mlp::kSwiglu ? ops::then_swiglu : ops::then_gelu;
   weights_.fc1.forward(ctx, fc1_input(s), of(fc1_, s), then_activation(of(activation_BTF_, s)));
   weights_.fc2.forward_summed(ctx, stream_, of(activation_BTF_, s), of(fc2_, s), after_fc2);
 }
@@ -62,7 +76,7 @@ void MlpHalf::recompute(ops::Context& ctx) {
 void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
   // Without an activation of this node's own at hand, the epilogue that needs its slope writes it again on the way.
   const bool writes_activation = !norm_.keeps_output();
-  const auto times_slope = ops::times_gelu_slope;
+  const auto times_slope = kind_ == Mlp::kSwiglu ? ops::times_swiglu_slope : ops::times_gelu_slope;
   ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
     const Tensor dx = of(stream_.dx_BTC, s), dfc2 = of(dfc2_, s), dfc1 = of(dfc1_BTF_, s), dh = of(dh_BTC_, s);
     ops::gate_residual_backward(part, dx, first_half_.modulation(kGateMlp, s), of(fc2_, s), dfc2,

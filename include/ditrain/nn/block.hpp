@@ -35,7 +35,7 @@ struct AttentionWeights {
 };
 struct MlpWeights {
   NormWeights input_norm;  ///< norm2
-  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
+  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]; SwiGLU: mlp.w12 [2F, C], mlp.w3 [C, F]
   std::vector<Parameter*> in_arena() const { return input_norm.with({fc1.w, fc1.b, fc2.w, fc2.b}); }
 };
 struct BlockWeights {
@@ -62,6 +62,7 @@ using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string&
 /// Returns the width of a head if the tensors of the variant tell it, else 0.
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
 int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config);  ///< its part in the attention half
+void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config);
 
 /// Multiply-adds per image of q k^T and of the product with v.
 double attention_macs(const DitConfig& config);
@@ -118,6 +119,7 @@ class MlpHalf final : public autograd::Node {
   // The MLP on x_mid.
   void compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const;
 
+  Mlp kind_;
   MlpWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
