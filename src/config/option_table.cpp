@@ -208,6 +208,9 @@ Rows model_rows() {
            "norm before attention, MLP and last layer: layer (LayerNorm without parameters) or rms (RMSNorm with a "
            "weight)"),
       word(DITRAIN_KEY(model.mlp), "MLP of a block: gelu, or swiglu (two thirds of the width, as many multiply-adds)"),
+      word(DITRAIN_KEY(model.position),
+           "place of a token: sincos (a table added to the embeddings) or rope (rotary embedding of queries and keys, "
+           "and no table)"),
   };
 }
 

@@ -70,6 +70,7 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
                              const TokenStream& stream, ActivationRef modulation)
     : Node("blocks." + std::to_string(index) + ".attn", w.in_arena_attention()),
       num_heads_(c.num_heads / stream.tensor.size),
+      rotation_(c.position == Position::kRope ? ops::Rotation{c.grid_height(), c.grid_width()} : ops::Rotation{}),
       weights_(w.attention),
       adaLN_(w.adaLN),
       stream_(stream),

@@ -39,6 +39,7 @@ constexpr OfVariant kOfVariants[] = {
 std::string advice_on_tensor(const std::string& name, bool extra) {
   for (const OfVariant& v : kOfVariants)
     if (name.find(v.part) != name.npos) return extra ? v.without : v.with;
+  if (name == "pos_embed") return extra ? "model.position: rope" : "model.position: sincos";
   return advice_on_attention(name, extra);
 }
 

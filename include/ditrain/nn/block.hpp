@@ -58,8 +58,8 @@ std::string advice_on_attention(const std::string& name, bool extra);  ///< its 
 
 /// The shape of a tensor of the public state dict in some file; null if the file has none of that name.
 using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
-/// Sets the variant of the blocks of a file whose width is in `config`, and mlp_ratio if that depends on it.
-/// Returns the width of a head if the tensors of the variant tell it, else 0.
+/// Sets the variant of the blocks of a file whose width is in `config`, and mlp_ratio if that depends on it; no tensors
+/// tell of rotary embedding. Returns the width of a head if the tensors of the variant tell it, else 0.
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
 int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config);  ///< its part in the attention half
 void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config);

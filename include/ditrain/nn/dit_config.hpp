@@ -26,6 +26,12 @@ enum class Mlp { kGelu, kSwiglu };
 inline constexpr Word<Mlp> kMlps[] = {{"gelu", Mlp::kGelu}, {"swiglu", Mlp::kSwiglu}};
 constexpr std::span<const Word<Mlp>> words_of(Mlp) { return kMlps; }
 
+/// How tokens know their place (model.position): a table added to their embeddings, or rotary embedding of queries and
+/// keys instead.
+enum class Position { kSincos, kRope };
+inline constexpr Word<Position> kPositions[] = {{"sincos", Position::kSincos}, {"rope", Position::kRope}};
+constexpr std::span<const Word<Position>> words_of(Position) { return kPositions; }
+
 /// Stands in num_classes for model.num_classes: auto. A run replaces it by the classes of the data before it builds a
 /// model.
 inline constexpr int64_t kClassesOfData = -1;
@@ -45,6 +51,7 @@ struct DitConfig {
   QkNorm qk_norm = QkNorm::kNone;
   Norm norm = Norm::kLayer;
   Mlp mlp = Mlp::kGelu;
+  Position position = Position::kSincos;
 
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }
