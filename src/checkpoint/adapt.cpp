@@ -60,8 +60,9 @@ class Adapter {
                                 ? "no variance channels in the file: they start at 0"
                                 : "the variance channels of the file are dropped (model.learn_sigma: false)");
     if (from_.grid_height() != to_.grid_height() || from_.grid_width() != to_.grid_width()) {
-      changes_.push_back(fmt::format("input of {} x {} in the file, {} x {} here: a new position table",
-                                     from_.input_height, from_.input_width, to_.input_height, to_.input_width));
+      changes_.push_back(fmt::format("input of {} x {} in the file, {} x {} here{}", from_.input_height,
+                                     from_.input_width, to_.input_height, to_.input_width,
+                                     to_.position == nn::Position::kSincos ? ": a new position table" : ""));
       rules_[kTable] = &Adapter::keep;
     }
     compare_labels();

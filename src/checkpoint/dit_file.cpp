@@ -55,6 +55,7 @@ DitHints with(DitHints first, const DitHints& second) {
   if (!first.input_height) first.input_height = second.input_height, first.input_width = second.input_width;
   if (!first.num_classes) first.num_classes = second.num_classes;
   if (!first.class_dropout) first.class_dropout = second.class_dropout;
+  if (!first.position) first.position = second.position;
   return first;
 }
 
@@ -73,7 +74,8 @@ DitHints hints_of(const nn::DitConfig& m) {
           .input_height = m.input_height,
           .input_width = m.input_width,
           .num_classes = m.num_classes,
-          .class_dropout = m.class_dropout};
+          .class_dropout = m.class_dropout,
+          .position = m.position};
 }
 
 struct DitFile::State {
@@ -167,7 +169,7 @@ const std::vector<std::string>& DitFile::notes() const { return state_->notes; }
 bool DitFile::is_plain() const {
   const State& s = *state_;
   return s.file.is_safetensors() && s.tensors.prefix.empty() && !s.tensors.diffusers &&
-         s.tensors.find("pos_embed") != nullptr;
+         (s.config.model.position == nn::Position::kRope || s.tensors.find("pos_embed") != nullptr);
 }
 
 std::vector<float> DitFile::read(const std::string& name) const {

@@ -138,7 +138,15 @@ class Sizes {
       fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, names_.patches), to_string(patches),
            "[width, channels, patch, patch]");
     for (c_.depth = 0; c_.depth <= kMostBlocks && has_block(c_.depth);) ++c_.depth;
-    c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
+    head_width_ = nn::recognise_variant(
+        [this](const std::string& name) {
+          const io::WeightTensor* tensor = t_.find(name);
+          return tensor != nullptr ? &tensor->shape : nullptr;
+        },
+        c_);
+    // What has a table, or comes from diffusers, which computes it, has no rotary embedding.
+    if (!t_.diffusers && t_.find("pos_embed") == nullptr) c_.position = hints_.position.value_or(c_.position);
+    if (c_.mlp == nn::Mlp::kGelu) c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
     const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),
@@ -152,14 +160,8 @@ class Sizes {
 
   void heads() {
     const int64_t published = published_heads();
-    const int64_t width = nn::recognise_variant(
-        [this](const std::string& name) {
-          const io::WeightTensor* tensor = t_.find(name);
-          return tensor != nullptr ? &tensor->shape : nullptr;
-        },
-        c_);
-    if (width > 0) {
-      c_.num_heads = std::max<int64_t>(1, c_.hidden_size / width);
+    if (head_width_ > 0) {
+      c_.num_heads = std::max<int64_t>(1, c_.hidden_size / head_width_);
     } else if (hints_.num_heads && c_.hidden_size % *hints_.num_heads == 0) {
       c_.num_heads = *hints_.num_heads;
       if (published != 0 && published != c_.num_heads)
@@ -241,6 +243,7 @@ class Sizes {
   const DitHints& hints_;
   std::vector<std::string>& notes_;
   nn::DitConfig c_;
+  int64_t head_width_ = 0;  // if the variant's tensors tell it
 };
 
 }  // namespace

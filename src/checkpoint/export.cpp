@@ -162,10 +162,11 @@ void check_diffusers(const nn::DitConfig& m) {
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
-  if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
+  if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   nn::Dit layout(m);
   for (const Parameter* p : layout.parameters().state_dict())
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));
+  if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
 }
 
 void check_diffusers(const diffusion::Config& d) {

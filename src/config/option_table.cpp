@@ -220,6 +220,13 @@ Rows model_rows() {
       word(DITRAIN_KEY(model.qk_norm),
            "normalisation of queries and keys per head: rms (RMSNorm with scales) or layer (LayerNorm with scales and "
            "shifts)"),
+      word(DITRAIN_KEY(model.norm),
+           "norm before attention, MLP and last layer: layer (LayerNorm without parameters) or rms (RMSNorm with a "
+           "weight)"),
+      word(DITRAIN_KEY(model.mlp), "MLP of a block: gelu, or swiglu (two thirds of the width, as many multiply-adds)"),
+      word(DITRAIN_KEY(model.position),
+           "place of a token: sincos (a table added to the embeddings) or rope (rotary embedding of queries and keys, "
+           "and no table)"),
   };
 }
 

@@ -66,12 +66,19 @@ void finish(const GemmArgs& g, int64_t i, int64_t j, double t) {
   const Epilogue& e = g.epilogue;
   const int64_t at = i * g.ldc + j, in = i * e.in_stride + j, out = i * e.out_stride + j;
   if (e.kind == EpilogueKind::kGeluBackward) t *= gelu_slope(double(element(e.in, g.c_type, in)));
+  if (e.kind == EpilogueKind::kSwigluBackward) {
+    const double u = double(element(e.in, g.c_type, in)), v = double(element(e.in, g.c_type, in + e.half));
+    set_element(g.c, g.c_type, at + e.half, t * silu(u));
+    if (e.out != nullptr) set_element(e.out, g.c_type, out, silu(u) * v);
+    t *= v * silu_slope(u);
+  }
   if (e.kind == EpilogueKind::kResidual) t += double(element(e.in, g.c_type, in));
   if (e.kind == EpilogueKind::kRelu) t = t > 0 || std::isnan(t) ? t : 0;
   if (e.kind == EpilogueKind::kSilu) t = silu(t);
   set_element(g.c, g.c_type, at, t);
   const double c = double(element(g.c, g.c_type, at));
   if (e.kind == EpilogueKind::kGelu) set_element(e.out, g.c_type, out, gelu(c));
+  if (e.kind == EpilogueKind::kSwiglu) set_element(e.out, g.c_type, out, silu(double(element(e.in, g.c_type, in))) * c);
   if (e.kind == EpilogueKind::kGeluBackward && e.out != nullptr)
     set_element(e.out, g.c_type, out, gelu(double(element(e.in, g.c_type, in))));
   if (e.kind == EpilogueKind::kGateResidual) {
@@ -177,6 +184,27 @@ void layer_norm_apply(const float* x, const float* mean, const float* rstd, cons
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
   std::vector<float> y(static_cast<size_t>(rows * cols));
   layer_norm_modulate_forward(x, nullptr, nullptr, y.data(), mean, rstd, rows, cols, eps);
+}
+
+void rms_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps) {
+  for (int64_t r = 0; r < rows; ++r) {
+    double m, s;
+    row_statistics(false, x + r * cols, cols, double(eps), m, s);
+    mean[r] = 0, rstd[r] = static_cast<float>(s);
+  }
+}
+void rms_norm_modulate_backward(const float* x, const float* rstd, const float* scale, const float* dy, float* dx,
+                                float* dshift, float* dscale, int64_t rows, int64_t cols) {
+  layer_norm_modulate_backward_body<float>(x, nullptr, rstd, scale, dy, dx, dshift, dscale, rows, cols);
+}
+void rotate_pairs(const float* x, int64_t stride, const float* a, const float* b, float* y, int64_t rows,
+                  int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r, x += stride, y += stride)
+    for (int64_t j = 0; j < cols; j += 2) {
+      const double even = double(x[j]), odd = j + 1 < cols ? double(x[j + 1]) : 0;
+      y[j] = static_cast<float>(double(a[j]) * even + double(b[j]) * odd);
+      if (j + 1 < cols) y[j + 1] = static_cast<float>(double(a[j + 1]) * odd + double(b[j + 1]) * even);
+    }
 }
 
 void add(const float* x, float* y, int64_t n) {

@@ -69,6 +69,7 @@ void layer_norm_modulate_forward_body(const T* x, const T* shift, const T* scale
   }
 }
 
+/// Without mean: RMSNorm.
 template <class T>
 void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd, const T* scale, const T* dy, T* dx,
                                        T* dshift, T* dscale, int64_t rows, int64_t cols) {
@@ -76,10 +77,12 @@ void layer_norm_modulate_backward_body(const T* x, const T* mean, const T* rstd,
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * cols;
     const auto g = [&](int64_t j) { return double(dy[at + j]) * (1 + double(scale[j])); };
-    const auto xhat = [&](int64_t j) { return (double(x[at + j]) - double(mean[r])) * double(rstd[r]); };
+    const auto xhat = [&](int64_t j) {
+      return (double(x[at + j]) - (mean == nullptr ? 0 : double(mean[r]))) * double(rstd[r]);
+    };
     double mean_g = 0, mean_gx = 0;
     for (int64_t j = 0; j < cols; ++j) {
-      mean_g += g(j) / double(cols);
+      if (mean != nullptr) mean_g += g(j) / double(cols);
       mean_gx += g(j) * xhat(j) / double(cols);
     }
     for (int64_t j = 0; j < cols; ++j) {

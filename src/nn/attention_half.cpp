@@ -33,14 +33,14 @@ double attention_macs(const DitConfig& c) {
   return 2 * T * T * C;
 }
 
-std::string advice_on_tensor(const std::string& name, bool extra) {
+std::string advice_on_attention(const std::string& name, bool extra) {
   if (name.find(".attn.q_norm.") == name.npos && name.find(".attn.k_norm.") == name.npos) return "";
   const bool shift = name.ends_with(".bias");
   if (extra) return shift ? "model.qk_norm: rms, or none if there are no scales" : "model.qk_norm: none";
   return shift ? "model.qk_norm: layer" : "model.qk_norm: rms, or layer if there are shifts (.bias)";
 }
 
-int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config) {
+int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config) {
   const std::vector<int64_t>* scales = shape_of("blocks.0.attn.q_norm.weight");
   config.qk_norm = scales == nullptr                                  ? QkNorm::kNone
                    : shape_of("blocks.0.attn.q_norm.bias") != nullptr ? QkNorm::kLayer
@@ -70,6 +70,7 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
                              const TokenStream& stream, ActivationRef modulation)
     : Node("blocks." + std::to_string(index) + ".attn", w.in_arena_attention()),
       num_heads_(c.num_heads / stream.tensor.size),
+      rotation_(c.position == Position::kRope ? ops::Rotation{c.grid_height(), c.grid_width()} : ops::Rotation{}),
       weights_(w.attention),
       adaLN_(w.adaLN),
       stream_(stream),
@@ -78,9 +79,8 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, own = C / stream.tensor.size;
   const DType half = stream.activations;
   x_BTC = tape.keep(*this, "x", {B, T, C});
-  if (stream.keep_cheap == KeepPolicy::kKeep) h_BTC_ = tape.keep(*this, "h1", {B, T, C}, KeepPolicy::kKeep, half);
-  mean_ = tape.keep(*this, "mean1", {B, T}, stream.keep_costly);
-  rstd_ = tape.keep(*this, "rstd1", {B, T}, stream.keep_costly);
+  norm_ = ModulatedNorm(tape, *this, "1", c, weights_.input_norm, stream, stream.keep_costly,
+                        stream.keep_cheap == KeepPolicy::kKeep);
   qkv_ = tape.keep(*this, "qkv", {B, T, 3 * own}, stream.keep_costly, half);
   attn_ = tape.keep(*this, "attn", {B, T, own}, stream.keep_costly, half);
   lse_ = tape.keep(*this, "lse", {B, num_heads_, T}, stream.keep_costly);
@@ -99,8 +99,7 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t i
 }
 
 ops::LinearInput AttentionHalf::qkv_input(const Samples& s) const {
-  if (h_BTC_ != nullptr) return of(h_BTC_, s);
-  return {of(x_BTC, s), {of(mean_, s), of(rstd_, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s)}};
+  return norm_.output(of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), s);
 }
 
 void AttentionHalf::compute_x_mid(ops::Context& ctx, const Samples& s) const {
@@ -108,13 +107,9 @@ void AttentionHalf::compute_x_mid(ops::Context& ctx, const Samples& s) const {
 }
 
 void AttentionHalf::compute(ops::Context& ctx, const Samples& s) const {
-  if (h_BTC_ != nullptr)
-    ops::layer_norm_modulate_forward(ctx, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s),
-                                     of(h_BTC_, s), of(mean_, s), of(rstd_, s));
-  else
-    ops::layer_norm_statistics(ctx, of(x_BTC, s), of(mean_, s), of(rstd_, s));
+  norm_.forward(ctx, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), s);
   weights_.qkv.forward(ctx, qkv_input(s), of(qkv_, s));
-  ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), weights_.norm());
+  ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), weights_.norm(), rotation_);
   weights_.proj.forward_summed(ctx, stream_, of(attn_, s), of(proj_, s),
                                ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
 }
@@ -131,13 +126,14 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
     ops::gate_residual_backward(part, dx, modulation(kGateMsa, s), of(proj_, s), dproj, dmodulation(kGateMsa, s));
     weights_.proj.backward_data(part, dproj, dattn);
     ops::attention_backward(part, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), dattn, dqkv, weights_.norm(),
-                            dnorm_BH_ != nullptr ? of(dnorm_BH_, s) : Tensor());
+                            dnorm_BH_ != nullptr ? of(dnorm_BH_, s) : Tensor(), rotation_);
     weights_.qkv.backward_data_summed(part, stream_, dqkv, of(dh_BTC_, s));
-    ops::layer_norm_modulate_backward(part, of(x_BTC, s), of(mean_, s), of(rstd_, s), modulation(kScaleMsa, s),
-                                      of(dh_BTC_, s), dx, dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s));
+    norm_.backward(part, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), of(dh_BTC_, s), dx,
+                   dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s), s);
   });
   if (dnorm_ != nullptr) finish_norm_gradients(ctx, gradients);
   const Samples all{0, stream_.batch};
+  norm_.finish_gradients(ctx, modulation(kScaleMsa, all), dmodulation(kScaleMsa, all), gradients);
   ctx.in_a_row([&](ops::Context& each) {
     weights_.proj.backward_weight(each, attn_->tensor, dproj_->tensor, gradients);
     weights_.qkv.backward_weight(each, qkv_input(all), dqkv_->tensor, gradients);

@@ -12,6 +12,7 @@ void take_part(Parameter& p, Cut cut, const TensorParallel& tensor) {
     p.part = {.outer = outputs, .length = inputs}, p.shape = {outputs, inputs / tensor.size};
   else
     p.shape[0] /= tensor.size;
+  if (cut == Cut::kHalves) p.part.outer = 2, p.part.length /= 2;
   if (cut == Cut::kThirds) p.part.outer = 3, p.part.length /= 3;
   p.part.begin = p.part.length / tensor.size * tensor.rank;
   p.part.end = p.part.begin + p.part.length / tensor.size;

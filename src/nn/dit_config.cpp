@@ -58,6 +58,8 @@ void validate(const DitConfig& c) {
           "a multiple of model.num_heads = " + text(c.num_heads));
   require(c.head_dim() <= kernels::kMostHeadDim, "model.hidden_size / model.num_heads", text(c.head_dim()),
           "at most " + text(kernels::kMostHeadDim));
+  require(c.position != Position::kRope || c.head_dim() % 4 == 0, "model.hidden_size / model.num_heads",
+          text(c.head_dim()), "a multiple of 4 for model.position: rope (pairs for rows and columns), or sincos");
   require(c.hidden_size % 4 == 0, "model.hidden_size", text(c.hidden_size),
           "a multiple of 4 (sines and cosines of rows and columns)");
   require(c.mlp_size() >= 1, "model.mlp_ratio", std::to_string(c.mlp_ratio), "at least 1 / hidden_size");

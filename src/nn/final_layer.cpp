@@ -8,6 +8,7 @@ namespace ditrain::nn {
 FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& c) {
   const Declarations layer = model.in("final_layer");
   FinalLayerWeights w;
+  w.norm = declare_norm(layer, "norm_final", c);
   w.linear = layer.linear({.name = "linear",
                            .weight = {c.patch_size * c.patch_size * c.out_channels(), c.hidden_size},
                            .initial = Initial::constant(0),
@@ -26,8 +27,7 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
   weights_.adaLN.products = weights_.linear.products = stream.activations;
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
-  mean_ = tape.keep(*this, "mean", {B, T});
-  rstd_ = tape.keep(*this, "rstd", {B, T});
+  norm_ = ModulatedNorm(tape, *this, "", c, weights_.norm, stream, KeepPolicy::kKeep, /*keeps_output=*/false);
   tokens_ = tape.temporary("tokens", {B, T, c.patch_size * c.patch_size * c.out_channels()});
   out = tape.temporary("out", {B, c.out_channels(), c.input_height, c.input_width});
   if (tape.mode() == autograd::Mode::kInference) return;
@@ -38,12 +38,11 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLaye
 }
 
 ops::LinearInput FinalLayer::normalised() const {
-  const Tensor& mod = modulation_->tensor;
-  return {x_BTC->tensor, {mean_->tensor, rstd_->tensor, {mod, 0}, {mod, 1}}};
+  return norm_.output(x_BTC->tensor, shift(), scale(), {0, stream_.batch});
 }
 
 void FinalLayer::forward(ops::Context& ctx) {
-  ops::layer_norm_statistics(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor);
+  norm_.forward(ctx, x_BTC->tensor, shift(), scale(), {0, stream_.batch});
   weights_.linear.forward(ctx, normalised(), tokens_->tensor);
   ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
 }
@@ -51,11 +50,12 @@ void FinalLayer::forward(ops::Context& ctx) {
 void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor& dx = stream_.dx_BTC->tensor;
   ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
-  weights_.linear.backward_weight(ctx, normalised(), dtokens_->tensor, gradients);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
-  ops::layer_norm_modulate_backward(ctx, x_BTC->tensor, mean_->tensor, rstd_->tensor, {modulation_->tensor, 1},
-                                    dh_BTC_->tensor, dx, {dmod_->tensor, 0}, {dmod_->tensor, 1});
+  const ops::Chunk dshift{dmod_->tensor, 0}, dscale{dmod_->tensor, 1};
+  norm_.backward(ctx, x_BTC->tensor, shift(), scale(), dh_BTC_->tensor, dx, dshift, dscale, {0, stream_.batch});
+  norm_.finish_gradients(ctx, scale(), dscale, gradients);
+  weights_.linear.backward_weight(ctx, normalised(), dtokens_->tensor, gradients);
   weights_.adaLN.backward_weight_of_samples(ctx, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);
   weights_.adaLN.backward_data(ctx, dmod_->tensor, stream_.dcond_BC->tensor);
 }

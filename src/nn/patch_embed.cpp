@@ -6,15 +6,17 @@
 
 namespace ditrain::nn {
 
-// The table is a parameter of the model itself, hence before its modules. diffusers computes it.
+// The table is a parameter of the model itself, hence before its modules. diffusers computes it. Rotary embedding
+// stands in its place (LightningDiT's models have both).
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& c) {
   PatchEmbedWeights w;
-  w.pos_embed = model.parameter({.name = "pos_embed",
-                                 .full_shape = {1, c.tokens(), c.hidden_size},
-                                 .initial = Initial::from_table([c] {
-                                   return sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
-                                 }),
-                                 .trainable = false});
+  if (c.position == Position::kSincos)
+    w.pos_embed = model.parameter({.name = "pos_embed",
+                                   .full_shape = {1, c.tokens(), c.hidden_size},
+                                   .initial = Initial::from_table([c] {
+                                     return sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
+                                   }),
+                                   .trainable = false});
   w.proj = model.linear({.name = "x_embedder.proj",
                          .weight = {c.hidden_size, c.in_channels, c.patch_size, c.patch_size},
                          .diffusers = {"pos_embed.proj"}});
@@ -35,7 +37,7 @@ void PatchEmbed::want_input_gradient(autograd::Tape& tape) {
 
 void PatchEmbed::forward(ops::Context& ctx) {
   weights_.proj.forward(ctx, ops::LinearInput::patches(image->tensor, patch_), x_BTC_->tensor);
-  ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
+  if (weights_.pos_embed != nullptr) ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
 }
 
 void PatchEmbed::backward(ops::Context& ctx, Gradients gradients) {

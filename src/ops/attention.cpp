@@ -109,6 +109,46 @@ struct PinnedNorm {
   }
 };
 
+// The rotation of heads of width D: factors of rotate_pairs for every row and column of the grid.
+class Angles {
+ public:
+  Angles(const char* op, const Rotation& rotation, const Sizes& s)
+      : height_(rotation.grid_height), width_(rotation.grid_width), half_(s.D / 2) {
+    if (!rotation.exists()) return;
+    if (s.D % 4 != 0 || height_ * width_ != s.T)
+      throw ShapeError(
+          {.where = op,
+           .what = "rotation of heads of width " + std::to_string(s.D) + " and " + std::to_string(s.T) + " tokens",
+           .got = std::to_string(height_) + " x " + std::to_string(width_),
+           .expected = "a width that 4 divides, and as many tokens as the grid has"});
+    for (int64_t position = 0; position < std::max(height_, width_); ++position)
+      for (int64_t j = 0; j < half_; ++j) {
+        const double angle = double(position) * std::pow(10000.0, -double(j / 2 * 2) / double(half_));
+        cosines_.push_back(float(std::cos(angle)));
+        sines_.push_back(float(j % 2 == 0 ? -std::sin(angle) : std::sin(angle)));
+        back_.push_back(-sines_.back());
+      }
+  }
+  bool exist() const { return height_ > 0; }
+
+  // Turns rows x [T, D] in place, or back.
+  template <class E>
+  void turn(E* x, bool back) const {
+    const int64_t D = 2 * half_;
+    for (int64_t row = 0; row < height_; ++row) turn(x + row * width_ * D, D, row, width_, back);
+    for (int64_t column = 0; column < width_; ++column) turn(x + column * D + half_, width_ * D, column, height_, back);
+  }
+
+ private:
+  template <class E>
+  void turn(E* x, int64_t stride, int64_t position, int64_t rows, bool back) const {
+    const int64_t at = position * half_;
+    kernels::rotate_pairs(x, stride, cosines_.data() + at, (back ? back_ : sines_).data() + at, x, rows, half_);
+  }
+  int64_t height_, width_, half_;
+  std::vector<float> cosines_, sines_, back_;  // [positions, D / 2]; sines with the signs of their places, and negated
+};
+
 // Copies rows of D elements; other heads lie between them in one of the two, where no hardware fetches ahead.
 template <class E>
 void copy_rows(const E* from, int64_t from_stride, E* to, int64_t to_stride, int64_t rows, int64_t D) {
@@ -122,7 +162,8 @@ void copy_rows(const E* from, int64_t from_stride, E* to, int64_t to_stride, int
   }
 }
 
-// A worker's scratch for one head: that of the attention, and with a norm room for q, k and v, and for their gradients.
+// A worker's scratch for one head: that of the attention, and, if q and k are prepared, room for q, k and v and for
+// their gradients.
 template <class E>
 struct Scratch {
   Scratch(Context& ctx, const parallel::Worker& w, const Sizes& s, bool forward, int64_t copies) {
@@ -137,12 +178,38 @@ struct Scratch {
   E *qkv, *dqkv;
 };
 
-// The head with q and k normalised, one behind the other in `to`.
+// What is done with q and k before the attention.
+struct Preparation {
+  PinnedNorm norm;
+  Angles angles;
+  bool any() const { return norm.number() > 0 || angles.exist(); }
+
+  template <class E>
+  void forward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* y, const Sizes& s) const {
+    if (norm.number() > 0)
+      norm.forward(x, stride, terms, y, s.T, s.D);
+    else
+      copy_rows(x, stride, y, s.D, s.T, s.D);
+    if (angles.exist()) angles.turn(y, /*back=*/false);
+  }
+  // dy, which is changed, to dx, which has the stride of x.
+  template <class E>
+  void backward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* dy, E* dx, float* dterms,
+                const Sizes& s) const {
+    if (angles.exist()) angles.turn(dy, /*back=*/true);
+    if (norm.number() > 0)
+      norm.backward(x, stride, terms, dy, dx, dterms, s.T, s.D);
+    else
+      copy_rows(dy, s.D, dx, stride, s.T, s.D);
+  }
+};
+
+// The head with q and k prepared, one behind the other in `to`.
 template <class E>
-kernels::AttentionHead normalised(const Sizes& s, const PinnedNorm& norm, const kernels::AttentionHead& head, E* to) {
+kernels::AttentionHead prepared(const Sizes& s, const Preparation& prepare, const kernels::AttentionHead& head, E* to) {
   const int64_t each = s.T * s.D, stride = head.qkv_stride;
-  norm.forward(static_cast<const E*>(head.q), stride, norm.q, to, s.T, s.D);
-  norm.forward(static_cast<const E*>(head.k), stride, norm.key, to + each, s.T, s.D);
+  prepare.forward(static_cast<const E*>(head.q), stride, prepare.norm.q, to, s);
+  prepare.forward(static_cast<const E*>(head.k), stride, prepare.norm.key, to + each, s);
   copy_rows(static_cast<const E*>(head.v), stride, to + 2 * each, s.D, s.T, s.D);
   kernels::AttentionHead result = head;
   result.q = to, result.k = to + each, result.v = to + 2 * each, result.qkv_stride = s.D, result.next = 0;
@@ -172,14 +239,14 @@ void for_parts_of_heads(Context& ctx, const Sizes& s, int64_t parts, const F& f)
 
 template <class E>
 void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                 const PinnedNorm& norm) {
+                 const Preparation& prepare) {
   const Pin<E> pqkv(qkv), pout(out);
   const Pin<float> plse(lse);
   const auto forward = [&](int64_t b, int64_t h, int64_t next, const parallel::Range& queries,
                            const parallel::Worker& w) {
-    const Scratch<E> scratch(ctx, w, s, /*forward=*/true, norm.number() > 0 ? 1 : 0);
+    const Scratch<E> scratch(ctx, w, s, /*forward=*/true, prepare.any() ? 1 : 0);
     kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
-    if (norm.number() > 0) head = normalised(s, norm, head, scratch.qkv);
+    if (prepare.any()) head = prepared(s, prepare, head, scratch.qkv);
     head.first_query = queries.begin, head.end_query = queries.end;
     kernels::attention_forward(head, pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T, scratch.attention);
   };
@@ -196,24 +263,25 @@ void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& 
 
 template <class E>
 void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                  const Tensor& dout, const Tensor& dqkv, const PinnedNorm& norm, float* dterms) {
+                  const Tensor& dout, const Tensor& dqkv, const Preparation& prepare, float* dterms) {
   const Pin<E> pqkv(qkv), pout(out), pdout(dout), pdqkv(dqkv);
   const Pin<float> plse(lse);
   for_heads(ctx, s, [&](int64_t b, int64_t h, int64_t next, const parallel::Worker& w) {
-    const Scratch<E> scratch(ctx, w, s, /*forward=*/false, norm.number() > 0 ? 2 : 0);
+    const Scratch<E> scratch(ctx, w, s, /*forward=*/false, prepare.any() ? 2 : 0);
     const int64_t o = s.out_offset(b, h), each = s.T * s.D, width = s.H * s.D;
     const auto attention = [&](const kernels::AttentionHead& head, E* dq, E* dk, E* dv) {
       kernels::attention_backward(head, pout + o, pdout + o, plse + (b * s.H + h) * s.T, dq, dk, dv, scratch.attention);
     };
     const kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
     E *dq = pdqkv + s.qkv_offset(b, h), *dk = dq + width, *dv = dk + width;
-    if (norm.number() == 0) return attention(head, dq, dk, dv);
+    if (!prepare.any()) return attention(head, dq, dk, dv);
     E* dy = scratch.dqkv;
-    attention(normalised(s, norm, head, scratch.qkv), dy, dy + each, dy + 2 * each);
+    attention(prepared(s, prepare, head, scratch.qkv), dy, dy + each, dy + 2 * each);
+    const PinnedNorm& norm = prepare.norm;
     float* of_head = dterms + (b * s.H + h) * norm.number() * s.D;
     const int64_t stride = head.qkv_stride, half = norm.number() / 2 * s.D;
-    norm.backward(static_cast<const E*>(head.q), stride, norm.q, dy, dq, of_head, s.T, s.D);
-    norm.backward(static_cast<const E*>(head.k), stride, norm.key, dy + each, dk, of_head + half, s.T, s.D);
+    prepare.backward(static_cast<const E*>(head.q), stride, norm.q, dy, dq, of_head, s);
+    prepare.backward(static_cast<const E*>(head.k), stride, norm.key, dy + each, dk, of_head + half, s);
     copy_rows(dy + 2 * each, s.D, dv, stride, s.T, s.D);
   });
 }
@@ -228,28 +296,29 @@ std::vector<Tensor> HeadNorm::terms() const {
 }
 
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                       const HeadNorm& norm) {
+                       const HeadNorm& norm, const Rotation& rotation) {
   constexpr const char* kOp = "attention_forward";
   const Sizes s(kOp, qkv, num_heads, out, lse);
-  const PinnedNorm terms(kOp, norm, s.D);
+  const Preparation prepare{{kOp, norm, s.D}, {kOp, rotation, s}};
   const auto forward = qkv.dtype() == DType::kBF16 ? forward_all<BFloat16> : forward_all<float>;
-  forward(ctx, s, qkv, out, lse, terms);
+  forward(ctx, s, qkv, out, lse, prepare);
 }
 
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm, const Tensor& dterms) {
+                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm, const Tensor& dterms,
+                        const Rotation& rotation) {
   constexpr const char* kOp = "attention_backward";
   const Sizes s(kOp, qkv, num_heads, out, lse);
   expect_shape(kOp, "dout", dout, out.shape());
   expect_shape(kOp, "dqkv", dqkv, qkv.shape());
-  const PinnedNorm terms(kOp, norm, s.D);
+  const Preparation prepare{{kOp, norm, s.D}, {kOp, rotation, s}};
   std::optional<Pin<float>> gradients;
   if (norm.exists()) {
-    expect_shape(kOp, "dterms", dterms, {s.B, s.H, terms.number(), s.D});
+    expect_shape(kOp, "dterms", dterms, {s.B, s.H, prepare.norm.number(), s.D});
     gradients.emplace(dterms);
   }
   const auto backward = qkv.dtype() == DType::kBF16 ? backward_all<BFloat16> : backward_all<float>;
-  backward(ctx, s, qkv, out, lse, dout, dqkv, terms, gradients ? gradients->get() : nullptr);
+  backward(ctx, s, qkv, out, lse, dout, dqkv, prepare, gradients ? gradients->get() : nullptr);
 }
 
 void sum_over_heads(Context& ctx, const Tensor& dterms, const Tensor& sums) {

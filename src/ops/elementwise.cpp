@@ -38,9 +38,10 @@ struct Rows {
 
 // A pinned chunk; p(b) is the start of sample b's C values.
 struct PinnedChunk {
-  PinnedChunk(const char* op, const Chunk& chunk, const Rows& rows)
-      : pin(chunk.cond), stride(chunk.cond.dim(1)), offset(chunk.index * rows.C) {
-    expect_chunk(op, chunk, rows.B, rows.C);
+  PinnedChunk(const char* op, const Chunk& chunk, const Rows& rows) : PinnedChunk(op, chunk, rows.B, rows.C) {}
+  PinnedChunk(const char* op, const Chunk& chunk, int64_t B, int64_t C)
+      : pin(chunk.cond), stride(chunk.cond.dim(1)), offset(chunk.index * C) {
+    expect_chunk(op, chunk, B, C);
   }
   float* operator()(int64_t b) const { return pin.get() + b * stride + offset; }
   Pin<float> pin;
@@ -141,7 +142,7 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y) {
 }
 
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
-                                 const Tensor& mean, const Tensor& rstd) {
+                                 const Tensor& mean, const Tensor& rstd, NormKind kind) {
   constexpr const char* kOp = "layer_norm_modulate_forward";
   const Rows rows(x);
   expect_shape(kOp, "y", y, x.shape());
@@ -152,26 +153,34 @@ void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shi
   with_type(y, [&](auto t) {
     const Pin<decltype(t)> py(y);
     rows.for_rows(ctx, [&](int64_t b, int64_t row, int64_t n) {
-      kernels::layer_norm_modulate_forward(px + row * rows.C, pshift(b), pscale(b), py + row * rows.C, pmean + row,
-                                           prstd + row, n, rows.C, kLayerNormEps);
+      const float* from = px + row * rows.C;
+      auto* to = py + row * rows.C;
+      if (kind == NormKind::kLayer)
+        return kernels::layer_norm_modulate_forward(from, pshift(b), pscale(b), to, pmean + row, prstd + row, n, rows.C,
+                                                    kLayerNormEps);
+      // Row by row: what the statistics have read is in the cache.
+      for (int64_t r = 0; r < n; ++r, from += rows.C, to += rows.C) {
+        kernels::rms_norm_statistics(from, pmean + row + r, prstd + row + r, 1, rows.C, kLayerNormEps);
+        kernels::layer_norm_apply(from, pmean + row + r, prstd + row + r, pshift(b), pscale(b), to, 1, rows.C);
+      }
     });
   });
 }
 
-void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd) {
+void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd, NormKind kind) {
   const Rows rows(x);
   expect_shape("layer_norm_statistics", "mean", mean, {rows.B, rows.T});
   expect_shape("layer_norm_statistics", "rstd", rstd, {rows.B, rows.T});
   const Pin<float> px(x), pmean(mean), prstd(rstd);
+  const auto statistics = kind == NormKind::kLayer ? kernels::layer_norm_statistics : kernels::rms_norm_statistics;
   ctx.for_range(rows.B * rows.T, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    kernels::layer_norm_statistics(px + begin * rows.C, pmean + begin, prstd + begin, end - begin, rows.C,
-                                   kLayerNormEps);
+    statistics(px + begin * rows.C, pmean + begin, prstd + begin, end - begin, rows.C, kLayerNormEps);
   });
 }
 
 void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                   const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
-                                  const Chunk& dscale) {
+                                  const Chunk& dscale, NormKind kind) {
   constexpr const char* kOp = "layer_norm_modulate_backward";
   const Rows rows(x);
   for (const Tensor* t : {&dy, &dx}) expect_shape(kOp, "gradient", *t, x.shape());
@@ -182,9 +191,47 @@ void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& m
     const PinnedChunk* const sums[] = {&pdshift, &pdscale};
     rows.for_blocks(ctx, sums, [&](int64_t b, int64_t row, int64_t n, float* partial) {
       const int64_t first = row * rows.C;
+      if (kind == NormKind::kRms)
+        return kernels::rms_norm_modulate_backward(px + first, prstd + row, pscale(b), pdy + first, pdx + first,
+                                                   partial, partial + rows.C, n, rows.C);
       kernels::layer_norm_modulate_backward(px + first, pmean + row, prstd + row, pscale(b), pdy + first, pdx + first,
                                             partial, partial + rows.C, n, rows.C);
     });
+  });
+}
+
+void join_weight(Context& ctx, const Chunk& shift, const Chunk& scale, const Tensor& weight, const Tensor& joined) {
+  constexpr const char* kOp = "join_weight";
+  const int64_t B = joined.dim(0), C = joined.dim(1) / 2;
+  expect_shape(kOp, "weight", weight, {C});
+  const Pin<float> pw(weight), pjoined(joined);
+  const PinnedChunk pshift(kOp, shift, B, C), pscale(kOp, scale, B, C);
+  ctx.for_range(C, kColumnGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t b = 0; b < B; ++b) {
+      float *to = pjoined + 2 * b * C, *from = pscale(b);
+      std::copy(pshift(b) + begin, pshift(b) + end, to + begin);
+      for (int64_t j = begin; j < end; ++j) to[C + j] = float(double(pw[j]) * (1 + double(from[j])) - 1);
+    }
+  });
+}
+
+void split_weight_gradient(Context& ctx, const Chunk& scale, const Tensor& weight, const Chunk& dscale,
+                           const Tensor& dweight, bool accumulate) {
+  constexpr const char* kOp = "split_weight_gradient";
+  const int64_t B = scale.cond.dim(0), C = weight.dim(0);
+  expect_shape(kOp, "dweight", dweight, {C});
+  const Pin<float> pw(weight), pdw(dweight);
+  const PinnedChunk pscale(kOp, scale, B, C), pdscale(kOp, dscale, B, C);
+  ctx.for_range(C, kColumnGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t j = begin; j < end; ++j) {
+      float sum = accumulate ? pdw[j] : 0.0f;
+      for (int64_t b = 0; b < B; ++b) {
+        float& d = pdscale(b)[j];
+        sum += d * (1.0f + pscale(b)[j]);
+        d *= pw[j];
+      }
+      pdw[j] = sum;
+    }
   });
 }
 

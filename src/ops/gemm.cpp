@@ -266,8 +266,13 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
                g.patches_a);
   gather_apart(ctx, Workspace::kOperandB, b_rows ? g.n : g.k, b_rows ? g.k : g.n, g.arithmetic, g.b, g.b_type, g.ldb,
                g.patches_b);
-  g.epilogue = {}, g.bias = nullptr, g.a_row_sums = nullptr;
+  // SwiGLU joins two halves of rows, which no pass over an array of its own does: it stays in the product.
+  const bool joins_halves =
+      g.epilogue.kind == kernels::EpilogueKind::kSwiglu || g.epilogue.kind == kernels::EpilogueKind::kSwigluBackward;
+  if (!joins_halves) g.epilogue = {}, g.bias = nullptr;
+  g.a_row_sums = nullptr;
   whole_gemm(ctx, g);
+  if (joins_halves) return;
   g.epilogue = whole.epilogue, g.bias = whole.bias, g.a_row_sums = whole.a_row_sums;
   if (g.bias != nullptr) add_bias(ctx, g);
   if (g.epilogue.kind != kernels::EpilogueKind::kNone) epilogue_apart(ctx, g);

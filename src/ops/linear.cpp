@@ -30,12 +30,14 @@ void expect_f32_or_bf16(const char* op, const Tensor& t) {
 struct Sizes {
   int64_t m, n, k;
 };
-Sizes sizes(const char* op, const LinearInput& input, const Tensor& w, const Tensor& y) {
+// x has `parts` K columns.
+Sizes sizes(const char* op, const LinearInput& input, const Tensor& w, const Tensor& y, int64_t parts = 1) {
   const Tensor& x = input.x;
   for (const Tensor* t : {&x, &w, &y}) expect_f32_or_bf16(op, *t);
   const int64_t n = w.dim(0), k = n ? w.size() / n : 0;
-  const int64_t m = k ? x.size() / k : 0;
-  if (x.size() != m * k || (input.patch == 0 && x.shape().back() != k) || y.size() != m * n || y.shape().back() != n)
+  const int64_t m = k ? x.size() / (k * parts) : 0;
+  if (x.size() != m * k * parts || (input.patch == 0 && x.shape().back() != k * parts) || y.size() != m * n ||
+      y.shape().back() != n)
     throw ShapeError({.where = op,
                       .what = "shapes do not fit the weight " + to_string(w.shape()),
                       .got = to_string(x.shape()) + " and " + to_string(y.shape())});
@@ -109,6 +111,10 @@ class PinnedOutput {
     const int64_t n = y.shape().back();
     args.kind = EpilogueKind(output.kind);
     args.in_stride = args.out_stride = n;
+    if (output.kind == Kind::kSwiglu || output.kind == Kind::kSwigluBackward) {
+      hold_halves(op, output, y);
+      return;
+    }
     const bool gated = output.kind == Kind::kGateResidual;
     const DType type = gated ? DType::kF32 : y.dtype();
     if (output.kind != Kind::kGelu) args.in = hold(op, "what an epilogue reads", output.in, y, type);
@@ -124,6 +130,20 @@ class PinnedOutput {
   kernels::Epilogue args;
 
  private:
+  // y, and what backward reads, are u | v; what is written is half as wide.
+  void hold_halves(const char* op, const LinearOutput& output, const Tensor& y) {
+    if (y.shape().back() % 2 != 0)
+      throw ShapeError({.where = op, .what = "two halves", .got = to_string(y.shape()), .expected = "even columns"});
+    args.half = args.out_stride = y.shape().back() / 2;
+    const bool backward = output.kind == LinearOutput::Kind::kSwigluBackward;
+    if (backward) args.in = hold(op, "what an epilogue reads", output.in, y, y.dtype());
+    if (backward && !output.out.defined()) return;
+    Shape narrow = y.shape();
+    narrow.back() = args.half;
+    expect_shape(op, "what an epilogue writes", output.out, narrow);
+    expect_dtype(op, "what an epilogue writes", output.out, y.dtype());
+    args.out = pins_.emplace_back(output.out);
+  }
   void* hold(const char* op, const char* name, const Tensor& t, const Tensor& y, DType type) {
     expect_shape(op, name, t, y.shape());
     expect_dtype(op, name, t, type);
@@ -132,6 +152,17 @@ class PinnedOutput {
   std::deque<Pin<void>> pins_;
   std::optional<Pin<float>> gate_;
 };
+// A product of which only the second half of the columns has an epilogue: u first, then v, which meets u.
+void gemm_of_halves(Context& ctx, const GemmArgs& args) {
+  const int64_t half = args.epilogue.half;
+  GemmArgs whole = args;
+  whole.epilogue = {};
+  gemm(ctx, kernels::block_of(whole, 0, args.m, 0, half));
+  GemmArgs second = kernels::block_of(whole, 0, args.m, half, half);
+  second.epilogue = args.epilogue;
+  second.epilogue.in = args.c, second.epilogue.in_stride = args.ldc;
+  gemm(ctx, second);
+}
 static_assert(int(LinearOutput::Kind::kGateResidual) == int(EpilogueKind::kGateResidual) &&
               int(LinearOutput::Kind::kGelu) == int(EpilogueKind::kGelu));
 
@@ -175,6 +206,10 @@ LinearOutput then_gelu(const Tensor& gelu) { return {LinearOutput::Kind::kGelu, 
 LinearOutput times_gelu_slope(const Tensor& x, const Tensor& gelu) {
   return {LinearOutput::Kind::kGeluBackward, x, gelu, {}};
 }
+LinearOutput then_swiglu(const Tensor& swiglu) { return {LinearOutput::Kind::kSwiglu, {}, swiglu, {}}; }
+LinearOutput times_swiglu_slope(const Tensor& u_v, const Tensor& swiglu) {
+  return {LinearOutput::Kind::kSwigluBackward, u_v, swiglu, {}};
+}
 LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor& out) {
   return {LinearOutput::Kind::kGateResidual, x, out, gate};
 }
@@ -189,16 +224,16 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
   GemmArgs args = forward_args(s, x.x, px, w, pw, pb.get(), y, py);
   args.epilogue = out.args;
   args.patches_a = checked_patches(kOp, x, s.k);
-  if (!x.norm) return gemm(ctx, args);
-  const PinnedNorm norm(kOp, x);
-  args.normalise_a = norm.args;
-  gemm(ctx, args);
+  std::optional<PinnedNorm> norm;
+  if (x.norm) args.normalise_a = norm.emplace(kOp, x).args;
+  output.kind == LinearOutput::Kind::kSwiglu ? gemm_of_halves(ctx, args) : gemm(ctx, args);
 }
 
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate,
                           const LinearOutput& output) {
   constexpr const char* kOp = "linear_backward_data";
-  const Sizes s = sizes(kOp, dx, w, dy);
+  const int64_t parts = output.kind == LinearOutput::Kind::kSwigluBackward ? 2 : 1;
+  const Sizes s = sizes(kOp, dx, w, dy, parts);
   if (accumulate) expect_dtype(kOp, "a gradient that is added to", dx, DType::kF32);
   const Pin<void> pdy(dy), pw(w), pdx(dx);
   const PinnedOutput out(kOp, output, dx);
@@ -210,7 +245,7 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
              .b = pw,
              .ldb = s.k,
              .c = pdx,
-             .ldc = s.k,
+             .ldc = s.k * parts,
              .accumulate = accumulate,
              .a_type = dy.dtype(),
              .b_type = w.dtype(),

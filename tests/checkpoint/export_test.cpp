@@ -145,6 +145,36 @@ TEST_CASE("weights with and without scales of queries and keys are not taken for
   CHECK_THAT(refusal(kLayer, kRms), Contains("_norm.bias is not one") && Contains("try model.qk_norm: layer"));
 }
 
+TEST_CASE("weights of another norm, MLP or position are refused with the key to set") {
+  const auto refusal = [&](auto change_file, auto change_model) -> std::string {
+    config::Config config = tiny_run();
+    change_file(config.model);
+    const TinyRun tiny(config);
+    checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
+    source.config.model = tiny_run().model;
+    change_model(source.config.model);
+    try {
+      checkpoint::load_model(source);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const auto none = [](nn::DitConfig&) {};
+  const auto rms = [](nn::DitConfig& c) { c.norm = nn::Norm::kRms; };
+  const auto swiglu = [](nn::DitConfig& c) { c.mlp = nn::Mlp::kSwiglu; };
+  const auto rope = [](nn::DitConfig& c) { c.position = nn::Position::kRope; };
+  CHECK(refusal(rms, rms) == "accepted");
+  CHECK(refusal(swiglu, swiglu) == "accepted");
+  CHECK(refusal(rope, rope) == "accepted");
+  CHECK_THAT(refusal(none, rms), Contains("norm1.weight is missing") && Contains("try model.norm: layer"));
+  CHECK_THAT(refusal(rms, none), Contains("is not one of this model's") && Contains("try model.norm: rms"));
+  CHECK_THAT(refusal(none, swiglu), Contains("mlp.w12.weight is missing") && Contains("try model.mlp: gelu"));
+  CHECK_THAT(refusal(swiglu, none), Contains("mlp.fc1.weight is missing") && Contains("try model.mlp: swiglu"));
+  CHECK_THAT(refusal(rope, none), Contains("pos_embed is missing") && Contains("try model.position: rope"));
+  CHECK_THAT(refusal(none, rope), Contains("pos_embed is not one") && Contains("try model.position: sincos"));
+}
+
 TEST_CASE("dit export: public names and shapes, and it loads without anything beside it") {
   const TinyRun tiny;
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
@@ -286,6 +316,9 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.class_dropout = 0; }, "dropped labels");
   refused([](auto& c) { c.qk_norm = nn::QkNorm::kRms; },
           "tensor blocks.0.attn.q_norm.weight; expected model.qk_norm: none");
+  refused([](auto& c) { c.norm = nn::Norm::kRms; }, "tensor blocks.0.norm1.weight; expected model.norm: layer");
+  refused([](auto& c) { c.mlp = nn::Mlp::kSwiglu; }, "tensor blocks.0.mlp.w12.weight; expected model.mlp: gelu");
+  refused([](auto& c) { c.position = nn::Position::kRope; }, "model.position: rope, expected model.position: sincos");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
   CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));

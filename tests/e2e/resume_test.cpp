@@ -55,6 +55,26 @@ TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
   REQUIRE_FALSE(fs::exists(scratch / "parts" + "/metrics.discarded.jsonl"));
 }
 
+TEST_CASE("resume: a model of all variants of a block goes on bit for bit, and clusters change none") {
+  const TemporaryFolder scratch;
+  const Args more =
+      sets({"model.norm=rms", "model.mlp=swiglu", "model.position=rope", "model.qk_norm=rms", "parallel.threads=2"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 8, more)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 4, more)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 8, more + Args{"--resume", "auto"})), 0);
+  require_same_run(scratch / "parts", scratch / "whole", 8);
+  for (const char* cut : {"samples", "n"}) {
+    CAPTURE(cut);
+    const Args clusters = sets({"parallel.clusters=2", std::string("parallel.cut=") + cut});
+    REQUIRE_EXIT(run(tiny_ditrain(scratch / cut, 8, more + clusters)), 0);
+    CHECK(column(read_metrics(scratch / cut), "loss") == column(read_metrics(scratch / "whole"), "loss"));
+  }
+  const Result other =
+      run(tiny_ditrain(scratch / "parts", 9, more + sets({"model.norm=layer"}) + Args{"--resume", "auto"}));
+  CHECK(other.exit_code != 0);
+  CHECK_THAT(other.err, Contains("model.norm") && Contains("rms"));
+}
+
 TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule and gradient accumulation") {
   const TemporaryFolder scratch;
   const std::string whole = scratch / "whole", again = scratch / "again";

@@ -92,8 +92,8 @@ struct Data {
         a(p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.a, 1, p.padding),
         b(p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.b, 2, p.padding),
         bias(1, p.n, DType::kF32, 3),
-        c(p.m, p.n, p.c, 4, 2 * p.padding, p.accumulate),
-        in(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 5, 3 * p.padding),
+        c(p.m, p.n * halves(p), p.c, 4, 2 * p.padding, p.accumulate),
+        in(p.m, p.n * halves(p), p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 5, 3 * p.padding),
         out(p.m, p.n, p.epilogue == EpilogueKind::kGateResidual ? DType::kF32 : p.c, 6, 4 * p.padding),
         gate(p.m / p.rows_per_sample + 2, p.n, DType::kF32, 7, 5 * p.padding),
         sums(1, p.m, DType::kF32, 8) {
@@ -114,8 +114,8 @@ struct Data {
             .b_type = p.b,
             .c_type = p.c,
             .arithmetic = p.arithmetic};
-    args.epilogue = {p.epilogue,    in.data(),         out.data(), in.stride(), out.stride(), gate.f32(),
-                     gate.stride(), p.rows_per_sample, 3};
+    args.epilogue = {p.epilogue, in.data(),     out.data(),        in.stride(), out.stride(),
+                     gate.f32(), gate.stride(), p.rows_per_sample, 3,           p.n};
     if (p.row_sums) args.a_row_sums = sums.f32();
     if (p.norm == Norm::kA) args.normalise_a = normalise(p.trans_a ? p.k : p.m, a.cols());
     if (p.norm == Norm::kB) args.normalise_b = normalise(p.trans_b ? p.n : p.k, b.cols());
@@ -126,6 +126,8 @@ struct Data {
     shift = random_values(samples * cols, 12, 0.1f), scale = random_values(samples * cols, 13, 0.5f);
     return {mean.data(), rstd.data(), shift.data(), scale.data(), cols, p.rows_per_sample, 4};
   }
+  /// The gradient of SwiGLU is twice as wide as the product.
+  static int64_t halves(const Problem& p) { return p.epilogue == EpilogueKind::kSwigluBackward ? 2 : 1; }
   bool zones_untouched() const { return c.zones_untouched() && out.zones_untouched() && sums.zones_untouched(); }
 
   /// What a product writes.
@@ -211,7 +213,8 @@ TEST_CASE("gemm normalises an operand while packing") {
 }
 
 TEST_CASE("gemm applies its epilogues") {
-  for (EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kGateResidual})
+  for (EpilogueKind kind : {EpilogueKind::kGelu, EpilogueKind::kGeluBackward, EpilogueKind::kSwiglu,
+                            EpilogueKind::kSwigluBackward, EpilogueKind::kGateResidual})
     for (DType type : kTypes)
       for (auto [m, n, k] : {std::tuple{5, 20, 9}, {31, 67, 40}, {180, 40, int(kSumChunk) + 8}})
         check({m, n, k, false, true, type, type, type, type, kind});

@@ -122,3 +122,41 @@ TEST_CASE("reference layer norm and gate: gradients equal finite differences in 
   compare(gate, dgate);
   compare(h, dh);
 }
+
+TEST_CASE("reference RMSNorm with modulation: gradients equal finite differences in f64") {
+  constexpr int64_t kRows = 3, kCols = 6;
+  constexpr double kFdEps = 1e-3;
+  const auto doubles = [](int64_t n, uint64_t salt) {
+    const std::vector<float> x = random_values(n, salt);
+    return std::vector<double>(x.begin(), x.end());
+  };
+  std::vector<double> x = doubles(18, 121), shift = doubles(6, 122), scale = doubles(6, 123), rstd(3);
+  const std::vector<double> weight = doubles(18, 124);
+  const auto loss = [&] {
+    double sum = 0, mean = 0;
+    for (size_t r = 0; r < kRows; ++r) {
+      ref::row_statistics(false, x.data() + r * kCols, kCols, kFdEps, mean, rstd[r]);
+      for (size_t j = 0; j < kCols; ++j)
+        sum += weight[r * kCols + j] * (x[r * kCols + j] * rstd[r] * (1 + scale[j]) + shift[j]);
+    }
+    return sum;
+  };
+  loss();
+  std::vector<double> dx(18), dshift(6), dscale(6);
+  ref::layer_norm_modulate_backward_body<double>(x.data(), nullptr, rstd.data(), scale.data(), weight.data(), dx.data(),
+                                                 dshift.data(), dscale.data(), kRows, kCols);
+  const auto compare = [&](std::vector<double>& at, const std::vector<double>& gradient) {
+    for (size_t i = 0; i < at.size(); ++i) {
+      const double kept = at[i], step = 1e-5;
+      at[i] = kept + step;
+      const double above = loss();
+      at[i] = kept - step;
+      const double below = loss();
+      at[i] = kept;
+      CHECK(gradient[i] == Approx((above - below) / (2 * step)).margin(1e-8));
+    }
+  };
+  compare(x, dx);
+  compare(shift, dshift);
+  compare(scale, dscale);
+}

@@ -96,12 +96,37 @@ TEST_CASE("the tensors of a file tell the variant of its blocks, and the width o
   }
 }
 
+TEST_CASE("the tensors of a file tell its norms and its MLP, and the ratio that gives its width") {
+  for (const nn::Norm norm : {nn::Norm::kLayer, nn::Norm::kRms})
+    for (const nn::Mlp mlp : {nn::Mlp::kGelu, nn::Mlp::kSwiglu})
+      for (const int64_t width : {24, 32, 36, 384, 768}) {
+        nn::DitConfig c{.name = "custom", .hidden_size = width, .depth = 1, .num_heads = 3, .norm = norm, .mlp = mlp};
+        if (width == 32) c.num_heads = 4;
+        nn::Dit model(c);
+        const auto shape_of = [&](const std::string& name) -> const std::vector<int64_t>* {
+          for (const autograd::Parameter* p : model.parameters().state_dict())
+            if (p->name == name) return &p->full_shape;
+          return nullptr;
+        };
+        nn::DitConfig found{.hidden_size = width};
+        nn::recognise_variant(shape_of, found);
+        CHECK((found.norm == norm && found.mlp == mlp));
+        if (mlp == nn::Mlp::kSwiglu) CHECK(found.mlp_size() == c.mlp_size());
+      }
+}
+
 TEST_CASE("advice on tensors that a model lacks or has too many") {
   using nn::advice_on_tensor;
   CHECK(advice_on_tensor("blocks.3.attn.q_norm.weight", /*extra=*/true) == "model.qk_norm: none");
   CHECK(advice_on_tensor("blocks.3.attn.k_norm.bias", false) == "model.qk_norm: layer");
   CHECK_THAT(advice_on_tensor("blocks.3.attn.k_norm.weight", false), Catch::Contains("model.qk_norm: rms"));
   CHECK_THAT(advice_on_tensor("blocks.3.attn.k_norm.bias", true), Catch::Contains("model.qk_norm: rms"));
+  CHECK(advice_on_tensor("blocks.3.norm1.weight", true) == "model.norm: layer");
+  CHECK(advice_on_tensor("final_layer.norm_final.weight", false) == "model.norm: rms");
+  CHECK(advice_on_tensor("blocks.3.mlp.w12.bias", true) == "model.mlp: gelu");
+  CHECK(advice_on_tensor("blocks.3.mlp.w3.weight", false) == "model.mlp: swiglu");
+  CHECK(advice_on_tensor("blocks.3.mlp.fc1.weight", false) == "model.mlp: gelu");
+  CHECK(advice_on_tensor("pos_embed", true) == "model.position: rope");
   CHECK(advice_on_tensor("blocks.3.attn.qkv.weight", true) == "");
 }
 

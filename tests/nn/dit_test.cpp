@@ -101,6 +101,10 @@ TEST_CASE("model names give the published sizes and work") {
   c = small();
   c.num_heads = 5;
   CHECK_THROWS_AS(nn::Dit(c), InputError);
+  c = small();
+  c.position = nn::Position::kRope, c.hidden_size = 36, c.num_heads = 6;
+  CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("got 6, expected a multiple of 4 for model.position: rope"));
+  c = small();
   c.num_heads = 1, c.hidden_size = 516;
   CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("got 516, expected at most 512"));
 }
@@ -146,10 +150,14 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
 }
 
 TEST_CASE("gradients of the whole model agree with finite differences") {
-  const auto kind = GENERATE(0, 1, 2, 3, 4, 5);
+  const auto kind = GENERATE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
   nn::DitConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
   if (kind == 2) config.num_classes = 0, config.learn_sigma = false;
-  if (kind >= 4) config.qk_norm = kind == 4 ? nn::QkNorm::kRms : nn::QkNorm::kLayer;
+  if (kind == 4 || kind == 9) config.qk_norm = nn::QkNorm::kRms;
+  if (kind == 5) config.qk_norm = nn::QkNorm::kLayer;
+  if (kind == 6 || kind == 9) config.norm = nn::Norm::kRms;
+  if (kind == 7 || kind == 9) config.mlp = nn::Mlp::kSwiglu;
+  if (kind == 8 || kind == 9) config.position = nn::Position::kRope;
   if (kind == 3) config.in_channels = 13, config.patch_size = 4, config.hidden_size = 24, config.num_heads = 3;
   Rig rig(config);
   const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
@@ -192,10 +200,11 @@ Outcome run(Rig& rig) {
   rig.backward(random_tensor(rig.pass.out().shape(), 7));
   return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
 }
-/// Where queries and keys are normalised, too.
-nn::DitConfig small_normed(int64_t height, int64_t width) {
+/// With all variants of a block.
+nn::DitConfig small_variant(int64_t height, int64_t width) {
   nn::DitConfig c = small(height, width);
-  c.qk_norm = nn::QkNorm::kLayer;
+  c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
+  c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
   return c;
 }
 Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
@@ -209,7 +218,7 @@ Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool
 TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  for (const nn::DitConfig& config : {small(8, 12), small_normed(8, 12)}) {
+  for (const nn::DitConfig& config : {small(8, 12), small_variant(8, 12)}) {
     const Outcome one = run(config, 1, precision, fuse);
     for (int workers : {2, 3, 8}) {
       INFO(dtype_name(precision) << ", " << workers << " workers, " << (fuse ? "fused" : "in passes") << ", qk_norm "
@@ -223,7 +232,7 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
   using ops::Cut;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  const nn::DitConfig config = GENERATE(false, true) ? small_normed(8, 12) : small(8, 12);
+  const nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   const Outcome one = run(config, 1, precision, fuse, 4);
   for (const Crew& crew :
        {Crew(2, 2, Cut::kSamples), Crew(2, 2, Cut::kN), Crew(5, 2, Cut::kSamples), Crew(5, 2, Cut::kN),
@@ -290,7 +299,7 @@ TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
 }
 
 TEST_CASE("what is kept and what is computed again changes no bit") {
-  nn::DitConfig config = GENERATE(false, true) ? small_normed(8, 12) : small(8, 12);
+  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
@@ -313,7 +322,7 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
 }
 
 TEST_CASE("gradients that overwrite are those added to zeros, whatever was there") {
-  nn::DitConfig config = GENERATE(false, true) ? small_normed(8, 8) : small();
+  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 8) : small();
   if (GENERATE(false, true)) config.num_classes = 0;
   Rig rig(config);
   const auto gradients = [&] {  // without the padding between them

@@ -151,6 +151,15 @@ TEST_CASE("ranks that share a replica sum the gradients of scales that all heads
   CHECK(c.sum.sums() == 5 * int(config.depth));  // one of each block's backward is that of the scales
 }
 
+TEST_CASE("ranks that share a replica of a block in all its variants") {
+  nn::DitConfig config = small();
+  config.norm = nn::Norm::kRms, config.mlp = nn::Mlp::kSwiglu, config.position = nn::Position::kRope;
+  config.mlp_ratio = 3;  // 64 columns for SwiGLU
+  Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
+  CHECK(c.worst() < 2e-6);
+  CHECK(c.sum.sums() == 4 * int(config.depth));
+}
+
 TEST_CASE("ranks that share a replica: what each has in full has the same bits on all") {
   Comparison c(4, {.want_input_gradient = true});
   for (auto& rig : c.group) {

@@ -33,7 +33,7 @@ std::vector<float> as_f32(const Tensor& t) {
 struct Layer {
   int64_t B, T, K, N;
   DType type;
-  Tensor x, raw, w, b, dy, stream, before_gelu;
+  Tensor x, raw, w, b, dy, stream, before_gelu, before_swiglu;
   ops::NormTerms norm;
   ops::Chunk gate;
 
@@ -41,7 +41,7 @@ struct Layer {
       : B(batch), T(tokens), K(inputs), N(outputs), type(t) {
     x = uniform({B, T, K}, 1, type), w = uniform({N, K}, 2, type), b = uniform({N}, 3);
     dy = uniform({B, T, N}, 4, type), raw = uniform({B, T, K}, 5), stream = uniform({B, T, N}, 6);
-    before_gelu = uniform({B, T, K}, 7, type);
+    before_gelu = uniform({B, T, K}, 7, type), before_swiglu = uniform({B, T, 2 * K}, 12, type);
     const Tensor cond = uniform({B, 3 * K}, 8, DType::kF32, 0.5f);
     norm = {uniform({B, T}, 9, DType::kF32, 0.2f), uniform({B, T}, 10), {cond, 1}, {cond, 2}};
     gate = {uniform({B, 2 * N}, 11), 1};
@@ -68,6 +68,10 @@ void forward(ops::Context& ctx, const Layer& p, const std::string& name, const L
       const std::string key = name + (b.defined() ? " + b, " : ", ") + std::to_string(int(kind));
       results[key] = as_f32(y), results[key + " out"] = as_f32(out);
     }
+  if (p.N % 2 != 0) return;
+  const Tensor y = result(shape, p.type), swiglu = result({p.B, p.T, p.N / 2}, p.type);
+  ops::linear_forward(ctx, x, p.w, p.b, y, ops::then_swiglu(swiglu));
+  results[name + " before swiglu"] = as_f32(y), results[name + " swiglu"] = as_f32(swiglu);
 }
 
 void backward_data(ops::Context& ctx, const Layer& p, Results& results) {
@@ -78,6 +82,9 @@ void backward_data(ops::Context& ctx, const Layer& p, Results& results) {
   ops::linear_backward_data(ctx, p.dy, p.w, added, /*accumulate=*/true);
   ops::linear_backward_data(ctx, p.dy, p.w, slope, false, ops::times_gelu_slope(p.before_gelu, gelu));
   ops::linear_backward_data(ctx, p.dy, p.w, slope_only, false, ops::times_gelu_slope(p.before_gelu, Tensor()));
+  const Tensor halves = result({p.B, p.T, 2 * p.K}, p.type), swiglu = result(shape, p.type);
+  ops::linear_backward_data(ctx, p.dy, p.w, halves, false, ops::times_swiglu_slope(p.before_swiglu, swiglu));
+  results["dx swiglu'"] = as_f32(halves), results["swiglu"] = as_f32(swiglu);
   results["dx"] = as_f32(dx), results["dx added"] = as_f32(added), results["dx gelu'"] = as_f32(slope);
   results["dx gelu' only"] = as_f32(slope_only), results["gelu"] = as_f32(gelu);
 }

@@ -32,7 +32,11 @@ std::string text_of(const plan::RunPlan& p) {
 }  // namespace
 
 TEST_CASE("a dry run has the plan that a run on these ranks makes") {
-  const config::Config config = config_of_two_clusters();
+  config::Config config = config_of_two_clusters();
+  if (GENERATE(false, true)) {
+    config.model.qk_norm = nn::QkNorm::kRms, config.model.norm = nn::Norm::kRms;
+    config.model.mlp = nn::Mlp::kSwiglu, config.model.position = nn::Position::kRope;
+  }
   const auto comm = dist::make_null_communicator();
   const plan::DryRun dry = plan::plan_dry_run(config, 0, *comm);
   const plan::Placement placement = plan::plan_placement(config, *comm);

@@ -21,6 +21,7 @@ struct DitHints {
   std::optional<int64_t> input_height = {}, input_width = {};
   std::optional<int64_t> num_classes = {};
   std::optional<double> class_dropout = {};
+  std::optional<nn::Position> position = {};
 };
 /// All of them, from a model.
 DitHints hints_of(const nn::DitConfig& model);

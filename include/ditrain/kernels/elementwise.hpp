@@ -67,6 +67,21 @@ void layer_norm_modulate_backward(const float* x, const float* mean, const float
                                   const BFloat16* dy, float* dx, float* dshift, float* dscale, int64_t rows,
                                   int64_t cols);
 
+/// RMSNorm in the places of layer_norm_statistics and layer_norm_modulate_backward: rstd = 1 / sqrt(mean(x^2) + eps),
+/// and mean is written as 0, so that layer_norm_apply and products that normalise an operand serve both norms.
+void rms_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
+/// dx[r,:] += rstd (g - xhat mean(g xhat)), the rest as for LayerNorm; mean is taken for 0.
+void rms_norm_modulate_backward(const float* x, const float* rstd, const float* scale, const float* dy, float* dx,
+                                float* dshift, float* dscale, int64_t rows, int64_t cols);
+void rms_norm_modulate_backward(const float* x, const float* rstd, const float* scale, const BFloat16* dy, float* dx,
+                                float* dshift, float* dscale, int64_t rows, int64_t cols);
+
+/// y[r,j] = a[j] x[r,j] + b[j] x[r,j^1] for rows of stride `stride`: pairs of neighbours turned by angles whose cosines
+/// are in a and whose sines in b, with a minus at even j. A last element without a neighbour has 0 for it. y may be x.
+void rotate_pairs(const float* x, int64_t stride, const float* a, const float* b, float* y, int64_t rows, int64_t cols);
+void rotate_pairs(const BFloat16* x, int64_t stride, const float* a, const float* b, BFloat16* y, int64_t rows,
+                  int64_t cols);
+
 /// LayerNorm with scale and shift, y[r,:] = xhat weight + bias, xhat = (x[r,:] - mean) rstd, rstd as above: of rows of
 /// stride `stride` into rows without gaps. Nothing is kept: rows are narrow (heads), and backward normalises again.
 void layer_norm_forward(const float* x, int64_t stride, const float* weight, const float* bias, float* y, int64_t rows,

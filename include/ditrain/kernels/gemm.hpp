@@ -65,14 +65,17 @@ struct Moments {
 };
 
 /// What is done with a finished element t = (accumulate ? c : 0) + sums + bias; c is rounded to its type first.
+/// Of SwiGLU, u are the columns before silu and v, `half` elements behind them, those that it multiplies.
 enum class EpilogueKind {
-  kNone,          ///< c = t
-  kGelu,          ///< c = t;  out = gelu(c)                                   in: none; out of c's type
-  kGeluBackward,  ///< c = t gelu'(in);  out = gelu(in), if out is not null     in, out of c's type
-  kGateResidual,  ///< c = t;  out = in + gate c                               in, out f32
-  kResidual,      ///< c = t + in                                              in of c's type; out: none
-  kRelu,          ///< c = max(t, 0)                                           in, out: none
-  kSilu           ///< c = silu(t)                                             in, out: none
+  kNone,            ///< c = t
+  kGelu,            ///< c = t;  out = gelu(c)                                   in: none; out of c's type
+  kGeluBackward,    ///< c = t gelu'(in);  out = gelu(in), if out is not null     in, out of c's type
+  kSwiglu,          ///< c = t;  out = silu(in) c                                in is u, c is v; out of c's type
+  kSwigluBackward,  ///< c = t v silu'(u), c of half = t silu(u), out = silu(u) v if not null: in is u, v; c's type
+  kGateResidual,    ///< c = t;  out = in + gate c                               in, out f32
+  kResidual,        ///< c = t + in                                              in of c's type; out: none
+  kRelu,            ///< c = max(t, 0)                                           in, out: none
+  kSilu             ///< c = silu(t)                                             in, out: none
 };
 struct Epilogue {
   EpilogueKind kind = EpilogueKind::kNone;
@@ -82,6 +85,7 @@ struct Epilogue {
   const float* gate = nullptr;            ///< of sample 0 and column 0
   int64_t cond_stride = 0;                ///< from one sample's gate to the next one's
   int64_t rows_per_sample = 1, first_row = 0;
+  int64_t half = 0;  ///< SwiGLU backward: elements from u to v and from c to the gradient by v; at least n
 };
 
 /// c[m,n] = epilogue((accumulate ? c : 0) + op(a)[m,k] op(b)[k,n] + bias[n])

@@ -8,11 +8,13 @@
 // h2, the GELU and the x between the halves in Recompute::kNone only. Other activations are recomputed by the same
 // operations, hence bit-identical. Normalisation, GELU, gate and residual are fused into the neighbouring GEMMs. Ranks
 // that share a replica (tensor_parallel.hpp) have their own heads H and columns F. Queries and keys may be normalised
-// before the attention (as in LightningDiT and timm); nothing is stored for that.
+// before the attention (as in LightningDiT and timm) and rotated by their place; nothing is stored for that. Variants
+// of norms: nn/norm.hpp.
 #pragma once
 #include <functional>
 
 #include "ditrain/nn/modulations.hpp"
+#include "ditrain/nn/norm.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/elementwise.hpp"
 
@@ -24,6 +26,7 @@ struct HeadNormWeights {
   Parameter* b = nullptr;  ///< null: RMSNorm
 };
 struct AttentionWeights {
+  NormWeights input_norm;   ///< norm1
   LinearWeights qkv, proj;  ///< attn.qkv [3C, C], attn.proj [C, C]
   HeadNormWeights q_norm, k_norm;
   std::vector<Parameter*> in_arena() const;
@@ -31,8 +34,9 @@ struct AttentionWeights {
   ops::HeadNorm norm_gradients() const;
 };
 struct MlpWeights {
-  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]
-  std::vector<Parameter*> in_arena() const { return {fc1.w, fc1.b, fc2.w, fc2.b}; }
+  NormWeights input_norm;  ///< norm2
+  LinearWeights fc1, fc2;  ///< mlp.fc1 [F, C], mlp.fc2 [C, F]; SwiGLU: mlp.w12 [2F, C], mlp.w3 [C, F]
+  std::vector<Parameter*> in_arena() const { return input_norm.with({fc1.w, fc1.b, fc2.w, fc2.b}); }
 };
 struct BlockWeights {
   AttentionWeights attention;
@@ -50,11 +54,15 @@ MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
 /// The setting with which the model has a tensor of this name or, with `extra`, does not have it; "" if no setting
 /// decides.
 std::string advice_on_tensor(const std::string& name, bool extra);
+std::string advice_on_attention(const std::string& name, bool extra);  ///< its part in the attention half
 
 /// The shape of a tensor of the public state dict in some file; null if the file has none of that name.
 using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
-/// Sets the variant of the blocks of a file. Returns the width of a head if the tensors of the variant tell it, else 0.
+/// Sets the variant of the blocks of a file whose width is in `config`, and mlp_ratio if that depends on it; no tensors
+/// tell of rotary embedding. Returns the width of a head if the tensors of the variant tell it, else 0.
 int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
+int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config);  ///< its part in the attention half
+void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config);
 
 /// Multiply-adds per image of q k^T and of the product with v.
 double attention_macs(const DitConfig& config);
@@ -82,6 +90,7 @@ class AttentionHalf final : public autograd::Node {
   ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
 
   int64_t num_heads_;
+  ops::Rotation rotation_;
   AttentionWeights weights_;
   LinearWeights adaLN_;
   TokenStream stream_;
@@ -89,7 +98,8 @@ class AttentionHalf final : public autograd::Node {
   // Sums the parts of the gradients of the norm, of samples, heads and ranks.
   void finish_norm_gradients(ops::Context& ctx, Gradients gradients) const;
 
-  ActivationRef h_BTC_, mean_, rstd_, qkv_, attn_, lse_, proj_;
+  ModulatedNorm norm_;
+  ActivationRef qkv_, attn_, lse_, proj_;
   ActivationRef dmod_, dh_BTC_, dproj_, dattn_, dqkv_, dnorm_BH_, dnorm_;
 };
 
@@ -109,10 +119,12 @@ class MlpHalf final : public autograd::Node {
   // The MLP on x_mid.
   void compute(ops::Context& ctx, const Samples& s, const ops::LinearOutput& after_fc2) const;
 
+  Mlp kind_;
   MlpWeights weights_;
   TokenStream stream_;
   AttentionHalf& first_half_;
-  ActivationRef h_BTC_, mean_, rstd_, fc1_, gelu_BTF_, fc2_, x_out_BTC_;
+  ModulatedNorm norm_;
+  ActivationRef fc1_, activation_BTF_, fc2_, x_out_BTC_;
   ActivationRef dh_BTC_, dfc2_, dfc1_BTF_;
 };
 

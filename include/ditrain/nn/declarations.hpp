@@ -15,9 +15,10 @@ namespace ditrain::nn {
 using autograd::Initial;
 using autograd::ProductRows;
 
-/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv) or of its inputs. A
+/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv, of
+/// either half for SwiGLU) or of its inputs. A
 /// bias is split with the outputs.
-enum class Cut { kNone, kOutputs, kThirds, kInputs };
+enum class Cut { kNone, kOutputs, kHalves, kThirds, kInputs };
 
 /// A linear layer, `name`.weight and `name`.bias. Biases start at 0.
 struct LinearDeclaration {

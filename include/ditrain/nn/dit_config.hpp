@@ -16,6 +16,22 @@ enum class QkNorm { kNone, kRms, kLayer };
 inline constexpr Word<QkNorm> kQkNorms[] = {{"none", QkNorm::kNone}, {"rms", QkNorm::kRms}, {"layer", QkNorm::kLayer}};
 constexpr std::span<const Word<QkNorm>> words_of(QkNorm) { return kQkNorms; }
 
+/// Norm before attention, MLP and final layer (model.norm, nn/norm.cpp).
+enum class Norm { kLayer, kRms };
+inline constexpr Word<Norm> kNorms[] = {{"layer", Norm::kLayer}, {"rms", Norm::kRms}};
+constexpr std::span<const Word<Norm>> words_of(Norm) { return kNorms; }
+
+/// MLP of a block (model.mlp, nn/mlp_half.cpp).
+enum class Mlp { kGelu, kSwiglu };
+inline constexpr Word<Mlp> kMlps[] = {{"gelu", Mlp::kGelu}, {"swiglu", Mlp::kSwiglu}};
+constexpr std::span<const Word<Mlp>> words_of(Mlp) { return kMlps; }
+
+/// How tokens know their place (model.position): a table added to their embeddings, or rotary embedding of queries and
+/// keys instead.
+enum class Position { kSincos, kRope };
+inline constexpr Word<Position> kPositions[] = {{"sincos", Position::kSincos}, {"rope", Position::kRope}};
+constexpr std::span<const Word<Position>> words_of(Position) { return kPositions; }
+
 /// Stands in num_classes for model.num_classes: auto. A run replaces it by the classes of the data before it builds a
 /// model.
 inline constexpr int64_t kClassesOfData = -1;
@@ -33,12 +49,20 @@ struct DitConfig {
   double class_dropout = 0.1;  ///< share of labels replaced by the null class in training
   bool learn_sigma = true;     ///< 2C output channels: prediction and variance
   QkNorm qk_norm = QkNorm::kNone;
+  Norm norm = Norm::kLayer;
+  Mlp mlp = Mlp::kGelu;
+  Position position = Position::kSincos;
 
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }
   int64_t tokens() const { return grid_height() * grid_width(); }
   int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
-  int64_t mlp_size() const { return int64_t(double(hidden_size) * mlp_ratio); }
+  /// Columns between the two layers of the MLP. SwiGLU has three matrices of two thirds as many, so that it takes as
+  /// many multiply-adds (LightningDiT's int(2/3 * int(width * ratio))).
+  int64_t mlp_size() const {
+    const auto gelu = int64_t(double(hidden_size) * mlp_ratio);
+    return mlp == Mlp::kSwiglu ? int64_t(2.0 / 3.0 * double(gelu)) : gelu;
+  }
   int64_t head_dim() const { return hidden_size / num_heads; }
   int64_t pixels() const { return input_height * input_width; }
   /// Rows of the label table: the classes and, where labels can be dropped, the null class (the reference's rule).

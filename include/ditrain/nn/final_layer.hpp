@@ -1,13 +1,15 @@
 // The last layer and unpatchify (the reference's FinalLayer and DiT.unpatchify).
 #pragma once
 #include "ditrain/nn/modulations.hpp"
+#include "ditrain/nn/norm.hpp"
 
 namespace ditrain::nn {
 
 struct FinalLayerWeights {
+  NormWeights norm;      ///< final_layer.norm_final, as LightningDiT calls it
   LinearWeights linear;  ///< final_layer.linear [P P O, C]
   LinearWeights adaLN;   ///< final_layer.adaLN_modulation.1 [2C, C]
-  std::vector<Parameter*> in_arena() const { return {adaLN.w, adaLN.b, linear.w, linear.b}; }
+  std::vector<Parameter*> in_arena() const { return norm.with({adaLN.w, adaLN.b, linear.w, linear.b}); }
 };
 FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& config);
 
@@ -26,13 +28,16 @@ class FinalLayer final : public autograd::Node {
   ActivationRef dout;   ///< its gradient, written by the caller before backward
 
  private:
+  ops::Chunk shift() const { return {modulation_->tensor, 0}; }
+  ops::Chunk scale() const { return {modulation_->tensor, 1}; }
   ops::LinearInput normalised() const;
 
   int64_t patch_;
   FinalLayerWeights weights_;
   TokenStream stream_;
   ActivationRef modulation_;
-  ActivationRef dmod_, mean_, rstd_, tokens_, dtokens_, dh_BTC_;
+  ModulatedNorm norm_;
+  ActivationRef dmod_, tokens_, dtokens_, dh_BTC_;
 };
 
 }  // namespace ditrain::nn

@@ -5,13 +5,13 @@
 namespace ditrain::nn {
 
 struct PatchEmbedWeights {
-  Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen
+  Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen; null with rotary embedding
   LinearWeights proj;              ///< x_embedder.proj: w [C, in, P, P]
   std::vector<Parameter*> in_arena() const { return {proj.w, proj.b}; }
 };
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:]
+/// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:], the latter if there is a table
 class PatchEmbed final : public autograd::Node {
  public:
   PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,

@@ -17,19 +17,28 @@ struct HeadNorm {
   std::vector<Tensor> terms() const;
 };
 
+/// 2-D rotary embedding of queries and keys, after their norm, as LightningDiT has it. Of a head of width D, which 4
+/// divides, the pairs of neighbours (2j, 2j+1) of the first half are turned by row f_j and those of the second half by
+/// column f_j, with f_j = 10000^(-4j / D): (a, b) becomes (a cos - b sin, b cos + a sin). Tokens go row by row.
+struct Rotation {
+  int64_t grid_height = 0, grid_width = 0;  ///< 0: no rotation
+  bool exists() const { return grid_height > 0; }
+};
+
 /// Math:     out[b,t,h,:] = sum_s softmax_s(q[b,t,h,:] . k[b,s,h,:] / sqrt(D)) v[b,s,h,:]
 /// Types:    qkv, out and their gradients all f32 or all bf16; lse f32
 /// Shapes:   qkv [B, T, 3 H D] (q | k | v, each [H, D]), D from 1 to 512; out [B, T, H D]; lse [B, H, T],
 ///           log-sum-exp kept for backward
-/// Numerics: normalised q and k of a head exist only while it is computed, in the type of qkv; backward normalises
-///           again, bit-identically, so nothing is stored for it
+/// Numerics: normalised and rotated q and k of a head exist only while it is computed, in the type of qkv (each step
+///           rounds to it); backward makes them again, bit-identically, so nothing is stored for it
 /// Errors:   ShapeError "[attention_forward] ..."
 void attention_forward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                       const HeadNorm& norm = {});
+                       const HeadNorm& norm = {}, const Rotation& rotation = {});
 /// Grads:    dqkv [B, T, 3 H D], overwritten; with a norm also dterms [B, H, terms, D] f32: for each sample and head
 ///           the gradients of norm.terms()
 void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, const Tensor& out, const Tensor& lse,
-                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm = {}, const Tensor& dterms = {});
+                        const Tensor& dout, const Tensor& dqkv, const HeadNorm& norm = {}, const Tensor& dterms = {},
+                        const Rotation& rotation = {});
 
 /// sums [terms, D] = sum of dterms over samples and heads, in their order.
 void sum_over_heads(Context& ctx, const Tensor& dterms, const Tensor& sums);

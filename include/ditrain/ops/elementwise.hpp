@@ -5,7 +5,10 @@
 
 namespace ditrain::ops {
 
-inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference
+inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference; LightningDiT's RMSNorm
+
+/// LayerNorm, or RMSNorm: without the mean, which is 0 then.
+enum class NormKind { kLayer, kRms };
 
 /// Column block `index` of a conditioning tensor [B, n C]: the shift, scale or gate of one place in a block.
 struct Chunk {
@@ -32,13 +35,23 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y);  ///< y = x rounde
 /// Math:     y[b,t,:] = (x[b,t,:] - mean[b,t]) rstd[b,t] (1 + scale[b,:]) + shift[b,:]
 /// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
-                                 const Tensor& mean, const Tensor& rstd);
+                                 const Tensor& mean, const Tensor& rstd, NormKind kind = NormKind::kLayer);
 /// mean and rstd alone, bit-identical.
-void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd);
+void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                           NormKind kind = NormKind::kLayer);
 /// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
 void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                   const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
-                                  const Chunk& dscale);
+                                  const Chunk& dscale, NormKind kind = NormKind::kLayer);
+
+/// A norm's own weight [C] joined with the modulation, [B, 2C], whose chunks the ops above take for shift and scale:
+/// Math:     joined[b,:] = shift[b,:] | weight (1 + scale[b,:]) - 1
+/// Numerics: 1 + joined is off by up to 2^-24 more where a weight is small: relative to 1, not to the weight
+void join_weight(Context& ctx, const Chunk& shift, const Chunk& scale, const Tensor& weight, const Tensor& joined);
+/// Grads:    dscale, written as the gradient by the joined scale, becomes that by scale; dweight [C] is overwritten, or
+///           added to: the sum over samples, in their order, of what dscale was times (1 + scale)
+void split_weight_gradient(Context& ctx, const Chunk& scale, const Tensor& weight, const Chunk& dscale,
+                           const Tensor& dweight, bool accumulate);
 
 /// Math:     y = x + gate h, the gate of a sample for all its tokens; y may be x
 void gate_residual_forward(Context& ctx, const Tensor& x, const Chunk& gate, const Tensor& h, const Tensor& y);

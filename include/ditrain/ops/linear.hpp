@@ -29,14 +29,18 @@ struct LinearInput {
 
 /// What is done with the result y of a product before it leaves the cache.
 struct LinearOutput {
-  enum class Kind { kPlain, kGelu, kGeluBackward, kGateResidual };
+  enum class Kind { kPlain, kGelu, kGeluBackward, kSwiglu, kSwigluBackward, kGateResidual };
   Kind kind = Kind::kPlain;
-  Tensor in, out;  ///< of y's shape; f32 around a gate, else of y's type
+  Tensor in, out;  ///< of y's shape, of SwiGLU half as wide where it is the result; f32 around a gate, else of y's type
   Chunk gate;      ///< f32
 };
 LinearOutput then_gelu(const Tensor& gelu);  ///< gelu = tanh GELU of y
 /// y becomes y gelu'(x); gelu, if defined, receives gelu(x)
 LinearOutput times_gelu_slope(const Tensor& x, const Tensor& gelu);
+/// y [..., 2H] = u | v;  swiglu [..., H] = silu(u) v
+LinearOutput then_swiglu(const Tensor& swiglu);
+/// The gradient by u | v of a product's result, which is the gradient of silu(u) v; swiglu, if defined, receives that.
+LinearOutput times_swiglu_slope(const Tensor& u_v, const Tensor& swiglu);
 /// out = x + gate y, the gate of a sample for all its tokens; x and out f32
 LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor& out);
 
@@ -46,6 +50,7 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
                     const LinearOutput& output = {});
 
 /// Math:     dx = dy w
+/// Shapes:   as above; before SwiGLU (times_swiglu_slope) dx is [..., 2K]
 /// Grads:    dx is overwritten, or added to if `accumulate` (f32 only)
 void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate = false,
                           const LinearOutput& output = {});
