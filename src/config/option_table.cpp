@@ -306,6 +306,7 @@ Rows train_rows() {
 
 Rows optimizer_rows() {
   return {
+      word(DITRAIN_KEY(optimizer.kind), "what updates the weights"),
       number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
       betas(),
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),

@@ -16,7 +16,7 @@ constexpr int64_t kLargest = 65536;
 struct OneParameter {
   explicit OneParameter(int64_t n) {
     store.add("p", {n});
-    store.allocate(autograd::ParameterStore::For::kTraining);
+    store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
   }
   static void set(const Tensor& arena, const float* values, int64_t n) {
     const Pin<float> p(arena);
@@ -43,8 +43,8 @@ void verify_adamw(Verification& v, const std::string& op) {
     one.set(one.store.grads, &g[size_t(k * n)], n);
     optim::adamw_ema_step(v.ctx(), config, {.step = k, .lr = config.lr}, one.store);
     one.append(one.store.values, p);
-    one.append(one.store.exp_avg, exp_avg);
-    one.append(one.store.exp_avg_sq, exp_avg_sq);
+    one.append(one.store.state("exp_avg").data, exp_avg);
+    one.append(one.store.state("exp_avg_sq").data, exp_avg_sq);
   }
   v.check_both(op + ".p", shape, p, kTolerance);
   v.check_both(op + ".m", shape, exp_avg, kTolerance);

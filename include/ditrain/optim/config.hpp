@@ -13,7 +13,13 @@ inline constexpr Word<LrSchedule> kLrSchedules[] = {{"constant", LrSchedule::kCo
                                                     {"cosine", LrSchedule::kCosine}};
 constexpr std::span<const Word<LrSchedule>> words_of(LrSchedule) { return kLrSchedules; }
 
+/// What updates the weights; each has a row in optim/algorithms.cpp.
+enum class Kind { kAdamW };
+inline constexpr Word<Kind> kKinds[] = {{"adamw", Kind::kAdamW}};
+constexpr std::span<const Word<Kind>> words_of(Kind) { return kKinds; }
+
 struct Config {
+  Kind kind = Kind::kAdamW;
   double lr = 1e-4;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
