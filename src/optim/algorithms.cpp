@@ -3,6 +3,9 @@
 #include "ditrain/optim/optimizer.hpp"
 
 namespace ditrain::optim {
+
+Algorithm muon();  // muon.cpp
+
 namespace {
 
 Algorithm adamw() {
@@ -14,7 +17,7 @@ Algorithm adamw() {
 }  // namespace
 
 const Algorithm& algorithm_of(const Config& config) {
-  static const Algorithm kAlgorithms[] = {adamw()};
+  static const Algorithm kAlgorithms[] = {adamw(), muon()};
   for (const Algorithm& algorithm : kAlgorithms)
     if (algorithm.kind == config.kind) return algorithm;
   throw LogicFault({.where = "optim", .what = "an optimiser without a row in optim/algorithms.cpp"});

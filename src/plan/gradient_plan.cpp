@@ -124,6 +124,12 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
   DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer))
+    if (layout.layout_of(array).size() == 0)
+      throw InputError(
+          {.where = "optimizer.kind",
+           .what = fmt::format("no parameter of the model has the state {} of {}", array.name, config.optimizer.kind),
+           .hint = "optimizer.kind: adamw"});
   return {.replicas = replicas,
           .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
           .factors = factors,
