@@ -92,11 +92,24 @@ Tensor ParameterStore::make_arena(const std::string& name, DType dtype, const st
   return Tensor({elements}, dtype, std::make_shared<Storage>(std::move(parts)));
 }
 
-Tensor ParameterStore::make_state(const std::string& name, const Homes& homes) const {
-  if (homes.state_elements < 0) return make_arena(name, DType::kF32, homes);
-  if (homes.segments == nullptr || homes.state_slices.empty())
-    return Tensor({homes.state_elements}, DType::kF32, *homes.home);
-  return make_arena(name, DType::kF32, homes.state_slices, *homes.segments);
+StateLayout ParameterStore::layout_of(const StateArray& array, const std::vector<ArenaSlice>& state_parts) const {
+  std::vector<ArenaSlice> held;
+  for (const Parameter* p : in_arena())
+    if (array.holds(p->group)) held.push_back(p->slice);
+  const StateLayout whole(held);
+  if (state_parts.empty()) return whole;
+  held.clear();
+  for (const ArenaSlice& part : state_parts)
+    for (const ArenaSlice& slice : whole.held(part)) held.push_back(slice);
+  return StateLayout(held);
+}
+
+Tensor ParameterStore::make_state(const std::string& name, const StateLayout& layout, const Homes& homes) const {
+  if (homes.segments == nullptr || layout.size() == 0) return Tensor({layout.size()}, DType::kF32, *homes.home);
+  std::vector<ArenaSlice> pieces;
+  for (const ArenaSlice& slice : layout.slices())
+    for (const ArenaSlice& piece : segments(slice)) pieces.push_back(piece);
+  return make_arena(name, DType::kF32, pieces, *homes.segments);
 }
 
 void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
@@ -106,9 +119,12 @@ void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
     int64_t elements = gradient_slices_.empty() ? arena_size_ : 0;
     for (const ArenaSlice& slice : gradient_slices_) elements = std::max(elements, slice.end - slice.begin);
     grads = Tensor({elements}, DType::kF32, homes.gradients != nullptr ? *homes.gradients : *homes.home);
-    exp_avg = make_state("first moments", homes);
-    exp_avg_sq = make_state("second moments", homes);
-    ema = make_state("ema", homes);
+    for (const StateArray& array : homes.states) {
+      const StateLayout layout = layout_of(array, homes.state_parts);
+      states.push_back({array, layout, make_state(array.title, layout, homes)});
+    }
+    kept = layout_of({}, homes.state_parts);
+    ema = make_state("ema", kept, homes);
   }
   if (products == DType::kBF16) values_bf16 = make_arena("bf16 weights", DType::kBF16, homes);
   for (Parameter& p : parameters_) {
@@ -135,11 +151,27 @@ void ParameterStore::clear_between_gradients(const ArenaSlice& slice) const {
   }
 }
 
-size_t ParameterStore::bytes(For purpose, DType products) const {
+const OptimizerState& ParameterStore::state(const std::string& name) const {
+  for (const OptimizerState& state : states)
+    if (state.declared.name == name) return state;
+  throw LogicFault({.where = "optimiser state",
+                    .what = "the store was allocated without " + name,
+                    .hint = "Homes::states = optim::state_arrays(config)"});
+}
+
+size_t ParameterStore::state_bytes() const {
+  size_t bytes = 2 * ema.bytes();
+  for (const OptimizerState& state : states) bytes += state.data.bytes();
+  return bytes;
+}
+
+size_t ParameterStore::bytes(For purpose, DType products, const std::vector<StateArray>& states) const {
   size_t frozen = 0;
   for (const Parameter& p : parameters_) frozen += p.trainable ? 0 : size_t(p.size()) * sizeof(float);
   const size_t copy = products == DType::kBF16 ? dtype_bytes(products) : 0;
-  return frozen + size_t(arena_size_) * (sizeof(float) * (purpose == For::kTraining ? 5 : 1) + copy);
+  size_t kept = 0;  // of the optimiser
+  for (const StateArray& array : states) kept += size_t(layout_of(array).size()) * sizeof(float);
+  return frozen + kept + size_t(arena_size_) * (sizeof(float) * (purpose == For::kTraining ? 3 : 1) + copy);
 }
 
 std::vector<Parameter*> ParameterStore::state_dict() {
@@ -158,6 +190,13 @@ const Parameter& ParameterStore::at(int64_t i) const {
   for (const Parameter& p : parameters_)
     if (p.trainable && p.slice.begin <= i && i < p.slice.end) return p;
   throw LogicFault({.where = "parameters", .what = "arena element out of range", .got = std::to_string(i)});
+}
+
+int64_t ParameterStore::first_whole(int64_t i) const {
+  int64_t first = arena_size_;
+  for (const Parameter& p : parameters_)
+    if (p.trainable && p.slice.begin >= i) first = std::min(first, p.slice.begin);
+  return first;
 }
 
 std::string ParameterStore::name_at(int64_t i) const {

@@ -36,7 +36,8 @@ class Meter {
         model_(automatic_.config.model),
         batch_(random_batch(model_.config(), bench.batch)) {
     plan::check_memory(automatic_);
-    allocate_weights(model_, automatic_.config.train.precision, {});
+    allocate_weights(model_, automatic_.config.train.precision,
+                     {.states = optim::state_arrays(automatic_.config.optimizer)});
     add("one core", plan_of("auto", one_), one_);
     add("clusters", automatic_, harness);
     add("clusters, n", plan_of("n", harness), harness);

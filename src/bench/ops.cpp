@@ -247,8 +247,9 @@ class ElementwiseRows {
   void optimizer() {
     autograd::ParameterStore store;
     store.add("w", {B_, kTokens, C_});
-    store.allocate(autograd::ParameterStore::For::kTraining, activation_);
-    Streams streams{.reads = {store.grads}, .updates = {store.values, store.exp_avg, store.exp_avg_sq, store.ema}};
+    store.allocate(autograd::ParameterStore::For::kTraining, activation_, {.states = optim::state_arrays()});
+    Streams streams{.reads = {store.grads}, .updates = {store.values, store.ema}};
+    for (const autograd::OptimizerState& state : store.states) streams.updates.push_back(state.data);
     if (store.values_bf16.defined()) streams.writes = {store.values_bf16};
     for (const std::vector<Tensor>* all : {&streams.reads, &streams.updates})
       for (const Tensor& t : *all) fill_random(ctx_, t, 0, 1);

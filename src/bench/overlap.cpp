@@ -48,7 +48,8 @@ class Meter {
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
-    allocate_weights(model_, config_.train.precision, {.gradients = &*memory_});
+    allocate_weights(model_, config_.train.precision,
+                     {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer)});
     none_.allocate();
     engine_.allocate(&*memory_, free_pus(harness.placement()));
     harness_.note(engine_.sync().engine()->description());

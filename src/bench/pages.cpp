@@ -83,7 +83,8 @@ void bench_pages(Harness& harness, const nn::DitConfig& model, int64_t batch) {
   const auto update = [&](PagesOfOneKind& pages) {
     const auto store = std::make_shared<autograd::ParameterStore>();
     store->add("w", {n});
-    store->allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.home = &pages});
+    store->allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
+                    {.home = &pages, .states = optim::state_arrays()});
     copy(random_tensor(ctx, {n}, -1, 1, DType::kF32), store->values);
     copy(store->values, store->grads);
     return [&ctx, store] { optim::adamw_ema_step(ctx, {}, {.step = 10, .lr = 1e-4, .ema_decay = 0.9999}, *store); };

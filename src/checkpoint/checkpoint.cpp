@@ -29,8 +29,10 @@ namespace ditrain::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using autograd::OptimizerState;
 using autograd::Parameter;
 using autograd::ParameterStore;
+using autograd::StateLayout;
 using nlohmann::json;
 
 constexpr size_t kMaxStateBytes = size_t{64} << 20;
@@ -57,15 +59,18 @@ class ExactReader {
     if (checks_) checker_.emplace(file_, *checks_);
   }
 
-  /// The part of a tensor that the parameter is. Read by finish().
-  void want(const std::string& name, const Parameter& parameter, const Tensor& to) {
+  const io::TensorView& expect(const std::string& name, const Parameter& parameter) {
     if (!file_.contains(name))
       bad_tensor(file_.path(), "tensor " + name + " is missing", "", "", nn::advice_on_tensor(name, /*extra=*/true));
     const io::TensorView& view = file_.tensor(name);
     if (view.shape != parameter.full_shape)
       bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(parameter.full_shape));
-    wanted_.push_back({&view, &parameter, to});
     names_.insert(name);
+    return view;
+  }
+  /// The part of a tensor that the parameter is, for read().
+  void want(const std::string& name, const Parameter& parameter, const Tensor& to) {
+    wanted_.push_back({&expect(name, parameter), &parameter, to});
   }
   void read(const std::vector<int>& pus) {
     std::vector<Job> jobs;
@@ -301,25 +306,28 @@ void load_training_state(const std::string& folder, ParameterStore& parameters, 
   load_weights(folder + "/model.safetensors", parameters, parameters.values, pus);
   // What this rank keeps all of is read into its place, whose pages `keep` has dealt out before with other numbers;
   // else the gradients, which nobody needs now, take the whole.
-  const auto is_whole = [&](const Tensor& state) { return state.size() == parameters.arena_size(); };
-  const auto take = [&](const Tensor& state, const std::function<void(const Tensor& to)>& read) {
-    const Tensor& whole = is_whole(state) ? parameters.values : parameters.grads;
-    if (!is_whole(state)) read(whole);
-    if (keep) keep(whole, state);
-    if (is_whole(state)) read(state);
+  const bool is_whole = parameters.kept.size() == parameters.arena_size();
+  const auto take = [&](const OptimizerState& state,
+                        const std::function<void(const StateLayout*, const Tensor&)>& read) {
+    if (!is_whole) read(nullptr, parameters.grads);
+    if (keep) keep(is_whole ? parameters.values : parameters.grads, state);
+    if (is_whole) read(&state.layout, state.data);
   };
-  take(parameters.ema, [&](const Tensor& to) { load_weights(folder + "/ema.safetensors", parameters, to, pus); });
+  take(parameters.ema_state(),
+       [&](const StateLayout*, const Tensor& to) { load_weights(folder + "/ema.safetensors", parameters, to, pus); });
   ExactReader reader(folder + "/optimizer.safetensors");
-  const auto moment = [&](const char* name) {
-    return [&, name](const Tensor& to) {
+  for (const OptimizerState& state : parameters.states)
+    for (const Parameter* p : parameters.state_dict())
+      if (p->trainable && state.declared.holds(p->group)) reader.expect(state.declared.tensor_of(p->name), *p);
+  reader.expect_nothing_else();
+  for (const OptimizerState& state : parameters.states)
+    take(state, [&](const StateLayout* layout, const Tensor& to) {
       for (const Parameter* p : parameters.state_dict())
-        if (p->trainable) reader.want(p->name + name, *p, parameters.view(to, *p));
-      if (name == kExpAvgSq) reader.expect_nothing_else();
+        if (p->trainable && state.declared.holds(p->group))
+          reader.want(state.declared.tensor_of(p->name), *p,
+                      to.slice(layout ? layout->at(p->slice.begin) : p->slice.begin, p->shape));
       reader.read(pus);
-    };
-  };
-  take(parameters.exp_avg, moment(kExpAvg));
-  take(parameters.exp_avg_sq, moment(kExpAvgSq));
+    });
 }
 
 }  // namespace ditrain::checkpoint

@@ -7,6 +7,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "ditrain/version.hpp"
 #include "new_path.hpp"
 
@@ -45,7 +46,7 @@ void write_checkpoint(const std::string& out, nn::Dit& model, const config::Conf
   const auto comm = dist::make_null_communicator();
   autograd::ParameterStore& parameters = model.parameters();
   CheckpointSaver saver(
-      {.checkpoints_dir = target.temporary(), .config = {}, .mine = {.parts = {{{0, parameters.arena_size()}, 0}}}},
+      {.checkpoints_dir = target.temporary(), .config = {}, .mine = {.parts = {{0, parameters.arena_size()}}}},
       parameters, *comm, ctx);
   CheckpointState state;
   state.isa = kernels::chosen_isa(), state.kernels = kernels::dispatch_report(), state.version = kVersion;
@@ -82,7 +83,8 @@ Imported import_weights(const ImportRequest& request) {
   config::validate_without_data(imported.config);
   nn::Dit model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();
-  parameters.allocate(autograd::ParameterStore::For::kTraining);
+  parameters.allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
+                      {.states = optim::state_arrays(imported.config.optimizer)});
   parameters.ema = parameters.values;
   nn::initialise(model, uint64_t(imported.config.train.seed));
   for (const std::string& change : load_adapted(file, imported.config, model)) imported.notes.push_back(change);

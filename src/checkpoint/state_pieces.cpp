@@ -23,15 +23,16 @@ int64_t elements_of_piece(uint64_t offset, int64_t n) {
 }  // namespace
 
 std::vector<io::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
-  std::vector<io::TensorToWrite> weights, moments;
+  std::vector<io::TensorToWrite> weights, states;
   for (const Parameter* p : parameters.state_dict()) {
     weights.push_back({p->name, "F32", p->full_shape, nullptr});
     if (!p->trainable) continue;
-    for (const char* moment : {kExpAvg, kExpAvgSq})
-      moments.push_back({p->name + moment, "F32", p->full_shape, nullptr});
+    for (const autograd::OptimizerState& state : parameters.states)
+      if (state.declared.holds(p->group))
+        states.push_back({state.declared.tensor_of(p->name), "F32", p->full_shape, nullptr});
   }
   const io::SafetensorsLayout layout = io::lay_out_safetensors(weights);
-  return {layout, layout, io::lay_out_safetensors(std::move(moments))};
+  return {layout, layout, io::lay_out_safetensors(std::move(states))};
 }
 
 namespace {
@@ -39,18 +40,18 @@ namespace {
 // Where the elements of a parameter are found: in a whole arena, or among those that this rank keeps of it.
 struct Source {
   size_t file;
-  const char* suffix;
+  const autograd::StateArray* array;  // null: the tensor has the name of the parameter
   const Tensor& data;
-  bool is_state;  // laid out as OwnState::parts says
+  const autograd::StateLayout* layout;  // null: a whole arena
 };
 
 void add(std::vector<StatePiece>& pieces, const Source& source, const io::SafetensorsLayout& layout, const Parameter& p,
-         const dist::Shards::Part& part) {
-  const int64_t begin = std::max(part.arena.begin, p.slice.begin);
-  const int64_t end = std::min(part.arena.end, p.slice.begin + p.size());
+         const parallel::Range& part) {
+  const int64_t begin = std::max(part.begin, p.slice.begin);
+  const int64_t end = std::min(part.end, p.slice.begin + p.size());
   if (begin >= end) return;
-  const uint64_t at = layout.places.at(p.name + source.suffix).offset;
-  const int64_t first_data = source.is_state ? part.state + begin - part.arena.begin : begin;
+  const uint64_t at = layout.places.at(source.array ? source.array->tensor_of(p.name) : p.name).offset;
+  const int64_t first_data = source.layout ? source.layout->at(begin) : begin;
   const int64_t row = (p.part.end - p.part.begin) * p.part.inner;  // elements that follow each other in the file
   const uint64_t run = uint64_t(row) * sizeof(float), stride = uint64_t(p.part.length * p.part.inner) * sizeof(float);
   const int64_t first = begin - p.slice.begin, last = end - p.slice.begin;
@@ -78,10 +79,10 @@ void add(std::vector<StatePiece>& pieces, const Source& source, const io::Safete
 
 std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vector<io::SafetensorsLayout>& layouts,
                                      const OwnState& mine) {
-  const Source sources[] = {{kModel, "", parameters.values, false},
-                            {kEma, "", parameters.ema, true},
-                            {kOptimizer, kExpAvg, parameters.exp_avg, true},
-                            {kOptimizer, kExpAvgSq, parameters.exp_avg_sq, true}};
+  std::vector<Source> sources = {{kModel, nullptr, parameters.values, nullptr},
+                                 {kEma, nullptr, parameters.ema, &parameters.kept}};
+  for (const autograd::OptimizerState& state : parameters.states)
+    sources.push_back({kOptimizer, &state.declared, state.data, &state.layout});
   std::vector<StatePiece> pieces, frozen;
   for (const Parameter* p : parameters.state_dict()) {
     if (!p->trainable) {
@@ -89,13 +90,14 @@ std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vect
       as_trainable.slice = {0, p->size()};
       for (const size_t file : {kModel, kEma})
         if (mine.frozen)
-          add(frozen, {file, "", p->value.reshaped({p->size()}), false}, layouts[file], as_trainable,
-              {{0, p->size()}, 0});
+          add(frozen, {file, nullptr, p->value.reshaped({p->size()}), nullptr}, layouts[file], as_trainable,
+              {0, p->size()});
       continue;
     }
     if (p->part.whole() && !mine.whole_parameters) continue;
     for (const Source& source : sources)
-      for (const dist::Shards::Part& part : mine.parts) add(pieces, source, layouts[source.file], *p, part);
+      if (source.array == nullptr || source.array->holds(p->group))
+        for (const parallel::Range& part : mine.parts) add(pieces, source, layouts[source.file], *p, part);
   }
   std::stable_sort(pieces.begin(), pieces.end(),
                    [](const StatePiece& a, const StatePiece& b) { return a.arena.begin > b.arena.begin; });

@@ -10,7 +10,6 @@
 namespace ditrain::checkpoint {
 
 inline constexpr size_t kTensorFiles = io::kCheckpointFiles.size() - 1;  // the last one is state.json
-inline constexpr const char *kExpAvg = ".exp_avg", *kExpAvgSq = ".exp_avg_sq";
 
 /// Layouts of model, ema and optimizer .safetensors, in this order: names and full shapes, whatever part ranks have.
 std::vector<io::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters);

@@ -329,7 +329,11 @@ Rows train_rows() {
 
 Rows optimizer_rows() {
   return {
+      word(DITRAIN_KEY(optimizer.kind),
+           "what updates the weights: adamw, or muon for the matrices of blocks and AdamW for all else"),
       number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
+      number(DITRAIN_KEY(optimizer.muon_lr), {1e-12, 1000},
+             "muon: learning rate of the matrices of blocks, with the schedule of optimizer.lr; about 10 times that"),
       betas(),
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
       number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled weight decay, on every parameter"),

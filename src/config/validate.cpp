@@ -13,6 +13,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "option_table_values.hpp"
 
 namespace ditrain::config {
@@ -94,6 +95,17 @@ void check_optimizer(const Config& c) {
          fmt::format("optimizer.warmup_steps: {}, and optimizer.decay_share: {} of train.steps: {}",
                      c.optimizer.warmup_steps, c.optimizer.decay_share, c.train.steps),
          "at most train.steps together", "a smaller optimizer.decay_share or fewer warmup_steps");
+  if (!optim::algorithm_of(c.optimizer).whole_parameters) return;
+  if (c.optimizer.lr == 0)
+    fail("optimizer.muon_lr has the schedule of optimizer.lr, which is 0", "0", "optimizer.lr above 0");
+  if (c.parallel.strategy == Strategy::kDpTp)
+    fail(fmt::format("optimizer.kind: {} updates whole matrices, of which ranks that share a replica have parts",
+                     c.optimizer.kind),
+         "parallel.strategy: dp_tp", "parallel.strategy: cftp or dp", "optimizer.kind: adamw");
+  if (c.dist.shard_optimizer)
+    fail(fmt::format("optimizer.kind: {} updates whole matrices, which shards of the optimiser state cut",
+                     c.optimizer.kind),
+         "dist.shard_optimizer: true", "dist.shard_optimizer: false", "optimizer.kind: adamw");
 }
 
 void check_threads(const Config& c) {

@@ -39,7 +39,7 @@ parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain) {
 Shards::Shards(const BucketGrid& grid, int rank, int ranks) : grid_(grid) {
   for (int64_t k = 0; k < grid.size(); ++k) {
     const parallel::Range bucket = grid[k], mine = shard_of(bucket.size(), rank, ranks, grid.shard_grain(k));
-    parts_.push_back({{bucket.begin + mine.begin, bucket.begin + mine.end}, size_});
+    parts_.push_back({bucket.begin + mine.begin, bucket.begin + mine.end});
     size_ += mine.size();
   }
 }

@@ -8,8 +8,11 @@ namespace {
 HeadNormWeights declare_head_norm(const Declarations& block, const std::string& name, const DitConfig& c) {
   HeadNormWeights norm;
   if (c.qk_norm == QkNorm::kNone) return norm;
-  norm.w = block.parameter({.name = name + ".weight", .full_shape = {c.head_dim()}, .initial = Initial::constant(1)});
-  if (c.qk_norm == QkNorm::kLayer) norm.b = block.parameter({.name = name + ".bias", .full_shape = {c.head_dim()}});
+  const ParameterGroup group = ParameterGroup::kNorm;
+  norm.w = block.parameter(
+      {.name = name + ".weight", .full_shape = {c.head_dim()}, .initial = Initial::constant(1), .group = group});
+  if (c.qk_norm == QkNorm::kLayer)
+    norm.b = block.parameter({.name = name + ".bias", .full_shape = {c.head_dim()}, .group = group});
   return norm;
 }
 
@@ -20,6 +23,7 @@ AttentionWeights declare_attention(const Declarations& block, const DitConfig& c
   AttentionWeights w;
   w.qkv = block.linear({.name = "attn.qkv",
                         .weight = {3 * C, C},
+                        .stacked = 3,
                         .cut = Cut::kThirds,
                         .diffusers = {"attn1.to_q", "attn1.to_k", "attn1.to_v"}});
   w.q_norm = declare_head_norm(block, "attn.q_norm", c);

@@ -15,16 +15,19 @@ ConditioningWeights declare_conditioning(const Declarations& model, const DitCon
                          .weight = {C, kTimestepFrequencies},
                          .initial = normal,
                          .rows = ProductRows::kOne,
+                         .group = ParameterGroup::kEmbedding,
                          .diffusers = {embedders + "timestep_embedder.linear_1"}});
   w.mlp2 = model.linear({.name = "t_embedder.mlp.2",
                          .weight = {C, C},
                          .initial = normal,
                          .rows = ProductRows::kOne,
+                         .group = ParameterGroup::kEmbedding,
                          .diffusers = {embedders + "timestep_embedder.linear_2"}});
   if (c.num_classes > 0)
     w.label_table = model.parameter({.name = "y_embedder.embedding_table.weight",
                                      .full_shape = {c.label_rows(), C},
                                      .initial = normal,
+                                     .group = ParameterGroup::kEmbedding,
                                      .diffusers = {embedders + "class_embedder.embedding_table.weight"}});
   return w;
 }

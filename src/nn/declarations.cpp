@@ -46,12 +46,17 @@ LinearWeights Declarations::linear(const LinearDeclaration& l) const {
   Parameter* w = add({.name = l.name + ".weight",
                       .full_shape = l.weight,
                       .initial = l.initial,
+                      .group = l.group,
+                      .stacked = l.stacked,
                       .product = l.rows,
                       .offers_gradient = l.offers_gradient,
                       .diffusers = with("", l.diffusers, ".weight")},
                      l.cut);
-  Parameter* b =
-      add({.name = l.name + ".bias", .full_shape = {l.weight[0]}, .diffusers = with("", l.diffusers, ".bias")}, l.cut);
+  Parameter* b = add({.name = l.name + ".bias",
+                      .full_shape = {l.weight[0]},
+                      .group = ParameterGroup::kBias,
+                      .diffusers = with("", l.diffusers, ".bias")},
+                     l.cut);
   return {w, b};
 }
 

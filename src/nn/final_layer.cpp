@@ -12,6 +12,7 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig
   w.linear = layer.linear({.name = "linear",
                            .weight = {c.patch_size * c.patch_size * c.out_channels(), c.hidden_size},
                            .initial = Initial::constant(0),
+                           .group = ParameterGroup::kOutput,
                            .diffusers = {"proj_out_2"}});
   w.adaLN = declare_modulation(layer, c, 2, "proj_out_1");
   return w;

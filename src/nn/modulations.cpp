@@ -8,6 +8,7 @@ LinearWeights declare_modulation(const Declarations& module, const DitConfig& c,
                         .weight = {chunks * c.hidden_size, c.hidden_size},
                         .initial = Initial::constant(0),
                         .rows = ProductRows::kOne,
+                        .group = ParameterGroup::kModulation,
                         .offers_gradient = true,
                         .diffusers = {diffusers}});
 }

@@ -10,8 +10,7 @@ std::vector<Parameter*> NormWeights::with(std::vector<Parameter*> others) const 
 // diffusers' class has no such weights.
 NormWeights declare_norm(const Declarations& module, const std::string& name, const DitConfig& c) {
   if (c.norm == Norm::kLayer) return {};
-  return {module.parameter(
-      {.name = name + ".weight", .full_shape = {c.hidden_size}, .initial = Initial::constant(1)})};
+  return {module.parameter({.name = name + ".weight", .full_shape = {c.hidden_size}, .initial = Initial::constant(1)})};
 }
 
 ModulatedNorm::ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix, const DitConfig& c,

@@ -19,6 +19,7 @@ PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig
                                    .trainable = false});
   w.proj = model.linear({.name = "x_embedder.proj",
                          .weight = {c.hidden_size, c.in_channels, c.patch_size, c.patch_size},
+                         .group = ParameterGroup::kEmbedding,
                          .diffusers = {"pos_embed.proj"}});
   return w;
 }

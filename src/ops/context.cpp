@@ -35,6 +35,7 @@ void* Context::scratch(const parallel::Worker& w, size_t bytes) {
 }
 
 void* Context::workspace(Workspace slot, size_t bytes) {
+  if (shared_->dry) return nullptr;
   if (!mine_) return at_least(shared_->workspaces[0][size_t(slot)], bytes);
   return cluster_workspace(*mine_, slot, bytes);
 }

@@ -11,7 +11,7 @@
 namespace ditrain::optim {
 
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
-                    autograd::ParameterStore& parameters, const UpdateSlice& slice) {
+                    autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {
   const double k = double(settings.step + 1);
   const kernels::AdamWStep step{.lr = settings.lr,
                                 .beta1 = config.beta1,
@@ -22,11 +22,11 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
                                 .bias2 = 1 - std::pow(config.beta2, k),
                                 .ema_decay = settings.ema_decay,
                                 .grad_scale = settings.grad_scale};
-  const int64_t n = slice.arena.end - slice.arena.begin;
-  std::vector<Tensor> tensors{parameters.values.slice(slice.arena.begin, {n}), parameters.gradients_of(slice.arena)};
-  for (const Tensor* state : {&parameters.exp_avg, &parameters.exp_avg_sq, &parameters.ema})
-    tensors.push_back(state->slice(slice.state, {n}));
-  if (parameters.values_bf16.defined()) tensors.push_back(parameters.values_bf16.slice(slice.arena.begin, {n}));
+  const int64_t n = slice.size();
+  std::vector<Tensor> tensors{parameters.values.slice(slice.begin, {n}), parameters.gradients_of(slice),
+                              parameters.state("exp_avg").of(slice), parameters.state("exp_avg_sq").of(slice),
+                              parameters.kept.of(parameters.ema, slice)};
+  if (parameters.values_bf16.defined()) tensors.push_back(parameters.values_bf16.slice(slice.begin, {n}));
   for_common_parts(tensors, [&](int64_t, const std::vector<Tensor>& part) {
     const Pin<float> p(part[0]), g(part[1]), m(part[2]), v(part[3]), ema(part[4]);
     std::optional<Pin<BFloat16>> copy;
@@ -41,7 +41,7 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters) {
-  adamw_ema_step(ctx, config, settings, parameters, {{0, parameters.arena_size()}, 0});
+  adamw_ema_step(ctx, config, settings, parameters, {0, parameters.arena_size()});
 }
 
 void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {

@@ -28,7 +28,7 @@ class NoMemory final : public memory::Allocator {
   alignas(memory::kAlignment) std::byte nothing_[memory::kAlignment];
 };
 
-constexpr double kUpdateBytesPerS = 8e9;  // of AdamW, which reads and writes what it holds
+constexpr double kUpdateBytesPerS = 8e9;  // of the optimiser, which reads and writes what it holds
 constexpr double kShareOfPeak = 0.85;     // that products reach
 
 // The share of a block's forward pass that `none`, `selective` and `block` recompute: measured on DiT-B/2.
@@ -121,8 +121,8 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
   gradients.updates = schedule_updates(gradients, store);
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
-                  .state_elements = gradients.sharded ? gradients.state_elements() : -1,
-                  .state_slices = gradients.state_slices(),
+                  .states = optim::state_arrays(config.optimizer),
+                  .state_parts = gradients.state_parts(),
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
@@ -136,9 +136,9 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
   ctx.set_dry(true);
   const auto update = [&](const UpdateGroup& group) {
     for (size_t i = 0; i < group.pieces.size(); ++i) {
-      const optim::UpdateSlice& piece = group.pieces[i];
-      recorder.begin(order.update(group.first_update + int64_t(i)), Phase::kUpdate, store.name_at(piece.arena.begin));
-      optim::adamw_ema_step(ctx, config.optimizer, {}, store, piece);
+      const autograd::ArenaSlice& piece = group.pieces[i];
+      recorder.begin(order.update(group.first_update + int64_t(i)), Phase::kUpdate, store.name_at(piece.begin));
+      optim::update(ctx, config.optimizer, {}, store, piece);
     }
   };
   int64_t micro = 0;
@@ -175,7 +175,8 @@ size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradie
   for (const autograd::Parameter* p : model.parameters().state_dict())
     if (!p->trainable) frozen += size_t(p->size()) * sizeof(float);
   return size_t(gradients.gradient_elements()) * sizeof(float) + frozen +
-         temporary_bytes(pass, config.model, micro_batch);
+         temporary_bytes(pass, config.model, micro_batch) +
+         optim::workspace_bytes(config.optimizer, model.parameters());
 }
 
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& m) {

@@ -48,12 +48,12 @@ int64_t GradientPlan::most_state_elements() const {
   return sharded ? dist::Shards(buckets, /*rank=*/0, replicas).size() : buckets.n();
 }
 
-std::vector<autograd::ArenaSlice> GradientPlan::state_slices() const {
-  std::vector<autograd::ArenaSlice> slices;
-  if (!sharded) return slices;
-  for (const UpdateGroup& group : updates.groups)
-    for (const optim::UpdateSlice& piece : group.pieces) slices.push_back(piece.arena);
-  return slices;
+std::vector<autograd::ArenaSlice> GradientPlan::state_parts() const {
+  std::vector<autograd::ArenaSlice> parts;
+  if (!sharded) return parts;
+  const dist::Shards shards(buckets, rank, replicas);
+  for (const parallel::Range& part : shards.parts()) parts.push_back({part.begin, part.end});
+  return parts;
 }
 
 // Groups in the order in which their gradients become final, which is that of the arena from its end.
@@ -70,26 +70,28 @@ UpdateSchedule schedule_updates(const GradientPlan& plan, const autograd::Parame
     return slices;
   };
   UpdateSchedule schedule;
-  const auto add = [&](const parallel::Range& arena, const parallel::Range& mine, int64_t state) {
-    UpdateGroup& group = schedule.groups.emplace_back(UpdateGroup{arena, {{mine.begin, mine.end}, state}, {}, {}});
-    for (const autograd::ArenaSlice& s : cut(mine)) group.pieces.push_back({s, state + s.begin - mine.begin});
+  const auto add = [&](const parallel::Range& arena, const parallel::Range& mine) {
+    UpdateGroup& group = schedule.groups.emplace_back(UpdateGroup{arena, {mine.begin, mine.end}, cut(mine), {}});
     if (plan.sharded)
       group.taken = cut(arena);
     else
       std::reverse(group.pieces.begin(), group.pieces.end());
   };
   for (auto node = plan.node_slices.rbegin(); node != plan.node_slices.rend(); ++node)
-    add({node->begin, node->end}, {node->begin, node->end}, node->begin);
+    add({node->begin, node->end}, {node->begin, node->end});
   for (int64_t k = 0; plan.node_slices.empty() && k < plan.buckets.size(); ++k) {
     parallel::Range bucket = plan.buckets[k];
     if (plan.sharded) {
-      const dist::Shards::Part& shard = shards.parts()[size_t(k)];
-      add(bucket, shard.arena, shard.state);
+      add(bucket, shards.parts()[size_t(k)]);
       continue;
     }
     while (plan.replicas == 1 && k + 1 < plan.buckets.size() && bucket.size() < plan.buckets.n() / kMostGroups)
       bucket.begin = plan.buckets[++k].begin;
-    add(bucket, bucket, bucket.begin);
+    if (plan.whole_parameters) {  // what a bucket has of a parameter waits for the rest of it
+      bucket.end = schedule.groups.empty() ? plan.buckets.n() : schedule.groups.back().arena.begin;
+      bucket.begin = layout.first_whole(bucket.begin);
+    }
+    add(bucket, bucket);
   }
   for (UpdateGroup& group : schedule.groups)
     group.first_update = std::exchange(schedule.size, schedule.size + int64_t(group.pieces.size()));
@@ -122,10 +124,17 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
   DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer))
+    if (layout.layout_of(array).size() == 0)
+      throw InputError(
+          {.where = "optimizer.kind",
+           .what = fmt::format("no parameter of the model has the state {} of {}", array.name, config.optimizer.kind),
+           .hint = "optimizer.kind: adamw"});
   return {.replicas = replicas,
           .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
           .factors = factors,
           .factor_rows = factors.empty() ? 0 : config.train.global_batch,
+          .whole_parameters = optim::algorithm_of(config.optimizer).whole_parameters,
           .sharded = config.dist.shard_optimizer && replicas > 1,
           .updates_early = stops && whole && replicas > 1,
           .updates_in_backward = in_backward,

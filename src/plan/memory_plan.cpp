@@ -97,9 +97,8 @@ size_t MemoryPlan::total() const {
   return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
 }
 
-size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements) {
-  if (!config.async) return 0;
-  return std::min(4 * sizeof(float) * size_t(state_elements), size_t(config.buffer_gib * 0x1p30));
+size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, size_t state_bytes) {
+  return config.async ? std::min(state_bytes, size_t(config.buffer_gib * 0x1p30)) : 0;
 }
 
 std::string recompute_text(const config::Config& config) {
@@ -131,6 +130,12 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
+  size_t optimizer = 0;
+  std::string arrays;
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer)) {
+    optimizer += std::min(state, size_t(model.parameters().layout_of(array).size()) * sizeof(float));
+    arrays += (arrays.empty() ? "" : ", ") + array.title;
+  }
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::DitConfig& m = config.model;
   const auto samples = size_t(config.train.global_batch / gradients.replicas);
@@ -145,8 +150,9 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"bf16 weights", "read by products", config.train.precision == DType::kBF16 && !moved ? arena / 2 : 0},
       {"gradients", gradients.gradient_slices.empty() ? "" : "of one layer: weights change in backward",
        size_t(gradients.gradient_elements()) * sizeof(float)},
-      {"AdamW moments", "2 per parameter" + (gradients.sharded ? ", " + share : ""), moved ? 0 : 2 * state},
+      {"optimiser state", arrays + (gradients.sharded ? ", " + share : ""), moved ? 0 : optimizer},
       {"EMA", share, moved ? 0 : state},
+      {"optimiser workspace", "of the largest parameter", optim::workspace_bytes(config.optimizer, model.parameters())},
       {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
       {"small tensors", "of weights and states, which stay in the fast tier", moved ? automem->uses.small_bytes : 0},
       {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
@@ -162,8 +168,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
       {"checkpoint buffer",
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
-       checkpoint_buffer_bytes(config.checkpoint, gradients.most_state_elements()) * size_t(writers) /
-           size_t(ranks_on_node)},
+       checkpoint_buffer_bytes(config.checkpoint, 2 * state + optimizer) * size_t(writers) / size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};

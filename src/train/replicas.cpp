@@ -14,8 +14,7 @@ std::vector<dist::Replica> replicas_of(const config::Config& config, const autog
   add("bf16 weights", parameters.values_bf16);
   if (config.dist.shard_optimizer) return replicas;
   add("ema", parameters.ema);
-  add("first moments", parameters.exp_avg);
-  add("second moments", parameters.exp_avg_sq);
+  for (const autograd::OptimizerState& state : parameters.states) add(state.declared.title.c_str(), state.data);
   return replicas;
 }
 

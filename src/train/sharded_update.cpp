@@ -10,7 +10,9 @@
 namespace ditrain::train {
 namespace {
 
-Tensor of_arena(const Tensor& arena, const parallel::Range& slice) { return arena.slice(slice.begin, {slice.size()}); }
+Tensor of_arena(const Tensor& arena, const autograd::ArenaSlice& slice) {
+  return arena.slice(slice.begin, {slice.size()});
+}
 
 }  // namespace
 
@@ -36,11 +38,10 @@ std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char*
 
 void ShardedUpdate::update_group(int64_t k, const optim::StepSettings& settings) {
   const plan::UpdateGroup& group = plan_.updates.groups[size_t(k)];
-  if (saver_ != nullptr) saver_->before_update(shards_.parts()[size_t(k)].arena);
-  for_pieces(group.mine, group.pieces, group.first_update, [&](const optim::UpdateSlice& piece) {
-    const parallel::Range arena{piece.arena.begin, piece.arena.end};
-    optim::adamw_ema_step(ctx_, config_, settings, parameters_, piece);
-    optim::copy_as_updated(ctx_, of_arena(parameters_.values, arena), of_arena(parameters_.grads, arena));
+  if (saver_ != nullptr) saver_->before_update(shards_.parts()[size_t(k)]);
+  for_pieces(group.mine, group.pieces, group.first_update, [&](const autograd::ArenaSlice& piece) {
+    optim::update(ctx_, config_, settings, parameters_, piece);
+    optim::copy_as_updated(ctx_, of_arena(parameters_.values, piece), of_arena(parameters_.grads, piece));
   });
   send(k);
 }
@@ -56,19 +57,14 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
   }
 }
 
-const Tensor& ShardedUpdate::whole(const Tensor& state) {
+Tensor ShardedUpdate::whole(const autograd::OptimizerState& state) {
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
-    const dist::Shards::Part& mine = shards_.parts()[size_t(k)];
-    optim::copy_as_updated(ctx_, state.slice(mine.state, {mine.arena.size()}), of_arena(parameters_.grads, mine.arena));
+    const autograd::ArenaSlice& mine = plan_.updates.groups[size_t(k)].mine;
+    optim::copy_as_updated(ctx_, state.of(mine), of_arena(parameters_.grads, mine));
     send(k);
   }
   for (int64_t k = 0; k < shards_.grid().size(); ++k) wait(k, "optimiser's state");
   return parameters_.grads;
-}
-
-void ShardedUpdate::keep(const Tensor& whole, const Tensor& state) {
-  for (const dist::Shards::Part& mine : shards_.parts())
-    optim::copy_as_updated(ctx_, of_arena(whole, mine.arena), state.slice(mine.state, {mine.arena.size()}));
 }
 
 }  // namespace ditrain::train

@@ -110,7 +110,7 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
                         data_,
                         run_.comm,
                         run_.ctx,
-                        state_.step.whole(state_.model.parameters().ema),
+                        state_.step.whole(state_.model.parameters().ema_state()),
                         state_.decoder.get(),
                         state_.encoded.get()};
   if (due(config_.sample.every_steps)) {

@@ -74,8 +74,8 @@ void TrainingState::allocate() {
   p.allocate(autograd::ParameterStore::For::kTraining, run.config.train.precision,
              {.home = moves ? &automem->beside() : &memory::system_memory(),
               .gradients = moves && gradient_memory ? &automem->beside(*gradient_memory) : gradient_memory.get(),
-              .state_elements = gradients.sharded ? gradients.state_elements() : -1,
-              .state_slices = gradients.state_slices(),
+              .states = optim::state_arrays(run.config.optimizer),
+              .state_parts = gradients.state_parts(),
               .gradient_slices = gradients.gradient_slices,
               .segments = moves ? &automem->source() : nullptr});
   step.allocate(gradient_memory.get(), run.placement.comm_pus, automem.get());
@@ -91,7 +91,7 @@ void TrainingState::make_saver() {
   checkpoint::OwnState mine{.parts = step.sync().state().parts()};
   if (!run.writes()) mine.parts.clear();
   if (!run.leader()) mine.frozen = false, mine.whole_parameters = gradients.sharded;
-  const size_t buffer = plan::checkpoint_buffer_bytes(run.config.checkpoint, gradients.state_elements());
+  const size_t buffer = plan::checkpoint_buffer_bytes(run.config.checkpoint, model.parameters().state_bytes());
   saver = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
                                          .config = run.config.checkpoint,
@@ -115,13 +115,14 @@ void TrainingState::initialise() {
       log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");
     log::info("weights: {}", file.path());
   }
-  step.keep(model.parameters().values, model.parameters().ema);
+  step.keep(model.parameters().values, model.parameters().ema_state());
 }
 
 void TrainingState::load(const std::string& folder) {
   const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
   checkpoint::load_training_state(
-      folder, model.parameters(), [this](const Tensor& whole, const Tensor& mine) { step.keep(whole, mine); },
+      folder, model.parameters(),
+      [this](const Tensor& whole, const autograd::OptimizerState& mine) { step.keep(whole, mine); },
       run.placement.helper_pus);
   progress = {state.step, state.optimizer_step, state.skipped_steps};
   if (state.isa != kernels::chosen_isa())

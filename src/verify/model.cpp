@@ -5,6 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "ditrain/verify/formula.hpp"
 
 namespace ditrain::verify {
@@ -49,12 +50,13 @@ nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise) {
 
 nn::Dit lay_out(const nn::DitConfig& config) {
   nn::Dit model(config);
-  expect_small(model.parameters().bytes(autograd::ParameterStore::For::kTraining), "parameters");
+  expect_small(model.parameters().bytes(autograd::ParameterStore::For::kTraining, DType::kF32, optim::state_arrays()),
+               "parameters");
   return model;
 }
 
 void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx) {
-  model.parameters().allocate(purpose);
+  model.parameters().allocate(purpose, DType::kF32, {.states = optim::state_arrays()});
   for (const autograd::Parameter* p : model.parameters().state_dict()) {
     if (p->name == "pos_embed") {
       fill_table(model, *p);
@@ -71,7 +73,7 @@ void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verificat
   // Every tensor is read before the arenas are allocated: the file bounds their size.
   std::vector<std::vector<float>> values;
   for (const autograd::Parameter* p : model.parameters().state_dict()) values.push_back(v.f32(p->name, p->shape));
-  model.parameters().allocate(purpose);
+  model.parameters().allocate(purpose, DType::kF32, {.states = optim::state_arrays()});
   size_t i = 0;
   for (const autograd::Parameter* p : model.parameters().state_dict())
     std::copy(values[i].begin(), values[i].end(), Pin<float>(p->value).get()), ++i;

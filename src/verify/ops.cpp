@@ -94,7 +94,7 @@ void timestep_embedding(Operator& o) {
 struct OneParameter {
   explicit OneParameter(int64_t n) {
     store.add("p", {n});
-    store.allocate(autograd::ParameterStore::For::kTraining);
+    store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
   }
   static void set(const Tensor& arena, const Tensor& values) {
     std::copy_n(Pin<float>(values).get(), values.size(), Pin<float>(arena).get());
@@ -116,7 +116,8 @@ void adamw(Operator& o) {
   for (int64_t k = 0; k < g.dim(0); ++k) {
     one.set(one.store.grads, g.rows(k, k + 1));
     optim::adamw_ema_step(o.ctx, config, {.step = k, .lr = config.lr}, one.store);
-    one.append(one.store.values, p, k), one.append(one.store.exp_avg, m, k), one.append(one.store.exp_avg_sq, v, k);
+    one.append(one.store.values, p, k), one.append(one.store.state("exp_avg").data, m, k);
+    one.append(one.store.state("exp_avg_sq").data, v, k);
   }
 }
 

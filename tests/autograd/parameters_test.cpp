@@ -14,13 +14,21 @@ namespace {
 
 // Layout: w at 0 (15 of 16 elements), b at 16 (16), v at 32 (17 of 32); the state dict sorts them as v, w, b.
 struct Rig {
-  Rig() { store.lay_out({&w, &b, &v}); }
+  Rig() {
+    store.lay_out({&w, &b, &v});
+    w.group = ParameterGroup::kBlockMatrix;
+  }
   ParameterStore store;
   Parameter& v = store.add("v", {17});
   Parameter& w = store.add("w", {3, 5});
   Parameter& b = store.add("b", {16});
   Parameter& frozen = store.add({.name = "frozen", .full_shape = {7}, .trainable = false});
 };
+
+// One array of all parameters, one of matrices.
+const std::vector<StateArray> kArrays = {
+    {.name = "of_all", .title = "all"},
+    {.name = "of_w", .title = "w", .has = [](ParameterGroup g) { return g == ParameterGroup::kBlockMatrix; }}};
 
 bool all_zero(const Tensor& t) {
   const auto x = to_vector(t);
@@ -40,7 +48,8 @@ TEST_CASE("slices are whole multiples of 64 bytes, one after the other, and froz
   CHECK(rig.store.arena_size() == 64);
   CHECK(rig.store.num_parameters() == 15 + 16 + 7 + 17);
   CHECK(rig.store.bytes(For::kInference) == (64 + 7) * sizeof(float));
-  CHECK(rig.store.bytes(For::kTraining) == (5 * 64 + 7) * sizeof(float));
+  CHECK(rig.store.bytes(For::kTraining) == (3 * 64 + 7) * sizeof(float));
+  CHECK(rig.store.bytes(For::kTraining, DType::kF32, kArrays) == (3 * 64 + 64 + 16 + 7) * sizeof(float));
 }
 
 TEST_CASE("without an order of their own, arenas have that of adding") {
@@ -70,13 +79,13 @@ TEST_CASE("parameters are found by name, by arena element and in the order of th
   CHECK_THROWS_AS(rig.store.at(-1), LogicFault);
 }
 
-TEST_CASE("allocation for training: five zeroed arenas, parameters are views of them") {
+TEST_CASE("allocation for training: zeroed arenas, parameters are views of them") {
   Rig rig;
   ParameterStore& store = rig.store;
-  store.allocate(For::kTraining);
-  for (const Tensor* arena : {&store.values, &store.grads, &store.exp_avg, &store.exp_avg_sq, &store.ema}) {
-    REQUIRE(arena->shape() == Shape{64});
-    CHECK(all_zero(*arena));
+  store.allocate(For::kTraining, DType::kF32, {.states = kArrays});
+  for (const Tensor& arena : {store.values, store.grads, store.state("of_all").data, store.ema}) {
+    REQUIRE(arena.shape() == Shape{64});
+    CHECK(all_zero(arena));
   }
   CHECK(rig.w.value.shape() == Shape{3, 5});
   CHECK(address(rig.b.value) == Pin<float>(store.values) + 16);
@@ -102,4 +111,27 @@ TEST_CASE("allocation for inference: values only") {
   CHECK_FALSE(rig.b.grad.defined());
   CHECK_FALSE(rig.store.grads.defined());
   CHECK_FALSE(rig.store.ema.defined());
+}
+
+TEST_CASE("an array of state takes memory for its groups only, of the parts that a rank keeps") {
+  Rig rig;
+  rig.store.allocate(For::kTraining, DType::kF32, {.states = kArrays});
+  const OptimizerState& of_w = rig.store.state("of_w");
+  CHECK(of_w.data.shape() == Shape{16});
+  CHECK(address(of_w.of({4, 16})) == Pin<float>(of_w.data) + 4);
+  CHECK_THROWS_AS(of_w.of({8, 17}), LogicFault);
+  CHECK_THROWS_AS(rig.store.state("of_b"), LogicFault);
+  CHECK(of_w.layout.held({32, 64}).empty());
+
+  Rig sharded;  // two parts, the later one first, as buckets come
+  sharded.store.allocate(For::kTraining, DType::kF32, {.states = kArrays, .state_parts = {{40, 64}, {0, 0}, {8, 24}}});
+  CHECK(sharded.store.ema.shape() == Shape{40});
+  CHECK(sharded.store.state("of_all").data.shape() == Shape{40});
+  CHECK(sharded.store.state("of_w").data.shape() == Shape{8});
+  CHECK(sharded.store.kept.at(40) == 0);
+  CHECK(sharded.store.kept.at(8) == 24);
+  CHECK(sharded.store.state("of_w").layout.at(15) == 7);
+  CHECK_THROWS_AS(sharded.store.kept.at(24), LogicFault);
+  CHECK_THROWS_AS(sharded.store.kept.of(sharded.store.ema, {16, 48}), LogicFault);
+  CHECK(sharded.store.state_bytes() == (2 * 40 + 40 + 8) * sizeof(float));
 }

@@ -12,6 +12,7 @@
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/io/checkpoint_folder.hpp"
 #include "ditrain/nn/dit.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "io/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/random_tensor.hpp"
@@ -31,7 +32,7 @@ namespace {
 struct State {
   explicit State(int64_t width = 96) : model(config(width).model), team({.num_workers = 2}), ctx(team) {
     ParameterStore& p = model.parameters();
-    p.allocate(ParameterStore::For::kTraining);
+    p.allocate(ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
     for (const Tensor* arena : arenas())
       for (const autograd::Parameter* q : p.state_dict())
         if (q->trainable) copy(random_tensor(q->shape, seed++), p.view(*arena, *q));
@@ -43,7 +44,7 @@ struct State {
   }
   std::vector<const Tensor*> arenas() {
     ParameterStore& p = model.parameters();
-    return {&p.values, &p.ema, &p.exp_avg, &p.exp_avg_sq};
+    return {&p.values, &p.ema, &p.states[0].data, &p.states[1].data};
   }
   std::vector<std::vector<float>> values() {
     std::vector<std::vector<float>> all;
@@ -53,7 +54,7 @@ struct State {
   CheckpointSaver::Setup setup(const std::string& dir, size_t buffer_bytes = 0) {
     return {.checkpoints_dir = dir,
             .config = {},
-            .mine = {.parts = {{{0, model.parameters().arena_size()}, 0}}},
+            .mine = {.parts = {{0, model.parameters().arena_size()}}},
             .buffer_bytes = buffer_bytes};
   }
   /// Writes a checkpoint of step 3 and returns its folder.

@@ -9,6 +9,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/io/safetensors.hpp"
+#include "ditrain/optim/optimizer.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
 #include "support/save_checkpoint.hpp"
@@ -35,7 +36,7 @@ struct TinyRun {
   explicit TinyRun(const config::Config& config = tiny_run()) {
     nn::Dit model(config.model);
     ParameterStore& parameters = model.parameters();
-    parameters.allocate(ParameterStore::For::kTraining);
+    parameters.allocate(ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
     nn::initialise(model, 1);
     test::fill_random(parameters, parameters.values, 1);
     test::fill_random(parameters, parameters.ema, 2);

@@ -43,6 +43,21 @@ TEST_CASE("cross checks of a config") {
         }).find("the learning rate would fall before its warm-up is over") != std::string::npos);
 }
 
+TEST_CASE("Muon is refused where ranks have parts of matrices, and without learning rates") {
+  const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
+    INFO(what);
+    sets.push_back("optimizer.kind=muon");
+    const std::string message =
+        message_of([&] { config::validate(config::parse_config("model: {num_classes: 8}", "a.yaml", sets)); });
+    CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
+  };
+  refused({"parallel.strategy=dp_tp"}, "optimizer.kind: muon updates whole matrices", "parallel.strategy: cftp or dp");
+  refused({"dist.shard_optimizer=true"}, "optimizer.kind: muon updates whole matrices", "try optimizer.kind: adamw");
+  refused({"optimizer.lr=0"}, "optimizer.muon_lr has the schedule of optimizer.lr", "optimizer.lr above 0");
+  refused({"optimizer.muon_lr=0"}, "optimizer.muon_lr: bad value; got '0'", "expected a number");
+  refused({"optimizer.muon_lr=-1"}, "optimizer.muon_lr: bad value; got '-1'", "expected a number");
+}
+
 TEST_CASE("process, model and sampler that do not go together are refused with what to change") {
   const auto refused = [](std::vector<std::string> sets, const std::string& what, const std::string& hint) {
     INFO(what);

@@ -198,7 +198,7 @@ TEST_CASE("with shards every rank has the sums of its own, and what it puts ther
           buckets.start_all();
           std::vector<std::unique_ptr<Request>> gathers;
           for (int64_t k = 0; buckets.finish_next(); ++k) {
-            const auto own = shards.parts()[size_t(k)].arena;
+            const auto own = shards.parts()[size_t(k)];
             found.expect(std::equal(arena + own.begin, arena + own.end, expected.begin() + own.begin), "own sums");
             for (int64_t i = own.begin; i < own.end; ++i) arena[i] = float(i);
             gathers.push_back(engine.start_allgather(arena + buckets.bucket(k).begin, buckets.bucket(k).size()));

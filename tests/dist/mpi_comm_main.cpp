@@ -167,7 +167,7 @@ void check_shards(Communicator& comm, const EngineConfig& config) {
   std::vector<std::unique_ptr<Request>> gathers;
   bool right = true;
   for (int64_t k = 0; buckets.finish_next(); ++k) {
-    const auto own = shards.parts()[size_t(k)].arena;
+    const auto own = shards.parts()[size_t(k)];
     for (int64_t i = own.begin; i < own.end; ++i) {
       right = right && std::fabs(arena[i] - sum[size_t(i)]) < 1e-5;
       arena[i] = float(i);

@@ -42,10 +42,9 @@ TEST_CASE("shards of all ranks are the arena, once, in whole pieces, packed with
         for (int rank = 0; rank < ranks; ++rank) {
           const Shards shards({n, bucket}, rank, ranks);
           int64_t packed = 0;
-          for (const Shards::Part& part : shards.parts()) {
-            CHECK(part.state == packed);
-            packed += part.arena.size();
-            for (int64_t i = part.arena.begin; i < part.arena.end; ++i) ++owners[size_t(i)];
+          for (const auto& part : shards.parts()) {
+            packed += part.size();
+            for (int64_t i = part.begin; i < part.end; ++i) ++owners[size_t(i)];
           }
           CHECK(shards.size() == packed);
           CHECK(shards.size() <= first.size());

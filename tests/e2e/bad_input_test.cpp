@@ -458,6 +458,9 @@ TEST_CASE("bad checkpoint: a changed key is refused with both values, what may c
   const Result result = run(tiny_ditrain(out, 4, changed));
   REQUIRE_EXIT(result, 2);
   require_texts(result, {"train.global_batch: was 8, now 16", "optimizer.lr: was ", "now 0.5"});
+  const Result other = run(tiny_ditrain(out, 4, sets({"optimizer.kind=muon"}) + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(other, 2);
+  require_texts(other, {"optimizer.kind: was adamw, now muon", "try the old values, or a new --out folder"});
   CHECK(folder_content(out) == before);
   const Args free = sets({"log.every_steps=1", "checkpoint.every_steps=3", "sample.every_steps=0", "eval.every_steps=0",
                           "parallel.threads=1", "dist.bucket_mib=1"});
@@ -515,7 +518,7 @@ TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan be
   const Args command = mpirun(2, program("ditrain", {"--config", config, "--out", out}));
   const Result result = run(command, {.timeout_s = 60, .max_data_bytes = 8 * kGib});
   REQUIRE_EXIT(result, 2);
-  require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan per rank", "AdamW moments",
+  require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan per rank", "optimiser state",
                          "kept activations", "what fits:"});
   CHECK(result.peak_bytes < kGib / 2);
   CHECK(result.seconds < 30);

@@ -40,12 +40,13 @@ void require_same_run(const std::string& resumed, const std::string& whole, int6
 
 TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
   const int ranks = GENERATE(1, 2);
+  const std::string kind = GENERATE("optimizer.kind=adamw", "optimizer.kind=muon");
   // Clipping is always active, or weights change in backward (one rank) and bucket by bucket.
   const std::string clip = GENERATE("optimizer.clip_norm=0.05", "optimizer.clip_norm=0");
-  CAPTURE(ranks, clip);
+  CAPTURE(ranks, clip, kind);
   const TemporaryFolder scratch;
   // 20 images are 2.5 batches: the interruption falls into the middle of an epoch.
-  const Args more = sets({"data.num_images=20", clip, "optimizer.weight_decay=0.1"});
+  const Args more = sets({"data.num_images=20", clip, "optimizer.weight_decay=0.1", kind});
   REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / "whole", 12, more))), 0);
   REQUIRE_EXIT(run(on_ranks(ranks, tiny_ditrain(scratch / "parts", 6, more))), 0);
   const Result resumed = run(on_ranks(ranks, tiny_ditrain(scratch / "parts", 12, more + Args{"--resume", "auto"})));

@@ -62,7 +62,7 @@ TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
     autograd::ParameterStore store;
     store.add("a", {301, 17});
     store.add("b", {5});
-    store.allocate(autograd::ParameterStore::For::kTraining);
+    store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
     copy(random_tensor({store.arena_size()}, 1), store.values);
     copy(store.values, store.ema);
     copy(random_tensor({store.arena_size()}, 2), store.grads);
@@ -90,8 +90,10 @@ TEST_CASE("updates of slices, with states packed elsewhere, are the update of al
   for (const bool sliced : {false, true}) {
     autograd::ParameterStore store;
     store.add("a", {301, 17});
-    store.allocate(autograd::ParameterStore::For::kTraining);
     const int64_t n = store.arena_size();
+    autograd::ParameterStore::Homes homes{.states = optim::state_arrays()};
+    if (sliced) homes.state_parts = {{kCut, n}, {0, kCut}};  // the states of the second slice lie first
+    store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, homes);
     copy(random_tensor({n}, 1), store.values);
     copy(random_tensor({n}, 2), store.grads);
     parallel::Team team({.num_workers = 2});
@@ -101,9 +103,8 @@ TEST_CASE("updates of slices, with states packed elsewhere, are the update of al
         optim::adamw_ema_step(ctx, c, settings, store);
         continue;
       }
-      // The states of the second slice lie first.
-      optim::adamw_ema_step(ctx, c, settings, store, {{kCut, n}, 0});
-      optim::adamw_ema_step(ctx, c, settings, store, {{0, kCut}, n - kCut});
+      optim::adamw_ema_step(ctx, c, settings, store, {kCut, n});
+      optim::adamw_ema_step(ctx, c, settings, store, {0, kCut});
     }
     std::vector<float> states = to_vector(store.ema);
     if (sliced) std::rotate(states.begin(), states.begin() + (n - kCut), states.end());

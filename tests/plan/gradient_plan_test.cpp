@@ -56,9 +56,9 @@ TEST_CASE("updates: groups cover the arena from its end, and no piece is empty")
           CHECK(group.arena.end == end);
           end = group.arena.begin;
           size += int64_t(group.pieces.size() + group.taken.size());
-          for (const optim::UpdateSlice& piece : group.pieces) {
-            CHECK(piece.arena.begin < piece.arena.end);
-            pieces += piece.arena.end - piece.arena.begin;
+          for (const autograd::ArenaSlice& piece : group.pieces) {
+            CHECK(piece.begin < piece.end);
+            pieces += piece.end - piece.begin;
           }
         }
         CHECK(end == 0);

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/optim/optimizer.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "plan/recompute_config.hpp"
 
@@ -42,15 +43,17 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
   const plan::MemoryPlan before = memory_of(f32, 1), after = memory_of(bf16, 1);
   const auto parameters = [](const plan::MemoryPlan& plan) {
     size_t bytes = 0;
-    for (const char* name : {"weights", "bf16 weights", "gradients", "AdamW moments", "EMA"})
+    for (const char* name : {"weights", "bf16 weights", "gradients", "optimiser state", "EMA"})
       bytes += item(plan, name).bytes;
     return bytes;
   };
   nn::Dit model(f32.model);
   const size_t table = size_t(model.parameters().find("pos_embed").size()) * sizeof(float);  // frozen, not planned
   using Store = autograd::ParameterStore;
-  CHECK(parameters(before) + table == model.parameters().bytes(Store::For::kTraining));
-  CHECK(parameters(after) + table == model.parameters().bytes(Store::For::kTraining, DType::kBF16));
+  CHECK(parameters(before) + table ==
+        model.parameters().bytes(Store::For::kTraining, DType::kF32, optim::state_arrays()));
+  CHECK(parameters(after) + table ==
+        model.parameters().bytes(Store::For::kTraining, DType::kBF16, optim::state_arrays()));
   CHECK(item(before, "bf16 weights").bytes == 0);
   CHECK(item(after, "bf16 weights").bytes == item(after, "weights").bytes / 2);
   CHECK(describe(before).find("bf16") == std::string::npos);
@@ -109,7 +112,7 @@ TEST_CASE("sharded states are divided by the ranks") {
   const plan::MemoryPlan whole = memory_of(config, 4);
   config.dist.shard_optimizer = true;
   const plan::MemoryPlan sharded = memory_of(config, 4), one_rank = memory_of(config, 1);
-  for (const char* name : {"AdamW moments", "EMA"}) {
+  for (const char* name : {"optimiser state", "EMA"}) {
     CHECK(double(item(sharded, name).bytes) == Approx(double(item(whole, name).bytes) / 4).epsilon(0.01));
     CHECK(item(sharded, name).note.find("shards of 4 ranks") != std::string::npos);
     CHECK(item(one_rank, name).bytes == item(whole, name).bytes);

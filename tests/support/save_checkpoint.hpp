@@ -12,7 +12,7 @@ inline std::string save_checkpoint(const std::string& dir, const checkpoint::Che
   ops::Context ctx(team);
   const auto comm = dist::make_null_communicator();
   checkpoint::CheckpointSaver saver(
-      {.checkpoints_dir = dir, .config = {}, .mine = {.parts = {{{0, parameters.arena_size()}, 0}}}}, parameters, *comm,
+      {.checkpoints_dir = dir, .config = {}, .mine = {.parts = {{0, parameters.arena_size()}}}}, parameters, *comm,
       ctx);
   auto outcome = saver.start(state);
   if (!outcome) outcome = saver.finish();

@@ -61,19 +61,20 @@ struct Trainee {
     const size_t before = memory::system_memory().bytes_in_use();
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                                 {.home = moves ? &moves->beside() : &memory::system_memory(),
+                                 .states = optim::state_arrays(config.optimizer),
                                  .gradient_slices = plan.gradients.gradient_slices,
                                  .segments = moves ? &moves->source() : nullptr});
     step.allocate(nullptr, {}, moves.get());
     allocated_bytes = memory::system_memory().bytes_in_use() - before;
     copy(random_weights(model), model.parameters().values);
-    step.keep(model.parameters().values, model.parameters().ema);
+    step.keep(model.parameters().values, model.parameters().ema_state());
   }
   train::StepResult run() { return step.run(random_batch(config), progress); }
   std::vector<std::vector<float>> states() {
     const automem::Reading reading(moves.get());
     const autograd::ParameterStore& p = model.parameters();
-    std::vector<std::vector<float>> all;
-    for (const Tensor* state : {&p.values, &p.ema, &p.exp_avg, &p.exp_avg_sq}) all.push_back(to_vector(*state));
+    std::vector<std::vector<float>> all = {to_vector(p.values), to_vector(p.ema)};
+    for (const autograd::OptimizerState& state : p.states) all.push_back(to_vector(state.data));
     return all;
   }
 

@@ -81,12 +81,12 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .state_elements = plan.gradients.sharded ? plan.gradients.state_elements() : -1,
-                         .state_slices = plan.gradients.state_slices(),
+                         .states = optim::state_arrays(config.optimizer),
+                         .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
     step.allocate(&*gradients, {}, moves.get());
     copy(random_weights(model), parameters.values);
-    step.keep(parameters.values, parameters.ema);
+    step.keep(parameters.values, parameters.ema_state());
     const int64_t share = config.train.global_batch / comm.world_size();
     dataset::Batch batch = random_batch(config, comm.rank() * share, share);
     if (change) change(comm.rank(), batch);
@@ -100,9 +100,9 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     if (moves) o.moved_in = moves->totals().bytes_in;
     o.values = to_vector(parameters.values);
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
-    o.state_elements = parameters.exp_avg.size();
-    for (const Tensor* state : {&parameters.ema, &parameters.exp_avg, &parameters.exp_avg_sq})
-      o.states.push_back(to_vector(step.whole(*state)));
+    o.state_elements = parameters.ema.size();
+    o.states.push_back(to_vector(step.whole(parameters.ema_state())));
+    for (const autograd::OptimizerState& state : parameters.states) o.states.push_back(to_vector(step.whole(state)));
     o.spoilt = step.weights_are_spoilt();
     comm.barrier();  // no rank frees its memory while others still use it
   });

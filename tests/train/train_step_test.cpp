@@ -24,7 +24,7 @@ struct Rig {
         ctx(team),
         plan(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()})),
         step(plan, model, *comm, ctx) {
-    autograd::ParameterStore::Homes homes;
+    autograd::ParameterStore::Homes homes{.states = optim::state_arrays(config.optimizer)};
     if (gradients == Gradients::kAsPlanned) homes.gradient_slices = plan.gradients.gradient_slices;
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision, homes);
     copy(random_weights(model), model.parameters().values);
@@ -155,7 +155,8 @@ TEST_CASE("weights that change in backward have the bits of those that change at
     }
     const autograd::ParameterStore& p = rig.model.parameters();
     gradients = p.grads.size();
-    for (const Tensor* arena : {&p.values, &p.exp_avg, &p.exp_avg_sq, &p.ema}) states.push_back(to_vector(*arena));
+    for (const Tensor* arena : {&p.values, &p.ema}) states.push_back(to_vector(*arena));
+    for (const autograd::OptimizerState& state : p.states) states.push_back(to_vector(state.data));
     if (p.values_bf16.defined()) CHECK(is_rounded(p.values, p.values_bf16));
     return states;
   };

@@ -1,22 +1,18 @@
-// Named parameters in flat arenas. Values, gradients, moments and EMA are each one contiguous block with the same
-// layout, in the reverse of the order in which gradients become final, so that a gradient bucket, a module's weights
-// and the range of one fused optimiser pass are slices. Files and lists use the order of the public state dict instead.
-// All that is said of a parameter stands in its declaration; initialisation, counts of work and names in other formats
-// are read from there.
+// Named parameters in flat arenas. Values, gradients, EMA and the arrays of the optimiser (state_array.hpp) are each
+// one contiguous block with the same layout, in the reverse of the order in which gradients become final, so that a
+// gradient bucket, a module's weights and the range of one fused optimiser pass are slices. Files and lists use the
+// order of the public state dict instead. All that is said of a parameter stands in its declaration; initialisation,
+// counts of work and names in other formats are read from there.
 #pragma once
 #include <deque>
 #include <string>
 #include <vector>
 
 #include "ditrain/autograd/initial.hpp"
+#include "ditrain/autograd/state_array.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
 namespace ditrain::autograd {
-
-/// Elements [begin, end) of the arenas.
-struct ArenaSlice {
-  int64_t begin = 0, end = 0;
-};
 
 /// The part of a tensor that a rank holds: the elements, seen as [outer, length, inner], with begin <= middle index <
 /// end.
@@ -33,9 +29,11 @@ enum class ProductRows { kNone, kOne, kTokens };
 
 struct Parameter {
   // What its layer declares.
-  std::string name = {};                     ///< name in the public state dict, "blocks.0.attn.qkv.weight"
-  Shape full_shape = {};                     ///< shape in the public state dict
-  Initial initial = {};                      ///< zeros
+  std::string name = {};  ///< name in the public state dict, "blocks.0.attn.qkv.weight"
+  Shape full_shape = {};  ///< shape in the public state dict
+  Initial initial = {};   ///< zeros
+  ParameterGroup group = ParameterGroup::kOther;
+  int64_t stacked = 1;                       ///< matrices that are equal parts of its rows: 3 for q, k and v
   bool trainable = true;                     ///< false: only a value, outside the arenas (pos_embed)
   ProductRows product = ProductRows::kNone;  ///< from it follow counts of work and of what products read
   /// Backward offers the gradient to the pass's sink before it computes it (nn::WeightGradientSink).
@@ -70,17 +68,16 @@ class ParameterStore {
   struct Homes {
     memory::Allocator* home = &memory::system_memory();
     memory::Allocator* gradients =
-        nullptr;  ///< gradients live here instead (memory that ranks share); outlives the store
-    /// 0 or more: the size of moments and EMA on a rank that keeps a packed part of them (ZeRO-1).
-    int64_t state_elements = -1;
-    /// With `segments`: the slices of which that part consists; each moves as one. Empty: the part is one block at
-    /// home.
-    std::vector<ArenaSlice> state_slices = {};
+        nullptr;                          ///< gradients live here instead (memory that ranks share); outlives the store
+    std::vector<StateArray> states = {};  ///< what the optimiser keeps, see optim::state_arrays
+    /// The slices, perhaps empty ones, of which this rank keeps EMA and states, packed in this order (ZeRO-1). None: it
+    /// keeps all.
+    std::vector<ArenaSlice> state_parts = {};
     /// Slices that cover the arena and whose gradients take turns in the same memory; empty: every gradient has its
     /// own.
     std::vector<ArenaSlice> gradient_slices = {};
-    /// Makes the storages of all arenas but the gradients, segment by segment or by state_slices; it outlives the
-    /// store. Null: each arena is one block at home.
+    /// Makes the storages of all arenas but the gradients, segment by segment; it outlives the store.
+    /// Null: each arena is one block at home.
     StorageSource* segments = nullptr;
   };
   /// Allocates the arenas (inference: values only), zeroed, and binds the parameters' tensors to them. `products` kBF16
@@ -88,12 +85,16 @@ class ParameterStore {
   void allocate(For purpose, DType products, const Homes& homes);
   void allocate(For purpose, DType products = DType::kF32) { allocate(purpose, products, Homes()); }
   /// The bytes that `allocate` will take.
-  size_t bytes(For purpose, DType products = DType::kF32) const;
+  size_t bytes(For purpose, DType products = DType::kF32, const std::vector<StateArray>& states = {}) const;
+  /// The layout of an array on a rank that keeps these parts; none: all.
+  StateLayout layout_of(const StateArray& array, const std::vector<ArenaSlice>& state_parts = {}) const;
 
   std::vector<Parameter*> state_dict();  ///< all parameters, in the order of the public state dict
   Parameter& find(const std::string& name);
   /// The trainable parameter that holds arena element i. Errors: LogicFault if i is outside
   const Parameter& at(int64_t i) const;
+  /// Where in the arena the first parameter begins that lies from element i on; its end if there is none.
+  int64_t first_whole(int64_t i) const;
   /// The name of the parameter that holds element i, and the index within it unless that is 0.
   std::string name_at(int64_t i) const;
   int64_t num_parameters() const;  ///< as the reference counts: frozen ones too, without padding
@@ -101,7 +102,9 @@ class ParameterStore {
   /// The arenas split into what moves as one, in order: each matrix by itself, vectors with their neighbours.
   std::vector<ArenaSlice> segments() const { return segments({0, arena_size_}); }
   std::vector<ArenaSlice> segments(const ArenaSlice& slice) const;  ///< segments of a slice, split at its ends
-  /// The part of another arena of this layout (a moment, the EMA) that belongs to p.
+  /// The trainable parameters in the order of the arenas.
+  std::vector<const Parameter*> in_arena() const;
+  /// The part of another arena of this layout (the EMA) that belongs to p.
   Tensor view(const Tensor& arena, const Parameter& p) const { return arena.slice(p.slice.begin, p.shape); }
 
   /// The gradients of these elements, which have to lie in one slice of Homes::gradient_slices, if those are used.
@@ -110,18 +113,26 @@ class ParameterStore {
   /// left something.
   void clear_between_gradients(const ArenaSlice& slice) const;
 
-  Tensor values;                    ///< the arena, [arena_size]
-  Tensor grads;                     ///< the same, or [the largest of Homes::gradient_slices]
-  Tensor exp_avg, exp_avg_sq, ema;  ///< the same, or [state_elements]
-  Tensor values_bf16;               ///< values rounded to bf16; undefined unless asked for
+  /// The array of the optimiser with this name. Errors: LogicFault if the store has none
+  const OptimizerState& state(const std::string& name) const;
+  /// Bytes of what this rank keeps of weights, EMA and states.
+  size_t state_bytes() const;
+  /// The EMA as a state.
+  OptimizerState ema_state() const { return {{.name = "ema", .title = "ema"}, kept, ema}; }
+
+  Tensor values;                       ///< the arena, [arena_size]
+  Tensor grads;                        ///< the same, or [the largest of Homes::gradient_slices]
+  Tensor ema;                          ///< the same, or [kept.size()]
+  StateLayout kept;                    ///< where the EMA has which element
+  std::vector<OptimizerState> states;  ///< those of Homes
+  Tensor values_bf16;                  ///< values rounded to bf16; undefined unless asked for
 
  private:
   void place(Parameter& p);
   Tensor make_arena(const std::string& name, DType dtype, const Homes& homes) const;
   Tensor make_arena(const std::string& name, DType dtype, const std::vector<ArenaSlice>& slices,
                     StorageSource& source) const;
-  Tensor make_state(const std::string& name, const Homes& homes) const;
-  std::vector<const Parameter*> in_arena() const;
+  Tensor make_state(const std::string& name, const StateLayout& layout, const Homes& homes) const;
 
   std::deque<Parameter> parameters_;
   std::vector<ArenaSlice> gradient_slices_;

@@ -31,8 +31,8 @@ void write_checkpoint_state(const std::string& folder, const CheckpointState& st
 ///           range; as io::fail_to_read if it cannot be read
 CheckpointState read_checkpoint_state(const std::string& folder);
 
-/// Takes what this rank keeps of a whole moment or EMA into that of its store.
-using KeepState = std::function<void(const Tensor& whole, const Tensor& state)>;
+/// Takes what this rank keeps of a whole arena into a state of its store.
+using KeepState = std::function<void(const Tensor& whole, const autograd::OptimizerState& state)>;
 
 /// `path` is a checkpoint folder, a folder of checkpoints or a run folder (then its latest complete one is taken).
 /// Errors:   InputError if it does not exist
@@ -59,7 +59,7 @@ std::string newest_intact_beside(const std::string& folder);
 void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena,
                   const std::vector<int>& pus = {});
 
-/// Weights, EMA and moments of a checkpoint folder into a store allocated for training; leaves gradients undefined.
+/// Weights, EMA and states of a checkpoint folder into a store allocated for training; leaves gradients undefined.
 /// `keep`: as this rank keeps them; by default whole.
 /// Errors:   as load_weights, and then the state is undefined
 void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {},

@@ -28,9 +28,9 @@ class StateWriter;
 
 /// The part of the state that a rank writes.
 struct OwnState {
-  std::vector<dist::Shards::Part> parts = {};  ///< elements of the arenas, and where they lie in moments and EMA
-  bool whole_parameters = true;                ///< also the parameters that ranks do not split
-  bool frozen = true;                          ///< values that are never updated
+  std::vector<parallel::Range> parts = {};  ///< elements of the arenas
+  bool whole_parameters = true;             ///< also the parameters that ranks do not split
+  bool frozen = true;                       ///< values that are never updated
 };
 
 /// The outcome of a checkpoint.

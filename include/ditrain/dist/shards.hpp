@@ -32,21 +32,17 @@ class BucketGrid {
 /// A rank's part of n elements, in order of rank and in multiples of `grain` (the pieces of sums.hpp).
 parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain = kPiece);
 
-/// The parts of one rank, one in every bucket, and their places in arenas that hold only these parts.
+/// The parts of one rank, one in every bucket; some may be empty.
 class Shards {
  public:
-  struct Part {
-    parallel::Range arena;  ///< elements of the whole arena; may be empty
-    int64_t state = 0;      ///< index of the first among the rank's own elements
-  };
   Shards(const BucketGrid& grid, int rank, int ranks);
-  const std::vector<Part>& parts() const { return parts_; }  ///< by bucket
-  int64_t size() const { return size_; }                     ///< elements of all parts; none has more than rank 0
+  const std::vector<parallel::Range>& parts() const { return parts_; }  ///< by bucket
+  int64_t size() const { return size_; }  ///< elements of all parts; none has more than rank 0
   const BucketGrid& grid() const { return grid_; }
 
  private:
   BucketGrid grid_;
-  std::vector<Part> parts_;
+  std::vector<parallel::Range> parts_;
   int64_t size_ = 0;
 };
 

@@ -13,6 +13,7 @@
 namespace ditrain::nn {
 
 using autograd::Initial;
+using autograd::ParameterGroup;
 using autograd::ProductRows;
 
 /// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv, of
@@ -26,6 +27,8 @@ struct LinearDeclaration {
   Shape weight = {};                            ///< [N, K], or [N, ...]: K is what follows N
   Initial initial = Initial::xavier_uniform();  ///< of the weight
   ProductRows rows = ProductRows::kTokens;
+  ParameterGroup group = ParameterGroup::kBlockMatrix;  ///< of the weight
+  int64_t stacked = 1;                                  ///< see Parameter
   Cut cut = Cut::kNone;
   bool offers_gradient = false;
   std::vector<std::string> diffusers = {};  ///< see Parameter; without .weight and .bias

@@ -58,7 +58,8 @@ struct Meetings {
 enum class Workspace {
   kOperandA,  ///< of a product in passes: normalised, gathered or rounded
   kOperandB,
-  kShared,  ///< b as a gang packs it; sums of blocks of rows
+  kShared,     ///< b as a gang packs it; sums of blocks of rows
+  kOptimizer,  ///< of an update, which calls products
   kNumber
 };
 
@@ -104,7 +105,7 @@ class Context {
   void* scratch(const parallel::Worker& w, size_t bytes);
 
   /// Scratch of all workers of this context, 64-byte aligned, valid until the next call for the same slot; contents
-  /// undefined. Not inside a job.
+  /// undefined. Not inside a job. Null in a dry context.
   void* workspace(Workspace slot, size_t bytes);
 
   /// Scratch of all workers of w's cluster, likewise; inside a job, asked for by each of them with the same `bytes`.

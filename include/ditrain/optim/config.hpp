@@ -13,8 +13,15 @@ inline constexpr Word<LrSchedule> kLrSchedules[] = {
     {"constant", LrSchedule::kConstant}, {"cosine", LrSchedule::kCosine}, {"wsd", LrSchedule::kWsd}};
 constexpr std::span<const Word<LrSchedule>> words_of(LrSchedule) { return kLrSchedules; }
 
+/// What updates the weights; each has a row in optim/algorithms.cpp.
+enum class Kind { kAdamW, kMuon };
+inline constexpr Word<Kind> kKinds[] = {{"adamw", Kind::kAdamW}, {"muon", Kind::kMuon}};
+constexpr std::span<const Word<Kind>> words_of(Kind) { return kKinds; }
+
 struct Config {
+  Kind kind = Kind::kAdamW;
   double lr = 1e-4;
+  double muon_lr = 1e-3;  ///< of matrices of blocks with kMuon; it has the schedule of lr
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;  ///< decoupled; on every parameter, as torch.optim.AdamW without groups

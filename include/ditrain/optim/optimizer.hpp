@@ -1,4 +1,9 @@
-// AdamW and EMA over the flat arenas in one fused pass.
+// The update of the weights and of their EMA over the flat arenas. An algorithm declares what state it keeps
+// (autograd/state_array.hpp) and updates slices; when which slice is updated is for the plan to say
+// (plan/gradient_plan.hpp).
+//
+//   store.allocate(For::kTraining, precision, {.states = optim::state_arrays(config)});
+//   optim::update(ctx, config, settings, store, slice);
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/ops/context.hpp"
@@ -15,19 +20,38 @@ struct StepSettings {
 
 inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a slice at its multiples
 
-/// What an update changes: elements of the arenas of values and gradients, and where their moments and EMA begin in the
-/// arenas of those (at the same place, unless this rank keeps a part of them only).
-struct UpdateSlice {
-  autograd::ArenaSlice arena;
-  int64_t state = 0;
+/// An optimiser: a row of optim/algorithms.cpp.
+struct Algorithm {
+  Kind kind;
+  std::vector<autograd::StateArray> states;
+  /// Updates come in slices that end where parameters do; else a slice may end anywhere.
+  bool whole_parameters = false;
+  /// Updates values, states and EMA of a slice from its gradients. Updating all slices is bit-identical to one update
+  /// of all parameters, for any number of workers.
+  void (*update)(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                 autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) = nullptr;
+  /// Bytes of the workspace (ops::Workspace::kOptimizer) that updates of this layout take; null: none.
+  size_t (*workspace_bytes)(const autograd::ParameterStore& layout) = nullptr;
 };
+const Algorithm& algorithm_of(const Config& config);
 
-/// Updates values, moments and EMA of a slice or of all parameters from the gradients. Updating all slices is
-/// bit-identical to one update of all parameters.
+inline const std::vector<autograd::StateArray>& state_arrays(const Config& config = {}) {
+  return algorithm_of(config).states;
+}
+inline size_t workspace_bytes(const Config& config, const autograd::ParameterStore& layout) {
+  const Algorithm& algorithm = algorithm_of(config);
+  return algorithm.workspace_bytes == nullptr ? 0 : algorithm.workspace_bytes(layout);
+}
+inline void update(ops::Context& ctx, const Config& config, const StepSettings& settings,
+                   autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {
+  algorithm_of(config).update(ctx, config, settings, parameters, slice);
+}
+
+/// Updates values, moments and EMA of a slice or of all parameters from the gradients, in one pass.
 /// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep
 /// Threads:  splits the slice by elements
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
-                    autograd::ParameterStore& parameters, const UpdateSlice& slice);
+                    autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice);
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 

@@ -29,8 +29,8 @@ struct FactorLayer {
 /// backward.
 struct UpdateGroup {
   parallel::Range arena;                     ///< the bucket (or several), or the parameters of the node
-  optim::UpdateSlice mine;                   ///< the part that this rank updates: all, or its shard
-  std::vector<optim::UpdateSlice> pieces;    ///< `mine` split into what moves as one, in update order
+  autograd::ArenaSlice mine;                 ///< the part that this rank updates: all, or its shard
+  std::vector<autograd::ArenaSlice> pieces;  ///< `mine` split into what moves as one, in update order
   std::vector<autograd::ArenaSlice> taken;   ///< with shards: slices whose new weights ranks send
   int64_t first_update = 0, first_take = 0;  ///< the numbers of the first of `pieces` and of the first of `taken`
 };
@@ -48,6 +48,7 @@ struct GradientPlan {
   dist::BucketGrid buckets{0, 1};         ///< dist.bucket_mib each, at least 1024 elements; and one per factor layer
   std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine or with dist.reproducible
   int64_t factor_rows = 0;                ///< rows of each factor layer: samples of the global batch
+  bool whole_parameters = false;          ///< see optim::Algorithm
   bool sharded = false;                   ///< optimiser state and EMA are divided over the replicas (ZeRO-1)
   /// Several replicas: the weights of a bucket change when it has arrived. If false, all change when the last bucket
   /// has arrived and the norm is known.
@@ -61,10 +62,10 @@ struct GradientPlan {
   int rank = 0;                                        ///< among the replicas
   UpdateSchedule updates = {};                         ///< of this rank, where schedule_updates has made it
 
-  int64_t state_elements() const;       ///< elements of each moment and of the EMA that this rank keeps
+  int64_t state_elements() const;       ///< elements of the EMA that this rank keeps
   int64_t most_state_elements() const;  ///< that any rank keeps
-  /// The slices of sharded state that move as one, in the order in which they lie there; needs `updates`.
-  std::vector<autograd::ArenaSlice> state_slices() const;
+  /// ParameterStore::Homes::state_parts of this rank.
+  std::vector<autograd::ArenaSlice> state_parts() const;
   int64_t gradient_elements() const;    ///< gradients that memory holds
   size_t factor_scratch_bytes() const;  ///< to multiply one layer's factors
 };

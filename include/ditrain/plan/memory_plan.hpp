@@ -25,8 +25,8 @@ struct MemoryPlan {
   size_t total() const;
 };
 
-/// Buffer of checkpoint.async on a rank that keeps `state_elements` elements of each moment: never more than it writes.
-size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, int64_t state_elements);
+/// Buffer of checkpoint.async on a rank that writes `state_bytes` of weights, EMA and optimiser state: never more.
+size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, size_t state_bytes);
 
 std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
 nn::PassOptions pass_options(const config::Config& config);  ///< options of a training pass

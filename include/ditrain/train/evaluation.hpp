@@ -19,7 +19,7 @@ struct Evaluation {
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
-  const Tensor& ema;                       ///< the EMA weights, a whole arena
+  Tensor ema;                              ///< the EMA weights, a whole arena
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
   eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
 

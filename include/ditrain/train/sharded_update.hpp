@@ -20,8 +20,8 @@ namespace ditrain::train {
 
 class ShardedUpdate final : public StateUpdate {
  public:
-  /// The store has its gradients in the engine's arena, and plan.state_elements() elements of each moment and of the
-  /// EMA. The plan outlives the object.
+  /// The store has its gradients in the engine's arena, and plan.state_parts() of EMA and states. The plan
+  /// outlives the object.
   ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engine, const optim::Config& config,
                 autograd::ParameterStore& parameters, ops::Context& ctx);
 
@@ -32,9 +32,8 @@ class ShardedUpdate final : public StateUpdate {
   void finish(dist::StepOutcome& step) override;
 
   /// Collective. The result lies in the gradient arena and is valid until the next call or step.
-  const Tensor& whole(const Tensor& state) override;
-  void keep(const Tensor& whole, const Tensor& state) override;
-  std::vector<dist::Shards::Part> parts() const override { return shards_.parts(); }
+  Tensor whole(const autograd::OptimizerState& state) override;
+  std::vector<parallel::Range> parts() const override { return shards_.parts(); }
 
  private:
   void send(int64_t k);

@@ -20,12 +20,13 @@ class StateUpdate : public SyncPolicy {
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) final {
     for (int64_t k = first; k < last; ++k) update_group(k, settings);
   }
-  /// `state`, a moment or the EMA of the store, as a whole arena.
-  virtual const Tensor& whole(const Tensor& state) = 0;
-  /// Takes what this rank keeps of a whole arena into `state`, a moment or the EMA of the store.
-  virtual void keep(const Tensor& whole, const Tensor& state) = 0;
-  /// The elements of the arenas that this rank updates, and where they lie in moments and EMA.
-  virtual std::vector<dist::Shards::Part> parts() const = 0;
+  /// A state of the store that every parameter has, as the EMA, as a whole arena.
+  virtual Tensor whole(const autograd::OptimizerState& state) = 0;
+  /// Takes what this rank keeps of a whole arena into a state of the store: group by group, as updates go, since the
+  /// worker that writes a page first has it in its NUMA domain.
+  void keep(const Tensor& whole, const autograd::OptimizerState& state);
+  /// The elements of the arenas that this rank updates.
+  virtual std::vector<parallel::Range> parts() const = 0;
   /// The saver may still read what an update is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
   /// Moves the arenas piece by piece; null: they stay.
@@ -52,9 +53,8 @@ class ReplicatedUpdate final : public StateUpdate {
  public:
   using StateUpdate::StateUpdate;
   void update_group(int64_t k, const optim::StepSettings& settings) override;
-  const Tensor& whole(const Tensor& state) override { return state; }  // it may be in parts
-  void keep(const Tensor& whole, const Tensor& state) override;
-  std::vector<dist::Shards::Part> parts() const override { return {{{0, plan_.buckets.n()}, 0}}; }
+  Tensor whole(const autograd::OptimizerState& state) override { return state.data; }  // it may be in parts
+  std::vector<parallel::Range> parts() const override { return {{0, plan_.buckets.n()}}; }
 };
 
 }  // namespace ditrain::train

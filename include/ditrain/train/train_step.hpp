@@ -40,8 +40,8 @@ class TrainStep {
                 automem::AutoMem* automem = nullptr);
 
   /// See StateUpdate; with shards `whole` is collective.
-  const Tensor& whole(const Tensor& state) { return sync_.state().whole(state); }
-  void keep(const Tensor& whole, const Tensor& state) { sync_.state().keep(whole, state); }
+  Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
+  void keep(const Tensor& whole, const autograd::OptimizerState& state) { sync_.state().keep(whole, state); }
 
   /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
   /// backward: it returns what this rank tells the others beside its losses.

@@ -1,0 +1,149 @@
+// Training with Muon: the same bits on all ranks, in backward or after it, and with tensors that move.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/plan/dry_run.hpp"
+#include "small_run.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+
+namespace {
+
+config::Config muon_config() {
+  config::Config config = small_config();
+  config.optimizer.kind = optim::Kind::kMuon, config.optimizer.muon_lr = 0.01, config.optimizer.weight_decay = 0.1;
+  config.ema.decay = 0.5;
+  config.train.global_batch = 6;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("Muon: groups of updates end where parameters do, though buckets cut them") {
+  config::Config config = muon_config();
+  config.dist.bucket_mib = 0.004;  // 1,024 elements
+  nn::Dit model(config.model);
+  const autograd::ParameterStore& layout = model.parameters();
+  std::set<int64_t> borders{layout.arena_size()};
+  for (const autograd::Parameter* p : layout.in_arena()) borders.insert(p->slice.begin);
+  for (const int replicas : {1, 2, 3}) {
+    config.optimizer.clip_norm = replicas == 1 ? 1 : 0;  // groups are buckets
+    const plan::GradientPlan plan = plan::plan_gradients(config, model.parameters(), replicas);
+    const plan::UpdateSchedule updates = plan::schedule_updates(plan, layout);
+    CHECK(int64_t(updates.groups.size()) == plan.buckets.size());
+    int64_t end = layout.arena_size();
+    for (size_t k = 0; k < updates.groups.size(); ++k) {
+      const plan::UpdateGroup& group = updates.groups[k];
+      CHECK(group.arena.end == end);
+      CHECK(group.arena.begin >= plan.buckets[int64_t(k)].begin);  // what has arrived
+      CHECK(borders.contains(group.arena.begin));
+      for (const autograd::ArenaSlice& piece : group.pieces) CHECK(borders.contains(piece.begin));
+      end = group.arena.begin;
+    }
+    CHECK(end == 0);
+  }
+}
+
+TEST_CASE("Muon: ranks have the same bits, and those of one rank but for the order of sums") {
+  config::Config config = muon_config();
+  config.dist.bucket_mib = 0.01;
+  config.optimizer.clip_norm = GENERATE(0.0, 0.5);
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  CAPTURE(config.optimizer.clip_norm, config.train.precision);
+  const auto one = train_on({.ranks = 1}, config, 3);
+  CHECK(one[0].copy_is_right);
+  for (const int ranks : {2, 3}) {
+    const auto all = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
+    for (const RankOutcome& rank : all) {
+      CHECK(rank.difference(all[0]) == "");
+      CHECK(rank.copy_is_right);
+    }
+    CHECK(all[0].losses[2] == Approx(one[0].losses[2]).epsilon(config.train.precision == DType::kF32 ? 1e-4 : 2e-2));
+  }
+}
+
+TEST_CASE("Muon: updates in backward are those after it, bit for bit") {
+  config::Config config = muon_config();
+  const auto in_backward = train_on({.ranks = 1}, config, 3);
+  config.train.on_non_finite = config::OnNonFinite::kSkip;
+  CHECK(train_on({.ranks = 1}, config, 3)[0].difference(in_backward[0]) == "");
+}
+
+TEST_CASE("Muon with memory.automem: a matrix's arrays are in place at once, to the same bits") {
+  config::Config config = muon_config();
+  config.model.hidden_size = 128, config.model.depth = 2;
+  config.optimizer.clip_norm = GENERATE(0.0, 0.5);
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  for (const int ranks : {1, 2}) {
+    const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
+    config::Config moving = config;
+    nn::Dit model(config.model);
+    const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), ranks);
+    const int64_t samples = config.train.global_batch / ranks;
+    const automem::Uses uses = plan::record_step(config, gradients, samples, samples);
+    for (const automem::Point& point : uses.points) {
+      if (point.phase != automem::Phase::kUpdate || point.name != "blocks.1.mlp.fc1.weight") continue;
+      std::string names;
+      for (const int id : point.uses) names += uses.tensors[size_t(id)].name + "\n";
+      const std::string of = " of blocks.1.mlp.fc1.weight\n";
+      const bool copy = config.train.precision == DType::kBF16;
+      CHECK(names == "weights" + of + "momentum" + of + "ema" + of + (copy ? "bf16 weights" + of : ""));
+    }
+    moving.memory.fast_gib = (double(plan::fixed_fast_bytes(config, gradients, samples) + uses.small_bytes) +
+                              0.5 * double(uses.total_bytes())) /
+                             0x1p30;
+    moving.memory.tier_gib = {0.0, 1.0};
+    for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
+      CAPTURE(ranks, automem, config.train.precision);
+      moving.memory.automem = automem;
+      const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks}, moving, 3);
+      for (size_t rank = 0; rank < got.size(); ++rank) {
+        CHECK(got[rank].difference(want[rank]) == "");
+        CHECK(got[rank].copy_is_right);
+        CHECK(got[rank].moved_in > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("Muon: the loss of one batch falls") {
+  config::Config config = muon_config();
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  const auto outcome = train_on({.ranks = 1}, config, 30);
+  CHECK(outcome[0].non_finite.empty());
+  const auto mean = [&](size_t first) {
+    double sum = 0;
+    for (size_t i = first; i < first + 5; ++i) sum += outcome[0].losses[i];
+    return sum / 5;
+  };
+  CHECK(mean(25) < 0.9 * mean(0));
+}
+
+TEST_CASE("Muon: the memory plan has what its arrays and its workspace take") {
+  config::Config config = muon_config();
+  const auto bytes_of = [&](const std::string& name) {
+    for (const plan::MemoryItem& item : plan::plan_run(config, 1).memory.items)
+      if (item.name == name) return item.bytes;
+    return size_t{0};
+  };
+  nn::Dit model(config.model);
+  model.parameters().allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
+                              {.states = optim::state_arrays(config.optimizer)});
+  size_t kept = 0;
+  for (const autograd::OptimizerState& state : model.parameters().states) kept += state.data.bytes();
+  CHECK(bytes_of("optimiser state") == kept);
+  // Two matrices of 128 x 32 and three of 32 x 32.
+  CHECK(bytes_of("optimiser workspace") == (2 * 128 * 32 + 3 * 32 * 32) * sizeof(float));
+  config.optimizer.kind = optim::Kind::kAdamW;
+  CHECK(bytes_of("optimiser state") > kept);
+  CHECK(bytes_of("optimiser workspace") == 0);
+}
+
+TEST_CASE("Muon without a matrix of a block is refused") {
+  const config::Config config = muon_config();
+  nn::Dit model(config.model);
+  for (autograd::Parameter* p : model.parameters().state_dict()) p->group = autograd::ParameterGroup::kOther;
+  CHECK_THROWS_AS(plan::plan_gradients(config, model.parameters(), 1), InputError);
+}
