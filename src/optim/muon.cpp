@@ -4,8 +4,8 @@
 //
 //   v <- 0.95 v + 0.05 g;  u = Newton-Schulz(0.05 g + 0.95 v);  w <- (1 - lr weight_decay) w - lr s u;  then EMA
 //
-// s = sqrt(max(1, rows / columns)); lr is Config::muon_lr with the schedule of Config::lr. Sums are f32; where the store
-// has a bf16 copy of the weights, operands of products are rounded to bf16.
+// s = sqrt(max(1, rows / columns)); lr is Config::muon_lr with the schedule of Config::lr. Sums are f32; where the
+// store has a bf16 copy of the weights, operands of products are rounded to bf16.
 
 #include <algorithm>
 #include <cmath>
