@@ -22,8 +22,8 @@
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sample_writer.hpp"
 #include "ditrain/eval/sampling.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/raster.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/raster.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
@@ -130,7 +130,7 @@ Job read_job(const config::CommandLine& line) {
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
              std::string("a name that ends in ") + ending);
-  if (job.tiff) io::need_gdal("--format geotiff");
+  if (job.tiff) images::need_gdal("--format geotiff");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
@@ -200,7 +200,7 @@ class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
-    if (!job.like.empty()) output_.like = io::Raster(job.like).info();
+    if (!job.like.empty()) output_.like = images::Raster(job.like).info();
     output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
@@ -244,7 +244,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
            fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
            "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", eval::kRawSamplesFile));
-  io::make_output_folder(job.out);
+  files::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
@@ -256,7 +256,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
     if (file.empty()) continue;
     if (fs::exists(file)) refuse("the file exists already", file, "a new file");
     const fs::path parent = fs::path(file).parent_path();
-    if (!parent.empty()) io::make_output_folder(parent.string());
+    if (!parent.empty()) files::make_output_folder(parent.string());
   }
 }
 

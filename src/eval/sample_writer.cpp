@@ -5,10 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/npz.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/npz.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -20,12 +20,12 @@ class SampleFile {
  public:
   SampleFile(const SampleFiles& files, const SampleForm& output, const std::vector<int64_t>& labels)
       : pending_(files.folder + "/" + kRawSamplesFile),
-        layout_(io::lay_out_safetensors({{name(output),
-                                          io::safetensors_name(output.type()),
-                                          {files.num, output.channels, output.height, output.width},
-                                          nullptr},
-                                         {"labels", "I64", {files.num}, nullptr}},
-                                        metadata(output))),
+        layout_(weights::lay_out_safetensors({{name(output),
+                                               images::safetensors_name(output.type()),
+                                               {files.num, output.channels, output.height, output.width},
+                                               nullptr},
+                                              {"labels", "I64", {files.num}, nullptr}},
+                                             metadata(output))),
         file_(pending_.temporary()),
         next_(layout_.places.at(name(output)).offset) {
     file_.write(layout_.begin.data(), layout_.begin.size());
@@ -53,9 +53,9 @@ class SampleFile {
     return all;
   }
 
-  io::PendingFile pending_;
-  io::SafetensorsLayout layout_;
-  io::FileWriter file_;
+  files::PendingFile pending_;
+  weights::SafetensorsLayout layout_;
+  files::FileWriter file_;
   uint64_t next_;
 };
 
@@ -63,20 +63,20 @@ class SampleFile {
 // model does not know.
 void write_sample(const std::string& path, const SampleForm& o, const float* chw) {
   const std::vector<std::byte> numbers = o.numbers(chw, 1);
-  io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
+  images::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
   for (int64_t c = 0; c < o.channels; ++c) {
-    io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
+    images::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
     if (o.scaling && !o.scaling->scale.empty()) band.scale = o.scaling->scale[size_t(c)];
     if (o.scaling && !o.scaling->offset.empty()) band.offset = o.scaling->offset[size_t(c)];
     const bool known = band.scale != 1 || band.offset != 0;  // nothing is stated by 1 and 0
     if (o.like && o.scaling && !known)
-      for (const io::RasterBand& lent : o.like->bands)
+      for (const images::RasterBand& lent : o.like->bands)
         if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))
           band.scale = lent.scale, band.offset = lent.offset;
     raster.bands.push_back(band);
   }
   if (o.like) raster.crs = o.like->crs, raster.transform = o.like->transform;
-  io::write_geotiff(path, raster);
+  images::write_geotiff(path, raster);
 }
 
 }  // namespace
@@ -114,10 +114,10 @@ class SampleWriter::Impl {
   }
 
   void add(ops::Context& ctx, const std::vector<float>& values, int64_t first, int64_t n) {
-    const std::vector<io::ImageU8> pictures = write_each(ctx, values, first, n);
+    const std::vector<images::ImageU8> pictures = write_each(ctx, values, first, n);
     if (!files_.grid.empty() || !files_.npz.empty()) {
       std::string pixels;
-      for (const io::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
+      for (const images::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
       for (const std::string& of_rank : comm_.gather_strings(pixels)) add_pixels(of_rank);
     }
     if (!raw_) return;
@@ -132,21 +132,21 @@ class SampleWriter::Impl {
     if (npz_) npz_->finish(), pending_npz_->commit();
     if (!files_.grid.empty()) {
       const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
-      io::write_png(files_.grid, io::make_grid(grid_, columns, kGridPad));
+      images::write_png(files_.grid, images::make_grid(grid_, columns, kGridPad));
     }
     if (file_) file_->finish();
   }
 
  private:
-  std::vector<io::ImageU8> write_each(ops::Context& ctx, const std::vector<float>& values, int64_t first,
-                                      int64_t n) const {
-    std::vector<io::ImageU8> pictures(static_cast<size_t>(n));
+  std::vector<images::ImageU8> write_each(ops::Context& ctx, const std::vector<float>& values, int64_t first,
+                                          int64_t n) const {
+    std::vector<images::ImageU8> pictures(static_cast<size_t>(n));
     ctx.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       for (int64_t i = begin; i < end; ++i) {
         const float* chw = values.data() + i * output_.channels * output_.pixels();
         pictures[size_t(i)] = picture_(chw, output_.height, output_.width);
         const std::string path = fmt::format("{}/{:06}.{}", files_.folder, first + i, files_.geotiff ? "tif" : "png");
-        files_.geotiff ? write_sample(path, output_, chw) : io::write_png(path, pictures[size_t(i)]);
+        files_.geotiff ? write_sample(path, output_, chw) : images::write_png(path, pictures[size_t(i)]);
       }
     });
     return pictures;
@@ -170,9 +170,9 @@ class SampleWriter::Impl {
   dist::Communicator& comm_;
   const bool raw_;
   std::optional<SampleFile> file_;
-  std::optional<io::PendingFile> pending_npz_;
-  std::optional<io::NpzU8Writer> npz_;
-  std::vector<io::ImageU8> grid_;
+  std::optional<files::PendingFile> pending_npz_;
+  std::optional<weights::NpzU8Writer> npz_;
+  std::vector<images::ImageU8> grid_;
 };
 
 SampleWriter::SampleWriter(const SampleFiles& files, const SampleForm& form, const BandPictures& picture,

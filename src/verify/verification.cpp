@@ -30,7 +30,7 @@ std::vector<Match> Verification::matches(const std::string& pattern) {
   patterns_.insert(pattern);
   const std::regex expression = regex_of(pattern);
   std::vector<Match> found;
-  for (const io::TensorView& t : file_.tensors()) {
+  for (const weights::TensorView& t : file_.tensors()) {
     std::smatch match;
     if (t.name.size() <= kLongestName && std::regex_match(t.name, match, expression))
       found.push_back({t.name, {match.begin() + 1, match.end()}});
@@ -52,7 +52,7 @@ std::string Verification::metadata(const std::string& name, const std::string& o
   return entry == file_.metadata().end() ? otherwise : entry->second;
 }
 
-std::string Verification::title_of(const io::SafetensorsFile& file) {
+std::string Verification::title_of(const weights::SafetensorsFile& file) {
   const auto entry = file.metadata().find("file");
   if (entry == file.metadata().end())
     ditrain::refuse(file.path(), "not a reference fixture", "no entry \"file\" in the header's metadata");
@@ -75,9 +75,9 @@ void Verification::refuse(const std::string& what, const std::string& got, const
   ditrain::refuse(file_.path(), what, got, expected);
 }
 
-const io::TensorView& Verification::view(const std::string& name, const Shape& shape,
-                                         const std::vector<std::string>& dtypes) {
-  const io::TensorView& t = file_.tensor(name);
+const weights::TensorView& Verification::view(const std::string& name, const Shape& shape,
+                                              const std::vector<std::string>& dtypes) {
+  const weights::TensorView& t = file_.tensor(name);
   if (t.shape != shape) refuse(name + " has an unexpected shape", to_string(t.shape), to_string(shape));
   if (std::find(dtypes.begin(), dtypes.end(), t.dtype) == dtypes.end())
     refuse(name + " has an unexpected dtype", t.dtype, join(dtypes, " or "));
@@ -90,15 +90,15 @@ int64_t Verification::setting(const std::string& name, int64_t low, int64_t high
 }
 
 std::vector<float> Verification::f32(const std::string& name, const Shape& shape) {
-  return io::to_f32(view(name, shape, {"F32"}));
+  return weights::to_f32(view(name, shape, {"F32"}));
 }
 
 std::vector<double> Verification::f64(const std::string& name, const Shape& shape) {
-  return io::to_f64(view(name, shape, {"F32", "F64"}));
+  return weights::to_f64(view(name, shape, {"F32", "F64"}));
 }
 
 std::vector<int64_t> Verification::i64(const std::string& name, const Shape& shape, int64_t low, int64_t high) {
-  const std::vector<int64_t> values = io::to_i64(view(name, shape, {"I64"}));
+  const std::vector<int64_t> values = weights::to_i64(view(name, shape, {"I64"}));
   for (const int64_t v : values)
     if (v < low || v > high)
       refuse(name + " is out of range", std::to_string(v), std::to_string(low) + " to " + std::to_string(high));
@@ -158,7 +158,7 @@ void Verification::check_bf16(const std::string& name, const Shape& shape, const
 }
 
 void Verification::check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got) {
-  const std::vector<int64_t> want = io::to_i64(view(name, shape, {"I64"}));
+  const std::vector<int64_t> want = weights::to_i64(view(name, shape, {"I64"}));
   DITRAIN_CHECK(got.size() == want.size(), "both sides have the same number of entries");
   // Differences are taken as integers, so that large numbers that differ do not meet at the same f64.
   std::vector<double> differences, zeros(want.size(), 0.0);
@@ -178,7 +178,7 @@ void Verification::add(const std::string& name, const std::string& quantity, Com
 void Verification::leave_out(std::initializer_list<std::string_view> beginnings, const std::string& why) {
   for (const std::string_view beginning : beginnings) {
     int64_t tensors = 0;
-    for (const io::TensorView& t : file_.tensors())
+    for (const weights::TensorView& t : file_.tensors())
       if (t.name.starts_with(beginning)) used_.insert(t.name), ++tensors;
     if (tensors > 0 && !why.empty())
       report_.left_out.push_back(std::string(beginning) + "* (" + std::to_string(tensors) + " tensors): " + why);
@@ -186,7 +186,7 @@ void Verification::leave_out(std::initializer_list<std::string_view> beginnings,
 }
 
 void Verification::expect_all_used() const {
-  for (const io::TensorView& t : file_.tensors())
+  for (const weights::TensorView& t : file_.tensors())
     if (used_.count(t.name) == 0)
       refuse("unknown tensor: neither a setting nor an input nor anything that can be compared", t.name,
              patterns_.empty() ? "" : "a name of this kind, such as " + join(patterns_, ", ") + " (#: a number)");

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/ops/context.hpp"
 #include "ditrain/verify/verify.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::verify {
 
@@ -30,7 +30,7 @@ struct Match {
 
 class Verification {
  public:
-  Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report)
+  Verification(const weights::SafetensorsFile& file, ops::Context& ctx, Report& report)
       : file_(file), ctx_(ctx), report_(report) {}
 
   ops::Context& ctx() const { return ctx_; }
@@ -45,7 +45,7 @@ class Verification {
   std::string metadata(const std::string& name, const std::string& otherwise) const;
   /// Its "file", which names the fixture, without the ending.
   std::string title() const { return title_of(file_); }
-  static std::string title_of(const io::SafetensorsFile& file);
+  static std::string title_of(const weights::SafetensorsFile& file);
   /// "vae_sd" of "vae_sd_stats": what keys of formula numbers begin with.
   std::string stem() const;
   /// What the keys of formula numbers end with.
@@ -91,9 +91,9 @@ class Verification {
   void expect_all_used() const;
 
  private:
-  const io::TensorView& view(const std::string& name, const Shape& shape, const std::vector<std::string>& dtypes);
+  const weights::TensorView& view(const std::string& name, const Shape& shape, const std::vector<std::string>& dtypes);
 
-  const io::SafetensorsFile& file_;
+  const weights::SafetensorsFile& file_;
   ops::Context& ctx_;
   Report& report_;
   std::set<std::string> used_, compared_, patterns_;

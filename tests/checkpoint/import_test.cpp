@@ -11,8 +11,8 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/optim/optimizer.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/compare.hpp"
 #include "support/files.hpp"
@@ -39,23 +39,23 @@ struct LooseWeights {
   std::map<std::string, Entry> tensors;
 
   explicit LooseWeights(const std::string& path) {
-    const io::SafetensorsFile file(path);
-    for (const io::TensorView& t : file.tensors()) tensors[t.name] = {t.shape, io::to_f32(t)};
+    const weights::SafetensorsFile file(path);
+    for (const weights::TensorView& t : file.tensors()) tensors[t.name] = {t.shape, weights::to_f32(t)};
   }
   explicit LooseWeights(nn::Dit& model) {
     for (const autograd::Parameter* p : model.parameters().state_dict())
       tensors[p->name] = {p->full_shape, to_vector(p->value)};
   }
   void save(const std::string& path, const std::string& prefix = "") const {
-    std::vector<io::TensorToWrite> list;
+    std::vector<weights::TensorToWrite> list;
     for (const auto& [name, t] : tensors) list.push_back({prefix + name, "F32", t.shape, t.values.data()});
     fs::remove(path);
-    io::write_safetensors(path, list);
+    weights::write_safetensors(path, list);
   }
 };
 
 std::vector<float> in(const std::string& checkpoint, const std::string& name) {
-  return io::to_f32(io::SafetensorsFile(checkpoint + "/ema.safetensors").tensor(name));
+  return weights::to_f32(weights::SafetensorsFile(checkpoint + "/ema.safetensors").tensor(name));
 }
 
 std::string refusal(const std::string& path, const std::vector<std::string>& sets = {}) {
@@ -69,16 +69,16 @@ std::string refusal(const std::string& path, const std::vector<std::string>& set
   return "accepted";
 }
 
-std::vector<double> output_of(nn::Dit& model, const io::SafetensorsFile& f) {
-  const io::TensorView& x = f.tensor("x");
+std::vector<double> output_of(nn::Dit& model, const weights::SafetensorsFile& f) {
+  const weights::TensorView& x = f.tensor("x");
   const int64_t batch = x.shape[0];
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
   nn::DitPass pass(model, batch, autograd::Mode::kInference);
   pass.allocate();
-  copy(from_values(x.shape, io::to_f32(x)), pass.image());
-  const std::vector<int64_t> t = io::to_i64(f.tensor("t"));
-  pass.t().assign(t.begin(), t.end()), pass.y() = io::to_i64(f.tensor("y"));
+  copy(from_values(x.shape, weights::to_f32(x)), pass.image());
+  const std::vector<int64_t> t = weights::to_i64(f.tensor("t"));
+  pass.t().assign(t.begin(), t.end()), pass.y() = weights::to_i64(f.tensor("y"));
   pass.forward(ctx);
   return test::to_f64(to_vector(pass.out()));
 }
@@ -99,10 +99,10 @@ TEST_CASE("weights of diffusers give the output of the reference, not that of di
   CHECK_NOTHROW(checkpoint::check_checkpoint(folder / "dit"));
 
   const auto model = checkpoint::load_model(checkpoint::find_weights(folder / "dit", Weights::kModel));
-  const io::SafetensorsFile want(golden("diffusers_dit/outputs.safetensors"));
+  const weights::SafetensorsFile want(golden("diffusers_dit/outputs.safetensors"));
   const std::vector<double> out = output_of(*model, want);
-  CHECK(test::compare(out, io::to_f64(want.tensor("out_dit.f64")), 1e-5));
-  CHECK_FALSE(test::compare(out, io::to_f64(want.tensor("out.f64")), 0.1));
+  CHECK(test::compare(out, weights::to_f64(want.tensor("out_dit.f64")), 1e-5));
+  CHECK_FALSE(test::compare(out, weights::to_f64(want.tensor("out.f64")), 0.1));
 }
 
 TEST_CASE("an imported checkpoint is one to resume from: moments of 0, average and weights the same") {

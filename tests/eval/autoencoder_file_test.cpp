@@ -8,7 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/eval/latent_codec.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
@@ -23,12 +23,12 @@ constexpr AutoencoderOptions kEight{.groups = 8};
 
 /// The tensors of a file, to be written again with changes.
 struct Copy {
-  io::SafetensorsFile file;
-  std::vector<io::TensorToWrite> tensors;
+  weights::SafetensorsFile file;
+  std::vector<weights::TensorToWrite> tensors;
   explicit Copy(const std::string& path) : file(path) {
-    for (const io::TensorView& t : file.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
+    for (const weights::TensorView& t : file.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
   }
-  io::TensorToWrite& operator[](const std::string& name) {
+  weights::TensorToWrite& operator[](const std::string& name) {
     return *std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
   }
 };
@@ -37,7 +37,7 @@ struct Folder {
   TemporaryFolder folder;
   std::string path(const std::string& name) const { return (fs::path(folder.path()) / name).string(); }
   std::string save(const Copy& copy, const std::string& name = "vae.safetensors") const {
-    io::write_safetensors(path(name), copy.tensors);
+    weights::write_safetensors(path(name), copy.tensors);
     return path(name);
   }
   void text(const std::string& name, const std::string& content) const { std::ofstream(path(name)) << content; }
@@ -52,10 +52,10 @@ std::string problem(const std::string& path, const AutoencoderOptions& options =
   return "";
 }
 
-std::vector<double> moments_of(nn::Autoencoder vae, const io::SafetensorsFile& want, bool decoded) {
+std::vector<double> moments_of(nn::Autoencoder vae, const weights::SafetensorsFile& want, bool decoded) {
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);
-  const Tensor image = from_values({1, 3, 16, 24}, io::to_f32(want.tensor("image"))), moments({1, 8, 8, 12});
+  const Tensor image = from_values({1, 3, 16, 24}, weights::to_f32(want.tensor("image"))), moments({1, 8, 8, 12});
   vae.encode(ctx, image, moments);
   if (decoded) vae.decode(ctx, nn::Posterior(moments).mean, image);
   const std::vector<float> values = to_vector(decoded ? image : moments);
@@ -72,18 +72,18 @@ double largest_difference(const std::vector<double>& got, const std::vector<doub
 }  // namespace
 
 TEST_CASE("autoencoders under all four namings give the moments and pictures of the reference") {
-  const io::SafetensorsFile want(kFolder + "vae_names_check.safetensors");
+  const weights::SafetensorsFile want(kFolder + "vae_names_check.safetensors");
   for (const char* name : {"new", "old", "ldm", "sd"}) {
     CAPTURE(name);
     const AutoencoderFile file(kFolder + "vae_names_" + name + ".safetensors", kEight);
     CHECK(file.config().channels == std::vector<int64_t>{8, 16});
     CHECK(file.config().layers == 1);
-    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, false), io::to_f64(want.tensor("moments.f64"))) <
-          6e-6);
-    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, true), io::to_f64(want.tensor("decoded.f64"))) <
-          3e-5);
-    CHECK(largest_difference(moments_of(file.load(DType::kBF16), want, false), io::to_f64(want.tensor("moments.f64"))) <
-          0.05);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, false),
+                             weights::to_f64(want.tensor("moments.f64"))) < 6e-6);
+    CHECK(largest_difference(moments_of(file.load(DType::kF32), want, true),
+                             weights::to_f64(want.tensor("decoded.f64"))) < 3e-5);
+    CHECK(largest_difference(moments_of(file.load(DType::kBF16), want, false),
+                             weights::to_f64(want.tensor("moments.f64"))) < 0.05);
   }
 }
 
@@ -110,13 +110,13 @@ TEST_CASE("a folder of diffusers tells groups and scale") {
 
 TEST_CASE("a checkpoint of PyTorch, with the weights in a dictionary of it, is the same autoencoder") {
   const AutoencoderFile want(kFolder + "vae_names_sd.safetensors", kEight);
-  const io::SafetensorsFile source(kFolder + "vae_names_sd.safetensors");
+  const weights::SafetensorsFile source(kFolder + "vae_names_sd.safetensors");
   const Folder folder;
   test::StateDictFile checkpoint;
-  for (const io::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, io::to_f32(t));
+  for (const weights::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, weights::to_f32(t));
   folder.text("sd.ckpt", checkpoint.finish("state_dict"));
   const AutoencoderFile file(folder.path("sd.ckpt"), kEight);
-  const io::SafetensorsFile fixture(kFolder + "vae_names_check.safetensors");
+  const weights::SafetensorsFile fixture(kFolder + "vae_names_check.safetensors");
   CHECK(moments_of(file.load(DType::kF32), fixture, true) == moments_of(want.load(DType::kF32), fixture, true));
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
   }
   {
     Copy renamed(good);
-    for (io::TensorToWrite& t : renamed.tensors) t.name = "vae." + t.name;
+    for (weights::TensorToWrite& t : renamed.tensors) t.name = "vae." + t.name;
     CHECK_THAT(problem(folder.save(renamed)), Catch::Contains("under names that are not known") &&
                                                   Catch::Contains("got names that begin with vae.") &&
                                                   Catch::Contains("without that prefix"));

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "ditrain/base/temporary_folder.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/parallel/team.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 using namespace ditrain;
 
@@ -41,7 +41,7 @@ TEST_CASE("samples: values of data that is no picture are in one file, which app
   writer.finish();
   CHECK(names_in(scratch.path()) ==
         std::set<std::string>{"000000.png", "000001.png", "000002.png", "grid.png", eval::kRawSamplesFile});
-  const io::SafetensorsFile file(scratch / eval::kRawSamplesFile);
+  const weights::SafetensorsFile file(scratch / eval::kRawSamplesFile);
   CHECK(file.tensor("samples").shape == std::vector<int64_t>{3, 4, 2, 3});
   CHECK(std::memcmp(file.tensor("samples").data, values.data(), values.size() * sizeof(float)) == 0);
 }

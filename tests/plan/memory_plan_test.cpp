@@ -5,7 +5,7 @@
 
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/plan/run_plan.hpp"
-#include "plan/recompute_config.hpp"
+#include "recompute_config.hpp"
 
 using namespace ditrain;
 using test::config_of;

@@ -9,7 +9,7 @@
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/band_picture.hpp"
-#include "ditrain/io/raster.hpp"
+#include "ditrain/images/raster.hpp"
 #include "ditrain/ops/context.hpp"
 
 namespace ditrain::eval {
@@ -22,10 +22,10 @@ struct SampleForm {
   int64_t channels, height, width;
   bool is_latent = false;                            ///< and not decoded
   std::optional<dataset::BandScaling> scaling = {};  ///< of tiles: values are digital numbers
-  std::optional<io::RasterInfo> like = {};
+  std::optional<images::RasterInfo> like = {};
   bool is_picture() const { return !is_latent && (channels == 1 || channels == 3); }
   int64_t pixels() const { return height * width; }
-  io::PixelType type() const { return scaling ? scaling->type : io::PixelType::kF32; }
+  images::PixelType type() const { return scaling ? scaling->type : images::PixelType::kF32; }
   /// Values [n, channels, height, width] of this type.
   std::vector<std::byte> numbers(const float* values, int64_t n) const;
 };
