@@ -34,7 +34,8 @@ std::string little_endian(T value) {
   return bytes;
 }
 
-// Protobuf: a field is its number and wire type, then a varint (0), 8 bytes (1), 4 bytes (5), or a length and bytes (2).
+// Protobuf: a field is its number and wire type, then a varint (0), 8 bytes (1), 4 bytes (5), or a length and bytes
+// (2).
 std::string varint(uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += char(value | 0x80);

@@ -1,5 +1,5 @@
-// Curves over steps, of any length in bounded memory: each interval of steps keeps minimum, maximum and mean. When there
-// are too many intervals, neighbours are joined.
+// Curves over steps, of any length in bounded memory: each interval of steps keeps minimum, maximum and mean. When
+// there are too many intervals, neighbours are joined.
 #pragma once
 #include <cstdint>
 #include <map>

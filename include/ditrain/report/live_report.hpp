@@ -1,6 +1,6 @@
 // What a run leaves for those who watch it: status.json, report.html, and on request event files of TensorBoard and a
-// file for Prometheus. Everything is made from the files of the run folder, at most every few seconds and within a small
-// share of the time. A file that cannot be written (disk full) is warned about once, and training continues.
+// file for Prometheus. Everything is made from the files of the run folder, at most every few seconds and within a
+// small share of the time. A file that cannot be written (disk full) is warned about once, and training continues.
 //
 //   LiveReport live({.folder = "runs/a", .steps = 1000});
 //   for (...) live.step(step, seconds_left);

@@ -1,5 +1,5 @@
-// report.html: one file that shows a run, or compares several, without network. The page itself is src/report/page.html;
-// here the data of the runs is put into it.
+// report.html: one file that shows a run, or compares several, without network. The page itself is
+// src/report/page.html; here the data of the runs is put into it.
 #pragma once
 #include <string>
 #include <vector>

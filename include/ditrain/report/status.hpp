@@ -1,4 +1,5 @@
-// OUT/status.json: how far a run is, whether it lives and how it ended, in one small object that is replaced as a whole.
+// OUT/status.json: how far a run is, whether it lives and how it ended, in one small object that is replaced as a
+// whole.
 #pragma once
 #include <cstdint>
 #include <optional>
