@@ -28,7 +28,7 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
@@ -234,8 +234,8 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
                       .what = "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set",
                       .hint = "--out FILE"});
   if (const std::filesystem::path folder = std::filesystem::path(path).parent_path(); !folder.empty())
-    io::make_output_folder(folder);
-  io::check_output_file(path);
+    files::make_output_folder(folder);
+  files::check_output_file(path);
   bench::TuneBench tune;
   read_model_and_batch(line, tune);
   const kernels::GemmBlocking derived = plan::derived_blocking(harness.placement().topology);
@@ -323,7 +323,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
   const bool leader = comm.rank() == 0;
-  if (line.has("json") && leader) io::check_output_file(line.get_path("json"));
+  if (line.has("json") && leader) files::check_output_file(line.get_path("json"));
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
   bench::Effort effort = line.has("quick") ? bench::Effort::quick() : bench::Effort{};
   if (line.has("repeats") || !line.has("quick")) effort.repeats = line.get_int("repeats", 1, 1000);
@@ -350,7 +350,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   wanted.run(line, harness, comm);
   if (!leader) return kExitDone;
   std::fputs(describe(harness.report()).c_str(), stdout);
-  if (line.has("json")) io::write_file_atomically(line.get("json"), to_json(harness.report()));
+  if (line.has("json")) files::write_file_atomically(line.get("json"), to_json(harness.report()));
   harness.check_shares();  // last: hours of rows are not lost over one of them
   return kExitDone;
 }

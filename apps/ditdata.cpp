@@ -17,19 +17,19 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
-#include "ditrain/dataset/inspect.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/dataset/tile_maker.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/latent_shards.hpp"
-#include "ditrain/io/checksum.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/checksum.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
+#include "ditrain/scenes/inspect.hpp"
+#include "ditrain/scenes/tile_maker.hpp"
 
 namespace {
 
@@ -200,7 +200,7 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
                             .posterior = line.get_word<eval::PosteriorUse>("posterior"),
                             .seed = uint64_t(line.get_int("seed", 0, INT64_MAX)),
                             .scale_factor = file.scale_factor(),
-                            .vae = io::to_hex(io::checksum_of_file(file.weights_path()))};
+                            .vae = files::to_hex(files::checksum_of_file(file.weights_path()))};
   const auto data = open_images(line, file.config().image_channels, shards);
   expect_outside(shards.out, line.get_path("from"));
   check_agreement(line, shards.vae, *data, comm);
@@ -228,16 +228,16 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   return kExitDone;
 }
 
-void log_scenes(const dataset::SceneList& list, double resolution) {
-  const dataset::Scene& first = list.scenes.front();
+void log_scenes(const scenes::SceneList& list, double resolution) {
+  const scenes::Scene& first = list.scenes.front();
   std::string bands;
-  for (const dataset::SceneBand& band : first.bands) bands += (bands.empty() ? "" : ", ") + band.facts.name;
+  for (const scenes::SceneBand& band : first.bands) bands += (bands.empty() ? "" : ", ") + band.facts.name;
   log::info("{} scene(s) of {} band(s) ({}): {}; the first: {}, {} x {} pixels", list.scenes.size(), first.bands.size(),
             word_of(first.type), bands, first.name, first.width, first.height);
   if (!list.classes.empty())
     log::info("{} classes from sub-folders: {} (--no-labels if they are none)", list.classes.size(),
               fmt::join(list.classes, ", "));
-  const dataset::SceneBand& band = first.bands.front();
+  const scenes::SceneBand& band = first.bands.front();
   if (!band.facts.nodata && !band.has_mask && band.file.find(".SAFE/") != std::string::npos)
     log::warn("{} states no number of missing pixels: --nodata 0 drops the black borders of Sentinel-2 scenes",
               band.file);
@@ -255,7 +255,7 @@ void log_scenes(const dataset::SceneList& list, double resolution) {
 /// As Progress, of scenes.
 class TileLine {
  public:
-  void operator()(const dataset::TileProgress& p) {
+  void operator()(const scenes::TileProgress& p) {
     const double now = now_s() - start_s_;
     if (p.pieces < p.of && now - last_s_ < interval_s_) return;
     last_s_ = now;
@@ -289,20 +289,20 @@ int make(const config::CommandLine& line) {
       throw InputError(
           {.where = "command line", .what = std::string("--") + flag + " is needed", .hint = "ditdata --help"});
   const std::string from = line.get_path("from");
-  io::need_gdal(from);
-  dataset::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
+  images::need_gdal(from);
+  scenes::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
   if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
   request.labels = !line.has("no-labels");
   if (line.has("nodata")) request.nodata = line.get_double("nodata", -1e30, 1e30);
   request.scale = line.get_double("scale", -1e30, 1e30), request.offset = line.get_double("offset", -1e30, 1e30);
   if (request.scale == 0) throw InputError({.where = "command line", .what = "--scale 0 makes every number the same"});
-  dataset::TileJob job{.scenes = dataset::find_scenes(request),
-                       .out = line.get_path("out"),
-                       .tile = line.get_int("tile", 1, 4096),
-                       .max_nodata = line.get_double("max-nodata", 0, 1),
-                       .threads = threads_of(line)};
+  scenes::TileJob job{.scenes = scenes::find_scenes(request),
+                      .out = line.get_path("out"),
+                      .tile = line.get_int("tile", 1, 4096),
+                      .max_nodata = line.get_double("max-nodata", 0, 1),
+                      .threads = threads_of(line)};
   log_scenes(job.scenes, request.resolution);
-  const dataset::TileResult result = dataset::make_tiles(job, TileLine());
+  const scenes::TileResult result = scenes::make_tiles(job, TileLine());
   if (result.found > 0) log::info("{} tiles were there already", result.found);
   log::info("{} tiles of {} x {} in {}; {} dropped for missing pixels (--max-nodata {}), {} pixels at edges in no tile",
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
@@ -323,10 +323,10 @@ int stats(const config::CommandLine& line, const std::string& path) {
 }
 
 int inspect(const config::CommandLine& line, const std::string& path) {
-  if (line.has("json")) io::check_output_file(line.get_path("json"));
-  const dataset::Inspection found = dataset::inspect_path(path);
+  if (line.has("json")) files::check_output_file(line.get_path("json"));
+  const scenes::Inspection found = scenes::inspect_path(path);
   log::info_lines(found.table);
-  if (line.has("json")) io::write_file_atomically(line.get_path("json"), found.json);
+  if (line.has("json")) files::write_file_atomically(line.get_path("json"), found.json);
   return found.damaged > 0 ? kExitBadInput : kExitDone;
 }
 

@@ -6,11 +6,11 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/eval/fid.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/npz_file.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
+#include "ditrain/weights/npz_file.hpp"
 
 namespace {
 
@@ -64,7 +64,7 @@ std::vector<eval::FidMetric> metrics_of(const std::string& words) {
 /// Whether a side is statistics that do not say that they are of pixels: other tools write those of the network.
 bool is_of_network(const std::string& path) {
   if (eval::num_images_of(path) != 0) return false;
-  const auto facts = eval::read_statistics_facts(io::NpzFile(path));
+  const auto facts = eval::read_statistics_facts(weights::NpzFile(path));
   eval::FeatureKind kind{};
   return !facts || !find_word(facts->features, kind) || kind != eval::FeatureKind::kPixels;
 }
@@ -111,9 +111,9 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   }
   if (line.has("save-statistics")) {
     request.save_statistics = line.get_path("save-statistics");
-    io::check_output_file(request.save_statistics);
+    files::check_output_file(request.save_statistics);
   }
-  if (line.has("json")) io::check_output_file(line.get_path("json"));
+  if (line.has("json")) files::check_output_file(line.get_path("json"));
   return request;
 }
 
@@ -152,7 +152,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const eval::FidReport report = eval::evaluate_fid(team, comm, request);
   if (comm.rank() != 0) return kExitDone;
   print(report);
-  if (line.has("json")) io::write_file_atomically(line.get_path("json"), eval::to_json(report));
+  if (line.has("json")) files::write_file_atomically(line.get_path("json"), eval::to_json(report));
   return kExitDone;
 }
 

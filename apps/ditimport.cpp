@@ -7,8 +7,8 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/import.hpp"
 #include "ditrain/config/command_line.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/weight_list.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/weights/weight_list.hpp"
 
 namespace {
 
@@ -45,14 +45,14 @@ std::string weight_file(const config::CommandLine& line) {
 }
 
 void list(const std::string& path, const config::CommandLine& line) {
-  if (line.has("json")) io::check_output_file(line.get_path("json"));
-  const std::vector<io::ListedWeight> weights = io::list_weights(path);
-  for (const io::ListedWeight& w : weights) {
+  if (line.has("json")) files::check_output_file(line.get_path("json"));
+  const std::vector<weights::ListedWeight> weights = weights::list_weights(path);
+  for (const weights::ListedWeight& w : weights) {
     log::info("{:<9} {:<22} {}  {}", w.dtype, fmt::format("[{}]", fmt::join(w.shape, ", ")), w.sha256.substr(0, 12),
               nlohmann::json(w.name).dump());  // quoted: control characters of a hostile name stay in the file
   }
   log::info("{} tensors in {}", weights.size(), path);
-  if (line.has("json")) io::write_file_atomically(line.get_path("json"), io::to_json(weights));
+  if (line.has("json")) files::write_file_atomically(line.get_path("json"), weights::to_json(weights));
 }
 
 void import(const std::string& path, const config::CommandLine& line) {

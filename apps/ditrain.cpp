@@ -8,7 +8,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/memory_picture.hpp"
@@ -72,7 +72,7 @@ void check_trace(const train::TrainOptions& options) {
   const std::filesystem::path path(options.trace.value_or(""));
   const std::filesystem::path folder = (path.parent_path() / "").lexically_normal();
   if (!path.empty() && folder != (std::filesystem::path(options.out) / "").lexically_normal())
-    io::check_output_file(path);
+    files::check_output_file(path);
 }
 
 int body(int argc, char** argv, dist::Communicator& comm) {
@@ -94,7 +94,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::string out = run_folder(line);
   if (line.has("explain-memory")) {
     const std::string picture = line.get("explain-memory");
-    if (comm.rank() == 0 && !picture.empty()) io::check_output_file(picture);
+    if (comm.rank() == 0 && !picture.empty()) files::check_output_file(picture);
     const plan::RunPlan run = plan::plan_dry_run(config, ranks, comm).plan;
     if (comm.rank() == 0) explain_memory(run, picture);
     plan::check_tiers(run, out);
@@ -119,7 +119,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
   if (comm.rank() == 0) check_trace(options);
-  if (comm.rank() == 0 && !config.log.prometheus.empty()) io::check_output_file(config.log.prometheus);
+  if (comm.rank() == 0 && !config.log.prometheus.empty()) files::check_output_file(config.log.prometheus);
   return train::run_training(config, options, comm);
 }
 

@@ -24,15 +24,15 @@
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sampling.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/npz.hpp"
-#include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/images/raster.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
+#include "ditrain/weights/npz.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace {
 
@@ -136,7 +136,7 @@ Job read_job(const config::CommandLine& line) {
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
              std::string("a name that ends in ") + ending);
-  if (job.tiff) io::need_gdal("--format geotiff");
+  if (job.tiff) images::need_gdal("--format geotiff");
   job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
@@ -208,10 +208,10 @@ struct Output {
   int64_t channels, height, width;
   bool is_latent = false;                            ///< and not decoded
   std::optional<dataset::BandScaling> scaling = {};  ///< of tiles: values are digital numbers
-  std::optional<io::RasterInfo> like = {};
+  std::optional<images::RasterInfo> like = {};
   bool is_picture() const { return !is_latent && (channels == 1 || channels == 3); }
   int64_t pixels() const { return height * width; }
-  io::PixelType type() const { return scaling ? scaling->type : io::PixelType::kF32; }
+  images::PixelType type() const { return scaling ? scaling->type : images::PixelType::kF32; }
   /// Values [n, channels, height, width] of this type.
   std::vector<std::byte> numbers(const float* values, int64_t n) const {
     std::vector<std::byte> all;
@@ -231,7 +231,7 @@ class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
-    if (!job.like.empty()) output_.like = io::Raster(job.like).info();
+    if (!job.like.empty()) output_.like = images::Raster(job.like).info();
     output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
@@ -275,7 +275,7 @@ void check_outputs(const Job& job, const Output& output) {
            fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
            "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", kRawFile));
-  io::make_output_folder(job.out);
+  files::make_output_folder(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == kRawFile || entry.path().filename() == eval::kSampleFactsFile)
@@ -287,7 +287,7 @@ void check_outputs(const Job& job, const Output& output) {
     if (file.empty()) continue;
     if (fs::exists(file)) refuse("the file exists already", file, "a new file");
     const fs::path parent = fs::path(file).parent_path();
-    if (!parent.empty()) io::make_output_folder(parent.string());
+    if (!parent.empty()) files::make_output_folder(parent.string());
   }
 }
 
@@ -317,12 +317,12 @@ class SampleFile {
   SampleFile(const Job& job, const Output& output, const std::vector<int64_t>& labels)
       : folder_(job.out),
         temporary_(partial_of(job.out + "/" + kRawFile)),
-        layout_(io::lay_out_safetensors({{name(output),
-                                          io::safetensors_name(output.type()),
-                                          {job.num, output.channels, output.height, output.width},
-                                          nullptr},
-                                         {"labels", "I64", {job.num}, nullptr}},
-                                        metadata(output))),
+        layout_(weights::lay_out_safetensors({{name(output),
+                                               images::safetensors_name(output.type()),
+                                               {job.num, output.channels, output.height, output.width},
+                                               nullptr},
+                                              {"labels", "I64", {job.num}, nullptr}},
+                                             metadata(output))),
         file_(temporary_),
         next_(layout_.places.at(name(output)).offset) {
     file_.write(layout_.begin.data(), layout_.begin.size());
@@ -336,7 +336,7 @@ class SampleFile {
   void finish() {
     file_.finish();
     fs::rename(temporary_, folder_ + "/" + kRawFile);
-    io::fsync_directory(folder_);
+    files::fsync_directory(folder_);
   }
 
  private:
@@ -352,8 +352,8 @@ class SampleFile {
   }
 
   std::string folder_, temporary_;
-  io::SafetensorsLayout layout_;
-  io::FileWriter file_;
+  weights::SafetensorsLayout layout_;
+  files::FileWriter file_;
   uint64_t next_;
 };
 
@@ -376,10 +376,10 @@ class Collector {
   }
 
   /// Collective: the images that this rank drew in the round.
-  void add(const std::vector<float>& values, const std::vector<io::ImageU8>& pictures) {
+  void add(const std::vector<float>& values, const std::vector<images::ImageU8>& pictures) {
     if (!job_.grid.empty() || !job_.npz.empty()) {
       std::string pixels;
-      for (const io::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
+      for (const images::ImageU8& picture : pictures) pixels.append(picture.pixels.begin(), picture.pixels.end());
       for (const std::string& of_rank : comm_.gather_strings(pixels)) add_pixels(of_rank);
     }
     if (!raw_) return;
@@ -394,7 +394,7 @@ class Collector {
     if (npz_) npz_->finish(), fs::rename(partial_of(job_.npz), job_.npz);
     if (!job_.grid.empty()) {
       const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
-      io::write_png(job_.grid, io::make_grid(grid_, columns, kGridPad));
+      images::write_png(job_.grid, images::make_grid(grid_, columns, kGridPad));
     }
     if (file_) file_->finish();
   }
@@ -417,8 +417,8 @@ class Collector {
   dist::Communicator& comm_;
   const bool raw_;
   std::optional<SampleFile> file_;
-  std::optional<io::NpzU8Writer> npz_;
-  std::vector<io::ImageU8> grid_;
+  std::optional<weights::NpzU8Writer> npz_;
+  std::vector<images::ImageU8> grid_;
 };
 
 /// One line that says how far rank 0 is: often on a terminal, now and then in a file.
@@ -453,32 +453,32 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 /// model does not know.
 void write_sample(const std::string& path, const Output& o, const float* chw) {
   const std::vector<std::byte> numbers = o.numbers(chw, 1);
-  io::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
+  images::RasterToWrite raster{.width = o.width, .height = o.height, .type = o.type(), .pixels = numbers.data()};
   for (int64_t c = 0; c < o.channels; ++c) {
-    io::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
+    images::RasterBand band{.name = o.scaling ? o.scaling->names[size_t(c)] : ""};
     if (o.scaling && !o.scaling->scale.empty()) band.scale = o.scaling->scale[size_t(c)];
     if (o.scaling && !o.scaling->offset.empty()) band.offset = o.scaling->offset[size_t(c)];
     const bool known = band.scale != 1 || band.offset != 0;  // nothing is stated by 1 and 0
     if (o.like && o.scaling && !known)
-      for (const io::RasterBand& lent : o.like->bands)
+      for (const images::RasterBand& lent : o.like->bands)
         if (dataset::canonical_band(lent.name) == dataset::canonical_band(band.name))
           band.scale = lent.scale, band.offset = lent.offset;
     raster.bands.push_back(band);
   }
   if (o.like) raster.crs = o.like->crs, raster.transform = o.like->transform;
-  io::write_geotiff(path, raster);
+  images::write_geotiff(path, raster);
 }
 
-std::vector<io::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o,
-                                        const eval::BandPictures& picture, const Round& round,
-                                        const std::vector<float>& values) {
-  std::vector<io::ImageU8> pictures(size_t(round.n));
+std::vector<images::ImageU8> write_pictures(ops::Context& ctx, const Job& job, const Output& o,
+                                            const eval::BandPictures& picture, const Round& round,
+                                            const std::vector<float>& values) {
+  std::vector<images::ImageU8> pictures(size_t(round.n));
   ctx.for_range(round.n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t i = begin; i < end; ++i) {
       const float* chw = values.data() + i * o.channels * o.pixels();
       pictures[size_t(i)] = picture(chw, o.height, o.width);
       const std::string path = image_name(job, round.first + i);
-      job.tiff ? write_sample(path, o, chw) : io::write_png(path, pictures[size_t(i)]);
+      job.tiff ? write_sample(path, o, chw) : images::write_png(path, pictures[size_t(i)]);
     }
   });
   return pictures;

@@ -8,7 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/command_line.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
 #include "ditrain/verify/verify.hpp"
@@ -92,7 +92,7 @@ int body(int argc, char** argv) {
   }
   if (line.positional().empty())
     throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
-  if (line.has("json")) io::check_output_file(line.get_path("json"));
+  if (line.has("json")) files::check_output_file(line.get_path("json"));
   parallel::Team team({.num_workers = num_threads(line)});
   ops::Context ctx(team);
   std::vector<verify::Report> reports;
@@ -101,7 +101,7 @@ int body(int argc, char** argv) {
     verify::print(std::cout, reports.back());
     std::cout << std::flush;
   }
-  if (line.has("json")) io::write_file_atomically(line.get("json"), verify::to_json(reports));
+  if (line.has("json")) files::write_file_atomically(line.get("json"), verify::to_json(reports));
   return close(reports);
 }
 

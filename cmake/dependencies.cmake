@@ -51,7 +51,7 @@ macro(ditrain_optional name target package use)
     message(STATUS "${use}: no (DITRAIN_${name} ${DITRAIN_${name}}); apt-get install ${package} for it")
   endif()
 endmacro()
-# Rasters (io/raster.hpp): ditdata make and GeoTIFF output need them, training does not.
+# Rasters (images/raster.hpp): ditdata make and GeoTIFF output need them, training does not.
 ditrain_optional(GDAL GDAL::GDAL libgdal-dev "rasters through GDAL" GDAL 3.4)
 # 2.x with OpenMP; find_package refuses another major version. It is measured beside our kernels (bench/peers.hpp).
 ditrain_optional(ONEDNN DNNL::dnnl libdnnl-dev "oneDNN in ditbench --peers" dnnl 2.6)

@@ -17,9 +17,10 @@ mkdir -p $out/objects
 flags=(-std=c++20 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -DFMT_SHARED -DSPDLOG_COMPILED_LIB
        -DSPDLOG_FMT_EXTERNAL -DSPDLOG_SHARED_LIB -Iinclude -isystem /usr/include/stb -isystem /usr/include/gdal)
 objects=() raster_objects=()
-for source in src/io/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file,image_read,image_jpeg}.cpp \
-              src/io/{safetensors,safetensors_header,mapped_file,crc32,files}.cpp src/base/{error,log}.cpp \
-              src/io/{raster,pixel_type,jp2_check}.cpp src/base/temporary_folder.cpp; do
+for source in src/weights/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file}.cpp \
+              src/weights/{safetensors,safetensors_header}.cpp src/files/{mapped_file,crc32,files}.cpp \
+              src/images/{image_read,image_jpeg,raster,pixel_type,jp2_check}.cpp \
+              src/base/{error,log,temporary_folder}.cpp; do
   object=$out/objects/$(basename "$source" .cpp).o
   case $source in
     */raster.cpp | */pixel_type.cpp | */jp2_check.cpp | */temporary_folder.cpp) raster_objects+=("$object") ;;

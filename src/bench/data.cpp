@@ -13,9 +13,9 @@
 #include "ditrain/base/random.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/platform/affinity.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -31,8 +31,8 @@ std::string write_tiles(const std::string& folder, int64_t n, int64_t side) {
   std::vector<uint16_t> numbers(size_t(n * kBands * side * side));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint16_t(key.below(i, 10000));
   std::filesystem::create_directory(folder);
-  io::write_safetensors(folder + "/tiles.safetensors", {{"images", "U16", {n, kBands, side, side}, numbers.data()}},
-                        {{"bands", bands + "]"}});
+  weights::write_safetensors(folder + "/tiles.safetensors",
+                             {{"images", "U16", {n, kBands, side, side}, numbers.data()}}, {{"bands", bands + "]"}});
   return folder;
 }
 
@@ -73,7 +73,7 @@ std::string write_photos(const std::string& folder, int64_t n, int64_t width, in
         const double wave = 60 * std::sin(x / 70) * std::cos(y / 50) + 20 * std::sin((x + y) / 9);
         rgb[size_t(3 * p + c)] = uint8_t(110 + wave + double(key.below(uint64_t(p), 40)));
       }
-    io::write_file_atomically(fmt::format("{}/{:05}.jpg", folder, i), encode_jpeg(rgb, width, height));
+    files::write_file_atomically(fmt::format("{}/{:05}.jpg", folder, i), encode_jpeg(rgb, width, height));
   }
   return folder;
 }

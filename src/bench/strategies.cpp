@@ -18,7 +18,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/io/json_problem.hpp"
+#include "ditrain/files/json_problem.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
@@ -58,7 +58,7 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
                        j.at("seconds").at("allreduce_exposed").get<double>()});
     } catch (const nlohmann::json::exception& e) {
       throw RunError({.where = out + "/metrics.jsonl",
-                      .what = "not the metrics that this ditbench reads: " + io::json_problem(e),
+                      .what = "not the metrics that this ditbench reads: " + files::json_problem(e),
                       .hint = "ditrain and ditbench of one build"});
     }
   }

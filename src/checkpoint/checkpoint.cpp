@@ -18,9 +18,9 @@
 #include "checksums_json.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/json_problem.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/json_problem.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/parallel/jobs.hpp"
 #include "state_pieces.hpp"
@@ -61,7 +61,7 @@ class ExactReader {
   void want(const std::string& name, const Parameter& parameter, const Tensor& to) {
     if (!file_.contains(name))
       bad_tensor(file_.path(), "tensor " + name + " is missing", "", "", nn::advice_on_tensor(name, /*extra=*/true));
-    const io::TensorView& view = file_.tensor(name);
+    const weights::TensorView& view = file_.tensor(name);
     if (view.shape != parameter.full_shape)
       bad_tensor(file_.path(), "shape of " + name, to_string(view.shape), to_string(parameter.full_shape));
     wanted_.push_back({&view, &parameter, to});
@@ -74,7 +74,7 @@ class ExactReader {
     wanted_.clear();
   }
   void expect_nothing_else() const {
-    for (const io::TensorView& view : file_.tensors())
+    for (const weights::TensorView& view : file_.tensors())
       if (!names_.contains(view.name))
         bad_tensor(file_.path(), "tensor " + view.name + " is not one of this model's", "", "",
                    nn::advice_on_tensor(view.name, /*extra=*/false));
@@ -82,7 +82,7 @@ class ExactReader {
 
  private:
   struct Wanted {
-    const io::TensorView* view;
+    const weights::TensorView* view;
     const Parameter* parameter;
     Tensor to;
   };
@@ -116,7 +116,7 @@ class ExactReader {
     const Pin<float> pin(w.to);
     float* to = pin.get();
     if (!w.parameter->part.whole()) full.resize(size_t(w.view->num_elements())), to = full.data();
-    io::read_f32(*w.view, to);
+    weights::read_f32(*w.view, to);
     expect_finite(w, to, 0, w.view->num_elements());
     if (!full.empty()) w.parameter->part.take(to, pin.get());
   }
@@ -130,7 +130,7 @@ class ExactReader {
                           .hint = "an earlier checkpoint"});
   }
 
-  io::SafetensorsFile file_;
+  weights::SafetensorsFile file_;
   std::optional<CheckedFile> checks_;
   std::optional<FileChecker> checker_;
   std::vector<Wanted> wanted_;
@@ -166,15 +166,15 @@ std::string to_text(const CheckpointState& state) {
     files += fmt::format("{}\n    {}: {}", files.empty() ? "" : ",", json(name).dump(),
                          json{{"bytes", file.bytes}, {"pieces", to_json(file.pieces)}}.dump());
   text += fmt::format(",\n  \"files\": {{{}\n  }},\n{}{}{}", files, kChecksumKey, kNoChecksum, kEnd);
-  const uint64_t sum = io::checksum_of(text);
-  return text.replace(find_checksum(text), kNoChecksum.size(), io::to_hex(sum));
+  const uint64_t sum = files::checksum_of(text);
+  return text.replace(find_checksum(text), kNoChecksum.size(), files::to_hex(sum));
 }
 
 void check_own_sum(const std::string& path, std::string text) {
   const size_t at = find_checksum(text);
   const std::string found = at == std::string::npos ? "" : text.substr(at, kNoChecksum.size());
   if (!found.empty()) text.replace(at, kNoChecksum.size(), kNoChecksum);
-  const std::string expected = io::to_hex(io::checksum_of(text));
+  const std::string expected = files::to_hex(files::checksum_of(text));
   if (found != expected)
     throw InputError({.where = path,
                       .what = "the file is damaged, or was edited: it is not what was written",
@@ -206,7 +206,7 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
 
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state) {
   const std::string text = to_text(state);
-  io::FileWriter file(folder + "/state.json");
+  files::FileWriter file(folder + "/state.json");
   file.write(text.data(), text.size());
   file.finish();
 }
@@ -214,7 +214,7 @@ void write_checkpoint_state(const std::string& folder, const CheckpointState& st
 std::string find_checkpoint(const std::string& path) {
   if (fs::is_regular_file(path + "/state.json")) return path;
   for (const std::string& dir : {path + "/checkpoints", path})
-    if (const auto found = io::latest_checkpoint(dir)) return *found;
+    if (const auto found = files::latest_checkpoint(dir)) return *found;
   throw InputError({.where = "checkpoint",
                     .what = "no complete checkpoint in " + path,
                     .expected = "a checkpoint folder (model, ema, optimizer .safetensors and state.json), a folder of "
@@ -223,7 +223,7 @@ std::string find_checkpoint(const std::string& path) {
 
 CheckpointState read_checkpoint_state(const std::string& folder) {
   const std::string path = folder + "/state.json";
-  const std::string text = io::read_text_file(path, kMaxStateBytes);
+  const std::string text = files::read_text_file(path, kMaxStateBytes);
   try {
     const json j = json::parse(text);
     CheckpointState s;
@@ -244,7 +244,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     if (j.contains("format") || j.contains("files") || j.contains("checksum")) {
       check_own_sum(path, text);
       for (size_t i = 0; i < kTensorFiles; ++i) {
-        const char* name = io::kCheckpointFiles[i];
+        const char* name = files::kCheckpointFiles[i];
         s.files[name] = file_from_json(j.at("files").at(name), path);
       }
     }
@@ -252,12 +252,12 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     return s;
   } catch (const json::exception& e) {
     throw InputError(
-        {.where = path, .what = "not a state of ditrain: " + io::json_problem(e), .hint = "an earlier checkpoint"});
+        {.where = path, .what = "not a state of ditrain: " + files::json_problem(e), .hint = "an earlier checkpoint"});
   }
 }
 
 void expect_readable(const std::string& folder) {
-  for (const char* name : io::kCheckpointFiles) {
+  for (const char* name : files::kCheckpointFiles) {
     const std::string path = folder + "/" + name;
     if (::access(path.c_str(), R_OK) == 0) continue;
     const Problem problem{.where = path, .what = "cannot open the file", .got = std::strerror(errno)};
@@ -276,7 +276,7 @@ void check_checkpoint(const std::string& folder, const std::vector<int>& pus) {
 
 std::string newest_intact_beside(const std::string& folder) {
   const fs::path path = fs::weakly_canonical(fs::path(folder) / "state.json").parent_path();
-  for (const std::string& other : io::checkpoints_to_resume(path.parent_path().string())) try {
+  for (const std::string& other : files::checkpoints_to_resume(path.parent_path().string())) try {
       if (fs::path(other) == path) continue;
       check_checkpoint(other);
       return other;

@@ -8,8 +8,8 @@
 #include "checksums_json.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/checksum.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/checksum.hpp"
 #include "ditrain/parallel/jobs.hpp"
 
 namespace ditrain::checkpoint {
@@ -40,7 +40,7 @@ uint64_t count_from_json(const json& j, const std::string& where) {
 json to_json(const std::vector<CheckedPiece>& pieces) {
   json all = json::array();
   for (const CheckedPiece& p : pieces) {
-    all.push_back({p.offset, p.run, io::to_hex(p.checksum)});
+    all.push_back({p.offset, p.run, files::to_hex(p.checksum)});
     if (p.rows > 1) all.back().push_back(p.rows), all.back().push_back(p.stride);
   }
   return all;
@@ -51,7 +51,7 @@ std::vector<CheckedPiece> pieces_from_json(const json& pieces, const std::string
   for (const json& p : pieces) {
     all.push_back({.offset = count_from_json(p.at(0), where),
                    .run = count_from_json(p.at(1), where),
-                   .checksum = io::from_hex(std::string(p.at(2)), where)});
+                   .checksum = files::from_hex(std::string(p.at(2)), where)});
     if (p.size() == 3) continue;
     all.back().rows = count_from_json(p.at(3), where), all.back().stride = count_from_json(p.at(4), where);
   }
@@ -119,7 +119,7 @@ void expect_coverage(const CheckedFile& file, const std::string& where) {
 
 std::optional<CheckedFile> checks_of(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (std::find(io::kCheckpointFiles.begin(), io::kCheckpointFiles.end(), name) == io::kCheckpointFiles.end())
+  if (std::find(files::kCheckpointFiles.begin(), files::kCheckpointFiles.end(), name) == files::kCheckpointFiles.end())
     return std::nullopt;  // some other file: a state.json beside it may be anything
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
@@ -129,7 +129,7 @@ std::optional<CheckedFile> checks_of(const std::string& path) {
   return found == files.end() ? std::nullopt : std::optional(found->second);
 }
 
-FileChecker::FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected)
+FileChecker::FileChecker(const weights::SafetensorsFile& file, const CheckedFile& expected)
     : file_(file), expected_(expected), reader_(file.path()) {
   if (file.bytes() != expected.bytes)
     throw InputError({.where = file.path(),
@@ -148,11 +148,11 @@ FileChecker::FileChecker(const io::SafetensorsFile& file, const CheckedFile& exp
   if (begin != data)
     throw InputError(
         {.where = file.path(), .what = "its checksums do not fit its header", .hint = "an earlier checkpoint"});
-  for (const io::TensorView& tensor : file.tensors()) expect_fit(tensor);
+  for (const weights::TensorView& tensor : file.tensors()) expect_fit(tensor);
 }
 
 // Every byte of the tensor is in a piece that begins and ends in the tensor.
-void FileChecker::expect_fit(const io::TensorView& tensor) const {
+void FileChecker::expect_fit(const weights::TensorView& tensor) const {
   const auto [first, last] = pieces_of(tensor);
   uint64_t bytes = 0;
   bool inside = true;
@@ -168,7 +168,7 @@ void FileChecker::expect_fit(const io::TensorView& tensor) const {
                       .hint = "an earlier checkpoint"});
 }
 
-bool FileChecker::in_order(const io::TensorView& tensor) const {
+bool FileChecker::in_order(const weights::TensorView& tensor) const {
   uint64_t at = tensor.offset;
   for (auto [piece, last] = pieces_of(tensor); piece != last; ++piece) {
     if (piece->rows != 1 || piece->offset != at || piece->run % sizeof(float) != 0) return false;
@@ -177,7 +177,7 @@ bool FileChecker::in_order(const io::TensorView& tensor) const {
   return at == tensor.offset + tensor.bytes;
 }
 
-std::pair<const CheckedPiece*, const CheckedPiece*> FileChecker::pieces_of(const io::TensorView& tensor) const {
+std::pair<const CheckedPiece*, const CheckedPiece*> FileChecker::pieces_of(const weights::TensorView& tensor) const {
   const auto before = [](const CheckedPiece& piece, uint64_t offset) { return piece.offset < offset; };
   const CheckedPiece *begin = expected_.pieces.data(), *end = begin + expected_.pieces.size();
   const CheckedPiece* first = std::lower_bound(begin, end, tensor.offset, before);
@@ -193,14 +193,14 @@ void FileChecker::damaged(const CheckedPiece& piece, const std::string& tensor) 
 }
 
 void check_file(const std::string& path, const CheckedFile& expected, const std::vector<int>& pus) {
-  const io::SafetensorsFile file(path);
+  const weights::SafetensorsFile file(path);
   const FileChecker checker(file, expected);
   struct Job {
-    const io::TensorView* tensor;
+    const weights::TensorView* tensor;
     const CheckedPiece* piece;
   };
   std::vector<Job> jobs;
-  for (const io::TensorView& tensor : file.tensors())
+  for (const weights::TensorView& tensor : file.tensors())
     for (auto [piece, last] = checker.pieces_of(tensor); piece != last; ++piece) jobs.push_back({&tensor, piece});
   parallel::run_jobs(int64_t(jobs.size()), pus, [&](int64_t i) {
     const Job& job = jobs[size_t(i)];

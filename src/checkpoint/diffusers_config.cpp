@@ -7,7 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/io/json_file.hpp"
+#include "ditrain/files/json_file.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -75,7 +75,7 @@ std::optional<DiffusersFolder> find_diffusers(const std::string& folder) {
   const fs::path root = fs::path(folder) / "";  // "dir" and "dir/" have the same parent then
   const fs::path top = root.parent_path();
   if (is_there(top / "model_index.json") && !is_there(top / "transformer")) {
-    const json index = io::read_json_object((top / "model_index.json").string());
+    const json index = files::read_json_object((top / "model_index.json").string());
     throw InputError({.where = folder,
                       .what = "this pipeline of diffusers has no transformer, hence no DiT",
                       .got = word_in(index, "_class_name").empty() ? "" : word_in(index, "_class_name"),
@@ -84,7 +84,7 @@ std::optional<DiffusersFolder> find_diffusers(const std::string& folder) {
   const fs::path model = is_there(top / "transformer" / "config.json") ? top / "transformer" : top;
   if (!is_there(model / "config.json")) return std::nullopt;
   DiffusersFolder found{.weights = {}, .config = (model / "config.json").string(), .scheduler = {}};
-  const std::string class_name = word_in(io::read_json_object(found.config), "_class_name");
+  const std::string class_name = word_in(files::read_json_object(found.config), "_class_name");
   if (class_name.empty()) return std::nullopt;
   if (class_name != kClass && class_name != "Transformer2DModel")  // its name in older versions
     throw InputError({.where = found.config, .what = "not a DiT", .got = class_name, .expected = kClass});
@@ -97,7 +97,7 @@ std::optional<DiffusersFolder> find_diffusers(const std::string& folder) {
 }
 
 DitHints hints_of(const DiffusersFolder& folder) {
-  const json config = io::read_json_object(folder.config);
+  const json config = files::read_json_object(folder.config);
   expect(config, folder.config, "activation_fn", "gelu-approximate");
   expect(config, folder.config, "norm_type", "ada_norm_zero");
   expect(config, folder.config, "norm_elementwise_affine", false);
@@ -109,7 +109,7 @@ DitHints hints_of(const DiffusersFolder& folder) {
 }
 
 void check_config(const DiffusersFolder& folder, const nn::DitConfig& model) {
-  const json config = io::read_json_object(folder.config);
+  const json config = files::read_json_object(folder.config);
   const std::pair<const char*, int64_t> sizes[] = {{"in_channels", model.in_channels},
                                                    {"patch_size", model.patch_size},
                                                    {"num_layers", model.depth},
@@ -129,12 +129,12 @@ void check_config(const DiffusersFolder& folder, const nn::DitConfig& model) {
 
 diffusion::Config noise_of(const DiffusersFolder& folder, std::vector<std::string>& notes) {
   notes.emplace_back(kDiffusersDiffers);
-  const json model = io::read_json_object(folder.config);
+  const json model = files::read_json_object(folder.config);
   if (const auto eps = real_in(model, "norm_eps", folder.config); eps && *eps != kEps)
     notes.push_back(fmt::format("its second LayerNorm has eps {}, which here is {} as in the reference", *eps, kEps));
   diffusion::Config noise;
   if (folder.scheduler.empty()) return noise;
-  const json scheduler = io::read_json_object(folder.scheduler);
+  const json scheduler = files::read_json_object(folder.scheduler);
   if (const auto steps = number_in(scheduler, "num_train_timesteps", folder.scheduler)) noise.num_steps = *steps;
   const std::string schedule = word_in(scheduler, "beta_schedule"), prediction = word_in(scheduler, "prediction_type");
   if (!schedule.empty() && !find_word(schedule, noise.schedule))

@@ -78,7 +78,7 @@ DitHints hints_of(const nn::DitConfig& m) {
 
 struct DitFile::State {
   Place place;
-  io::WeightFile file;
+  weights::WeightFile file;
   DitTensors tensors;
   config::Config config = {};
   bool has_config = false;
@@ -117,7 +117,7 @@ struct DitFile::State {
   }
 
   std::vector<float> read_tensor(const std::string& name) const {
-    const io::WeightTensor& tensor = tensors.at(name);
+    const weights::WeightTensor& tensor = tensors.at(name);
     std::vector<float> values = file.read(tensor);
     for (size_t i = 0; i < values.size(); ++i)
       if (!std::isfinite(values[i]))

@@ -30,13 +30,13 @@ const Spelling& spelling_of(const DitTensors& t) { return kSpellings[t.diffusers
 constexpr const char* kTableOfDiffusers = "pos_embed.pos_embed";  // some versions save it
 constexpr int64_t kMostBlocks = 4096;
 
-std::vector<std::string> names_of(const io::WeightFile& file) {
+std::vector<std::string> names_of(const weights::WeightFile& file) {
   std::vector<std::string> names;
-  for (const io::WeightTensor& t : file.tensors()) names.push_back(t.name);
+  for (const weights::WeightTensor& t : file.tensors()) names.push_back(t.name);
   return names;
 }
 
-[[noreturn]] void fail(const io::WeightFile& file, const std::string& what, const std::string& got = "",
+[[noreturn]] void fail(const weights::WeightFile& file, const std::string& what, const std::string& got = "",
                        const std::string& expected = "", const std::string& hint = "") {
   throw InputError({.where = file.path(), .what = what, .got = got, .expected = expected, .hint = hint});
 }
@@ -53,7 +53,7 @@ bool is_average(const std::string& prefix) {
 
 std::string shown(const std::string& prefix) { return prefix.empty() ? "names without a prefix" : prefix + "*"; }
 
-std::string choose(const io::WeightFile& file, const std::vector<std::string>& prefixes, Weights weights,
+std::string choose(const weights::WeightFile& file, const std::vector<std::string>& prefixes, Weights weights,
                    std::string& note) {
   if (prefixes.size() == 1) {
     if (is_average(prefixes[0]) && weights == Weights::kModel)
@@ -72,13 +72,13 @@ std::string choose(const io::WeightFile& file, const std::vector<std::string>& p
 
 }  // namespace
 
-std::string looks_like(const io::WeightFile& file) {
-  const std::string network = io::network_of(names_of(file));
+std::string looks_like(const weights::WeightFile& file) {
+  const std::string network = weights::network_of(names_of(file));
   return network.empty() || network.starts_with("a DiT") ? "" : "; this looks like " + network;
 }
 
-const io::WeightTensor& DitTensors::at(const std::string& name) const {
-  const io::WeightTensor* tensor = find(name);
+const weights::WeightTensor& DitTensors::at(const std::string& name) const {
+  const weights::WeightTensor* tensor = find(name);
   if (tensor == nullptr)
     fail(*file, fmt::format("tensor {}{} is missing{}", prefix, name, looks_like(*file)), "", "",
          "the file as it was published, or written by ditexport");
@@ -86,16 +86,16 @@ const io::WeightTensor& DitTensors::at(const std::string& name) const {
 }
 
 const std::vector<int64_t>& DitTensors::shape(const std::string& name, size_t dimensions) const {
-  const io::WeightTensor& tensor = at(name);
+  const weights::WeightTensor& tensor = at(name);
   if (tensor.shape.size() != dimensions)
     fail(*file, "shape of " + tensor.name, to_string(tensor.shape), fmt::format("{} dimensions", dimensions));
   return tensor.shape;
 }
 
-DitTensors find_dit(const io::WeightFile& file, Weights weights) {
+DitTensors find_dit(const weights::WeightFile& file, Weights weights) {
   for (const Spelling& spelling : kSpellings) {
     std::vector<std::string> prefixes;
-    for (const io::WeightTensor& t : file.tensors()) {
+    for (const weights::WeightTensor& t : file.tensors()) {
       if (!t.name.ends_with(spelling.anchor)) continue;
       const std::string prefix = t.name.substr(0, t.name.size() - std::string(spelling.anchor).size());
       if (prefix.empty() || prefix.back() == '.' || prefix.back() == '/') prefixes.push_back(prefix);
@@ -107,7 +107,7 @@ DitTensors find_dit(const io::WeightFile& file, Weights weights) {
       if (prefix != found.prefix) found.other_prefixes.push_back(prefix);
     return found;
   }
-  const std::string network = io::network_of(names_of(file));
+  const std::string network = weights::network_of(names_of(file));
   fail(file, "not the weights of a DiT" + (network.empty() ? "" : "; this looks like " + network),
        file.tensors().empty() ? "no tensors" : "tensors such as " + file.tensors().front().name,
        std::string(kSpellings[0].anchor) + " and others", "ditimport --list names all of them");
@@ -154,7 +154,7 @@ class Sizes {
     const int64_t published = published_heads();
     const int64_t width = nn::recognise_variant(
         [this](const std::string& name) {
-          const io::WeightTensor* tensor = t_.find(name);
+          const weights::WeightTensor* tensor = t_.find(name);
           return tensor != nullptr ? &tensor->shape : nullptr;
         },
         c_);
@@ -189,7 +189,7 @@ class Sizes {
       return;
     }
     const int64_t rows = t_.shape(names_.labels, 2)[0];
-    const std::optional<io::PytorchScalar> told = t_.file->scalar("args/num_classes");
+    const std::optional<weights::PytorchScalar> told = t_.file->scalar("args/num_classes");
     const int64_t* number = told ? std::get_if<int64_t>(&*told) : nullptr;
     const bool none = rows < 2 || (number != nullptr && *number == rows) ||
                       (hints_.num_classes == rows && hints_.class_dropout == 0.0);
@@ -210,7 +210,7 @@ class Sizes {
     const int64_t p = c_.patch_size;
     const bool hinted =
         hints_.input_height && hints_.input_width && *hints_.input_height % p == 0 && *hints_.input_width % p == 0;
-    const io::WeightTensor* table = t_.diffusers ? nullptr : t_.find("pos_embed");
+    const weights::WeightTensor* table = t_.diffusers ? nullptr : t_.find("pos_embed");
     const int64_t tokens = table != nullptr && table->shape.size() == 3 ? table->shape[1] : 0;
     const auto side = int64_t(std::llround(std::sqrt(double(tokens))));
     if (hinted && (tokens == 0 || *hints_.input_height / p * (*hints_.input_width / p) == tokens))
@@ -265,7 +265,7 @@ void check_tensors(const DitTensors& t, nn::Dit& layout) {
       for (int64_t block = 0; block < layout.config().depth; ++block) {
         const std::string name = name_in_file(t, *p, part, block);
         if (!known.insert(t.prefix + name).second) break;  // the same for all blocks
-        const io::WeightTensor& tensor = t.at(name);
+        const weights::WeightTensor& tensor = t.at(name);
         Shape expected = p->full_shape;
         expected[0] /= int64_t(parts);
         if (tensor.shape != expected)
@@ -276,7 +276,7 @@ void check_tensors(const DitTensors& t, nn::Dit& layout) {
       }
   }
   const bool grouped = t.prefix.find('/') != std::string::npos;
-  for (const io::WeightTensor& tensor : t.file->tensors()) {
+  for (const weights::WeightTensor& tensor : t.file->tensors()) {
     if (!tensor.name.starts_with(t.prefix) || known.contains(tensor.name)) continue;
     if (!grouped && tensor.name.find('/') != std::string::npos) continue;  // beside the model
     if (std::any_of(t.other_prefixes.begin(), t.other_prefixes.end(), [&](const std::string& other) {

@@ -10,9 +10,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
 #include "new_path.hpp"
 
@@ -45,13 +45,13 @@ class TensorList {
     list_.push_back({name, half ? "BF16" : "F32", value.shape(), pins_.back()->get(), half});
   }
   void write(const std::string& path, const std::map<std::string, std::string>& metadata) {
-    io::write_safetensors(path, list_, metadata);
+    weights::write_safetensors(path, list_, metadata);
   }
 
  private:
   DType dtype_;
   std::vector<std::unique_ptr<Pin<float>>> pins_;
-  std::vector<io::TensorToWrite> list_;
+  std::vector<weights::TensorToWrite> list_;
 };
 
 // `name`, or, where it has a '*', a name for each block.
@@ -122,7 +122,7 @@ json pipeline_index(int64_t num_classes) {
 }
 
 void write_json(const std::string& path, const json& content) {
-  io::write_file_atomically(path, content.dump(2) + "\n");
+  files::write_file_atomically(path, content.dump(2) + "\n");
 }
 
 // diffusers computes the table itself; weights trained with another one would be read wrongly.
@@ -183,8 +183,8 @@ void export_diffusers(const std::string& folder, nn::Dit& model, const config::C
   check_position_table(model);
   NewPath target(folder, "export");
   const std::string transformer = target.temporary() + "/transformer", scheduler = target.temporary() + "/scheduler";
-  io::make_output_folder(transformer);
-  io::make_output_folder(scheduler);
+  files::make_output_folder(transformer);
+  files::make_output_folder(scheduler);
   diffusers_tensors(model, dtype)
       .write(transformer + "/diffusion_pytorch_model.safetensors", {{kVersionMetadata, kVersion}});
   write_json(transformer + "/config.json", transformer_config(model.config()));

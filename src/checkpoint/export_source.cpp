@@ -5,7 +5,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
 
 namespace ditrain::checkpoint {
@@ -26,7 +26,7 @@ bool leaves_open(const config::Config& c) {
 }
 
 WeightsSource from_file(const std::string& path) {
-  const auto metadata = io::SafetensorsFile(path).metadata();
+  const auto metadata = weights::SafetensorsFile(path).metadata();
   if (const auto config = metadata.find(kConfigMetadata); config != metadata.end())
     return {path, config::parse_config(config->second, path), -1};
   const fs::path parent = fs::path(path).parent_path();

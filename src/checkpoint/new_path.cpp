@@ -1,7 +1,7 @@
 #include "new_path.hpp"
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::checkpoint {
 
@@ -13,7 +13,7 @@ NewPath::NewPath(const std::string& path, std::string where)
   if (fs::exists(fs::symlink_status(path_)))
     throw InputError({.where = where_, .what = path_.string() + " exists already", .expected = "a new path"});
   parent_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
-  io::make_output_folder(parent_.string());
+  files::make_output_folder(parent_.string());
   temporary_ = parent_ / ("." + path_.filename().string() + ".partial");
   fs::remove_all(temporary_);
 }
@@ -24,11 +24,11 @@ NewPath::~NewPath() {
 }
 
 void NewPath::commit(const std::string& what) {
-  if (fs::is_directory(what)) io::fsync_directory(what);
+  if (fs::is_directory(what)) files::fsync_directory(what);
   std::error_code error;
   fs::rename(what, path_, error);
   if (error) throw RunError({.where = where_, .what = "cannot create " + path_.string() + ": " + error.message()});
-  io::fsync_directory(parent_.string());
+  files::fsync_directory(parent_.string());
 }
 
 }  // namespace ditrain::checkpoint

@@ -10,7 +10,7 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/memory/allocator.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "state_writer.hpp"
@@ -25,7 +25,7 @@ std::string report_of(const StateWriter& writer) {
   std::map<std::string, std::vector<CheckedPiece>> files;
   json report = json::object();
   try {
-    for (const StatePiece& piece : writer.written()) files[io::kCheckpointFiles[piece.file]].push_back(piece.place);
+    for (const StatePiece& piece : writer.written()) files[files::kCheckpointFiles[piece.file]].push_back(piece.place);
   } catch (const std::exception& e) {
     report["problem"] = log::of_rank() + e.what();
   }
@@ -55,10 +55,10 @@ struct CheckpointSaver::Commit {
     if (thread.joinable()) thread.join();
   }
 
-  void create(const std::string& name, const io::SafetensorsLayout& layout) {
-    io::PieceFile::create(writer.folder() + "/" + name, layout.begin, layout.bytes);
+  void create(const std::string& name, const weights::SafetensorsLayout& layout) {
+    files::PieceFile::create(writer.folder() + "/" + name, layout.begin, layout.bytes);
     state.files[name] = {.bytes = layout.bytes,
-                         .pieces = {{.run = layout.begin.size(), .checksum = io::checksum_of(layout.begin)}}};
+                         .pieces = {{.run = layout.begin.size(), .checksum = files::checksum_of(layout.begin)}}};
   }
 
   /// Adds what a rank reports; keeps the first problem.
@@ -102,14 +102,14 @@ struct CheckpointSaver::Commit {
   }
   void clear_old() const {
     const config::CheckpointConfig& config = setup.config;
-    if (config.keep_last > 0) io::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
-    if (!config.keep_discarded) io::remove_discarded(setup.checkpoints_dir);
+    if (config.keep_last > 0) files::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
+    if (!config.keep_discarded) files::remove_discarded(setup.checkpoints_dir);
   }
 
   const Setup& setup;
   CheckpointState state;
   dist::Communicator& comm;
-  io::CheckpointWriter writer;
+  files::CheckpointWriter writer;
   std::thread thread;
   std::atomic<bool> done{false};
   std::string problem;
@@ -128,7 +128,7 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   if (leads()) try {
       const dist::DiskWork work(comm_);
       commit_ = std::make_unique<Commit>(setup_, state, comm_);
-      for (size_t i = 0; i < kTensorFiles; ++i) commit_->create(io::kCheckpointFiles[i], layouts_[i]);
+      for (size_t i = 0; i < kTensorFiles; ++i) commit_->create(files::kCheckpointFiles[i], layouts_[i]);
       begun[0] = commit_->writer.folder();
     } catch (const RunError& e) {
       begun[1] = e.what();
@@ -179,7 +179,7 @@ SaveOutcome CheckpointSaver::end(std::string problem) {
   }
   phase_ = Phase::kIdle;
   return {.step = step_,
-          .folder = setup_.checkpoints_dir + "/" + io::checkpoint_name(step_),
+          .folder = setup_.checkpoints_dir + "/" + files::checkpoint_name(step_),
           .problem = dist::broadcast_text(comm_, std::move(problem))};
 }
 

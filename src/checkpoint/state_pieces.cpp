@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ditrain/io/piece_file.hpp"
+#include "ditrain/files/piece_file.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -15,23 +15,23 @@ enum : size_t { kModel, kEma, kOptimizer };
 // Elements of a piece that begins at this offset of a file, if n are left: pieces end where a multiple of their size
 // does, so that most of their bytes fill whole blocks.
 int64_t elements_of_piece(uint64_t offset, int64_t n) {
-  constexpr uint64_t kMax = io::PieceFile::kMaxPiece;
+  constexpr uint64_t kMax = files::PieceFile::kMaxPiece;
   const uint64_t room = kMax - offset % kMax;
   return std::min<int64_t>(n, std::max<int64_t>(1, int64_t(room / sizeof(float))));
 }
 
 }  // namespace
 
-std::vector<io::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
-  std::vector<io::TensorToWrite> weights, moments;
+std::vector<weights::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
+  std::vector<weights::TensorToWrite> weights, moments;
   for (const Parameter* p : parameters.state_dict()) {
     weights.push_back({p->name, "F32", p->full_shape, nullptr});
     if (!p->trainable) continue;
     for (const char* moment : {kExpAvg, kExpAvgSq})
       moments.push_back({p->name + moment, "F32", p->full_shape, nullptr});
   }
-  const io::SafetensorsLayout layout = io::lay_out_safetensors(weights);
-  return {layout, layout, io::lay_out_safetensors(std::move(moments))};
+  const weights::SafetensorsLayout layout = weights::lay_out_safetensors(weights);
+  return {layout, layout, weights::lay_out_safetensors(std::move(moments))};
 }
 
 namespace {
@@ -44,8 +44,8 @@ struct Source {
   bool is_state;  // laid out as OwnState::parts says
 };
 
-void add(std::vector<StatePiece>& pieces, const Source& source, const io::SafetensorsLayout& layout, const Parameter& p,
-         const dist::Shards::Part& part) {
+void add(std::vector<StatePiece>& pieces, const Source& source, const weights::SafetensorsLayout& layout,
+         const Parameter& p, const dist::Shards::Part& part) {
   const int64_t begin = std::max(part.arena.begin, p.slice.begin);
   const int64_t end = std::min(part.arena.end, p.slice.begin + p.size());
   if (begin >= end) return;
@@ -59,8 +59,8 @@ void add(std::vector<StatePiece>& pieces, const Source& source, const io::Safete
         at + uint64_t(i / row) * stride + uint64_t(p.part.begin * p.part.inner + i % row) * sizeof(float);
     StatePiece piece{.file = source.file, .place = {.offset = offset}};
     int64_t n = 0;
-    if (i % row == 0 && last - i > row && 2 * run <= io::PieceFile::kMaxPiece) {  // several short rows
-      const int64_t rows = std::min((last - i) / row, int64_t(io::PieceFile::kMaxPiece / run));
+    if (i % row == 0 && last - i > row && 2 * run <= files::PieceFile::kMaxPiece) {  // several short rows
+      const int64_t rows = std::min((last - i) / row, int64_t(files::PieceFile::kMaxPiece / run));
       piece.place.run = run, piece.place.rows = uint64_t(rows), piece.place.stride = rows > 1 ? stride : 0;
       n = rows * row;
     } else {
@@ -76,7 +76,7 @@ void add(std::vector<StatePiece>& pieces, const Source& source, const io::Safete
 
 }  // namespace
 
-std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vector<io::SafetensorsLayout>& layouts,
+std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vector<weights::SafetensorsLayout>& layouts,
                                      const OwnState& mine) {
   const Source sources[] = {{kModel, "", parameters.values, false},
                             {kEma, "", parameters.ema, true},

@@ -5,15 +5,15 @@
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/checkpoint/checksums.hpp"
 #include "ditrain/checkpoint/saver.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 
 namespace ditrain::checkpoint {
 
-inline constexpr size_t kTensorFiles = io::kCheckpointFiles.size() - 1;  // the last one is state.json
+inline constexpr size_t kTensorFiles = files::kCheckpointFiles.size() - 1;  // the last one is state.json
 inline constexpr const char *kExpAvg = ".exp_avg", *kExpAvgSq = ".exp_avg_sq";
 
 /// Layouts of model, ema and optimizer .safetensors, in this order: names and full shapes, whatever part ranks have.
-std::vector<io::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters);
+std::vector<weights::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters);
 
 struct StatePiece {
   size_t file = 0;          ///< of kCheckpointFiles
@@ -22,8 +22,8 @@ struct StatePiece {
   parallel::Range arena = {};  ///< which elements of the arenas an update changes; empty: none
 };
 
-/// What this rank writes, in the order of updates: from the arenas' end. No piece is above io::PieceFile::kMaxPiece.
+/// What this rank writes, in the order of updates: from the arenas' end. No piece is above files::PieceFile::kMaxPiece.
 std::vector<StatePiece> state_pieces(autograd::ParameterStore& parameters,
-                                     const std::vector<io::SafetensorsLayout>& layouts, const OwnState& mine);
+                                     const std::vector<weights::SafetensorsLayout>& layouts, const OwnState& mine);
 
 }  // namespace ditrain::checkpoint

@@ -27,7 +27,7 @@ StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> piec
   try {
     for (size_t i = 0; i < files_.size(); ++i)
       if (made_files || std::any_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.file == i; }))
-        files_[i] = std::make_unique<io::PieceFile>(folder + "/" + io::kCheckpointFiles[i]);
+        files_[i] = std::make_unique<files::PieceFile>(folder + "/" + files::kCheckpointFiles[i]);
   } catch (const RunError&) {
     end(std::current_exception());
     return;
@@ -77,7 +77,7 @@ StateWriter::Item* StateWriter::next() {
   return item;
 }
 
-bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
+bool StateWriter::write_next(const files::PieceFile::Staging& staging) {
   Item* item = nullptr;
   {
     std::unique_lock lock(mutex_);
@@ -103,12 +103,12 @@ bool StateWriter::write_next(const io::PieceFile::Staging& staging) {
   return true;
 }
 
-void StateWriter::write(Item& item, const io::PieceFile::Staging& staging) const {
+void StateWriter::write(Item& item, const files::PieceFile::Staging& staging) const {
   CheckedPiece& place = item.piece.place;
   std::optional<Pin<void>> pin;
   if (item.copy == nullptr) pin.emplace(item.piece.data, Access::kRead);
   const auto* data = pin ? static_cast<const std::byte*>(pin->get()) : item.copy;
-  io::Checksum sum;
+  files::Checksum sum;
   for (uint64_t row = 0; row < place.rows; ++row)
     files_[item.piece.file]->write(place.offset + row * place.stride, data + row * place.run, place.run, sum, staging);
   place.checksum = sum.value();
@@ -117,7 +117,7 @@ void StateWriter::write(Item& item, const io::PieceFile::Staging& staging) const
 void StateWriter::work() try {
   const dist::DiskWork disk_work(comm_);
   if (!pus_.empty()) platform::set_affinity_mask(pus_);
-  const io::PieceFile::Staging staging;
+  const files::PieceFile::Staging staging;
   while (write_next(staging)) {
   }
   {

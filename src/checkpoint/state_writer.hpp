@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/io/piece_file.hpp"
+#include "ditrain/files/piece_file.hpp"
 #include "ditrain/ops/context.hpp"
 #include "state_pieces.hpp"
 
@@ -18,9 +18,9 @@ namespace ditrain::checkpoint {
 
 class StateWriter {
  public:
-  /// Starts to write. Rank 0 has made the files by io::PieceFile::create, and syncs all of them here; the other ranks
-  /// sync those that they write to. `buffer` outlives the object. `pus`: cores for its threads. `comm`: its ranks wait
-  /// for what is written here.
+  /// Starts to write. Rank 0 has made the files by files::PieceFile::create, and syncs all of them here; the other
+  /// ranks sync those that they write to. `buffer` outlives the object. `pus`: cores for its threads. `comm`: its ranks
+  /// wait for what is written here.
   StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
               std::vector<int> pus, dist::Communicator& comm);
   ~StateWriter();  ///< gives up what has not been written
@@ -44,12 +44,12 @@ class StateWriter {
     const std::byte* copy = nullptr;  // in the buffer, once there is one
   };
   void work();
-  bool write_next(const io::PieceFile::Staging& staging);
-  void write(Item& item, const io::PieceFile::Staging& staging) const;
+  bool write_next(const files::PieceFile::Staging& staging);
+  void write(Item& item, const files::PieceFile::Staging& staging) const;
   Item* next();
   void end(std::exception_ptr error);
 
-  std::vector<std::unique_ptr<io::PieceFile>> files_;  // null where this rank writes nothing
+  std::vector<std::unique_ptr<files::PieceFile>> files_;  // null where this rank writes nothing
   std::span<std::byte> buffer_;
   const std::vector<int> pus_;
   dist::Communicator& comm_;

@@ -7,7 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/commit.hpp"
-#include "ditrain/io/crc32.hpp"
+#include "ditrain/files/crc32.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::config {
@@ -61,7 +61,7 @@ std::string program_file() {
   uint32_t crc = 0;
   int64_t bytes = 0;
   while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0) {
-    crc = io::crc32(crc, block.data(), size_t(file.gcount()));
+    crc = files::crc32(crc, block.data(), size_t(file.gcount()));
     bytes += file.gcount();
   }
   return fmt::format("{} bytes with checksum {:08x}", bytes, crc);

@@ -18,7 +18,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::config {
@@ -234,7 +234,7 @@ int run_program(const char* name, const std::function<int()>& body) {
     return kExitFailed;
   } catch (const std::filesystem::filesystem_error& error) {
     say("[file system] " + std::string(error.what()));
-    return io::is_error_of_path(error.code().value()) ? kExitBadInput : kExitFailed;
+    return files::is_error_of_path(error.code().value()) ? kExitBadInput : kExitFailed;
   } catch (const std::exception& error) {
     say("[internal] " + std::string(error.what()));
     return kExitFailed;

@@ -13,7 +13,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
 #include "option_table_values.hpp"
 
@@ -222,7 +222,7 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 Config load_config(const std::string& path, const std::vector<std::string>& sets) {
   const std::string file = find_config_file(path);
-  return parse_config(io::read_text_file(file, kMaxFileBytes), file, sets);
+  return parse_config(files::read_text_file(file, kMaxFileBytes), file, sets);
 }
 
 std::string to_yaml(const Config& config) {

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -46,17 +46,17 @@ std::vector<BandStatistics> statistics_for(const Config& config, const TileShard
 }
 
 void ranges_from(const Config& config, const TileShards& shards, std::vector<double>& low, std::vector<double>& high) {
-  const io::PixelType type = shards.type();
+  const images::PixelType type = shards.type();
   Scaling scaling = config.scaling;
   if (scaling.from == ScalingFrom::kAuto)
-    scaling.from = type == io::PixelType::kU8 ? ScalingFrom::kType : ScalingFrom::kPercentiles;
+    scaling.from = type == images::PixelType::kU8 ? ScalingFrom::kType : ScalingFrom::kPercentiles;
   const size_t n = config.bands.size();
-  if (scaling.from == ScalingFrom::kType && !io::is_integer(type))
+  if (scaling.from == ScalingFrom::kType && !images::is_integer(type))
     refuse("data.scaling: type needs numbers of an integer type", std::string(word_of(type)), "u8, u16 or i16",
            "data.scaling: percentiles, or [LOW, HIGH]");
   if (scaling.from == ScalingFrom::kRange) low.assign(n, scaling.low), high.assign(n, scaling.high);
   if (scaling.from == ScalingFrom::kType)
-    low.assign(n, io::number_range(type).first), high.assign(n, io::number_range(type).second);
+    low.assign(n, images::number_range(type).first), high.assign(n, images::number_range(type).second);
   if (!low.empty()) return;
   for (const BandStatistics& band : statistics_for(config, shards)) {
     const bool percentiles = scaling.from == ScalingFrom::kPercentiles;
@@ -92,7 +92,7 @@ std::string first_shard(const std::string& path) {
 }
 
 template <class T>
-T fact(const io::SafetensorsFile& file, const char* key) {
+T fact(const weights::SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   try {
     if (found != file.metadata().end()) return nlohmann::json::parse(found->second).get<T>();
@@ -122,7 +122,7 @@ void settle_latents(Config& config) {
   const std::string path = first_shard(config.path);
   std::error_code unreadable;
   if (!std::filesystem::is_regular_file(path, unreadable)) return;
-  const io::SafetensorsFile file(path);
+  const weights::SafetensorsFile file(path);
   if (!file.contains("latents") && !file.contains("mean")) {
     if (!file.contains("images")) return;  // whoever opens it says what is missing
     throw InputError({.where = path,
@@ -136,7 +136,7 @@ void settle_latents(Config& config) {
   said.scale_high = fact<std::vector<double>>(file, "scale_high");
   said.number_scale = fact<std::vector<double>>(file, "scale");
   said.number_offset = fact<std::vector<double>>(file, "offset");
-  for (const io::PixelType type : kTileTypes)
+  for (const images::PixelType type : kTileTypes)
     if (word_of(type) == fact<std::string>(file, "number_type")) said.number_type = type;
   if (!said.number_type)
     throw InputError({.where = path,
@@ -176,18 +176,18 @@ double BandScaling::number(int64_t channel, double x) const {
   const auto c = size_t(channel);
   DITRAIN_CHECK(!std::isnan(x), "no digital number stands for NaN");
   const double value = low[c] + (x + 1) / 2 * (high[c] - low[c]);
-  if (!io::is_integer(type)) return value;
-  const auto [least, greatest] = io::number_range(type);
+  if (!images::is_integer(type)) return value;
+  const auto [least, greatest] = images::number_range(type);
   return std::clamp(std::nearbyint(value), least, greatest);
 }
 
 std::vector<std::byte> BandScaling::numbers(const float* values, int64_t pixels) const {
-  std::vector<std::byte> bytes(size_t(channels() * pixels * io::pixel_bytes(type)));
+  std::vector<std::byte> bytes(size_t(channels() * pixels * images::pixel_bytes(type)));
   for (int64_t c = 0; c < channels(); ++c)
     for (int64_t p = 0; p < pixels; ++p) {
       const auto i = size_t(c * pixels + p);
       const double x = number(c, values[i]);
-      io::with_tile_number(type, [&](auto number) { put<decltype(number)>(bytes, i, x); });
+      images::with_tile_number(type, [&](auto number) { put<decltype(number)>(bytes, i, x); });
     }
   return bytes;
 }

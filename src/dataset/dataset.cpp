@@ -7,8 +7,8 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/augment.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "file_list.hpp"
 
 namespace ditrain::dataset {
 namespace {

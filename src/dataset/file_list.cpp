@@ -1,4 +1,4 @@
-#include "file_list.hpp"
+#include "ditrain/dataset/file_list.hpp"
 
 #include <fmt/format.h>
 

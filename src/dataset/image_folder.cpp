@@ -4,12 +4,12 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/io/checksum.hpp"
-#include "ditrain/io/exif.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/image.hpp"
-#include "file_list.hpp"
+#include "ditrain/files/checksum.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/exif.hpp"
+#include "ditrain/images/image.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -56,11 +56,11 @@ class ImageFolder final : public Dataset {
     std::string names;
     for (const File& file : files_) names += file.name + ' ' + std::to_string(file.label) + '\n';
     for (const std::string& name : class_names_) names += name + '\n';
-    return io::to_hex(io::checksum_of(names));
+    return files::to_hex(files::checksum_of(names));
   }
   uint64_t content_checksum(int64_t index) const override try {
-    return io::checksum_of_parts(root_ + "/" + files_[size_t(index)].name);
-  } catch (const io::OpenError&) {
+    return files::checksum_of_parts(root_ + "/" + files_[size_t(index)].name);
+  } catch (const files::OpenError&) {
     if (!skips_bad()) throw;
     return 0;  // another image takes its place
   }
@@ -87,15 +87,16 @@ class ImageFolder final : public Dataset {
     if (!images.empty()) note_class(label);
   }
 
-  io::ImageU8 read_upright(const std::string& path) const {
-    if (!exif_) return io::read_image(path);
-    const std::string bytes = io::read_text_file(path, io::kMaxImageFileBytes);
-    return io::turn_upright(io::decode_image(path, bytes), io::exif_orientation(bytes));
+  images::ImageU8 read_upright(const std::string& path) const {
+    if (!exif_) return images::read_image(path);
+    const std::string bytes = files::read_text_file(path, images::kMaxImageFileBytes);
+    return images::turn_upright(images::decode_image(path, bytes), images::exif_orientation(bytes));
   }
 
   void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
     const File& file = files_[size_t(index)];
-    const io::ImageU8 image = io::center_crop_adm(read_upright(root_ + "/" + file.name), shape_.height, shape_.width);
+    const images::ImageU8 image =
+        images::center_crop_adm(read_upright(root_ + "/" + file.name), shape_.height, shape_.width);
     DITRAIN_CHECK(image.channels == 3 && image.height == shape_.height && image.width == shape_.width,
                   "crop of another size than asked for");
     const int64_t height = shape_.height, width = shape_.width;

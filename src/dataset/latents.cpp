@@ -14,9 +14,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/io/safetensors.hpp"
-#include "file_list.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -31,18 +31,18 @@ std::string text_of(const std::vector<int64_t>& shape) {
 }
 
 struct Shard {
-  io::SafetensorsFile file;
+  weights::SafetensorsFile file;
   int64_t first;  // number of its first sample
   int64_t count;
   std::vector<int64_t> labels;  // empty: none
   bool draws() const { return file.contains("mean"); }
-  const io::TensorView& latents() const { return file.tensor(draws() ? "mean" : "latents"); }
+  const weights::TensorView& latents() const { return file.tensor(draws() ? "mean" : "latents"); }
 };
 
 constexpr const char* kOptional[] = {"labels", "latents_flip", "mean", "mean_flip"};
 
 // A tensor of latents must have the model's sample shape behind N, and a type that can be read.
-void check_latents(const io::SafetensorsFile& file, const io::TensorView& view, const SampleShape& want) {
+void check_latents(const weights::SafetensorsFile& file, const weights::TensorView& view, const SampleShape& want) {
   const std::vector<int64_t> sample{want.channels, want.height, want.width};
   if (view.shape.size() != 4 || !std::equal(sample.begin(), sample.end(), view.shape.begin() + 1))
     throw ShapeError({.where = file.path(),
@@ -57,14 +57,14 @@ void check_latents(const io::SafetensorsFile& file, const io::TensorView& view, 
                       .expected = "F32, BF16 or F16"});
 }
 
-std::vector<int64_t> read_labels(const io::SafetensorsFile& file, int64_t count) {
-  const io::TensorView& view = file.tensor("labels");
+std::vector<int64_t> read_labels(const weights::SafetensorsFile& file, int64_t count) {
+  const weights::TensorView& view = file.tensor("labels");
   if (view.shape != std::vector<int64_t>{count})
     throw ShapeError({.where = file.path(),
                       .what = "`labels` does not go with `latents`",
                       .got = text_of(view.shape),
                       .expected = text_of({count})});
-  std::vector<int64_t> labels = io::to_i64(view);
+  std::vector<int64_t> labels = weights::to_i64(view);
   for (size_t i = 0; i < labels.size(); ++i)
     if (labels[i] < 0 || labels[i] >= kMaxClasses)
       throw InputError({.where = file.path(),
@@ -75,7 +75,7 @@ std::vector<int64_t> read_labels(const io::SafetensorsFile& file, int64_t count)
 }
 
 void check_beside(const Shard& shard, const std::string& name, const SampleShape& shape) {
-  const io::TensorView& view = shard.file.tensor(name);
+  const weights::TensorView& view = shard.file.tensor(name);
   check_latents(shard.file, view, shape);
   if (view.shape[0] != shard.count)
     throw ShapeError({.where = shard.file.path(),
@@ -85,14 +85,14 @@ void check_beside(const Shard& shard, const std::string& name, const SampleShape
 }
 
 // What the metadata of shards of ditdata states; 0: nothing that is a factor.
-double scale_factor_of(const io::SafetensorsFile& file) {
+double scale_factor_of(const weights::SafetensorsFile& file) {
   const auto found = file.metadata().find("scale_factor");
   const double factor = found == file.metadata().end() ? 0 : std::strtod(found->second.c_str(), nullptr);
   return factor > 0 && std::isfinite(factor) ? factor : 0;
 }
 
 Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
-  Shard shard{io::SafetensorsFile(path), first, 0, {}};
+  Shard shard{weights::SafetensorsFile(path), first, 0, {}};
   if (shard.draws() && shard.file.contains("latents"))
     throw InputError({.where = path,
                       .what = "both `latents` and `mean`",
@@ -202,7 +202,7 @@ class Latents final : public Dataset {
   }
 
   void read_row(const Shard& shard, const std::string& name, int64_t row, float* chw) const {
-    io::read_f32(io::row_range(shard.file.tensor(name), row, 1), chw);
+    weights::read_f32(weights::row_range(shard.file.tensor(name), row, 1), chw);
     for (int64_t i = 0; i < shape_.elements(); ++i)
       if (!std::isfinite(chw[i] * scale_))
         throw InputError({.where = shard.file.path(),
@@ -220,7 +220,7 @@ class Latents final : public Dataset {
 void settle_latent_scale(Config& config) {
   std::vector<std::string> others;
   const std::vector<std::string> paths = shard_paths(config.path, others);
-  const double factor = scale_factor_of(io::SafetensorsFile(paths.front()));
+  const double factor = scale_factor_of(weights::SafetensorsFile(paths.front()));
   if (config.latent_scale) {
     if (factor > 0 && std::abs(*config.latent_scale / factor - 1) > 1e-6 && log::of_rank().empty())
       log::warn(
@@ -231,7 +231,7 @@ void settle_latent_scale(Config& config) {
   }
   const auto text = [](double x) { return x > 0 ? fmt::format("{}", x) : "none"; };
   for (const std::string& path : paths)
-    if (const double other = scale_factor_of(io::SafetensorsFile(path)); other != factor)
+    if (const double other = scale_factor_of(weights::SafetensorsFile(path)); other != factor)
       throw InputError({.where = path,
                         .what = "this shard states another scale_factor than " + paths.front(),
                         .got = text(other),

@@ -1,2 +1,2 @@
-# The pipeline that makes tiles.
+# Statistics of tiles, band by band.
 target_link_libraries(ditrain_dataset PRIVATE TBB::tbb)

@@ -14,8 +14,8 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/config.hpp"
-#include "ditrain/io/json_problem.hpp"
-#include "file_list.hpp"
+#include "ditrain/dataset/file_list.hpp"
+#include "ditrain/files/json_problem.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxClasses = int64_t{1} << 24;
 
-json list_of(const io::SafetensorsFile& file, const char* key, size_t entries) {
+json list_of(const weights::SafetensorsFile& file, const char* key, size_t entries) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return json();
   try {
@@ -35,11 +35,11 @@ json list_of(const io::SafetensorsFile& file, const char* key, size_t entries) {
              fmt::format("{} entries", list.size()), entries == 0 ? "a list" : fmt::format("a list of {}", entries));
     return list;
   } catch (const json::exception& e) {
-    refuse(file.path(), fmt::format("metadata `{}`: {}", key, io::json_problem(e)));
+    refuse(file.path(), fmt::format("metadata `{}`: {}", key, files::json_problem(e)));
   }
 }
 
-std::vector<std::string> texts_of(const io::SafetensorsFile& file, const char* key) {
+std::vector<std::string> texts_of(const weights::SafetensorsFile& file, const char* key) {
   std::vector<std::string> texts;
   for (const json& item : list_of(file, key, 0)) {
     if (!item.is_string()) refuse(file.path(), fmt::format("metadata `{}` is no list of texts", key), item.dump());
@@ -49,14 +49,14 @@ std::vector<std::string> texts_of(const io::SafetensorsFile& file, const char* k
 }
 
 // The number of a band, or `missing`.
-double number_of(const io::SafetensorsFile& file, const char* key, const json& list, size_t band, double missing) {
+double number_of(const weights::SafetensorsFile& file, const char* key, const json& list, size_t band, double missing) {
   if (!list.is_array() || list[band].is_null()) return missing;
   if (!list[band].is_number())
     refuse(file.path(), fmt::format("metadata `{}` is no list of numbers", key), list[band].dump());
   return list[band];
 }
 
-std::vector<TileBand> bands_of(const io::SafetensorsFile& file, int64_t channels) {
+std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, int64_t channels) {
   const auto n = size_t(channels);
   const json names = list_of(file, "bands", n), scale = list_of(file, "scale", n), offset = list_of(file, "offset", n),
              nodata = list_of(file, "nodata", n);
@@ -76,13 +76,13 @@ std::vector<TileBand> bands_of(const io::SafetensorsFile& file, int64_t channels
   return bands;
 }
 
-io::PixelType type_of(const io::SafetensorsFile& file, const std::string& dtype) {
-  for (const io::PixelType type : kTileTypes)
-    if (io::safetensors_name(type) == dtype) return type;
+images::PixelType type_of(const weights::SafetensorsFile& file, const std::string& dtype) {
+  for (const images::PixelType type : kTileTypes)
+    if (images::safetensors_name(type) == dtype) return type;
   refuse(file.path(), "`images` has a type that tiles cannot have", dtype, "U8, U16, I16 or F32");
 }
 
-void check_shape(const io::SafetensorsFile& file, const char* name, const std::vector<int64_t>& want) {
+void check_shape(const weights::SafetensorsFile& file, const char* name, const std::vector<int64_t>& want) {
   const std::vector<int64_t>& shape = file.tensor(name).shape;
   if (shape != want)
     refuse(file.path(), fmt::format("`{}` does not go with `images`", name),
@@ -90,8 +90,8 @@ void check_shape(const io::SafetensorsFile& file, const char* name, const std::v
 }
 
 TileShard open_shard(const std::string& path, int64_t first) {
-  TileShard s{.file = io::SafetensorsFile(path), .first = first, .bands = {}, .labels = {}};
-  const io::TensorView& images = s.file.tensor("images");
+  TileShard s{.file = weights::SafetensorsFile(path), .first = first, .bands = {}, .labels = {}};
+  const weights::TensorView& images = s.file.tensor("images");
   if (images.shape.size() != 4 ||
       std::any_of(images.shape.begin() + 1, images.shape.end(), [](int64_t n) { return n < 1; }))
     refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")), "[N, C, H, W]");
@@ -108,7 +108,7 @@ TileShard open_shard(const std::string& path, int64_t first) {
   }
   if (!s.file.contains("labels")) return s;
   check_shape(s.file, "labels", {s.count});
-  s.labels = io::to_i64(s.file.tensor("labels"));
+  s.labels = weights::to_i64(s.file.tensor("labels"));
   const int64_t most = s.classes.empty() ? kMaxClasses : int64_t(s.classes.size());
   for (const int64_t label : s.labels)
     if (label < 0 || label >= most)
@@ -205,7 +205,7 @@ std::map<std::string, std::string> metadata_of(const std::vector<TileBand>& band
 }
 
 const std::byte* TileShard::plane(int64_t tile, int64_t band) const {
-  const int64_t bytes = height * width * io::pixel_bytes(type);
+  const int64_t bytes = height * width * images::pixel_bytes(type);
   return file.tensor("images").data + (tile * channels + band) * bytes;
 }
 
@@ -296,7 +296,7 @@ void TileShards::check_like_first(const TileShard& shard) const {
     return fmt::format("[{}]", fmt::join(all, ", "));
   };
   const auto size = [](const TileShard& s) { return fmt::format("{} x {}", s.height, s.width); };
-  same("type", io::safetensors_name(shard.type), io::safetensors_name(first.type));
+  same("type", images::safetensors_name(shard.type), images::safetensors_name(first.type));
   same("bands", names(shard), names(first));
   same("size", size(shard), size(first));
   same("classes", fmt::format("[{}]", fmt::join(shard.classes, ", ")),
@@ -312,7 +312,7 @@ bool holds_tiles(const std::string& path) {
     for (const std::string& name : list_folder(path).files)
       if (file.empty() && lower_extension(name) == "safetensors") file = path + "/" + name;
   }
-  return lower_extension(file) == "safetensors" && io::SafetensorsFile(file).contains("images");
+  return lower_extension(file) == "safetensors" && weights::SafetensorsFile(file).contains("images");
 }
 
 std::string canonical_band(const std::string& name) {

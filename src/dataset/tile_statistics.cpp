@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/json_problem.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/json_problem.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -31,9 +31,9 @@ uint32_t key_of(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
-double number_of_key(io::PixelType type, uint32_t key) {
-  if (type == io::PixelType::kI16) return double(int(key >> 16) - 32768);
-  if (type != io::PixelType::kF32) return double(key >> 16);
+double number_of_key(images::PixelType type, uint32_t key) {
+  if (type == images::PixelType::kI16) return double(int(key >> 16) - 32768);
+  if (type != images::PixelType::kF32) return double(key >> 16);
   return double(std::bit_cast<float>(key >> 31 != 0 ? key & 0x7fffffffu : ~key));
 }
 
@@ -67,7 +67,7 @@ void for_all(const TileShards& shards, std::vector<Band>& bands, F look) {
 
 void count(const TileShard& shard, int64_t number, Band& band) {
   BandStatistics& s = band.s;
-  if (shard.type != io::PixelType::kF32) {
+  if (shard.type != images::PixelType::kF32) {
     s.missing += visit(shard, number, [&](auto x) { ++band.upper[key_of(x) >> 16]; });
     return;
   }
@@ -98,7 +98,7 @@ std::pair<size_t, int64_t> bin_of_rank(const std::vector<int64_t>& bins, int64_t
 }
 
 // Integers: everything follows from the histogram.
-void find_integer_moments(io::PixelType type, Band& band) {
+void find_integer_moments(images::PixelType type, Band& band) {
   BandStatistics& s = band.s;
   const auto number = [&](size_t bin) { return number_of_key(type, uint32_t(bin) << 16); };
   double sum = 0, squares = 0;
@@ -113,26 +113,26 @@ void find_integer_moments(io::PixelType type, Band& band) {
   s.deviation = std::sqrt(squares / double(s.valid));
 }
 
-void find_moments(io::PixelType type, Band& band) {
-  if (type != io::PixelType::kF32) return find_integer_moments(type, band);
+void find_moments(images::PixelType type, Band& band) {
+  if (type != images::PixelType::kF32) return find_integer_moments(type, band);
   const double n = double(band.s.valid), mean = band.sum / n;
   band.s.mean = band.first + mean;
   band.s.deviation = std::sqrt(std::max(0.0, band.squares / n - mean * mean));
 }
 
-void find_places(io::PixelType type, Band& band) {
+void find_places(images::PixelType type, Band& band) {
   for (size_t i = 0; i < kPercentiles; ++i) {
     band.rank[i] = std::max<int64_t>(1, int64_t(std::ceil(kPercents[i] / 100 * double(band.s.valid))));
     band.place[i] = bin_of_rank(band.upper, band.rank[i]);
-    if (type == io::PixelType::kF32) band.lower[band.place[i].first].resize(kBins);
+    if (type == images::PixelType::kF32) band.lower[band.place[i].first].resize(kBins);
   }
 }
 
-void find_percentiles(io::PixelType type, Band& band) {
+void find_percentiles(images::PixelType type, Band& band) {
   for (size_t i = 0; i < kPercentiles; ++i) {
     const auto [bin, before] = band.place[i];
     const uint32_t low =
-        type == io::PixelType::kF32 ? uint32_t(bin_of_rank(band.lower[bin], band.rank[i] - before).first) : 0;
+        type == images::PixelType::kF32 ? uint32_t(bin_of_rank(band.lower[bin], band.rank[i] - before).first) : 0;
     band.s.percentiles[kPercents[i]] = number_of_key(type, uint32_t(bin) << 16 | low);
   }
 }
@@ -157,7 +157,7 @@ TileStatistics statistics_of(const TileShards& shards, int threads) {
       throw InputError({.where = shards.path(), .what = fmt::format("band {} has no valid pixel at all", band.s.name)});
     find_places(shards.type(), band);
   }
-  if (shards.type() == io::PixelType::kF32) for_all(shards, bands, count_lower);
+  if (shards.type() == images::PixelType::kF32) for_all(shards, bands, count_lower);
   TileStatistics all{.tiles = shards.size(), .type = shards.type(), .bands = {}};
   for (Band& band : bands) {
     find_percentiles(shards.type(), band);
@@ -184,11 +184,11 @@ void write_statistics(const std::string& path, const TileStatistics& all) {
     json& list = out["percentiles"][fmt::format("{}", p)];
     for (const BandStatistics& s : all.bands) list.push_back(s.percentile(p));
   }
-  io::write_file_atomically(path, out.dump(1) + "\n");
+  files::write_file_atomically(path, out.dump(1) + "\n");
 }
 
 TileStatistics read_statistics(const std::string& path) {
-  const std::string text = io::read_text_file(path, kMaxJsonBytes);
+  const std::string text = files::read_text_file(path, kMaxJsonBytes);
   try {
     const auto in = nlohmann::json::parse(text);
     TileStatistics all;
@@ -208,7 +208,7 @@ TileStatistics read_statistics(const std::string& path) {
     return all;
   } catch (const nlohmann::json::exception& e) {
     throw InputError({.where = path,
-                      .what = "these are no statistics of tiles: " + io::json_problem(e),
+                      .what = "these are no statistics of tiles: " + files::json_problem(e),
                       .hint = "ditdata stats on the folder of the tiles"});
   }
 }

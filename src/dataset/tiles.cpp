@@ -7,7 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
-#include "ditrain/io/checksum.hpp"
+#include "ditrain/files/checksum.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -38,9 +38,9 @@ class Tiles final : public Dataset {
 
   // Covers of each shard its header and size, and each thousandth tile.
   std::string samples_checksum() const override {
-    io::Checksum sum;
+    files::Checksum sum;
     for (const TileShard& shard : shards_.shards()) {
-      const io::TensorView& images = shard.file.tensor("images");
+      const weights::TensorView& images = shard.file.tensor("images");
       sum.add(shard.file.data(), size_t(shard.file.tensors().front().offset));
       const size_t tile = images.bytes / size_t(std::max<int64_t>(1, shard.count));
       for (int64_t i = 0; i < shard.count; i += 1000) sum.add(images.data + size_t(i) * tile, tile);
@@ -48,7 +48,7 @@ class Tiles final : public Dataset {
     }
     const std::string scaling = scaling_.describe();
     sum.add(scaling.data(), scaling.size());
-    return io::to_hex(sum.value());
+    return files::to_hex(sum.value());
   }
 
  private:

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/json_file.hpp"
-#include "ditrain/io/weight_file.hpp"
+#include "ditrain/files/json_file.hpp"
+#include "ditrain/weights/weight_file.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -29,7 +29,7 @@ std::string find_weights(const std::string& path) {
 nlohmann::json read_config(const std::string& weights) {
   const fs::path path = fs::path(weights).parent_path() / "config.json";
   std::error_code unreadable;
-  return fs::is_regular_file(path, unreadable) ? io::read_json_object(path.string()) : nlohmann::json();
+  return fs::is_regular_file(path, unreadable) ? files::read_json_object(path.string()) : nlohmann::json();
 }
 
 // A positive number of config.json; nothing if it is not there.
@@ -52,10 +52,10 @@ struct Found {
   Spelling spelling = Spelling::kPresent;
 };
 
-bool has_tensor(const io::WeightFile& file, const std::string& name) { return file.find(name) != nullptr; }
+bool has_tensor(const weights::WeightFile& file, const std::string& name) { return file.find(name) != nullptr; }
 
-const io::WeightTensor& tensor_of(const io::WeightFile& file, const std::string& name) {
-  if (const io::WeightTensor* t = file.find(name)) return *t;
+const weights::WeightTensor& tensor_of(const weights::WeightFile& file, const std::string& name) {
+  if (const weights::WeightTensor* t = file.find(name)) return *t;
   throw InputError({.where = file.path(), .what = "no tensor " + name, .expected = "the weights of an AutoencoderKL"});
 }
 
@@ -67,9 +67,9 @@ std::optional<std::string> other_prefix(const std::vector<std::string>& names) {
   return std::nullopt;
 }
 
-[[noreturn]] void refuse(const io::WeightFile& file) {
+[[noreturn]] void refuse(const weights::WeightFile& file) {
   std::vector<std::string> names;
-  for (const io::WeightTensor& t : file.tensors()) names.push_back(t.name);
+  for (const weights::WeightTensor& t : file.tensors()) names.push_back(t.name);
   if (const auto prefix = other_prefix(names))
     throw InputError(
         {.where = file.path(),
@@ -77,7 +77,7 @@ std::optional<std::string> other_prefix(const std::vector<std::string>& names) {
          .got = "names that begin with " + (prefix->empty() ? "encoder." : *prefix),
          .expected = "AutoencoderKL of diffusers or latent-diffusion, alone or behind " + std::string(kPrefixOfWhole),
          .hint = "a copy of the file without that prefix"});
-  const std::string network = io::network_of(names);
+  const std::string network = weights::network_of(names);
   const bool dit = network.starts_with("a DiT");
   throw InputError({.where = file.path(),
                     .what = network.empty() ? "not the weights of an autoencoder (VAE)"
@@ -88,7 +88,7 @@ std::optional<std::string> other_prefix(const std::vector<std::string>& names) {
                                 : "a file of AutoencoderKL as diffusers or latent-diffusion write it"});
 }
 
-Found recognise(const io::WeightFile& file) {
+Found recognise(const weights::WeightFile& file) {
   // Checkpoints of PyTorch have the weights in a dictionary of their own.
   for (const std::string dictionary : {"", "state_dict/"})
     for (const std::string part : {"", kPrefixOfWhole}) {
@@ -103,7 +103,7 @@ Found recognise(const io::WeightFile& file) {
 }
 
 // Levels in the original spelling, which its names depend on.
-int64_t levels_of(const io::WeightFile& file, const Found& found) {
+int64_t levels_of(const weights::WeightFile& file, const Found& found) {
   int64_t levels = 0;
   while (levels < 64 &&
          has_tensor(file, found.prefix + "encoder.down." + std::to_string(levels) + ".block.0.conv1.weight"))
@@ -124,7 +124,7 @@ Shape without_ones(Shape shape) {
 }  // namespace
 
 struct AutoencoderFile::State {
-  io::WeightFile file;
+  weights::WeightFile file;
   Found found;
   int64_t levels;
   nn::AutoencoderConfig config;
@@ -163,7 +163,7 @@ void AutoencoderFile::State::check_weights() const {
   std::set<std::string> known;
   for (const nn::AutoencoderWeight& w : nn::autoencoder_weights(config)) {
     const std::string name = name_in_file(w.name);
-    const io::WeightTensor& t = tensor_of(file, name);
+    const weights::WeightTensor& t = tensor_of(file, name);
     if (without_ones(t.shape) != without_ones(w.shape))
       throw InputError({.where = file.path(),
                         .what = "shape of " + name,
@@ -176,7 +176,7 @@ void AutoencoderFile::State::check_weights() const {
                         .expected = "float32, float16, bfloat16 or float64"});
     known.insert(name);
   }
-  for (const io::WeightTensor& t : file.tensors()) {
+  for (const weights::WeightTensor& t : file.tensors()) {
     if (!t.name.starts_with(found.prefix) || known.contains(t.name)) continue;
     const std::string rest = t.name.substr(found.prefix.size());
     if (rest.starts_with("encoder.") || rest.starts_with("decoder.") || rest.starts_with("quant_conv.") ||

@@ -43,7 +43,7 @@ void visit_pixels(const dataset::TileShards& shards, const std::vector<int>& ban
     planes.resize(size_t(n) * bands.size());
     for (int64_t tile = 0; tile < shard.count; ++tile) {
       for (size_t b = 0; b < bands.size(); ++b)
-        io::to_f64(shard.type, shard.plane(tile, bands[b]), n, planes.data() + int64_t(b) * n);
+        images::to_f64(shard.type, shard.plane(tile, bands[b]), n, planes.data() + int64_t(b) * n);
       const uint8_t* valid = shard.valid(tile);
       for (int64_t p = 0; p < n; ++p) {
         bool good = valid == nullptr || valid[p] != 0;

@@ -32,14 +32,14 @@ BandPictures::BandPictures(const dataset::Config& data, int64_t channels) : chan
 
 int64_t BandPictures::width_of(int64_t width) const { return false_colour_.empty() ? width : 2 * width + kGap; }
 
-io::ImageU8 BandPictures::operator()(const float* chw, int64_t height, int64_t width) const {
-  if (rgb_.empty()) return io::to_image(chw, channels_, height, width);
+images::ImageU8 BandPictures::operator()(const float* chw, int64_t height, int64_t width) const {
+  if (rgb_.empty()) return images::to_image(chw, channels_, height, width);
   const int64_t all = width_of(width), plane = height * width;
-  io::ImageU8 picture{all, height, 3, std::vector<uint8_t>(size_t(all * height * 3), 0)};
+  images::ImageU8 picture{all, height, 3, std::vector<uint8_t>(size_t(all * height * 3), 0)};
   const auto draw = [&](const std::vector<int>& bands, int64_t left) {
     for (int64_t p = 0; p < plane && !bands.empty(); ++p)
       for (size_t c = 0; c < 3; ++c)
-        picture.pixels[size_t((p / width * all + left + p % width) * 3) + c] = io::to_u8(chw[bands[c] * plane + p]);
+        picture.pixels[size_t((p / width * all + left + p % width) * 3) + c] = images::to_u8(chw[bands[c] * plane + p]);
   };
   draw(rgb_, 0);
   draw(false_colour_, width + kGap);

@@ -96,7 +96,7 @@ std::vector<Composite> composites_of(const dataset::TileShards& reference, const
 
 std::vector<Composite> composite_of_bytes(const dataset::TileShards& tiles) {
   const dataset::ColourBands c = dataset::find_colours(tiles.band_names());
-  if (!c.has_rgb() || tiles.type() != io::PixelType::kU8) return {};
+  if (!c.has_rgb() || tiles.type() != images::PixelType::kU8) return {};
   Composite composite{.name = "true colour", .bands = {}, .low = {}, .high = {}, .of_bytes = true};
   for (const int band : {c.red, c.green, c.blue}) {
     const dataset::TileBand& facts = tiles.common_band(band);

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/json_problem.hpp"
-#include "ditrain/io/npz.hpp"
+#include "ditrain/files/json_problem.hpp"
+#include "ditrain/weights/npz.hpp"
 #include "products.hpp"
 
 namespace ditrain::eval {
@@ -21,13 +21,14 @@ constexpr const char* kFactsArray = "ditrain";
 constexpr uint64_t kMaxFactsBytes = 1 << 20;
 constexpr int64_t kMostDimensions = 8192;  // a zip of a megabyte may hold a sigma of gigabytes
 
-[[noreturn]] void refuse(const io::NpzFile& file, const std::string& what, const std::string& got = "",
+[[noreturn]] void refuse(const weights::NpzFile& file, const std::string& what, const std::string& got = "",
                          const std::string& expected = "") {
   throw InputError({.where = file.where(), .what = what, .got = got, .expected = expected});
 }
 
-std::vector<double> read_array(const io::NpzFile& file, const std::string& name, const std::vector<int64_t>& shape) {
-  const io::NpyHeader header = file.header(name);
+std::vector<double> read_array(const weights::NpzFile& file, const std::string& name,
+                               const std::vector<int64_t>& shape) {
+  const weights::NpyHeader header = file.header(name);
   if (header.dtype[0] != 'f')
     refuse(file, fmt::format("'{}' is not of floating point", name), header.dtype, "f4 or f8");
   const bool fits = header.shape.size() == shape.size() &&
@@ -46,7 +47,7 @@ std::vector<double> read_array(const io::NpzFile& file, const std::string& name,
   return values;
 }
 
-void check_covariance(const io::NpzFile& file, const std::string& name, std::vector<double>& sigma, int64_t d) {
+void check_covariance(const weights::NpzFile& file, const std::string& name, std::vector<double>& sigma, int64_t d) {
   double largest = 0;
   for (int64_t j = 0; j < d; ++j) {
     const double variance = sigma[size_t(j * d + j)];
@@ -89,7 +90,7 @@ FeatureStatistics statistics_of(parallel::Team& team, const std::vector<T>& feat
 template FeatureStatistics statistics_of(parallel::Team&, const std::vector<float>&, int64_t);
 template FeatureStatistics statistics_of(parallel::Team&, const std::vector<double>&, int64_t);
 
-FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames& names) {
+FeatureStatistics read_statistics(const weights::NpzFile& file, const StatisticsNames& names) {
   FeatureStatistics s;
   s.mu = read_array(file, names.mu, {-1});
   const int64_t d = s.dimensions();
@@ -112,9 +113,9 @@ std::string StatisticsFacts::describe() const {
   return text;
 }
 
-std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file) {
+std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& file) {
   if (!file.contains(kFactsArray)) return {};
-  const io::NpyHeader header = file.header(kFactsArray);
+  const weights::NpyHeader header = file.header(kFactsArray);
   if (header.dtype != "u1" || header.bytes > kMaxFactsBytes)
     refuse(file, fmt::format("'{}' is no text", kFactsArray), fmt::format("{} bytes of {}", header.bytes, header.dtype),
            fmt::format("at most {} bytes of u1", kMaxFactsBytes));
@@ -136,13 +137,14 @@ std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file) {
     }
     return facts;
   } catch (const nlohmann::json::exception& e) {
-    refuse(file, fmt::format("'{}' does not say how the statistics were made: {}", kFactsArray, io::json_problem(e)));
+    refuse(file,
+           fmt::format("'{}' does not say how the statistics were made: {}", kFactsArray, files::json_problem(e)));
   }
 }
 
 void write_statistics(const std::string& path, const std::vector<SavedStatistics>& statistics,
                       const std::optional<StatisticsFacts>& facts) {
-  std::vector<io::NpyToWrite> arrays;
+  std::vector<weights::NpyToWrite> arrays;
   const auto add = [&](const FeatureStatistics& s, const StatisticsNames& names) {
     const int64_t d = s.dimensions();
     arrays.push_back({names.mu, {d}, s.mu.data()});
@@ -167,7 +169,7 @@ void write_statistics(const std::string& path, const std::vector<SavedStatistics
     text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     arrays.push_back({kFactsArray, {int64_t(text.size())}, nullptr, text});
   }
-  io::write_npz_f64(path, arrays);
+  weights::write_npz_f64(path, arrays);
 }
 
 }  // namespace ditrain::eval

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/sha256.hpp"
+#include "ditrain/files/sha256.hpp"
 #include "inception_features.hpp"
 
 namespace ditrain::eval {
@@ -117,7 +117,7 @@ void load_network(FeatureSettings& settings) {
                       .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
                       .hint = "--features pixels, whose distances need no weights and are no published FIDs"});
   settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights, settings.precision));
-  settings.weights_sha256 = io::sha256_of_file(settings.weights);
+  settings.weights_sha256 = files::sha256_of_file(settings.weights);
 }
 
 Features features_of(parallel::Team& team, dist::Communicator& comm, ImageSet& set, const FeatureSettings& settings) {

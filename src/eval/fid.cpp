@@ -10,8 +10,8 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/sha256.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/sha256.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -42,7 +42,7 @@ NpzContents contents_of(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return {};
   try {
-    const io::NpzFile file(path);
+    const weights::NpzFile file(path);
     return {file.contains("mu") || file.contains("sigma"), file.contains("mu_s") && file.contains("sigma_s"),
             file.contains("arr_0")};
   } catch (const InputError&) {
@@ -71,13 +71,13 @@ Side open_side(bool is_generated, const std::string& path, const FidRequest& req
   const NpzContents npz = contents_of(path);
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   if (npz.statistics && !(npz.images && pixels)) {
-    side.statistics = read_statistics(io::NpzFile(path));
+    side.statistics = read_statistics(weights::NpzFile(path));
     if (npz.spatial_statistics && wants(request, FidMetric::kSfid))
-      side.spatial_statistics = read_statistics(io::NpzFile(path), kSpatialStatistics);
-    side.is_of_file = true, side.made = read_statistics_facts(io::NpzFile(path));
+      side.spatial_statistics = read_statistics(weights::NpzFile(path), kSpatialStatistics);
+    side.is_of_file = true, side.made = read_statistics_facts(weights::NpzFile(path));
     side.description = fmt::format("statistics of {} dimensions in {}{}", side.statistics->dimensions(), path,
                                    side.made ? " (" + side.made->describe() + ")" : "");
-    side.sha256 = io::sha256_of_file(path);
+    side.sha256 = files::sha256_of_file(path);
     const bool covered = !wants(request, FidMetric::kSfid) || side.spatial_statistics;
     if (!npz.images || (covered && !needs_rows(request, is_generated))) return side;
   }
@@ -90,7 +90,7 @@ Side open_side(bool is_generated, const std::string& path, const FidRequest& req
 void show_composite(Side& side, const std::vector<Composite>& composites, size_t number, const FidRequest& request) {
   if (side.tiles() != nullptr) side.set = composite_set(side.path, composites[number]);
   if (!side.statistics || number == 0) return;
-  const io::NpzFile file(side.path);
+  const weights::NpzFile file(side.path);
   side.statistics = read_statistics(file, statistics_names(false, number));
   if (wants(request, FidMetric::kSfid) && file.contains(statistics_names(true, number).mu))
     side.spatial_statistics = read_statistics(file, statistics_names(true, number));
@@ -198,8 +198,8 @@ void pair_bands(Side& real, Side& generated) {
   };
   if (set_of(names) != set_of(others))
     refuse("bands", fmt::format("{}", fmt::join(others, ", ")), fmt::format("{}", fmt::join(names, ", ")));
-  const io::PixelType type = real.tiles()->type(), other = generated.tiles()->type();
-  if ((type == io::PixelType::kU8) != (other == io::PixelType::kU8))  // eight bits are divided by 255
+  const images::PixelType type = real.tiles()->type(), other = generated.tiles()->type();
+  if ((type == images::PixelType::kU8) != (other == images::PixelType::kU8))  // eight bits are divided by 255
     refuse("numbers", std::string(word_of(other)), std::string(word_of(type)));
   const std::vector<int> places = dataset::find_bands(others, names, generated.path);
   for (size_t b = 0; b < names.size(); ++b) {
@@ -311,7 +311,7 @@ void check_pictures(const Side& side, std::vector<std::string>& warnings) {
   if (side.tiles() == nullptr) return;
   const std::vector<std::string> names = side.tiles()->band_names();
   const std::string bands = fmt::format("{}", fmt::join(names, ", "));
-  if (names.size() != 3 || side.tiles()->type() != io::PixelType::kU8)
+  if (names.size() != 3 || side.tiles()->type() != images::PixelType::kU8)
     throw InputError(
         {.where = side.path,
          .what = "the network sees red, green and blue, which both sides need by name, beside pictures of eight bits",

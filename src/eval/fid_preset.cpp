@@ -48,7 +48,7 @@ std::vector<Neighbours> neighbours_tf1(int64_t in_size) {
 
 // The image as planes of f32, each value through `convert`.
 template <class Convert>
-std::vector<float> planes_of(const io::ImageU8& image, Convert convert) {
+std::vector<float> planes_of(const images::ImageU8& image, Convert convert) {
   const int64_t n = image.width * image.height;
   float values[256];
   for (int v = 0; v < 256; ++v) values[v] = convert(static_cast<float>(v));
@@ -114,17 +114,17 @@ BlendTorch* const fastest_blend_torch = __builtin_cpu_supports("fma") ? blend_to
 BlendTorch* const fastest_blend_torch = blend_torch;
 #endif
 
-std::vector<io::ResizeTaps> bicubic_taps(int64_t in_size) {
-  return io::resize_taps(in_size, kSize, io::ResizeFilter::kBicubic);
+std::vector<images::ResizeTaps> bicubic_taps(int64_t in_size) {
+  return images::resize_taps(in_size, kSize, images::ResizeFilter::kBicubic);
 }
 
 // Planes [3, height, width] to [3, height, 299].
 std::vector<float> resize_width(const std::vector<float>& in, int64_t width, int64_t height) {
-  const std::vector<io::ResizeTaps> taps = bicubic_taps(width);
+  const std::vector<images::ResizeTaps> taps = bicubic_taps(width);
   std::vector<float> out(static_cast<size_t>(3 * height * kSize));
   for (int64_t row = 0; row < 3 * height; ++row) {
     for (int64_t x = 0; x < kSize; ++x) {
-      const io::ResizeTaps& t = taps[static_cast<size_t>(x)];
+      const images::ResizeTaps& t = taps[static_cast<size_t>(x)];
       const float* from = in.data() + row * width + t.first;
       double sum = 0.0;
       for (const double w : t.weights) sum += static_cast<double>(*from++) * w;
@@ -136,12 +136,12 @@ std::vector<float> resize_width(const std::vector<float>& in, int64_t width, int
 
 // Planes [3, height, width] to [3, 299, width].
 std::vector<float> resize_height(const std::vector<float>& in, int64_t width, int64_t height) {
-  const std::vector<io::ResizeTaps> taps = bicubic_taps(height);
+  const std::vector<images::ResizeTaps> taps = bicubic_taps(height);
   std::vector<float> out(static_cast<size_t>(3 * kSize * width));
   std::vector<double> sums(static_cast<size_t>(width));
   for (int64_t c = 0; c < 3; ++c) {
     for (int64_t y = 0; y < kSize; ++y) {
-      const io::ResizeTaps& t = taps[static_cast<size_t>(y)];
+      const images::ResizeTaps& t = taps[static_cast<size_t>(y)];
       std::fill(sums.begin(), sums.end(), 0.0);
       const float* from = in.data() + (c * height + t.first) * width;
       for (const double w : t.weights)
@@ -155,11 +155,11 @@ std::vector<float> resize_height(const std::vector<float>& in, int64_t width, in
 
 // Pillow 13 resizes the height first where it shrinks by more than twice the pixels that the width shrinks by. The
 // values between both passes are rounded to f32, so the order is seen in the last bit.
-bool height_first(const io::ImageU8& image) {
+bool height_first(const images::ImageU8& image) {
   return image.height > kSize && image.height - kSize > 2 * (image.width - kSize);
 }
 
-void clean_input(const io::ImageU8& image, float* out) {
+void clean_input(const images::ImageU8& image, float* out) {
   std::vector<float> planes = planes_of(image, [](float v) { return v; });
   const bool first = height_first(image);
   if (first) planes = resize_height(planes, image.width, image.height);
@@ -183,7 +183,7 @@ const char* description_of(FidPreset preset) {
   return "";
 }
 
-void make_fid_input(const io::ImageU8& image, FidPreset preset, float* out) {
+void make_fid_input(const images::ImageU8& image, FidPreset preset, float* out) {
   DITRAIN_CHECK(image.channels == 3 && image.width > 0 && image.height > 0, "the network sees RGB images");
   if (preset == FidPreset::kClean) return clean_input(image, out);
   if (preset == FidPreset::kAdm) {

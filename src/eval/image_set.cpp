@@ -14,11 +14,11 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/sample_facts.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/json_problem.hpp"
-#include "ditrain/io/npz_file.hpp"
-#include "ditrain/io/safetensors.hpp"
-#include "ditrain/io/sha256.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/sha256.hpp"
+#include "ditrain/weights/npz_file.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -82,9 +82,9 @@ std::string read_facts(const std::string& samples) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {
-    return nlohmann::ordered_json::parse(io::read_text_file(path, 1 << 20)).dump();
+    return nlohmann::ordered_json::parse(files::read_text_file(path, 1 << 20)).dump();
   } catch (const nlohmann::json::exception& e) {
-    throw InputError({.where = path, .what = io::json_problem(e)});
+    throw InputError({.where = path, .what = files::json_problem(e)});
   }
 }
 
@@ -95,10 +95,10 @@ std::string folder_of(const std::string& path) {
 
 // The SHA-256 of the file, or of the list that sha256sum would print.
 std::string sha256_of_files(const std::vector<std::string>& paths) {
-  if (paths.size() == 1) return io::sha256_of_file(paths[0]);
-  io::Sha256 sum;
+  if (paths.size() == 1) return files::sha256_of_file(paths[0]);
+  files::Sha256 sum;
   for (const std::string& path : paths)
-    sum.add(io::sha256_of_file(path) + "  " + fs::path(path).filename().string() + "\n");
+    sum.add(files::sha256_of_file(path) + "  " + fs::path(path).filename().string() + "\n");
   return sum.hex();
 }
 
@@ -129,19 +129,19 @@ class ImageFolder final : public ImageSet {
   std::string describe() const override { return fmt::format("{} images in the folder {}", names_.size(), path_); }
   std::string facts() const override { return facts_; }
   std::string sha256() const override {
-    io::Sha256 sum;
+    files::Sha256 sum;
     for (size_t i = 0; i < names_.size(); ++i) {
       const bool read = !hashes_[i].empty();  // or another rank read it
-      sum.add((read ? hashes_[i] : io::sha256_of_file(path_ + "/" + names_[i])) + "  " + names_[i] + "\n");
+      sum.add((read ? hashes_[i] : files::sha256_of_file(path_ + "/" + names_[i])) + "  " + names_[i] + "\n");
     }
     return sum.hex();
   }
 
   EvalImage image(int64_t i) override {
     const std::string file_path = path_ + "/" + names_[size_t(i)];
-    const std::string file = io::read_text_file(file_path, io::kMaxImageFileBytes);
-    hashes_[size_t(i)] = io::sha256_of(file);  // of its own slot: images may be read by several threads
-    io::ImageU8 image = io::decode_image(file_path, file);
+    const std::string file = files::read_text_file(file_path, images::kMaxImageFileBytes);
+    hashes_[size_t(i)] = files::sha256_of(file);  // of its own slot: images may be read by several threads
+    images::ImageU8 image = images::decode_image(file_path, file);
     return {image.height, image.width, image.channels, true, false, std::move(image.pixels), {}, file_path};
   }
 
@@ -158,7 +158,7 @@ void set_values(EvalImage& image, const std::string& dtype, const std::byte* dat
     image.u8.assign(p, p + bytes);
     return;
   }
-  const std::vector<double> values = io::npy_to_f64(dtype, {data, data + bytes});
+  const std::vector<double> values = weights::npy_to_f64(dtype, {data, data + bytes});
   image.f32.assign(values.begin(), values.end());
 }
 
@@ -187,7 +187,7 @@ class NpzImages final : public ImageSet {
 
   int64_t size() const override { return header_.shape[0]; }
   std::string describe() const override { return fmt::format("{} images in {}", size(), path_); }
-  std::string sha256() const override { return io::sha256_of_file(path_); }
+  std::string sha256() const override { return files::sha256_of_file(path_); }
   std::string facts() const override { return facts_; }
 
   void prepare(int64_t begin, int64_t end) override {
@@ -213,15 +213,15 @@ class NpzImages final : public ImageSet {
 
  private:
   std::string path_;
-  io::NpzFile file_;
+  weights::NpzFile file_;
   std::string array_ = "arr_0", facts_;
-  io::NpyHeader header_;
-  std::optional<io::NpyStream> stream_;
+  weights::NpyHeader header_;
+  std::optional<weights::NpyStream> stream_;
   int64_t at_ = 0, begin_ = 0;  // images that the stream has given; the first that is prepared
   std::vector<std::byte> bytes_;
 };
 
-const char* images_of(const io::SafetensorsFile& file) {
+const char* images_of(const weights::SafetensorsFile& file) {
   return file.contains("images") ? "images" : file.contains("samples") ? "samples" : "latents";
 }
 
@@ -232,7 +232,7 @@ class Shards final : public ImageSet {
     for (const std::string& file : files) {
       files_.emplace_back(file);
       const char* name = images_of(files_.back());
-      const io::TensorView& tensor = files_.back().tensor(name);
+      const weights::TensorView& tensor = files_.back().tensor(name);
       if (tensor.shape.size() != 4 || tensor.num_elements() == 0) {
         throw InputError({.where = file,
                           .what = fmt::format("'{}' does not hold images", name),
@@ -252,17 +252,17 @@ class Shards final : public ImageSet {
 
   EvalImage image(int64_t i) override {
     const size_t shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), i) - begins_.begin()) - 1;
-    const io::TensorView row = io::row_range(tensors_[shard], i - begins_[shard], 1);
+    const weights::TensorView row = weights::row_range(tensors_[shard], i - begins_[shard], 1);
     const std::string name = fmt::format("{}, image {}", paths_[shard], i - begins_[shard]);
     if (tensors_[shard].name == "samples" && row.dtype != "U8")
-      return as_in_a_file(io::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
+      return as_in_a_file(weights::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
     EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
     image.name = name;
     if (image.is_u8) {
       const auto* p = reinterpret_cast<const uint8_t*>(row.data);
       image.u8.assign(p, p + row.bytes);
     } else {
-      const std::vector<double> values = io::to_f64(row);
+      const std::vector<double> values = weights::to_f64(row);
       image.f32.assign(values.begin(), values.end());
     }
     return image;
@@ -272,8 +272,8 @@ class Shards final : public ImageSet {
   std::string path_;
   std::vector<std::string> paths_;
   std::string facts_;
-  std::vector<io::SafetensorsFile> files_;
-  std::vector<io::TensorView> tensors_;
+  std::vector<weights::SafetensorsFile> files_;
+  std::vector<weights::TensorView> tensors_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
 };
@@ -298,7 +298,7 @@ class Tiles final : public ImageSet {
   EvalImage image(int64_t i) override {
     const dataset::TileShard& shard = shards_.shard_of(i);
     const int64_t tile = i - shard.first;
-    EvalImage image{shard.height, shard.width, int64_t(bands_.size()), shard.type == io::PixelType::kU8, true};
+    EvalImage image{shard.height, shard.width, int64_t(bands_.size()), shard.type == images::PixelType::kU8, true};
     image.name = fmt::format("{}, tile {}", shard.file.path(), tile);
     for (const int b : bands_) {
       for (const double x : dataset::filled_plane(shard, tile, b)) {
@@ -317,13 +317,13 @@ class Tiles final : public ImageSet {
   std::string facts_;
 };
 
-bool is_of_tiles(const io::SafetensorsFile& file) {
+bool is_of_tiles(const weights::SafetensorsFile& file) {
   return file.contains("images") && file.metadata().contains("bands");
 }
 
 // Whether pictures cannot show what the first shard of a folder holds: digital numbers, or other channels.
 bool says_more_than_pictures(const std::string& shard) {
-  const io::SafetensorsFile file(shard);
+  const weights::SafetensorsFile file(shard);
   if (is_of_tiles(file)) return true;
   const char* name = images_of(file);
   if (!file.contains(name) || file.tensor(name).shape.size() != 4) return false;
@@ -332,7 +332,7 @@ bool says_more_than_pictures(const std::string& shard) {
 }
 
 std::unique_ptr<ImageSet> open_shards(const std::string& path, const std::vector<std::string>& files) {
-  if (is_of_tiles(io::SafetensorsFile(files.front()))) return std::make_unique<Tiles>(path);
+  if (is_of_tiles(weights::SafetensorsFile(files.front()))) return std::make_unique<Tiles>(path);
   return std::make_unique<Shards>(path, files);
 }
 
@@ -350,7 +350,7 @@ EvalImage as_in_a_file(const float* chw, const dataset::SampleShape& shape, std:
   EvalImage image{.height = shape.height, .width = shape.width, .channels = shape.channels};
   image.name = std::move(name);
   if (shape.channels == 1 || shape.channels == 3) {
-    io::ImageU8 picture = io::to_image(chw, shape.channels, shape.height, shape.width);
+    images::ImageU8 picture = images::to_image(chw, shape.channels, shape.height, shape.width);
     image.channels = picture.channels, image.u8 = std::move(picture.pixels);
   } else {
     image.is_u8 = false, image.channels_first = true;

@@ -19,7 +19,7 @@ constexpr int64_t kBatch = 8;  // images at once: 100 MB of activations
 constexpr int64_t kInputElements = 3 * nn::kInceptionSide * nn::kInceptionSide;
 
 // Grey becomes three equal channels, alpha is left out, as Pillow's conversion to RGB does.
-io::ImageU8 to_rgb(const EvalImage& image) {
+images::ImageU8 to_rgb(const EvalImage& image) {
   // The fourth channel of a file of pictures is alpha, that of a tensor may be anything.
   const bool with_alpha = image.channels == 2 || image.channels == 4;
   if (!image.is_u8 || image.channels < 1 || image.channels > 4 || (with_alpha && image.channels_first)) {
@@ -30,7 +30,7 @@ io::ImageU8 to_rgb(const EvalImage& image) {
                       .hint = "--features pixels, decoding latents (ditsample --vae), or tiles with names of bands"});
   }
   const int64_t pixels = image.height * image.width;
-  io::ImageU8 rgb{image.width, image.height, 3, std::vector<uint8_t>(size_t(3 * pixels))};
+  images::ImageU8 rgb{image.width, image.height, 3, std::vector<uint8_t>(size_t(3 * pixels))};
   for (int64_t p = 0; p < pixels; ++p)
     for (int64_t c = 0; c < 3; ++c) {
       const int64_t from = image.channels < 3 ? 0 : c;

@@ -6,7 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/features.hpp"
-#include "ditrain/io/weight_file.hpp"
+#include "ditrain/weights/weight_file.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -14,12 +14,12 @@ namespace {
 constexpr const char* kHint = "pt_inception-2015-12-05-6726825d.pth of pytorch-fid, or the same tensors as safetensors";
 
 // torchvision's network has the same names, other weights and 1,000 classes: it would give plausible, wrong distances.
-void check_kind(const io::WeightFile& file) {
+void check_kind(const weights::WeightFile& file) {
   const auto has = [&](const char* name) { return file.find(name) != nullptr; };
   if (!has("Conv2d_1a_3x3.conv.weight") || !has("Mixed_7c.branch_pool.conv.weight")) {
     std::vector<std::string> names;
-    for (const io::WeightTensor& tensor : file.tensors()) names.push_back(tensor.name);
-    const std::string network = io::network_of(names);
+    for (const weights::WeightTensor& tensor : file.tensors()) names.push_back(tensor.name);
+    const std::string network = weights::network_of(names);
     throw InputError({.where = file.path(),
                       .what = "not the weights of the FID Inception",
                       .got = !network.empty() ? network
@@ -28,7 +28,7 @@ void check_kind(const io::WeightFile& file) {
                       .expected = "Conv2d_1a_3x3.conv.weight and others",
                       .hint = kHint});
   }
-  const io::WeightTensor* fc = file.find("fc.weight");
+  const weights::WeightTensor* fc = file.find("fc.weight");
   const bool aux = has("AuxLogits.conv0.conv.weight");
   if (aux || (fc != nullptr && !fc->shape.empty() && fc->shape[0] == 1000))
     throw InputError({.where = file.path(),
@@ -41,10 +41,10 @@ void check_kind(const io::WeightFile& file) {
 }  // namespace
 
 nn::Inception load_inception(const std::string& path, DType type) {
-  const io::WeightFile file(path);
+  const weights::WeightFile file(path);
   check_kind(file);
   for (const nn::InceptionWeight& w : nn::inception_weights()) {
-    const io::WeightTensor* found = file.find(w.name);
+    const weights::WeightTensor* found = file.find(w.name);
     if (found == nullptr)
       throw InputError({.where = path, .what = "a weight of the FID Inception is missing", .got = "no " + w.name});
     if (found->shape != w.shape)

@@ -11,11 +11,11 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/io/checksum.hpp"
-#include "ditrain/io/file_lock.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/checksum.hpp"
+#include "ditrain/files/file_lock.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/kernels/random.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -137,11 +137,12 @@ class Writer {
     ctx_.for_range(size(shard), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       for (int64_t i = begin; i < end; ++i) sums[size_t(i)] = data_.content_checksum(first(shard) + i);
     });
-    return io::to_hex(io::checksum_of({reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof sums[0]}));
+    return files::to_hex(
+        files::checksum_of({reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof sums[0]}));
   }
 
   Metadata metadata_of(int64_t shard) const try {
-    return io::SafetensorsFile(path(shard)).metadata();
+    return weights::SafetensorsFile(path(shard)).metadata();
   } catch (const InputError& e) {
     throw InputError({.where = path(shard),
                       .what = "this shard is damaged",
@@ -202,17 +203,17 @@ class Writer {
     }
     Metadata metadata = facts(shard);
     metadata[kSums] = text_of(sums), metadata[kSquares] = text_of(squares);
-    std::vector<io::TensorToWrite> tensors;
+    std::vector<weights::TensorToWrite> tensors;
     add(tensors, "", content.plain, n);
     if (request_.flip) add(tensors, "_flip", content.flipped, n);
     if (data_.num_classes() > 0) tensors.push_back({"labels", "I64", {n}, content.labels.data()});
-    const std::string partial = io::temporary_beside(path(shard));
-    io::write_safetensors(partial, tensors, metadata);
+    const std::string partial = files::temporary_beside(path(shard));
+    weights::write_safetensors(partial, tensors, metadata);
     fs::rename(partial, path(shard));
-    io::fsync_directory(request_.out);
+    files::fsync_directory(request_.out);
   }
 
-  void add(std::vector<io::TensorToWrite>& tensors, const std::string& suffix, const Encoded& encoded,
+  void add(std::vector<weights::TensorToWrite>& tensors, const std::string& suffix, const Encoded& encoded,
            int64_t n) const {
     const Shape shape{n, latent_[0], latent_[1], latent_[2]};
     const bool moments = request_.posterior == PosteriorUse::kMoments;
@@ -231,7 +232,7 @@ class Writer {
 };
 
 // The numbers of a line; none if it holds anything else.
-std::vector<double> numbers_of(const io::SafetensorsFile& file, const char* key) {
+std::vector<double> numbers_of(const weights::SafetensorsFile& file, const char* key) {
   std::vector<double> values;
   const auto found = file.metadata().find(key);
   const char* p = found == file.metadata().end() ? "" : found->second.c_str();
@@ -246,7 +247,7 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
   std::vector<double> mean, deviation;
   double each = 0;
   for (int64_t shard = 0; shard < writer.count(); ++shard) {
-    const io::SafetensorsFile file(writer.path(shard));
+    const weights::SafetensorsFile file(writer.path(shard));
     const std::vector<double> sums = numbers_of(file, kSums), squares = numbers_of(file, kSquares);
     const Shape& shape = file.tensor(request.posterior == PosteriorUse::kMoments ? "mean" : "latents").shape;
     if (mean.empty()) mean.resize(sums.size()), deviation.resize(sums.size());
@@ -263,7 +264,7 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
   }
   const nlohmann::json json = {
       {"samples", samples}, {"scale_factor", request.scale_factor}, {"mean", mean}, {"std", deviation}};
-  io::write_file_atomically(request.out + "/stats.json", json.dump(2) + "\n");
+  files::write_file_atomically(request.out + "/stats.json", json.dump(2) + "\n");
 }
 
 // The shards that are missing, as rank 0 finds them.
@@ -299,13 +300,13 @@ void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset:
                          const LatentShards& shards, dist::Communicator& comm,
                          const std::function<void(const EncodingProgress&)>& progress) {
   check_shape(vae.config(), data.shape());
-  std::unique_ptr<io::FileLock> lock;  // until the last rank has ended
+  std::unique_ptr<files::FileLock> lock;  // until the last rank has ended
   if (comm.rank() == 0) {
-    lock = io::lock_output_folder(shards.out);
-    io::remove_stale_files(shards.out);
+    lock = files::lock_output_folder(shards.out);
+    files::remove_stale_files(shards.out);
   }
   comm.barrier();
-  if (comm.rank() != 0) lock = io::join_output_folder(shards.out);
+  if (comm.rank() != 0) lock = files::join_output_folder(shards.out);
   Writer writer(ctx, vae, data, shards);
   std::vector<int64_t> mine;
   EncodingProgress so_far;

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::eval {
 
@@ -30,7 +30,7 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"latents", f.latents},
                      {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-  io::write_file_atomically(sample_facts_path(samples), text);
+  files::write_file_atomically(sample_facts_path(samples), text);
 }
 
 }  // namespace ditrain::eval

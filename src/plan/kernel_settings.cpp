@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/json_problem.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/json_problem.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
 
@@ -94,7 +94,7 @@ std::string default_tuning_path() {
 Tuning read_tuning(const std::string& path) {
   std::string text;
   try {
-    text = io::read_text_file(path, kMaxTuningBytes);
+    text = files::read_text_file(path, kMaxTuningBytes);
   } catch (const InputError& e) {  // names the file
     throw bad_tuning(e.what());
   }
@@ -103,7 +103,7 @@ Tuning read_tuning(const std::string& path) {
     kernels::check_gemm_blocking(t.blocking);
     return t;
   } catch (const nlohmann::json::exception& e) {
-    throw bad_tuning(path + " is not a tuning: " + io::json_problem(e));
+    throw bad_tuning(path + " is not a tuning: " + files::json_problem(e));
   } catch (const InputError& e) {
     throw bad_tuning(path + ": " + e.what());
   }
@@ -115,8 +115,8 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
   };
   const nlohmann::json json = {
       {"cpu", tuning.cpu}, {"isa", tuning.isa}, {"derived", blocks(tuning.derived)}, {"gemm", blocks(tuning.blocking)}};
-  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) io::make_output_folder(folder);
-  io::write_file_atomically(path, json.dump(2) + "\n");
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) files::make_output_folder(folder);
+  files::write_file_atomically(path, json.dump(2) + "\n");
 }
 
 std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, ops::Context& ctx) {

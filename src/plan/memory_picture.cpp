@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "ditrain/base/bytes.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -230,7 +230,7 @@ std::string memory_svg(const MemoryPlan& plan, const automem::Plan* automem) {
 }
 
 void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem) {
-  io::write_file_atomically(path, memory_svg(plan, automem));
+  files::write_file_atomically(path, memory_svg(plan, automem));
 }
 
 }  // namespace ditrain::plan

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::report {
 namespace {
@@ -75,7 +75,7 @@ uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 EventFile::EventFile(const std::string& folder, double now_s) {
-  io::make_output_folder(folder);
+  files::make_output_folder(folder);
   for (int n = 0; path_.empty() || std::filesystem::exists(path_); ++n)
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, int64_t(now_s), host_name(), ::getpid(), n);
   add(now_s, 0, kFileVersion, "brain.Event:2");

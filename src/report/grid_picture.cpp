@@ -23,7 +23,7 @@ struct ErrorManager {
 void leave_with_error(j_common_ptr jpeg) { std::longjmp(reinterpret_cast<ErrorManager*>(jpeg->err)->leave, 1); }
 
 // Whether it worked; `*bytes` is the caller's to free in any case.
-bool compress(const io::ImageU8& image, int quality, unsigned char** bytes, unsigned long* size) {
+bool compress(const images::ImageU8& image, int quality, unsigned char** bytes, unsigned long* size) {
   ErrorManager errors;
   jpeg_compress_struct jpeg;
   jpeg.err = jpeg_std_error(&errors.base);
@@ -50,7 +50,7 @@ bool compress(const io::ImageU8& image, int quality, unsigned char** bytes, unsi
   return true;
 }
 
-std::string encode(const io::ImageU8& image, int quality) {
+std::string encode(const images::ImageU8& image, int quality) {
   unsigned char* bytes = nullptr;
   unsigned long size = 0;
   const bool worked = compress(image, quality, &bytes, &size);
@@ -60,14 +60,14 @@ std::string encode(const io::ImageU8& image, int quality) {
   return jpeg;
 }
 
-io::ImageU8 scaled_by(const io::ImageU8& image, double factor) {
+images::ImageU8 scaled_by(const images::ImageU8& image, double factor) {
   const auto side = [&](int64_t n) { return std::max<int64_t>(1, int64_t(double(n) * factor)); };
-  return io::resize(image, side(image.width), side(image.height), io::ResizeFilter::kBox);
+  return images::resize(image, side(image.width), side(image.height), images::ResizeFilter::kBox);
 }
 
 }  // namespace
 
-std::string small_jpeg(io::ImageU8 image, size_t max_bytes) {
+std::string small_jpeg(images::ImageU8 image, size_t max_bytes) {
   DITRAIN_CHECK(max_bytes >= 4096, "no room for the tables of a JPEG");
   const int64_t longer = std::max(image.width, image.height);
   if (longer > kMaxSide) image = scaled_by(image, double(kMaxSide) / double(longer));

@@ -2,12 +2,12 @@
 #pragma once
 #include <string>
 
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 
 namespace ditrain::report {
 
 /// The picture as JPEG of at most max_bytes (at least 4 KiB): first with less quality, then with fewer pixels.
-std::string small_jpeg(io::ImageU8 image, size_t max_bytes);
+std::string small_jpeg(images::ImageU8 image, size_t max_bytes);
 
 std::string base64(std::string_view bytes);
 

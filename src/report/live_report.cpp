@@ -6,8 +6,8 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/log.hpp"
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/report/page.hpp"
 #include "replace_file.hpp"
 
@@ -112,9 +112,9 @@ void LiveReport::add_events(size_t max_bytes) {
 void LiveReport::add_grids() {
   for (const auto& [step, path] : sample_grids(options_.folder)) {
     if (!grids_in_events_.insert(step).second) continue;
-    const io::ImageU8 image = io::read_image(path);
+    const images::ImageU8 image = images::read_image(path);
     events_->add_image(unix_time_s(), step,
-                       {"samples", io::read_text_file(path, io::kMaxImageFileBytes), image.width, image.height});
+                       {"samples", files::read_text_file(path, images::kMaxImageFileBytes), image.width, image.height});
   }
 }
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "grid_picture.hpp"
 #include "replace_file.hpp"
 
@@ -69,7 +69,7 @@ void write_report(const std::vector<std::string>& folders, const std::string& ou
              "a folder with metrics.jsonl, status.json, config.yaml or log.txt");
     files.emplace_back(folder);
   }
-  io::check_output_file(out);
+  files::check_output_file(out);
   const double now_s = unix_time_s();
   std::vector<PageRun> runs;
   for (RunFiles& run : files) {

@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <cstring>
 
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::report {
 
 void replace_file(const std::string& path, std::string_view content) {
-  const std::string temporary = io::temporary_beside(path);
-  io::FileWriter file(temporary);
+  const std::string temporary = files::temporary_beside(path);
+  files::FileWriter file(temporary);
   file.write(content.data(), content.size());
   file.finish(/*synced=*/false);
   if (std::rename(temporary.c_str(), path.c_str()) == 0) return;

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 #include "grid_picture.hpp"
 
 namespace ditrain::report {
@@ -160,7 +160,7 @@ void RunFiles::read_grids(size_t max_new) {
     if (!is_new) continue;
     --max_new;
     try {
-      grid->second.jpeg = small_jpeg(io::read_image(files.at(*step)), kMaxGridBytes);
+      grid->second.jpeg = small_jpeg(images::read_image(files.at(*step)), kMaxGridBytes);
     } catch (const Error& e) {
       events_.add({fmt::format("step {}", *step), std::string("a sample grid cannot be shown: ") + e.what()});
     }

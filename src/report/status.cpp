@@ -9,8 +9,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/io/files.hpp"
-#include "ditrain/io/json_file.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/files/json_file.hpp"
 
 namespace ditrain::report {
 namespace {
@@ -64,7 +64,7 @@ std::string to_json(const Status& s) {
 }
 
 std::optional<Status> read_status(const std::string& folder, double now_s) try {
-  const nlohmann::json j = io::read_json_object(folder + "/status.json");
+  const nlohmann::json j = files::read_json_object(folder + "/status.json");
   Status s;
   if (!find_word(j.at("state").get<std::string>(), s.state)) return std::nullopt;
   s.step = j.value("step", int64_t{0}), s.steps = j.value("steps", int64_t{0});

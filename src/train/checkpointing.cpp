@@ -5,7 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/version.hpp"
@@ -64,7 +64,7 @@ void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>&
     log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - begin_s_);
     if (run_.leader() && outcome->step == best_step_) try {
         const dist::DiskWork work(run_.comm);
-        io::link_best(run_.checkpoints(), best_step_);
+        files::link_best(run_.checkpoints(), best_step_);
       } catch (const RunError& error) {
         log::warn("the best checkpoint has no link: {}", error.what());
       }
@@ -90,7 +90,7 @@ void Checkpointing::verify() {
 void Checkpointing::restore_best(const std::string& metric) {
   if (start_.checkpoint().empty()) return;
   double found[2] = {best_value_, -1};
-  const auto best = run_.leader() ? io::best_checkpoint(run_.checkpoints()) : std::nullopt;
+  const auto best = run_.leader() ? files::best_checkpoint(run_.checkpoints()) : std::nullopt;
   if (best) {
     const std::string link = run_.checkpoints() + "/best";
     const std::string damage = damage_of([&] {
@@ -117,7 +117,7 @@ bool Checkpointing::note_value(double value) {
 
 void Checkpointing::report_best(const std::string& metric) const {
   if (best_step_ < 0) return;
-  const bool linked = run_.leader() && io::best_checkpoint(run_.checkpoints()) == best_step_;
+  const bool linked = run_.leader() && files::best_checkpoint(run_.checkpoints()) == best_step_;
   log::info("best {}: {:.4g} at step {}, {}", metric, best_value_, best_step_,
             linked ? run_.checkpoints() + "/best" : "of which there is no checkpoint");
 }

@@ -10,7 +10,7 @@
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sampling.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::train {
@@ -21,12 +21,12 @@ constexpr int64_t kReferenceImages = 4000;
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
                 const nn::DitConfig& m, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
-  std::vector<io::ImageU8> pictures;
+  std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));
   // Labels go in turn: with few classes each gets a column of its own.
   const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
   const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
-  io::write_png(path, io::make_grid(pictures, columns, 2));
+  images::write_png(path, images::make_grid(pictures, columns, 2));
 }
 
 constexpr const char* kLabels = "balanced";

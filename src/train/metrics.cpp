@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::train {
 
@@ -48,10 +48,10 @@ template <class F>
 void read_metrics(const std::string& run_folder, const F& use) try {
   const std::string path = run_folder + "/metrics.jsonl";
   if (!std::filesystem::exists(path)) return;
-  io::read_lines(path, [&](const std::string& line) {
+  files::read_lines(path, [&](const std::string& line) {
     use(line, nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
   });
-} catch (const io::OpenError& e) {
+} catch (const files::OpenError& e) {
   throw RunError({.where = "metrics", .what = e.what()});
 }
 
@@ -69,8 +69,8 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
   if (moved == 0) return 0;
   const std::string aside = run_folder + "/metrics.discarded.jsonl";
   if (!discarded.empty()) discarded.pop_back();
-  io::append_line(aside, discarded);
-  io::write_file_atomically(path, kept);
+  files::append_line(aside, discarded);
+  files::write_file_atomically(path, kept);
   return moved;
 }
 

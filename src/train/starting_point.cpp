@@ -9,8 +9,8 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/files.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -35,11 +35,11 @@ StartingPoint::StartingPoint(RunContext& run) : run_(run) {
 void StartingPoint::open_folder() {
   const TrainOptions& options = run_.options;
   if (!options.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
-  io::make_output_folder(options.out);
+  files::make_output_folder(options.out);
   lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
   run_.note(lock_->note());
-  if (options.resumes()) io::remove_stale_temporaries(run_.checkpoints());
-  if (options.resume_auto) candidates_ = io::checkpoints_to_resume(run_.checkpoints());
+  if (options.resumes()) files::remove_stale_temporaries(run_.checkpoints());
+  if (options.resume_auto) candidates_ = files::checkpoints_to_resume(run_.checkpoints());
   next_candidate();
   if (!checkpoint_.empty() && holds_run(options.out) && run_of(checkpoint_) != fs::weakly_canonical(options.out))
     throw InputError({.where = "output",
@@ -60,7 +60,7 @@ void StartingPoint::next_candidate() {
   for (checkpoint_.clear(); checkpoint_.empty() && !candidates_.empty();) {
     const std::string folder = candidates_.front();
     checkpoint::CheckpointState state;
-    const std::string missing = io::missing_file(folder);
+    const std::string missing = files::missing_file(folder);
     const std::string damage = missing.empty() ? damage_of([&] { state = checkpoint::read_checkpoint_state(folder); })
                                                : missing + " is missing";
     if (!damage.empty()) {
@@ -119,7 +119,7 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
   if (!run_.leader()) return;
   folder_->write("config.yaml", config::to_yaml(run_.settled.wanted));
   folder_->write("topology.txt", topology);
-  for (const std::string& aside : io::discard_checkpoints_after(folder_->checkpoints(), step))
+  for (const std::string& aside : files::discard_checkpoints_after(folder_->checkpoints(), step))
     log::info("a checkpoint after step {} is now {}; {}", step, aside,
               run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                     : "it goes when the next one is whole");

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/train/run_folder.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "run_context.hpp"
@@ -20,7 +20,7 @@ template <class F>
 std::string damage_of(const F& read) try {
   read();
   return "";
-} catch (const io::OpenError& e) {
+} catch (const files::OpenError& e) {
   throw RunError({.where = "resume", .what = std::string("a checkpoint cannot be read: ") + e.what()});
 } catch (const InputError& e) {
   return e.what();

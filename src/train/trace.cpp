@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/dist/clock_offset.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::train {
@@ -136,7 +136,7 @@ void Trace::write(const std::string& path, dist::Communicator& comm) const {
       {"largest_clock_drift_us", drift_s * 1e6},
       {"events_left_out", int64_t(left_out)}};
   if (!all.empty()) all.resize(all.size() - 2);
-  io::write_file_atomically(
+  files::write_file_atomically(
       path, "{\"displayTimeUnit\":\"ms\",\"otherData\":" + about.dump() + ",\n\"traceEvents\":[\n" + all + "\n]}\n");
 }
 

@@ -101,11 +101,11 @@ void verify_fid_presets(Verification& v) {
   nn::Inception network = make_network(v);
   const int64_t n = v.shape("hw", 2, kMostImages)[0];
   const std::vector<int64_t> hw = v.i64("hw", {n, 2}, 1, kLargestSide);
-  std::vector<io::ImageU8> pictures;
+  std::vector<images::ImageU8> pictures;
   for (int64_t k = 0; k < n; ++k) {
     const int64_t h = hw[size_t(2 * k)], w = hw[size_t(2 * k + 1)];
     const std::vector<float> planes = formula_image(v, "presets.image", k, h, w);
-    io::ImageU8 picture{w, h, 3, std::vector<uint8_t>(planes.size())};
+    images::ImageU8 picture{w, h, 3, std::vector<uint8_t>(planes.size())};
     std::vector<int64_t> check;
     for (int64_t i = 0; i < int64_t(planes.size()); ++i) {
       const auto byte = uint8_t(std::floor(256 * planes[size_t(i)]));

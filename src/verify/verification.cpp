@@ -16,12 +16,12 @@ std::string join(std::initializer_list<const char*> words) {
 
 }  // namespace
 
-Verification::Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report)
+Verification::Verification(const weights::SafetensorsFile& file, ops::Context& ctx, Report& report)
     : file_(file), ctx_(ctx), report_(report) {}
 
 std::vector<std::string> Verification::names() const {
   std::vector<std::string> all;
-  for (const io::TensorView& t : file_.tensors()) all.push_back(t.name);
+  for (const weights::TensorView& t : file_.tensors()) all.push_back(t.name);
   return all;
 }
 
@@ -42,7 +42,7 @@ std::string Verification::metadata(const std::string& name, const std::string& o
   return entry == file_.metadata().end() ? otherwise : entry->second;
 }
 
-std::string Verification::title_of(const io::SafetensorsFile& file) {
+std::string Verification::title_of(const weights::SafetensorsFile& file) {
   const auto entry = file.metadata().find("file");
   if (entry == file.metadata().end())
     throw InputError(
@@ -58,9 +58,9 @@ std::string Verification::suffix() const {
   return entry->second;
 }
 
-const io::TensorView& Verification::view(const std::string& name, const Shape& shape,
-                                         std::initializer_list<const char*> dtypes) {
-  const io::TensorView& t = file_.tensor(name);
+const weights::TensorView& Verification::view(const std::string& name, const Shape& shape,
+                                              std::initializer_list<const char*> dtypes) {
+  const weights::TensorView& t = file_.tensor(name);
   if (t.shape != shape)
     throw InputError({.where = file_.path(),
                       .what = name + " has an unexpected shape",
@@ -78,15 +78,15 @@ int64_t Verification::setting(const std::string& name, int64_t low, int64_t high
 }
 
 std::vector<float> Verification::f32(const std::string& name, const Shape& shape) {
-  return io::to_f32(view(name, shape, {"F32"}));
+  return weights::to_f32(view(name, shape, {"F32"}));
 }
 
 std::vector<double> Verification::f64(const std::string& name, const Shape& shape) {
-  return io::to_f64(view(name, shape, {"F32", "F64"}));
+  return weights::to_f64(view(name, shape, {"F32", "F64"}));
 }
 
 std::vector<int64_t> Verification::i64(const std::string& name, const Shape& shape, int64_t low, int64_t high) {
-  const std::vector<int64_t> values = io::to_i64(view(name, shape, {"I64"}));
+  const std::vector<int64_t> values = weights::to_i64(view(name, shape, {"I64"}));
   for (const int64_t v : values)
     if (v < low || v > high)
       throw InputError({.where = file_.path(),
@@ -124,7 +124,7 @@ void Verification::check_bf16(const std::string& name, const Shape& shape, const
 }
 
 void Verification::check_exact(const std::string& name, const Shape& shape, const std::vector<int64_t>& got) {
-  const std::vector<int64_t> want = io::to_i64(view(name, shape, {"I64"}));
+  const std::vector<int64_t> want = weights::to_i64(view(name, shape, {"I64"}));
   DITRAIN_CHECK(got.size() == want.size(), "both sides have the same number of entries");
   // Differences are taken as integers, so that large numbers that differ do not meet at the same f64.
   std::vector<double> differences, zeros(want.size(), 0.0);
@@ -136,7 +136,7 @@ void Verification::check_exact(const std::string& name, const Shape& shape, cons
 }
 
 void Verification::leave_out(std::initializer_list<std::string_view> beginnings) {
-  for (const io::TensorView& t : file_.tensors())
+  for (const weights::TensorView& t : file_.tensors())
     for (const std::string_view beginning : beginnings)
       if (t.name.starts_with(beginning)) used_.insert(t.name);
 }
@@ -149,13 +149,13 @@ void Verification::add(const std::string& name, const std::string& quantity, Com
 
 void Verification::leave_out(const std::string& prefix, const std::string& why) {
   int64_t tensors = 0;
-  for (const io::TensorView& t : file_.tensors())
+  for (const weights::TensorView& t : file_.tensors())
     if (t.name.starts_with(prefix)) used_.insert(t.name), ++tensors;
   if (tensors > 0) report_.left_out.push_back(prefix + "* (" + std::to_string(tensors) + " tensors): " + why);
 }
 
 void Verification::expect_all_used() const {
-  for (const io::TensorView& t : file_.tensors())
+  for (const weights::TensorView& t : file_.tensors())
     if (used_.count(t.name) == 0)
       throw InputError({.where = file_.path(),
                         .what = "unknown tensor: neither a setting nor an input nor anything that can be compared",

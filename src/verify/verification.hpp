@@ -3,9 +3,9 @@
 #pragma once
 #include <set>
 
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/ops/context.hpp"
 #include "ditrain/verify/verify.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::verify {
 
@@ -22,7 +22,7 @@ struct Per {
 
 class Verification {
  public:
-  Verification(const io::SafetensorsFile& file, ops::Context& ctx, Report& report);
+  Verification(const weights::SafetensorsFile& file, ops::Context& ctx, Report& report);
 
   ops::Context& ctx() const { return ctx_; }
 
@@ -36,7 +36,7 @@ class Verification {
   std::string metadata(const std::string& name, const std::string& otherwise) const;
   /// Its "file", which names the fixture, without the ending.
   std::string title() const { return title_of(file_); }
-  static std::string title_of(const io::SafetensorsFile& file);
+  static std::string title_of(const weights::SafetensorsFile& file);
   /// What the keys of formula numbers end with.
   std::string suffix() const;
 
@@ -70,9 +70,10 @@ class Verification {
   void expect_all_used() const;
 
  private:
-  const io::TensorView& view(const std::string& name, const Shape& shape, std::initializer_list<const char*> dtypes);
+  const weights::TensorView& view(const std::string& name, const Shape& shape,
+                                  std::initializer_list<const char*> dtypes);
 
-  const io::SafetensorsFile& file_;
+  const weights::SafetensorsFile& file_;
   ops::Context& ctx_;
   Report& report_;
   std::set<std::string> used_, compared_;

@@ -37,7 +37,7 @@ constexpr Kind kKinds[] = {
     {"fid_sets", verify_fid_sets},
 };
 
-const Kind& find_kind(const io::SafetensorsFile& file) {
+const Kind& find_kind(const weights::SafetensorsFile& file) {
   const std::string title = Verification::title_of(file);
   std::string known;
   for (const Kind& kind : kKinds) {
@@ -59,7 +59,7 @@ std::vector<std::string> fixture_kinds() {
 }
 
 Report verify_fixture(const std::string& path, ops::Context& ctx) {
-  const io::SafetensorsFile file(path);
+  const weights::SafetensorsFile file(path);
   const Kind& kind = find_kind(file);
   Report report{.file = path};
   Verification verification(file, ctx, report);

@@ -10,9 +10,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/checkpoint/saver.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/nn/dit.hpp"
-#include "io/file_size_limit.hpp"
+#include "files/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/random_tensor.hpp"
 #include "support/save_checkpoint.hpp"
@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint is whole only after all ranks have said so") {
   CHECK_FALSE(saver.finish());
   REQUIRE_FALSE(saver.start(State::at_step(3)));
   CHECK(saver.is_writing());
-  CHECK(io::list_checkpoints(folder / "c").empty());
+  CHECK(files::list_checkpoints(folder / "c").empty());
   std::optional<checkpoint::SaveOutcome> outcome;
   int advances = 0;
   while (!outcome) {
@@ -124,7 +124,7 @@ TEST_CASE("a checkpoint is whole only after all ranks have said so") {
   }
   CHECK(advances == 2);  // parts, commit
   CHECK_FALSE(saver.is_writing());
-  CHECK(io::list_checkpoints(folder / "c") == std::vector<int64_t>{3});
+  CHECK(files::list_checkpoints(folder / "c") == std::vector<int64_t>{3});
 }
 
 TEST_CASE("a saver that ends while it writes leaves no checkpoint, and nothing else") {
@@ -167,7 +167,7 @@ TEST_CASE("every flipped bit of a checkpoint is found, when it is checked and wh
   const std::string saved = state.save(folder / "c");
   REQUIRE_NOTHROW(checkpoint::check_checkpoint(saved));
   std::mt19937_64 random(7);
-  for (const char* file : io::kCheckpointFiles) {
+  for (const char* file : files::kCheckpointFiles) {
     const std::string path = saved + "/" + file;
     const uint64_t bits = 8 * fs::file_size(path);
     // The ends, where headers and padding are, and places between.

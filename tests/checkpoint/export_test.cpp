@@ -8,7 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
 #include "support/save_checkpoint.hpp"
@@ -50,7 +50,7 @@ struct TinyRun {
   std::string checkpoint;
 };
 
-std::vector<float> weights(nn::Dit& model) {
+std::vector<float> weights_of(nn::Dit& model) {
   std::vector<float> all;
   for (const Parameter* p : model.parameters().state_dict()) {
     const std::vector<float> values = to_vector(p->value);
@@ -60,11 +60,11 @@ std::vector<float> weights(nn::Dit& model) {
 }
 
 std::vector<float> expected_weights(uint64_t seed) {
-  return weights(*test::random_model(test::tiny_config(), seed));  // the position table is the same for any seed
+  return weights_of(*test::random_model(test::tiny_config(), seed));  // the position table is the same for any seed
 }
 
-std::vector<float> tensor(const io::SafetensorsFile& file, const std::string& name) {
-  return io::to_f32(file.tensor(name));
+std::vector<float> tensor(const weights::SafetensorsFile& file, const std::string& name) {
+  return weights::to_f32(file.tensor(name));
 }
 
 json read_json(const std::string& path) { return json::parse(get_file(path)); }
@@ -86,13 +86,13 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
                                     model = checkpoint::find_weights(path, checkpoint::Weights::kModel);
     CHECK(ema.step == 40);
     CHECK(ema.config.model.hidden_size == 32);
-    CHECK(weights(*checkpoint::load_model(ema)) == expected_weights(2));
-    CHECK(weights(*checkpoint::load_model(model)) == expected_weights(1));
+    CHECK(weights_of(*checkpoint::load_model(ema)) == expected_weights(2));
+    CHECK(weights_of(*checkpoint::load_model(model)) == expected_weights(1));
   }
   const checkpoint::WeightsSource file =
       checkpoint::find_weights(tiny.checkpoint + "/model.safetensors", checkpoint::Weights::kEma);
   CHECK(file.step == 40);
-  CHECK(weights(*checkpoint::load_model(file)) == expected_weights(1));
+  CHECK(weights_of(*checkpoint::load_model(file)) == expected_weights(1));
 }
 
 TEST_CASE("weights without a config, or none at all, are refused") {
@@ -105,7 +105,7 @@ TEST_CASE("weights without a config, or none at all, are refused") {
   fs::copy(tiny.checkpoint + "/ema.safetensors", lonely);
   CHECK_THROWS_WITH(checkpoint::find_weights(lonely, checkpoint::Weights::kEma), Contains("no config"));
   put_file(tiny.folder / "config.yaml", config::to_yaml(tiny_run()));
-  CHECK(weights(*checkpoint::load_model(checkpoint::find_weights(lonely, checkpoint::Weights::kEma))) ==
+  CHECK(weights_of(*checkpoint::load_model(checkpoint::find_weights(lonely, checkpoint::Weights::kEma))) ==
         expected_weights(2));
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
   checkpoint::export_dit(path, *model, source.config, DType::kF32);
   CHECK(entries(tiny.folder / "new") == std::vector<std::string>{"export.safetensors"});
 
-  const io::SafetensorsFile file(path);
+  const weights::SafetensorsFile file(path);
   CHECK(file.metadata().at("format") == "pt");
   CHECK(get_file(path).find("/home/someone") == std::string::npos);
   const auto expected = model->parameters().state_dict();
@@ -168,7 +168,7 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
   CHECK(file.tensor("y_embedder.embedding_table.weight").shape == std::vector<int64_t>{9, 32});
 
   const checkpoint::WeightsSource again = checkpoint::find_weights(path, checkpoint::Weights::kEma);
-  CHECK(weights(*checkpoint::load_model(again)) == expected_weights(2));
+  CHECK(weights_of(*checkpoint::load_model(again)) == expected_weights(2));
 }
 
 TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
@@ -177,12 +177,12 @@ TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
   const auto model = checkpoint::load_model(source);
   const std::string path = tiny.folder / "half.safetensors";
   checkpoint::export_dit(path, *model, source.config, DType::kBF16);
-  const io::SafetensorsFile file(path);
-  for (const io::TensorView& view : file.tensors()) CHECK(view.dtype == "BF16");
+  const weights::SafetensorsFile file(path);
+  for (const weights::TensorView& view : file.tensors()) CHECK(view.dtype == "BF16");
   std::vector<float> rounded = expected_weights(1);
   for (float& v : rounded) v = to_f32(to_bf16(v));
   const auto loaded = checkpoint::load_model(checkpoint::find_weights(path, checkpoint::Weights::kEma));
-  CHECK(weights(*loaded) == rounded);
+  CHECK(weights_of(*loaded) == rounded);
   checkpoint::export_diffusers(tiny.folder / "diffusers", *loaded, source.config, DType::kF32);
   CHECK(fs::exists(tiny.folder / "diffusers/transformer/config.json"));
 }
@@ -195,7 +195,7 @@ TEST_CASE("diffusers export: names, thirds of qkv, repeated embedders") {
   checkpoint::export_diffusers(out, *model, source.config, DType::kF32);
   CHECK(entries(out) == std::vector<std::string>{"scheduler", "transformer"});
 
-  const io::SafetensorsFile file(out + "transformer/diffusion_pytorch_model.safetensors");
+  const weights::SafetensorsFile file(out + "transformer/diffusion_pytorch_model.safetensors");
   ParameterStore& p = model->parameters();
   constexpr size_t kOfModel = 6, kOfBlock = 19;  // 9 linear layers and the label table
   CHECK(file.tensors().size() == kOfModel + 2 * kOfBlock);
@@ -257,7 +257,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   CHECK(index.at("_class_name") == "DiTPipeline");
   CHECK(index.at("vae") == json::array({"diffusers", "AutoencoderKL"}));
   CHECK(index.at("id2label").size() == 8);
-  const io::SafetensorsFile file(out + "/transformer/diffusion_pytorch_model.safetensors");
+  const weights::SafetensorsFile file(out + "/transformer/diffusion_pytorch_model.safetensors");
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }
 

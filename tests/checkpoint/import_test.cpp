@@ -11,7 +11,7 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
 #include "support/fixture.hpp"
@@ -38,23 +38,23 @@ struct LooseWeights {
   std::map<std::string, Entry> tensors;
 
   explicit LooseWeights(const std::string& path) {
-    const io::SafetensorsFile file(path);
-    for (const io::TensorView& t : file.tensors()) tensors[t.name] = {t.shape, io::to_f32(t)};
+    const weights::SafetensorsFile file(path);
+    for (const weights::TensorView& t : file.tensors()) tensors[t.name] = {t.shape, weights::to_f32(t)};
   }
   explicit LooseWeights(nn::Dit& model) {
     for (const autograd::Parameter* p : model.parameters().state_dict())
       tensors[p->name] = {p->full_shape, to_vector(p->value)};
   }
   void save(const std::string& path, const std::string& prefix = "") const {
-    std::vector<io::TensorToWrite> list;
+    std::vector<weights::TensorToWrite> list;
     for (const auto& [name, t] : tensors) list.push_back({prefix + name, "F32", t.shape, t.values.data()});
     fs::remove(path);
-    io::write_safetensors(path, list);
+    weights::write_safetensors(path, list);
   }
 };
 
 std::vector<float> in(const std::string& checkpoint, const std::string& name) {
-  return io::to_f32(io::SafetensorsFile(checkpoint + "/ema.safetensors").tensor(name));
+  return weights::to_f32(weights::SafetensorsFile(checkpoint + "/ema.safetensors").tensor(name));
 }
 
 std::string refusal(const std::string& path, const std::vector<std::string>& sets = {}) {

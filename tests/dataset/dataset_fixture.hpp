@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ditrain/dataset/dataset.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "support/files.hpp"
 
 namespace ditrain::dataset {
@@ -27,7 +27,7 @@ class ScratchFolder : public TemporaryFolder {
   }
   /// A PNG of one grey value.
   void write_grey(const std::string& name, uint8_t value, int64_t height = 8, int64_t width = 8) const {
-    io::write_png(at(name), {width, height, 3, std::vector<uint8_t>(size_t(height * width * 3), value)});
+    images::write_png(at(name), {width, height, 3, std::vector<uint8_t>(size_t(height * width * 3), value)});
   }
 };
 

@@ -86,9 +86,9 @@ TEST_CASE("a flat folder has no labels") {
 
 TEST_CASE("images are cropped, scaled to [-1, 1], planar, and mirrored on request") {
   const ScratchFolder dir;
-  io::ImageU8 image{2, 3, 3, {}};
+  images::ImageU8 image{2, 3, 3, {}};
   for (int v = 0; v < 18; ++v) image.pixels.push_back(uint8_t(v * 15));
-  io::write_png(dir.at("a.png"), image);
+  images::write_png(dir.at("a.png"), image);
   const auto data = open_folder(dir.path(), 0, OnBadFile::kError, {3, 3, 2});
   const Sample plain = load(*data, 0), mirrored = load(*data, 0, true);
   for (size_t c = 0; c < 3; ++c)
@@ -103,7 +103,7 @@ TEST_CASE("images are cropped, scaled to [-1, 1], planar, and mirrored on reques
 
   const auto wide =
       open_folder(dir.path(), 0, OnBadFile::kError, {3, 5, 9});  // another aspect ratio: scaled and cropped
-  const io::ImageU8 crop = io::center_crop_adm(image, 5, 9);
+  const images::ImageU8 crop = images::center_crop_adm(image, 5, 9);
   CHECK(load(*wide, 0).chw[9 + 4] == float(crop.pixels[(9 + 4) * 3]) / 127.5f - 1.0f);
 }
 

@@ -33,10 +33,10 @@ void write_shard(const std::string& path, const ShardSpec& spec) {
   std::vector<int64_t> shape{spec.rows};
   shape.insert(shape.end(), spec.sample.begin(), spec.sample.end());
   const bool bf16 = spec.dtype == "BF16";
-  std::vector<io::TensorToWrite> tensors{{"latents", spec.dtype, shape, plain.data(), bf16}};
+  std::vector<weights::TensorToWrite> tensors{{"latents", spec.dtype, shape, plain.data(), bf16}};
   if (spec.flips) tensors.push_back({"latents_flip", spec.dtype, shape, flipped.data(), bf16});
   if (!spec.labels.empty()) tensors.push_back({"labels", "I64", {int64_t(spec.labels.size())}, spec.labels.data()});
-  io::write_safetensors(path, tensors, spec.metadata);
+  weights::write_safetensors(path, tensors, spec.metadata);
 }
 
 std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classes, OnBadFile on_bad = OnBadFile::kError,
@@ -164,13 +164,13 @@ TEST_CASE("f16 latents, 32-bit labels and an empty shard are read") {
   const ScratchFolder dir;
   write_shard(dir.at("a.safetensors"), {.rows = 0});
   const std::vector<uint16_t> half(kElements, 0x3e00);  // 1.5
-  io::write_safetensors(dir.at("b.safetensors"), {{"latents", "F16", {1, 2, 2, 3}, half.data()}});
+  weights::write_safetensors(dir.at("b.safetensors"), {{"latents", "F16", {1, 2, 2, 3}, half.data()}});
   CHECK(load(*open_shards(dir.path(), 0), 0) == constant(1.5f, 0));
 
   const ScratchFolder labelled;
   const std::vector<int32_t> labels{3};
-  io::write_safetensors(labelled.at("a.safetensors"),
-                        {{"latents", "F16", {1, 2, 2, 3}, half.data()}, {"labels", "I32", {1}, labels.data()}});
+  weights::write_safetensors(labelled.at("a.safetensors"),
+                             {{"latents", "F16", {1, 2, 2, 3}, half.data()}, {"labels", "I32", {1}, labels.data()}});
   CHECK(load(*open_shards(labelled.path(), 4), 0) == constant(1.5f, 3));
 }
 
@@ -217,10 +217,10 @@ TEST_CASE("mean and logvar are drawn anew by step and sample, and once by the nu
     std::vector<float> mean(2 * kElements);
     for (size_t i = 0; i < mean.size(); ++i) mean[i] = i < size_t(kElements) ? 1.f : 2.f;
     logvar.resize(mean.size(), logvar.back());
-    std::vector<io::TensorToWrite> tensors;
+    std::vector<weights::TensorToWrite> tensors;
     for (const std::string& n : names)
       tensors.push_back({n, "F32", {2, 2, 2, 3}, n.starts_with("logvar") ? logvar.data() : mean.data()});
-    io::write_safetensors(dir.at(name), tensors);
+    weights::write_safetensors(dir.at(name), tensors);
     return open_shards(dir.at(name), 0, OnBadFile::kError, 2);
   };
   const auto drawn = [](const Dataset& data, int64_t index, const RandomKey& key) {
@@ -316,7 +316,7 @@ TEST_CASE("latents of tiles: a config learns from the shards what the tiles were
   CHECK(config.bands == of_tiles.bands);
   CHECK(config.scale_low == of_tiles.scale_low);
   CHECK(config.scale_high == of_tiles.scale_high);
-  CHECK(config.number_type == io::PixelType::kU16);
+  CHECK(config.number_type == images::PixelType::kU16);
   CHECK(config.number_scale == std::vector<double>{2, 1e-4});
   CHECK(config.number_offset == std::vector<double>{0, -0.1});
   settle_tiles(config);

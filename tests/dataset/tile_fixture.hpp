@@ -7,7 +7,7 @@
 
 #include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::dataset {
 
@@ -32,10 +32,11 @@ struct TestTiles {
     for (const std::string& band : bands) names += (names.empty() ? "[\"" : ",\"") + band + "\"";
     auto all = metadata;
     all.insert({"bands", names + "]"});
-    std::vector<io::TensorToWrite> tensors = {{"images", type, {n, int64_t(bands.size()), side, side}, numbers.data()}};
+    std::vector<weights::TensorToWrite> tensors = {
+        {"images", type, {n, int64_t(bands.size()), side, side}, numbers.data()}};
     if (!labels.empty()) tensors.push_back({"labels", "I64", {n}, labels.data()});
     if (!valid.empty()) tensors.push_back({"valid", "U8", {n, side, side}, valid.data()});
-    io::write_safetensors(path, tensors, all);
+    weights::write_safetensors(path, tensors, all);
   }
 };
 

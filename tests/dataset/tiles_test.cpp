@@ -9,7 +9,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/loader.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 #include "support/files.hpp"
 #include "tile_fixture.hpp"
 
@@ -56,7 +56,7 @@ TEST_CASE("tiles: samples go back to the digital numbers they came from, and are
   Config config = tiles_config(scratch / "a.safetensors", {ScalingFrom::kRange, 100, 310});
   settle_tiles(config);
   CHECK(config.bands == std::vector<std::string>{"B2", "B3", "B4"});
-  CHECK(config.number_type == io::PixelType::kU16);
+  CHECK(config.number_type == images::PixelType::kU16);
   const BandScaling scaling = scaling_of(config);
   const auto data = open_dataset(config, {3, 4, 4}, 0, 0);
   const std::vector<float> values = load(*data, 3).chw;
@@ -124,7 +124,7 @@ TEST_CASE("tiles: statistics are exact for every type, without missing pixels") 
   check(int16_t(), "I16", -300);
   check(float(), "F32", -300.25);
   check(float(), "F32", 1e4);
-  io::write_file_atomically(scratch / "stats.json", "{\"tiles\": 3}");
+  files::write_file_atomically(scratch / "stats.json", "{\"tiles\": 3}");
   refused([&] { read_statistics(scratch / "stats.json"); }, "no statistics of tiles");
   tiles.write(scratch.at("nan/a.safetensors"), std::vector<float>(400, NAN), "F32");
   refused([&] { statistics_of(TileShards(scratch / "nan")); }, "band x has no valid pixel at all");
@@ -155,7 +155,7 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   refused([&] { settle_tiles(old); }, "ditdata stats");
   std::filesystem::remove(scratch / "set/b.safetensors");
   TileStatistics other = all;
-  other.type = io::PixelType::kI16;
+  other.type = images::PixelType::kI16;
   write_statistics(scratch / "set/stats.json", other);
   refused([&] { settle_tiles(old); }, "4 tiles of i16");
 }
@@ -178,7 +178,7 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
   config.bands = {};
   refused([&] { open_dataset(config, {3, 4, 4}, 0, 0); }, "model.in_channels: 2");
   refused([&] { open_dataset(config, {2, 8, 8}, 0, 0); }, "another size");
-  config.number_type = io::PixelType::kU8;
+  config.number_type = images::PixelType::kU8;
   refused([&] { settle_tiles(config); }, "data.number_type: auto");
   config = tiles_config(scratch / "set");
   config.scale_low = {1}, config.scale_high = {2};
@@ -203,7 +203,7 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   refuse([](TestTiles& t) { t.metadata = {{"scale", "[1,2,\"x\"]"}}; }, "no list of numbers");
   refuse([](TestTiles& t) { t.metadata = {{"offset", "[1,"}}; }, "metadata `offset`");
   const std::vector<double> wide(16);
-  io::write_safetensors(scratch.at("one/a.safetensors"), {{"images", "F64", {1, 1, 4, 4}, wide.data()}});
+  weights::write_safetensors(scratch.at("one/a.safetensors"), {{"images", "F64", {1, 1, 4, 4}, wide.data()}});
   refused([&] { TileShards(scratch / "one"); }, "U8, U16, I16 or F32");
   refused([&] { TileShards(scratch / "none"); }, "none");
   TestTiles{}.write(scratch.at("cut/a.safetensors"));

@@ -10,7 +10,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dist/gradient_buckets.hpp"
-#include "io/file_size_limit.hpp"
+#include "files/file_size_limit.hpp"
 #include "thread_world.hpp"
 
 using namespace ditrain;

@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -426,7 +426,7 @@ TEST_CASE("bad checkpoint: incomplete ones are passed over by name, and no reaso
   require_texts(resumed, {checkpoint_of(out, 6) + " is damaged and passed over: ema.safetensors is missing",
                           checkpoint_of(out, 4) + " is damaged and passed over: state.json is missing"});
   REQUIRE_THAT(resumed.out, Contains("resuming " + checkpoint_of(out, 2)));
-  CHECK(ditrain::io::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2, 8});
+  CHECK(ditrain::files::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2, 8});
   CHECK_FALSE(fs::exists(checkpoint_of(out, 6)));  // no checkpoint of that name is left to mislead
 
   for (const int64_t step : {2, 8}) fs::remove(checkpoint_of(out, step) + "/model.safetensors");

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
 
@@ -105,7 +105,7 @@ TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job tha
     CHECK_THAT(said,
                Contains(job->name == "many_nodes_mpirun" ? "-np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core"
                                                          : "--cpus-per-task=38"));
-    steps[job.get()] = ditrain::io::list_checkpoints(job->out + "/checkpoints").back() + 2;
+    steps[job.get()] = ditrain::files::list_checkpoints(job->out + "/checkpoints").back() + 2;
   }
 
   // The job that was queued again goes on, and one that fails is not queued.

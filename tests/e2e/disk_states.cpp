@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "ditrain/io/checksum.hpp"
+#include "ditrain/files/checksum.hpp"
 #include "run.hpp"
 
 namespace ditrain::e2e {
@@ -27,7 +27,7 @@ void DiskState::write(const std::string& folder) const {
 }
 
 uint64_t DiskState::hash(const std::string& left_out) const {
-  io::Checksum sum;
+  files::Checksum sum;
   const auto add = [&](const std::string& text) {
     const uint64_t bytes = text.size();
     sum.add(&bytes, sizeof bytes);

@@ -9,7 +9,7 @@ foreach(preloaded refusing_system trapped_calls recording_disk)
   target_compile_options(${preloaded} PRIVATE -fno-sanitize=all)
   target_link_options(${preloaded} PRIVATE -fno-sanitize=all)
 endforeach()
-target_link_libraries(test_e2e PRIVATE ditrain_io ditrain_nn test_main nlohmann_json::nlohmann_json)
+target_link_libraries(test_e2e PRIVATE ditrain_weights ditrain_images ditrain_nn test_main nlohmann_json::nlohmann_json)
 target_include_directories(test_e2e PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 target_precompile_headers(test_e2e REUSE_FROM test_main)
 target_compile_definitions(test_e2e PRIVATE

@@ -9,8 +9,8 @@
 #include <functional>
 #include <sstream>
 
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
@@ -20,7 +20,9 @@ using Catch::Contains;
 
 namespace {
 
-std::vector<int64_t> checkpoints(const std::string& out) { return ditrain::io::list_checkpoints(out + "/checkpoints"); }
+std::vector<int64_t> checkpoints(const std::string& out) {
+  return ditrain::files::list_checkpoints(out + "/checkpoints");
+}
 
 // Flips the lowest bit of the first byte wherever the process holds these bytes in memory that it may write; returns
 // how often. A cosmic ray, as it were.
@@ -49,7 +51,7 @@ int flip_bit(pid_t process, const std::string& pattern) {
 
 // The first bytes of a weight, as a run of no learning rate holds them all the time.
 std::string bytes_of_weight(const std::string& checkpoint) {
-  const ditrain::io::SafetensorsFile file(checkpoint + "/model.safetensors");
+  const ditrain::weights::SafetensorsFile file(checkpoint + "/model.safetensors");
   const auto& view = file.tensor("blocks.1.mlp.fc1.weight");
   return std::string(reinterpret_cast<const char*>(view.data), 128);
 }
@@ -217,7 +219,7 @@ TEST_CASE("a rank that outlives its rank 0 never writes into a checkpoint of the
   REQUIRE_EXIT(next.wait(), 0);
   const Result verified = run(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)}));
   REQUIRE_EXIT(verified, 0);
-  CHECK(ditrain::io::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2});
+  CHECK(ditrain::files::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2});
 }
 
 TEST_CASE(

@@ -1,12 +1,12 @@
 // ditfid and ditimport as a person starts them.
 #include <catch2/catch.hpp>
 
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/npz.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/npz.hpp"
 #include "inputs.hpp"
-#include "io/zip_bytes.hpp"
 #include "run.hpp"
 #include "support/inception_weights.hpp"
+#include "weights/zip_bytes.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -16,7 +16,7 @@ namespace {
 std::string golden(const std::string& name) { return DITRAIN_GOLDEN_DIR "/" + name; }
 
 void write_images(const std::string& path, int64_t n, uint32_t seed) {
-  ditrain::io::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
+  ditrain::weights::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
   std::vector<uint8_t> data;
   for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t((seed = seed * 1664525u + 1013904223u) >> 24));
   writer.append(data.data(), data.size());
@@ -106,7 +106,7 @@ TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place
   CHECK_THAT(own.out, Contains("features: pixels") && Contains("fid/pixels"));
   // Those of another tool do not say what they are of.
   const double mu[2] = {0, 0}, sigma[4] = {1, 0, 0, 1};
-  ditrain::io::write_npz_f64(scratch / "published.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
+  ditrain::weights::write_npz_f64(scratch / "published.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
   const Result published =
       run(program("ditfid", {"--real", scratch / "published.npz", "--generated", scratch / "b.npz"}));
   REQUIRE_EXIT(published, 2);
@@ -121,17 +121,17 @@ TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
   const std::string good = scratch / "good.npz", two = scratch / "two.npz", asymmetric = scratch / "asymmetric.npz";
   write_images(good, 60, 1);
   const double mu[] = {1, 2}, sigma[] = {1, 0, 0, 1}, other[] = {1, 0.5, 0.1, 1}, nan[] = {1, NAN, NAN, 1};
-  ditrain::io::write_npz_f64(two, {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
-  ditrain::io::write_npz_f64(asymmetric, {{"mu", {2}, mu}, {"sigma", {2, 2}, other}});
-  ditrain::io::write_npz_f64(scratch / "nan.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, nan}});
-  ditrain::io::write_npz_f64(scratch / "keys.npz", {{"images", {2}, mu}});
-  ditrain::io::write_npz_f64(scratch / "mu.npz", {{"mu", {2}, mu}});
+  ditrain::weights::write_npz_f64(two, {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
+  ditrain::weights::write_npz_f64(asymmetric, {{"mu", {2}, mu}, {"sigma", {2, 2}, other}});
+  ditrain::weights::write_npz_f64(scratch / "nan.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, nan}});
+  ditrain::weights::write_npz_f64(scratch / "keys.npz", {{"images", {2}, mu}});
+  ditrain::weights::write_npz_f64(scratch / "mu.npz", {{"mu", {2}, mu}});
   write_npy(scratch / "object.npy", "|O", "1, 4, 4, 3"), write_npy(scratch / "short.npy", "|u1", "2, 4, 4, 3");
   const std::string mixed = scratch / "mixed";
   for (const char* name : {"classes", "classes/a", "classes/b", "mixed"}) fs::create_directory(scratch / name);
   for (int64_t i = 0; i < 3; ++i) {
-    const ditrain::io::ImageU8 image{8, 8 + i, 3, std::vector<uint8_t>(size_t(24 * (8 + i)), uint8_t(i))};
-    ditrain::io::write_png(mixed + "/" + std::to_string(i) + ".png", image);
+    const ditrain::images::ImageU8 image{8, 8 + i, 3, std::vector<uint8_t>(size_t(24 * (8 + i)), uint8_t(i))};
+    ditrain::images::write_png(mixed + "/" + std::to_string(i) + ".png", image);
   }
   fs::copy(mixed + "/0.png", scratch / "classes/a/0.png");
   const std::vector<std::array<std::string, 3>> cases = {
@@ -186,10 +186,10 @@ TEST_CASE("ditfid: ranks share the images of the network, and any number of them
   for (const char* side : {"real", "fake"}) {
     fs::create_directory(scratch / side);
     for (int64_t i = 0; i < 5; ++i) {  // of several sizes: the preset resizes
-      ditrain::io::ImageU8 image{20 + 7 * i, 33 - i, 3, {}};
+      ditrain::images::ImageU8 image{20 + 7 * i, 33 - i, 3, {}};
       for (int64_t k = 0; k < image.width * image.height * 3; ++k)
         image.pixels.push_back(uint8_t((seed = seed * 1664525u + 1013904223u) >> 24));
-      ditrain::io::write_png(scratch / (side + ("/" + std::to_string(i) + ".png")), image);
+      ditrain::images::write_png(scratch / (side + ("/" + std::to_string(i) + ".png")), image);
     }
   }
   const auto measure = [&](const std::string& json) {

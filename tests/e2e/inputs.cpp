@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
-#include "../io/raster_fixture.hpp"
+#include "../images/raster_fixture.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::e2e {
 
@@ -15,24 +15,24 @@ void write_image_folder(const std::string& path, int64_t num_classes, int64_t im
     const std::string folder = path + "/class_" + std::to_string(c);
     std::filesystem::create_directories(folder);
     for (int64_t i = 0; i < images_per_class; ++i) {
-      io::ImageU8 image{kWidth, kHeight, 3, {}};
+      images::ImageU8 image{kWidth, kHeight, 3, {}};
       for (int64_t at = 0; at < kWidth * kHeight * 3; ++at)
         image.pixels.push_back(uint8_t((at * (7 + 3 * c) + i * i * 31 + 101 * c) % 256));
-      io::write_png(folder + "/" + std::to_string(i) + ".png", image);
+      images::write_png(folder + "/" + std::to_string(i) + ".png", image);
     }
   }
 }
 
 void write_scenes(const std::string& path, int64_t height, int64_t width) {
-  if (!io::has_gdal()) return;
+  if (!images::has_gdal()) return;
   const char* names[] = {"B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12"};
   for (const std::string name : {"field/a.tif", "lake/b.tif"}) {
     std::filesystem::create_directories(std::filesystem::path(path + "/" + name).parent_path());
-    io::RasterToWrite raster{.width = width,
-                             .height = height,
-                             .type = io::PixelType::kU16,
-                             .crs = io::utm33(),
-                             .transform = io::GeoTransform{500000, 10, 0, 5400000, 0, -10}};
+    images::RasterToWrite raster{.width = width,
+                                 .height = height,
+                                 .type = images::PixelType::kU16,
+                                 .crs = images::utm33(),
+                                 .transform = images::GeoTransform{500000, 10, 0, 5400000, 0, -10}};
     std::vector<uint16_t> numbers;
     for (int64_t b = 0; b < 13; ++b) {
       raster.bands.push_back({.name = names[b]});
@@ -40,12 +40,12 @@ void write_scenes(const std::string& path, int64_t height, int64_t width) {
         numbers.push_back(uint16_t((name[0] == 'f' ? 1000 : 300) + 100 * b + p * 7 % 211 + p / width));
     }
     raster.pixels = numbers.data();
-    io::write_geotiff(path + "/" + name, raster);
+    images::write_geotiff(path + "/" + name, raster);
   }
 }
 
 void write_level_2a(const std::string& path) {
-  if (!io::has_gdal()) return;
+  if (!images::has_gdal()) return;
   const std::string granule = path + "/S2A_MSIL2A_20200601.SAFE/GRANULE/L2A_T33UUP_A025/";
   const auto write = [&](const std::string& folder, const std::string& name, int metres) {
     std::filesystem::create_directories(granule + folder);
@@ -53,8 +53,8 @@ void write_level_2a(const std::string& path) {
     std::vector<uint16_t> numbers;
     for (int64_t p = 0; p < side * side; ++p)
       numbers.push_back(uint16_t(p % side < missing ? 0 : 300 + 10 * metres + p * 7 % 211));
-    io::write_test_raster(granule + folder + "/" + name, io::PixelType::kU16, {""}, side, side, numbers,
-                          io::GeoTransform{500000, double(metres), 0, 5400000, 0, -double(metres)});
+    images::write_test_raster(granule + folder + "/" + name, images::PixelType::kU16, {""}, side, side, numbers,
+                              images::GeoTransform{500000, double(metres), 0, 5400000, 0, -double(metres)});
   };
   const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
     for (const std::string& name : names)
@@ -76,8 +76,8 @@ void write_latents(const std::string& path, const std::vector<int64_t>& labels, 
       float& value = latents[size_t(sample * kElements + i)];
       value = value < 0 ? -3e38f : 3e38f;
     }
-  io::write_safetensors(path,
-                        {{"latents", "F32", {n, 4, 8, 8}, latents.data()}, {"labels", "I64", {n}, labels.data()}});
+  weights::write_safetensors(path,
+                             {{"latents", "F32", {n, 4, 8, 8}, latents.data()}, {"labels", "I64", {n}, labels.data()}});
 }
 
 std::vector<std::string> latents_settings(const std::string& folder) {
@@ -88,14 +88,14 @@ std::vector<std::string> latents_settings(const std::string& folder) {
 void rewrite_tensors(const std::string& path, const std::function<void(std::map<std::string, LooseTensor>&)>& change) {
   std::map<std::string, LooseTensor> tensors;
   {
-    const io::SafetensorsFile file(path);
-    for (const io::TensorView& view : file.tensors())
+    const weights::SafetensorsFile file(path);
+    for (const weights::TensorView& view : file.tensors())
       tensors[view.name] = {view.dtype, view.shape, {view.data, view.data + view.bytes}};
   }
   change(tensors);
-  std::vector<io::TensorToWrite> list;
+  std::vector<weights::TensorToWrite> list;
   for (const auto& [name, tensor] : tensors) list.push_back({name, tensor.dtype, tensor.shape, tensor.data.data()});
-  io::write_safetensors(path, list);
+  weights::write_safetensors(path, list);
 }
 
 }  // namespace ditrain::e2e

@@ -5,8 +5,8 @@
 #include <random>
 #include <sstream>
 
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -19,7 +19,9 @@ bool has_steps(const std::string& out, int64_t steps) {
   return !metrics.empty() && metrics.back().at("step") >= steps;
 }
 
-std::vector<int64_t> checkpoints(const std::string& out) { return ditrain::io::list_checkpoints(out + "/checkpoints"); }
+std::vector<int64_t> checkpoints(const std::string& out) {
+  return ditrain::files::list_checkpoints(out + "/checkpoints");
+}
 
 int64_t last_step(const std::string& out) {
   const auto metrics = read_metrics(out);
@@ -103,7 +105,7 @@ void require_intact_checkpoints(const std::string& out) {
   for (int64_t step : checkpoints(out)) {
     CAPTURE(step);
     for (const char* name : {"/model", "/ema", "/optimizer"})
-      REQUIRE_NOTHROW(ditrain::io::SafetensorsFile(checkpoint_of(out, step) + name + ".safetensors"));
+      REQUIRE_NOTHROW(ditrain::weights::SafetensorsFile(checkpoint_of(out, step) + name + ".safetensors"));
     REQUIRE(nlohmann::json::parse(read_file(checkpoint_of(out, step) + "/state.json")).at("step") == step);
   }
 }

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/images/raster.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -79,7 +79,7 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   }
   const auto facts = nlohmann::json::parse(read_file(scratch / "one/samples.json"));
   CHECK((facts.at("vae") == scratch / "vae" && facts.at("latents") == false));
-  const auto picture = ditrain::io::read_image(scratch / "one/000002.png");
+  const auto picture = ditrain::images::read_image(scratch / "one/000002.png");
   CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
   CHECK_FALSE(fs::exists(scratch / "one/samples.safetensors"));
 }
@@ -148,7 +148,7 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   std::vector<uint16_t> numbers(size_t(5 * 4 * 16 * 16));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint16_t(i * 7919 % 4000);
   const std::vector<int64_t> labels = {0, 1, 1, 0, 1};
-  ditrain::io::write_safetensors(
+  ditrain::weights::write_safetensors(
       scratch / "tiles/a.safetensors",
       {{"images", "U16", {5, 4, 16, 16}, numbers.data()}, {"labels", "I64", {5}, labels.data()}},
       {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"scale", "[1, 2, 4, 8]"}, {"classes", R"(["field", "lake"])"}});
@@ -160,9 +160,9 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   const Result made = run(ditdata(scratch / "tiles", scratch / "latents", {"--bands", "B4,B3,B2"}));
   REQUIRE_EXIT(made, 0);
   CHECK_THAT(made.out, Contains("5 of 5 images"));
-  const ditrain::io::SafetensorsFile last(scratch / "latents/latents_00001.safetensors");
+  const ditrain::weights::SafetensorsFile last(scratch / "latents/latents_00001.safetensors");
   CHECK(last.tensor("latents").shape == std::vector<int64_t>{2, 4, 8, 8});
-  const auto values = ditrain::io::to_f32(last.tensor("latents"));
+  const auto values = ditrain::weights::to_f32(last.tensor("latents"));
   const auto half = values.begin() + std::ptrdiff_t(values.size() / 2);
   CHECK_FALSE(std::equal(values.begin(), half, half));
   Args settings = latents_settings(scratch / "latents");
@@ -188,26 +188,26 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   const Result drawn = run(draw("samples", {"--vae", scratch / "vae"}));
   REQUIRE_EXIT(drawn, 0);
   CHECK_THAT(drawn.out, Contains("red, green, blue are B4 ("));
-  const ditrain::io::SafetensorsFile samples(scratch / "samples/samples.safetensors");
+  const ditrain::weights::SafetensorsFile samples(scratch / "samples/samples.safetensors");
   CHECK(samples.tensor("images").dtype == "U16");
   CHECK(samples.metadata().at("bands") == R"(["B4","B3","B2"])");
   CHECK(samples.metadata().at("scale") == "[4.0,2.0,1.0]");
-  if (ditrain::io::has_gdal()) {
+  if (ditrain::images::has_gdal()) {
     REQUIRE_EXIT(run(draw("tif", {"--vae", scratch / "vae", "--format", "geotiff"})), 0);
-    ditrain::io::Raster tiff(scratch / "tif/000001.tif");
-    CHECK(tiff.info().type == ditrain::io::PixelType::kU16);
+    ditrain::images::Raster tiff(scratch / "tif/000001.tif");
+    CHECK(tiff.info().type == ditrain::images::PixelType::kU16);
     for (size_t b = 0; b < 3; ++b) {
       CHECK(tiff.info().bands.at(b).name == std::vector{"B4", "B3", "B2"}[b]);
       CHECK(tiff.info().bands[b].scale == std::vector{4., 2., 1.}[b]);
     }
-    const auto row = ditrain::io::row_range(samples.tensor("images"), 1, 1);
+    const auto row = ditrain::weights::row_range(samples.tensor("images"), 1, 1);
     const auto numbers = tiff.read({{0, 1, 2}, {0, 0, 16, 16}});
     REQUIRE(numbers.size() == row.bytes);
     CHECK(std::memcmp(numbers.data(), row.data, row.bytes) == 0);
   }
   const Result raw = run(draw("raw", {}));  // latents, whose channels are no bands
   REQUIRE_EXIT(raw, 0);
-  CHECK(ditrain::io::SafetensorsFile(scratch / "raw/samples.safetensors").tensor("samples").dtype == "F32");
+  CHECK(ditrain::weights::SafetensorsFile(scratch / "raw/samples.safetensors").tensor("samples").dtype == "F32");
 }
 
 TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and digital numbers with one") {
@@ -215,8 +215,9 @@ TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and 
   fs::create_directory(scratch / "tiles");
   std::vector<uint8_t> numbers(size_t(5 * 3 * 16 * 16));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint8_t(i * 7919 % 251);
-  ditrain::io::write_safetensors(scratch / "tiles/a.safetensors", {{"images", "U8", {5, 3, 16, 16}, numbers.data()}},
-                                 {{"bands", R"(["B2", "B3", "B4"])"}});
+  ditrain::weights::write_safetensors(scratch / "tiles/a.safetensors",
+                                      {{"images", "U8", {5, 3, 16, 16}, numbers.data()}},
+                                      {{"bands", R"(["B2", "B3", "B4"])"}});
   fs::create_directory(scratch / "vae");
   fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
   write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
@@ -226,10 +227,10 @@ TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and 
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1, sets(settings))), 0);
   const Args draw = {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2"};
   REQUIRE_EXIT(run(program("ditsample", draw + Args{"--out", scratch / "raw"})), 0);
-  const ditrain::io::SafetensorsFile raw(scratch / "raw/samples.safetensors");
+  const ditrain::weights::SafetensorsFile raw(scratch / "raw/samples.safetensors");
   CHECK(raw.tensor("samples").shape == std::vector<int64_t>{2, 4, 8, 8});
   REQUIRE_EXIT(run(program("ditsample", draw + Args{"--vae", scratch / "vae", "--out", scratch / "out"})), 0);
-  const ditrain::io::SafetensorsFile out(scratch / "out/samples.safetensors");
+  const ditrain::weights::SafetensorsFile out(scratch / "out/samples.safetensors");
   CHECK(out.tensor("images").dtype == "U8");
   CHECK(out.tensor("images").shape == std::vector<int64_t>{2, 3, 16, 16});
 }
@@ -238,7 +239,8 @@ TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
   const TemporaryFolder scratch;
   const std::vector<float> values(8 * 3 * 8 * 8, 0.5f);
   fs::create_directory(scratch / "latents");
-  ditrain::io::write_safetensors(scratch / "latents/a.safetensors", {{"latents", "F32", {8, 3, 8, 8}, values.data()}});
+  ditrain::weights::write_safetensors(scratch / "latents/a.safetensors",
+                                      {{"latents", "F32", {8, 3, 8, 8}, values.data()}});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1,
                                 sets({"data.kind=latents", "data.path=" + (scratch / "latents"), "model.in_channels=3",
                                       "model.input_size=8", "model.num_classes=0", "train.global_batch=4"}))),
@@ -248,7 +250,7 @@ TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
   REQUIRE_EXIT(drawn, 0);
   CHECK_THAT(drawn.out, Contains("the data are latents of 3 channels, which --vae would decode"));
   CHECK(nlohmann::json::parse(read_file(scratch / "out/samples.json")).at("latents") == true);
-  const ditrain::io::SafetensorsFile file(scratch / "out/samples.safetensors");
+  const ditrain::weights::SafetensorsFile file(scratch / "out/samples.safetensors");
   CHECK(file.tensor("samples").shape == std::vector<int64_t>{2, 3, 8, 8});
   const Result npz = run(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}));
   CHECK(npz.exit_code == 2);
@@ -305,11 +307,11 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   CHECK_THAT(one.out, Contains("latents of 4 x 8 x 8 for images of 16 x 16 (scale factor 0.5)") &&
                           Contains("autoencoders") && Contains("validation: mse"));
   CHECK_FALSE(one.out.find("of which the first channels are shown") != std::string::npos);
-  const auto grid = ditrain::io::read_image(scratch / "one/samples/step_00000003.png");
+  const auto grid = ditrain::images::read_image(scratch / "one/samples/step_00000003.png");
   const Result raw = run(train("raw", watched));
   REQUIRE_EXIT(raw, 0);
   CHECK_THAT(raw.out, Contains("latents, of which the first channels are shown: sample.vae decodes them"));
-  CHECK(grid.width > ditrain::io::read_image(scratch / "raw/samples/step_00000003.png").width);
+  CHECK(grid.width > ditrain::images::read_image(scratch / "raw/samples/step_00000003.png").width);
   CHECK(read_metrics(scratch / "one").back().at("val_mse") == read_metrics(scratch / "raw").back().at("val_mse"));
 
   // ditsample decodes with the VAE of the run, unless that is gone or not wanted.
@@ -319,7 +321,7 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   const Result decoded = run(draw_from_one("decoded", {}));
   REQUIRE_EXIT(decoded, 0);
   CHECK_THAT(decoded.out, Contains("section sample: sampler, steps, cfg_scale, cfg_channels, vae"));
-  CHECK(ditrain::io::read_image(scratch / "decoded/000000.png").width == 16);
+  CHECK(ditrain::images::read_image(scratch / "decoded/000000.png").width == 16);
   fs::rename(scratch / "vae", scratch / "away");
   const Result gone = run(draw_from_one("gone", {}));
   REQUIRE_EXIT(gone, 2);

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <map>
 
-#include "ditrain/io/checkpoint_folder.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -25,9 +25,9 @@ Args poisoned(const TemporaryFolder& scratch) {
 }
 
 void require_finite(const std::string& file) {
-  const ditrain::io::SafetensorsFile tensors(file);
+  const ditrain::weights::SafetensorsFile tensors(file);
   for (const auto& view : tensors.tensors()) {
-    const std::vector<float> values = ditrain::io::to_f32(view);
+    const std::vector<float> values = ditrain::weights::to_f32(view);
     INFO(file << " " << view.name);
     REQUIRE(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
   }
@@ -71,7 +71,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   CHECK(name != "gradient x_embedder.proj.weight");  // the last one of the backward pass is never the first bad one
   REQUIRE_THAT(result.err, Contains("step " + std::to_string(bad_step) + ": " + name + " is not finite"));
   REQUIRE_THAT(result.err, Contains("train.on_non_finite: skip"));
-  const auto left = ditrain::io::list_checkpoints(out + "/checkpoints");
+  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
   if (bad_step == 1) {
     REQUIRE(left.empty());
   } else {
@@ -129,7 +129,7 @@ TEST_CASE("non-finite numbers: a learning rate far too high") {
   const auto metrics = read_metrics(out);
   const std::string name = metrics.back().at("non_finite");
   REQUIRE_THAT(result.err, Contains("step " + std::to_string(metrics.size()) + ": " + name + " is not finite"));
-  const auto left = ditrain::io::list_checkpoints(out + "/checkpoints");
+  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
   REQUIRE(left.back() == int64_t(metrics.size()) - 1);
   require_finite_checkpoint(checkpoint_of(out, left.back()));
 }
@@ -153,5 +153,5 @@ TEST_CASE("non-finite numbers: of a loss, the first activation that is not finit
   const std::string name = metrics[0].at("non_finite");
   CHECK_THAT(name, Catch::StartsWith("activation blocks.1."));
   CHECK_THAT(result.err, Contains("step 1: " + name + " is not finite"));
-  CHECK(ditrain::io::list_checkpoints(out + "/checkpoints").empty());
+  CHECK(ditrain::files::list_checkpoints(out + "/checkpoints").empty());
 }

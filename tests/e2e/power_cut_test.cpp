@@ -6,7 +6,7 @@
 #include <set>
 
 #include "disk_states.hpp"
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -47,7 +47,7 @@ using Files = std::map<std::string, std::string>;
 // The files of a checkpoint that are there, by name.
 Files checkpoint_in(const DiskState& state, int64_t step) {
   Files files;
-  for (const char* name : ditrain::io::kCheckpointFiles)
+  for (const char* name : ditrain::files::kCheckpointFiles)
     if (const auto file = state.files.find(checkpoint_of(kOut, step) + "/" + name); file != state.files.end())
       files[name] = file->second;
   return files;

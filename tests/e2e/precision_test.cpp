@@ -5,8 +5,8 @@
 #include <regex>
 
 #include "ditrain/base/dtype.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/platform/cpu.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "learning.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
@@ -100,10 +100,10 @@ TEST_CASE("resume: a run in bf16 goes on bit for bit, and its checkpoints hold f
   CHECK(column(read_metrics(parts), "loss") == column(read_metrics(whole), "loss"));
 
   bool beyond_bf16 = false;  // a weight that bf16 could not hold
-  const ditrain::io::SafetensorsFile model(checkpoint_of(whole, 10) + "/model.safetensors");
+  const ditrain::weights::SafetensorsFile model(checkpoint_of(whole, 10) + "/model.safetensors");
   for (const auto& tensor : model.tensors()) {
     CHECK(tensor.dtype == "F32");
-    for (const float v : ditrain::io::to_f32(tensor)) beyond_bf16 |= ditrain::to_f32(ditrain::to_bf16(v)) != v;
+    for (const float v : ditrain::weights::to_f32(tensor)) beyond_bf16 |= ditrain::to_f32(ditrain::to_bf16(v)) != v;
   }
   CHECK(beyond_bf16);
   REQUIRE_EXIT(

@@ -5,16 +5,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/images/raster.hpp"
 #include "ditrain/version.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
-using ditrain::io::SafetensorsFile;
+using ditrain::weights::SafetensorsFile;
 
 namespace {
 
@@ -39,7 +39,7 @@ std::set<std::string> tensor_names(const std::string& path) {
 
 std::vector<float> tensor(const std::string& path, const std::string& name) {
   const SafetensorsFile file(path);
-  return ditrain::io::to_f32(file.tensor(name));
+  return ditrain::weights::to_f32(file.tensor(name));
 }
 
 // A run whose averaged weights differ from the weights.
@@ -86,7 +86,7 @@ TEST_CASE("ditsample: the same images for any number of ranks, batches and threa
   const auto images = contents(scratch / "one");
   REQUIRE(images.size() == 7);
   REQUIRE(std::set<std::string>(images.begin(), images.end()).size() == 7);
-  const auto first = ditrain::io::read_image(scratch / "one/000000.png");
+  const auto first = ditrain::images::read_image(scratch / "one/000000.png");
   REQUIRE((first.width == 32 && first.height == 32 && first.channels == 3));
 
   const auto facts = nlohmann::json::parse(read_file(scratch / "one/samples.json"));
@@ -358,7 +358,7 @@ TEST_CASE("programs: all answer to help and version and refuse what they do not 
 
 TEST_CASE("ditsample: --format geotiff writes the values of all bands, the same images as the PNGs") {
   const TemporaryFolder scratch;
-  if (!ditrain::io::has_gdal()) {
+  if (!ditrain::images::has_gdal()) {
     const Result r = run(ditsample("none", scratch / "tif", {"--format", "geotiff"}));
     CHECK(r.exit_code == 2);
     CHECK_THAT(r.err, Contains("libgdal-dev"));
@@ -368,15 +368,15 @@ TEST_CASE("ditsample: --format geotiff writes the values of all bands, the same 
   const Args few = {"--num", "2", "--steps", "3", "--seed", "4"};
   REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "tif", few + Args{"--format", "geotiff"})), 0);
   REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "png", few)), 0);
-  ditrain::io::Raster tiff(scratch / "tif/000001.tif");
-  const auto png = ditrain::io::read_image(scratch / "png/000001.png");
+  ditrain::images::Raster tiff(scratch / "tif/000001.tif");
+  const auto png = ditrain::images::read_image(scratch / "png/000001.png");
   const auto pixels = tiff.read({{0, 1, 2}, {0, 0, png.width, png.height}});
   REQUIRE(pixels.size() == 4 * png.pixels.size());
   const size_t plane = png.pixels.size() / 3;
   for (size_t i = 0; i < png.pixels.size(); ++i) {
     float value;
     std::memcpy(&value, pixels.data() + 4 * (i % 3 * plane + i / 3), sizeof value);
-    REQUIRE(ditrain::io::to_u8(value) == png.pixels[i]);
+    REQUIRE(ditrain::images::to_u8(value) == png.pixels[i]);
   }
   REQUIRE_EXIT(run(ditsample(checkpoint, scratch / "tif", few + Args{"--format", "geotiff"})), 2);  // not over old ones
 }

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "ditrain/io/raster.hpp"
+#include "ditrain/images/raster.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -136,7 +136,7 @@ TEST_CASE("the commands of the guides run as they stand there") {
       }
       const std::string command = as_run_here(line);
       if (command.empty()) continue;
-      if (line.find("scenes") != line.npos && !ditrain::io::has_gdal()) continue;
+      if (line.find("scenes") != line.npos && !ditrain::images::has_gdal()) continue;
       const RunOptions options{.timeout_s = 200, .environment = {"DITRAIN_TUNING=" + scratch / "tuning.json"}};
       const Result result = run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + command}, options);
       if (line.starts_with("./scripts/two_hosts.sh") && result.exit_code == 77)

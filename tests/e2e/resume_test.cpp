@@ -4,7 +4,7 @@
 #include <map>
 #include <sstream>
 
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -89,7 +89,7 @@ TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule
     const Args keep = sets({"checkpoint.keep_discarded=true"});
     REQUIRE_EXIT(run(tiny_ditrain(whole, 9, settings + keep + Args{"--resume", folder})), 0);
     REQUIRE(steps_are_complete(read_metrics(whole), 9));
-    REQUIRE(ditrain::io::list_checkpoints(whole + "/checkpoints") == std::vector<int64_t>{6, 9});
+    REQUIRE(ditrain::files::list_checkpoints(whole + "/checkpoints") == std::vector<int64_t>{6, 9});
     REQUIRE(fs::exists(whole + "/checkpoints/discarded_step_00000012/model.safetensors"));
     REQUIRE(fs::read_symlink(whole + "/checkpoints/latest") == "step_00000009");
   }

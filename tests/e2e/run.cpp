@@ -15,7 +15,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 
 namespace ditrain::e2e {
 namespace {
@@ -292,7 +292,7 @@ bool steps_increase(const std::vector<nlohmann::json>& metrics) {
 }
 
 std::string checkpoint_of(const std::string& out, int64_t step) {
-  return out + "/checkpoints/" + io::checkpoint_name(step);
+  return out + "/checkpoints/" + files::checkpoint_name(step);
 }
 
 std::string different_files(const std::string& checkpoint_a, const std::string& checkpoint_b) {

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/images/raster.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> shards(const std::string& folde
 }  // namespace
 
 TEST_CASE("satellite: scenes become tiles, a model, and samples with digital numbers, names and a place") {
-  if (!io::has_gdal()) SKIP("no GDAL");
+  if (!images::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_scenes(scratch / "scenes");
   const Result made = run(make(scratch / "scenes", scratch / "tiles"));
@@ -77,24 +77,24 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   CHECK_THAT(drawn.out, Contains("red, green, blue are B4") && !Contains("false colour"));  // B8 may be panchromatic
   REQUIRE_EXIT(run(mpirun(2, draw("two", {"--threads", "1"}))), 0);
   CHECK(shards(scratch / "one") == shards(scratch / "two"));
-  const io::ImageU8 grid = io::read_image(scratch / "one.png");
+  const images::ImageU8 grid = images::read_image(scratch / "one.png");
   CHECK(grid.width == 2 + 2 * (16 + 2));  // two columns
 
-  io::Raster sample(scratch / "one/000002.tif"), scene(scratch / "scenes/field/a.tif");
-  CHECK(sample.info().type == io::PixelType::kU16);
+  images::Raster sample(scratch / "one/000002.tif"), scene(scratch / "scenes/field/a.tif");
+  CHECK(sample.info().type == images::PixelType::kU16);
   CHECK(sample.info().epsg == 32633);
   CHECK(sample.info().transform == scene.info().transform);
   REQUIRE(sample.info().bands.size() == 4);
   CHECK(sample.info().bands[0].name == "B8");
   CHECK((sample.info().bands[0].scale == 1e-4 && sample.info().bands[0].offset == -0.1));  // the scene states none
-  const io::SafetensorsFile all(scratch / "one/samples.safetensors");
+  const weights::SafetensorsFile all(scratch / "one/samples.safetensors");
   CHECK(nlohmann::json::parse(all.metadata().at("scale")) == nlohmann::json{1e-4, 2e-4, 1e-4, 1e-4});
   CHECK(nlohmann::json::parse(all.metadata().at("offset")) == nlohmann::json{-0.1, 0, 0, 0});
-  const io::TensorView row = io::row_range(all.tensor("images"), 2, 1);
+  const weights::TensorView row = weights::row_range(all.tensor("images"), 2, 1);
   const auto numbers = sample.read({{0, 1, 2, 3}, {0, 0, 16, 16}});
   REQUIRE(numbers.size() == row.bytes);
   CHECK(std::memcmp(numbers.data(), row.data, row.bytes) == 0);
-  for (const int64_t x : io::to_i64(row)) CHECK((x >= 300 && x <= 3000));
+  for (const int64_t x : weights::to_i64(row)) CHECK((x >= 300 && x <= 3000));
 
   const Result compared = run(program("ditfid", {"--real", scratch / "tiles", "--generated", scratch / "one",
                                                  "--metrics", "bands", "--json", scratch / "fid.json"}));
@@ -117,7 +117,7 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
 }
 
 TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles and a run") {
-  if (!io::has_gdal()) SKIP("no GDAL");
+  if (!images::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_level_2a(scratch / "products");
   const std::string bands = "B1,B2,B3,B4,B5,B6,B7,B8,B8A,B9,B11,B12";
@@ -134,7 +134,7 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   CHECK_THAT(made.out, Contains("6 tiles of 32 x 32") && Contains("3 dropped for missing pixels") &&
                            !Contains("classes from sub-folders"));
   CHECK_THAT(made.err, !Contains("--nodata 0"));
-  const io::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
+  const weights::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
   CHECK(nlohmann::json::parse(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
   CHECK(nlohmann::json::parse(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
   REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20200601.SAFE", "one", {"--nodata", "0"}), 0);
@@ -155,7 +155,7 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
 }
 
 TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, and on other numbers of threads") {
-  if (!io::has_gdal()) SKIP("no GDAL");
+  if (!images::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
   write_scenes(scratch / "scenes", 512, 512);
   const auto command = [&](const std::string& out, const std::string& threads) {
@@ -178,7 +178,7 @@ TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, an
 }
 
 TEST_CASE("satellite: bad input of ditdata and of tiles ends with 2 and says what to do") {
-  if (!io::has_gdal()) {
+  if (!images::has_gdal()) {
     const TemporaryFolder scratch;
     const Result r = run(program("ditdata", {"make", "--from", scratch.path(), "--out", scratch / "out"}));
     CHECK(r.exit_code == 2);

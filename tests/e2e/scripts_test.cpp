@@ -3,7 +3,7 @@
 #include <set>
 #include <sstream>
 
-#include "ditrain/io/raster.hpp"
+#include "ditrain/images/raster.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
 
@@ -59,7 +59,7 @@ TEST_CASE("scripts: build.sh configures again while an optional library is missi
   CHECK(times_configured() == 2);
   fs::remove(scratch / "no_gdal");
   CHECK(times_configured() == 3);
-  if (!ditrain::io::has_gdal()) SKIP("no GDAL that could come");
+  if (!ditrain::images::has_gdal()) SKIP("no GDAL that could come");
   CHECK(read_file(missing).empty());
   CHECK(times_configured() == 3);  // nothing is missing any more
 }

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/io/checkpoint_folder.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -192,7 +192,7 @@ TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier chec
   CHECK_THAT(broken.err, Contains("the disk tier in " + scratch.path() + " cannot be ") &&
                              Contains("Input/output error") && Contains("--resume auto"));
 
-  const int64_t steps = 1 + ditrain::io::list_checkpoints(out + "/checkpoints").back();
+  const int64_t steps = 1 + ditrain::files::list_checkpoints(out + "/checkpoints").back();
   CHECK(steps >= 4);
   REQUIRE_EXIT(run(job(out, steps, {"--resume", "auto"})), 0);
   REQUIRE_EXIT(run(job(whole, steps, {})), 0);

@@ -8,7 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/eval/latent_codec.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "support/fixture.hpp"
 #include "support/pytorch_bytes.hpp"
 
@@ -24,12 +24,12 @@ constexpr AutoencoderOptions kEight{.groups = 8};
 
 /// The tensors of a file, to be written again with changes.
 struct Copy {
-  io::SafetensorsFile file;
-  std::vector<io::TensorToWrite> tensors;
+  weights::SafetensorsFile file;
+  std::vector<weights::TensorToWrite> tensors;
   explicit Copy(const std::string& path) : file(path) {
-    for (const io::TensorView& t : file.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
+    for (const weights::TensorView& t : file.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
   }
-  io::TensorToWrite& operator[](const std::string& name) {
+  weights::TensorToWrite& operator[](const std::string& name) {
     return *std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
   }
 };
@@ -38,7 +38,7 @@ struct Folder {
   TemporaryFolder folder;
   std::string path(const std::string& name) const { return (fs::path(folder.path()) / name).string(); }
   std::string save(const Copy& copy, const std::string& name = "vae.safetensors") const {
-    io::write_safetensors(path(name), copy.tensors);
+    weights::write_safetensors(path(name), copy.tensors);
     return path(name);
   }
   void text(const std::string& name, const std::string& content) const { std::ofstream(path(name)) << content; }
@@ -108,10 +108,10 @@ TEST_CASE("a folder of diffusers tells groups and scale") {
 
 TEST_CASE("a checkpoint of PyTorch, with the weights in a dictionary of it, is the same autoencoder") {
   const AutoencoderFile want(kFolder + "vae_names_sd.safetensors", kEight);
-  const io::SafetensorsFile source(kFolder + "vae_names_sd.safetensors");
+  const weights::SafetensorsFile source(kFolder + "vae_names_sd.safetensors");
   const Folder folder;
   test::StateDictFile checkpoint;
-  for (const io::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, io::to_f32(t));
+  for (const weights::TensorView& t : source.tensors()) checkpoint.add(t.name, t.shape, weights::to_f32(t));
   folder.text("sd.ckpt", checkpoint.finish("state_dict"));
   const AutoencoderFile file(folder.path("sd.ckpt"), kEight);
   const test::Fixture fixture(kFolder + "vae_names_check.safetensors");
@@ -154,7 +154,7 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
   }
   {
     Copy renamed(good);
-    for (io::TensorToWrite& t : renamed.tensors) t.name = "vae." + t.name;
+    for (weights::TensorToWrite& t : renamed.tensors) t.name = "vae." + t.name;
     CHECK_THAT(problem(folder.save(renamed)), Catch::Contains("under names that are not known") &&
                                                   Catch::Contains("got names that begin with vae.") &&
                                                   Catch::Contains("without that prefix"));

@@ -72,19 +72,19 @@ TEST_CASE("band pictures: colours by name, false colour beside them, the stretch
   data.kind = dataset::find_kind("tiles");
   data.bands = {"NIR", "Blue", "Green", "Red B4"};
   data.scale_low = {0, 0, 0, 100}, data.scale_high = {1000, 1000, 1000, 900};
-  data.number_type = io::PixelType::kU16;
+  data.number_type = images::PixelType::kU16;
   const eval::BandPictures picture(data, 4);
   CHECK(picture.width_of(2) == 5);
   CHECK(picture.description().find("Red B4 (100 to 900)") != std::string::npos);
   const std::vector<float> chw = {1, 1, -1, -1, 0, 0, 0.5f, 0.5f};  // one row of two pixels in each band
-  const io::ImageU8 image = picture(chw.data(), 1, 2);
+  const images::ImageU8 image = picture(chw.data(), 1, 2);
   CHECK((image.width == 5 && image.height == 1 && image.channels == 3));
   CHECK(std::vector<uint8_t>(image.pixels.begin(), image.pixels.begin() + 3) ==
-        std::vector<uint8_t>{io::to_u8(0.5f), io::to_u8(0), io::to_u8(-1)});
+        std::vector<uint8_t>{images::to_u8(0.5f), images::to_u8(0), images::to_u8(-1)});
   CHECK(std::vector<uint8_t>(image.pixels.begin() + 6, image.pixels.begin() + 9) == std::vector<uint8_t>{0, 0, 0});
   CHECK(std::vector<uint8_t>(image.pixels.begin() + 9, image.pixels.begin() + 12) ==
-        std::vector<uint8_t>{io::to_u8(1), io::to_u8(0.5f), io::to_u8(0)});
+        std::vector<uint8_t>{images::to_u8(1), images::to_u8(0.5f), images::to_u8(0)});
   const eval::BandPictures plain(dataset::Config(), 4);
   CHECK(plain.description().empty());
-  CHECK(plain(chw.data(), 1, 2).pixels == io::to_image(chw.data(), 4, 1, 2).pixels);
+  CHECK(plain(chw.data(), 1, 2).pixels == images::to_image(chw.data(), 4, 1, 2).pixels);
 }

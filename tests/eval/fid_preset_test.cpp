@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/crc32.hpp"
+#include "ditrain/files/crc32.hpp"
 #include "pillow_bicubic.hpp"
 #include "support/fixture.hpp"
 #include "support/formula.hpp"
@@ -14,11 +14,11 @@ using namespace ditrain::eval;
 namespace {
 
 // Image k of the fixture: eight bits, rows of RGB.
-io::ImageU8 fixture_image(const test::Fixture& file, int64_t k) {
+images::ImageU8 fixture_image(const test::Fixture& file, int64_t k) {
   const std::vector<int64_t> hw = file.i64("hw");
   const int64_t h = hw[size_t(2 * k)], w = hw[size_t(2 * k + 1)];
   const std::vector<float> planes = test::formula_image("presets.image", k, h, w);
-  io::ImageU8 image{w, h, 3, std::vector<uint8_t>(planes.size())};
+  images::ImageU8 image{w, h, 3, std::vector<uint8_t>(planes.size())};
   const std::vector<int64_t> check = file.i64("image." + std::to_string(k) + ".check");
   for (int64_t i = 0; i < int64_t(planes.size()); ++i) {
     const auto byte = uint8_t(std::floor(256 * planes[size_t(i)]));
@@ -44,7 +44,7 @@ TEST_CASE("each preset makes the network's input of its tool, bit for bit") {
   const test::Fixture file("fid_presets.safetensors");
   std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
   for (int64_t k = 0; k < file.shape("hw")[0]; ++k) {
-    const io::ImageU8 image = fixture_image(file, k);
+    const images::ImageU8 image = fixture_image(file, k);
     for (const Tool& tool : kTools) {
       CAPTURE(k, image.width, image.height, tool.name);
       make_fid_input(image, tool.preset, input.data());
@@ -63,7 +63,7 @@ TEST_CASE("each preset makes the network's input of its tool, bit for bit") {
 TEST_CASE("the preset clean has Pillow's bits for widths and heights below, at and above the network's") {
   std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
   for (const pillow_bicubic::Case& c : pillow_bicubic::kCases) {
-    io::ImageU8 image{c.width, c.height, 3, std::vector<uint8_t>(size_t(3 * c.width * c.height))};
+    images::ImageU8 image{c.width, c.height, 3, std::vector<uint8_t>(size_t(3 * c.width * c.height))};
     auto next = uint32_t(1000 * c.width + c.height);
     for (uint8_t& byte : image.pixels) {
       uint32_t v = 2654435761u * next++;
@@ -72,14 +72,14 @@ TEST_CASE("the preset clean has Pillow's bits for widths and heights below, at a
     }
     CAPTURE(c.width, c.height);
     make_fid_input(image, FidPreset::kClean, input.data());
-    CHECK(io::crc32(0, input.data(), input.size() * sizeof(float)) == c.crc);
+    CHECK(files::crc32(0, input.data(), input.size() * sizeof(float)) == c.crc);
   }
 }
 
 TEST_CASE("any size becomes a finite input in the preset's range, one pixel and long strips included") {
   std::vector<float> input(size_t(3 * kFidInputSize * kFidInputSize));
   for (const auto& [w, h] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {1, 3000}, {3000, 2}, {299, 1}, {300, 298}}) {
-    io::ImageU8 image{w, h, 3, {}};
+    images::ImageU8 image{w, h, 3, {}};
     for (int64_t i = 0; i < w * h * 3; ++i) image.pixels.push_back(i % 5 == 0 ? 255 : 0);
     for (const Tool& tool : kTools) {
       CAPTURE(w, h, tool.name);
@@ -90,7 +90,7 @@ TEST_CASE("any size becomes a finite input in the preset's range, one pixel and 
       CHECK(*high <= top);
     }
   }
-  io::ImageU8 white{40, 30, 3, std::vector<uint8_t>(3600, 255)};
+  images::ImageU8 white{40, 30, 3, std::vector<uint8_t>(3600, 255)};
   for (const Tool& tool : kTools) {
     make_fid_input(white, tool.preset, input.data());
     const bool torch = tool.preset == FidPreset::kPytorchFid;

@@ -7,8 +7,8 @@
 
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/npz.hpp"
-#include "ditrain/io/sha256.hpp"
+#include "ditrain/files/sha256.hpp"
+#include "ditrain/weights/npz.hpp"
 #include "support/files.hpp"
 #include "support/formula.hpp"
 
@@ -21,7 +21,7 @@ namespace {
 // `n` images of 4 x 4 x 3 with the mean and the spread given.
 void write_images(const std::string& path, int64_t n, double mean, double spread, const char* key) {
   const test::Formula formula(key);
-  io::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
+  weights::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
   std::vector<uint8_t> data;
   for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t(mean + spread * formula.symmetric(uint64_t(i))));
   writer.append(data.data(), data.size());
@@ -56,7 +56,7 @@ TEST_CASE("the distance of sets of images is that of their pixels, and the proto
              Contains("features pixels (48 values of 4x4x3 pixels, divided by 255), not comparable with "
                       "published FIDs; real 400 images in " +
                       folder / "a.npz") &&
-                 Contains(io::sha256_of_file(folder / "a.npz")) && Contains("; generated 300 images") &&
+                 Contains(files::sha256_of_file(folder / "a.npz")) && Contains("; generated 300 images") &&
                  Contains("kid of 100 subsets of 300, seed 2020"));
   REQUIRE(report.warnings.size() == 1);
   CHECK_THAT(report.warnings[0], Contains("300 generated images: published numbers are of 50000"));
@@ -98,10 +98,10 @@ TEST_CASE("statistics stand in for images, where means and covariances are enoug
   CHECK_THROWS_WITH(evaluate_fid(team, request(adm, folder / "b.npz")),
                     Contains("too few real images for 90 dimensions"));
   const double six[36] = {1};
-  io::write_npz_f64(folder / "six.npz", {{"mu", {6}, six}, {"sigma", {6, 6}, six}});
+  weights::write_npz_f64(folder / "six.npz", {{"mu", {6}, six}, {"sigma", {6, 6}, six}});
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "six.npz", folder / "b.npz")),
                     Contains("b.npz] the two sides have features of different dimensions; got 48, expected 6"));
-  io::write_npz_f64(folder / "half.npz", {{"mu", {6}, six}});
+  weights::write_npz_f64(folder / "half.npz", {{"mu", {6}, six}});
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "half.npz", folder / "b.npz")),
                     Contains("there is no array 'sigma'"));
 }
@@ -155,7 +155,7 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   const FidReport report = evaluate_fid(team, composites);
   CHECK(*report.fid == Approx(0).margin(1e-9));
   CHECK(report.composite == colours);
-  CHECK(read_statistics_facts(io::NpzFile(folder / "two.npz"))->composites == facts.composites);
+  CHECK(read_statistics_facts(weights::NpzFile(folder / "two.npz"))->composites == facts.composites);
   REQUIRE(report.others.size() == 1);
   CHECK(*report.others[0].fid == Approx(4));
   CHECK(report.others[0].composite->name == "false colour");
@@ -187,9 +187,9 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "no_width.npz", real)),
                     Contains("no_width.npz] 'ditrain': the stretch of a band has no width"));
   const std::string text = "{\"features\": 3}";
-  io::write_npz_f64(folder / "bad.npz", {{"mu", {2}, plain.mu.data()},
-                                         {"sigma", {2, 2}, plain.sigma.data()},
-                                         {"ditrain", {int64_t(text.size())}, nullptr, text}});
+  weights::write_npz_f64(folder / "bad.npz", {{"mu", {2}, plain.mu.data()},
+                                              {"sigma", {2, 2}, plain.sigma.data()},
+                                              {"ditrain", {int64_t(text.size())}, nullptr, text}});
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "bad.npz", folder / "a.npz")),
                     Contains("bad.npz] 'ditrain' does not say how the statistics were made"));
 }
@@ -218,7 +218,7 @@ TEST_CASE("statistics of spatial features give sFID without images and without w
   const FeatureStatistics spatial{{0, 1, 2}, {1, 0, 0, 0, 4, 0, 0, 0, 9}},
       other{{0, 1, 5}, {4, 0, 0, 0, 4, 0, 0, 0, 4}};
   write_statistics(folder / "a.npz", {{plain, spatial}});
-  CHECK(io::NpzFile(folder / "a.npz").names() == std::vector<std::string>{"mu", "sigma", "mu_s", "sigma_s"});
+  CHECK(weights::NpzFile(folder / "a.npz").names() == std::vector<std::string>{"mu", "sigma", "mu_s", "sigma_s"});
   write_statistics(folder / "b.npz", {{moved, other}});
   FidRequest both = request(folder / "a.npz", folder / "b.npz", {FidMetric::kFid, FidMetric::kSfid});
   both.features.kind = FeatureKind::kInception;
@@ -226,7 +226,7 @@ TEST_CASE("statistics of spatial features give sFID without images and without w
   const FidReport report = evaluate_fid(team, both);
   CHECK(*report.fid == Approx(4 + 1));       // |(0, 2)|^2 + (2 - 1)^2
   CHECK(*report.sfid == Approx(9 + 1 + 1));  // |(0, 0, 3)|^2 + (1 - 2)^2 + (3 - 2)^2
-  CHECK(read_statistics(io::NpzFile(folder / "again.npz"), kSpatialStatistics).sigma == spatial.sigma);
+  CHECK(read_statistics(weights::NpzFile(folder / "again.npz"), kSpatialStatistics).sigma == spatial.sigma);
 
   write_statistics(folder / "none.npz", {{moved}});
   both.generated = folder / "none.npz";
@@ -247,7 +247,7 @@ TEST_CASE("paths that cannot be read are found before anything is computed, fold
   const std::string samples = folder / "samples";
   std::filesystem::create_directory(samples);
   for (uint8_t i = 0; i < 4; ++i)
-    io::write_png(samples + "/" + std::to_string(i) + ".png", {4, 4, 3, std::vector<uint8_t>(48, uint8_t(50 * i))});
+    images::write_png(samples + "/" + std::to_string(i) + ".png", {4, 4, 3, std::vector<uint8_t>(48, uint8_t(50 * i))});
   const auto warnings_of = [&](const std::string& facts) {
     std::ofstream(samples + "/samples.json") << facts;
     return evaluate_fid(team, request(folder / "few.npz", samples, {FidMetric::kPrecisionRecall})).warnings;
@@ -332,7 +332,7 @@ TEST_CASE("what would be no honest number is refused") {
     std::vector<double> values;
     for (int64_t i = 0; i < 100 * 48; ++i)
       values.push_back(factor * (i / 48 == 50 ? in_image_50 : 1) * double(i % 101) / 100);
-    io::write_npz_f64(folder / name, {{"arr_0", {100, 4, 4, 3}, values.data()}});
+    weights::write_npz_f64(folder / name, {{"arr_0", {100, 4, 4, 3}, values.data()}});
   };
   write_numbers("sensor.npz", 3000), write_numbers("unit.npz", 1.05), write_numbers("late.npz", 1, 1000);
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "many.npz", folder / "sensor.npz")),

@@ -5,7 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/feature_statistics.hpp"
-#include "ditrain/io/npz.hpp"
+#include "ditrain/weights/npz.hpp"
 #include "feature_sets.hpp"
 #include "support/files.hpp"
 #include "support/fixture.hpp"
@@ -73,14 +73,14 @@ TEST_CASE("statistics are written and read, and bad ones are refused by name") {
   TemporaryFolder folder;
   const FeatureStatistics s{{1, 2}, {2, 0.5, 0.5, 1}};
   write_statistics(folder / "s.npz", {{s}});
-  const io::NpzFile file(folder / "s.npz");
+  const weights::NpzFile file(folder / "s.npz");
   CHECK(file.names() == std::vector<std::string>{"mu", "sigma"});
   const FeatureStatistics back = read_statistics(file);
   CHECK(back.mu == s.mu);
   CHECK(back.sigma == s.sigma);
   const auto refused = [&](const std::vector<double>& mu, const std::vector<double>& sigma, const char* message) {
     write_statistics(folder / "bad.npz", {{{mu, sigma}}});
-    CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "bad.npz")), Contains(message));
+    CHECK_THROWS_WITH(read_statistics(weights::NpzFile(folder / "bad.npz")), Contains(message));
   };
   refused({1, 2}, {2, 0.5, 0.6, 1},
           "'sigma' is no covariance: it is not symmetric; got 0.6 at [1, 0] and 0.5 at [0, 1]");
@@ -89,14 +89,14 @@ TEST_CASE("statistics are written and read, and bad ones are refused by name") {
   refused({1, 2}, {2, INFINITY, 0.5, 1}, "'sigma' holds numbers that are not finite");
   CHECK_THROWS_WITH(read_statistics(file, {"mu_s", "sigma_s"}),
                     Contains("there is no array 'mu_s'; got 'mu', 'sigma'"));
-  io::write_npz_f64(folder / "shape.npz", {{"mu", {2}, s.mu.data()}, {"sigma", {4}, s.sigma.data()}});
-  CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "shape.npz")),
+  weights::write_npz_f64(folder / "shape.npz", {{"mu", {2}, s.mu.data()}, {"sigma", {4}, s.sigma.data()}});
+  CHECK_THROWS_WITH(read_statistics(weights::NpzFile(folder / "shape.npz")),
                     Contains("'sigma' has another shape than statistics have; got [4], expected [2, 2]"));
   const std::vector<double> many(9000);
-  io::write_npz_f64(folder / "many.npz", {{"mu", {9000}, many.data()}, {"sigma", {2, 2}, s.sigma.data()}});
-  CHECK_THROWS_WITH(read_statistics(io::NpzFile(folder / "many.npz")),
+  weights::write_npz_f64(folder / "many.npz", {{"mu", {9000}, many.data()}, {"sigma", {2, 2}, s.sigma.data()}});
+  CHECK_THROWS_WITH(read_statistics(weights::NpzFile(folder / "many.npz")),
                     Contains("'mu' has more dimensions than features have; got 9000, expected at most 8192"));
-  const io::NpzFile adm(std::string(DITRAIN_GOLDEN_DIR) + "/npz_files/adm.npz");
+  const weights::NpzFile adm(std::string(DITRAIN_GOLDEN_DIR) + "/npz_files/adm.npz");
   CHECK(read_statistics(adm).dimensions() == 6);
   CHECK(read_statistics(adm, {"mu_s", "sigma_s"}).dimensions() == 4);
 }

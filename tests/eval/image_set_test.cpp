@@ -8,9 +8,9 @@
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/features.hpp"
-#include "ditrain/io/npz.hpp"
-#include "ditrain/io/safetensors.hpp"
-#include "ditrain/io/sha256.hpp"
+#include "ditrain/files/sha256.hpp"
+#include "ditrain/weights/npz.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "support/files.hpp"
 
 using namespace ditrain;
@@ -19,7 +19,7 @@ using Catch::Contains;
 
 namespace {
 
-io::ImageU8 coloured(int64_t width, int64_t height, uint8_t value) {
+images::ImageU8 coloured(int64_t width, int64_t height, uint8_t value) {
   return {width, height, 3, std::vector<uint8_t>(size_t(width * height * 3), value)};
 }
 
@@ -39,7 +39,7 @@ std::vector<double> first_values(ImageSet& set, int workers = 2) {
 
 void write_u8(const std::string& path, const std::string& name, const std::vector<int64_t>& shape,
               const std::vector<uint8_t>& data) {
-  io::NpzU8Writer writer(path, name, shape);
+  weights::NpzU8Writer writer(path, name, shape);
   writer.append(data.data(), data.size());
   writer.finish();
 }
@@ -49,10 +49,10 @@ void write_u8(const std::string& path, const std::string& name, const std::vecto
 TEST_CASE("folders are read in the order of their names, class by class") {
   TemporaryFolder folder;
   for (const char* name : {"b", "a", "c"}) std::filesystem::create_directory(folder / name);
-  io::write_png(folder / "b/1.png", coloured(4, 4, 20));
-  io::write_png(folder / "a/2.png", coloured(4, 4, 11));
-  io::write_png(folder / "a/10.png", coloured(4, 4, 10));
-  io::write_png(folder / "c/x.JPG", coloured(4, 4, 30));  // a PNG, whatever its name says
+  images::write_png(folder / "b/1.png", coloured(4, 4, 20));
+  images::write_png(folder / "a/2.png", coloured(4, 4, 11));
+  images::write_png(folder / "a/10.png", coloured(4, 4, 10));
+  images::write_png(folder / "c/x.JPG", coloured(4, 4, 30));  // a PNG, whatever its name says
   put_file(folder / "c/notes.txt", "not an image");
   const auto set = open_image_set(folder.path());
   CHECK(set->size() == 4);
@@ -60,8 +60,8 @@ TEST_CASE("folders are read in the order of their names, class by class") {
   CHECK(set->describe() == "4 images in the folder " + folder.path());
   std::string list;
   for (const char* name : {"a/10.png", "a/2.png", "b/1.png", "c/x.JPG"})
-    list += io::sha256_of_file(folder / name) + "  " + name + "\n";
-  CHECK(set->sha256() == io::sha256_of(list));
+    list += files::sha256_of_file(folder / name) + "  " + name + "\n";
+  CHECK(set->sha256() == files::sha256_of(list));
   CHECK(set->facts().empty());
   put_file(folder / "samples.json", "{\"steps\":\n 250}");
   CHECK(open_image_set(folder.path())->facts() == "{\"steps\":250}");
@@ -85,11 +85,11 @@ TEST_CASE("folders that cannot be meant are refused") {
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there are no images"));
   std::filesystem::create_directory(folder / "empty");
   std::filesystem::create_directory(folder / "full");
-  io::write_png(folder / "full/1.png", coloured(4, 4, 1));
+  images::write_png(folder / "full/1.png", coloured(4, 4, 1));
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("the class 'empty' has no images"));
   std::filesystem::remove(folder / "empty");
   CHECK(open_image_set(folder.path())->size() == 1);
-  io::write_png(folder / "2.png", coloured(4, 4, 1));
+  images::write_png(folder / "2.png", coloured(4, 4, 1));
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("both in the folder and in its sub-folders; got 1 and 1"));
   std::filesystem::remove_all(folder / "full");
   put_file(folder / "2.png", "damaged");
@@ -106,11 +106,11 @@ TEST_CASE("arrays of images are read from npz and npy, with and without channels
   std::vector<double> want;
   for (int i = 0; i < 600; ++i) want.push_back(i % 256);
   CHECK(first_values(*set) == want);
-  CHECK(set->sha256() == io::sha256_of_file(folder / "a.npz"));
+  CHECK(set->sha256() == files::sha256_of_file(folder / "a.npz"));
   write_u8(folder / "grey.npz", "arr_0", {3, 20, 2}, std::vector<uint8_t>(120, 7));
   CHECK(first_values(*open_image_set(folder / "grey.npz")) == std::vector<double>{7, 7, 7});
   const std::vector<double> numbers = {0.5, 1, 2, 3};
-  io::write_npz_f64(folder / "f.npz", {{"arr_0", {2, 1, 2, 1}, numbers.data()}});
+  weights::write_npz_f64(folder / "f.npz", {{"arr_0", {2, 1, 2, 1}, numbers.data()}});
   CHECK(first_values(*open_image_set(folder / "f.npz")) == std::vector<double>{0.5, 2});
   const std::string npz = get_file(folder / "grey.npz");
   put_file(folder / "bare.npy", npz.substr(39, npz.find("PK\1\2") - 39));
@@ -130,11 +130,11 @@ TEST_CASE("shards of images and latents are one set") {
   TemporaryFolder folder;
   std::vector<float> values;
   for (int i = 0; i < 5 * 13 * 2 * 2; ++i) values.push_back(float(i / 52));
-  io::write_safetensors(folder / "0.safetensors", {{"images", "F32", {3, 13, 2, 2}, values.data()}});
-  io::write_safetensors(folder / "1.safetensors", {{"latents", "F32", {2, 13, 2, 2}, values.data() + 156}});
+  weights::write_safetensors(folder / "0.safetensors", {{"images", "F32", {3, 13, 2, 2}, values.data()}});
+  weights::write_safetensors(folder / "1.safetensors", {{"latents", "F32", {2, 13, 2, 2}, values.data() + 156}});
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 1, 2, 3, 4});
   CHECK(first_values(*open_image_set(folder / "1.safetensors")) == std::vector<double>{3, 4});
-  io::write_safetensors(folder / "2.safetensors", {{"weights", "F32", {2, 2}, values.data()}});
+  weights::write_safetensors(folder / "2.safetensors", {{"weights", "F32", {2, 2}, values.data()}});
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there is no tensor 'latents'"));
 }
 
@@ -162,11 +162,11 @@ TEST_CASE("samples of ditsample: values from -1 to 1 become eight bits, many ban
   TemporaryFolder folder;
   std::vector<float> values(2 * 3 * 4, -1.0f);
   values[12] = 1;
-  io::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {2, 3, 2, 2}, values.data()}});
+  weights::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {2, 3, 2, 2}, values.data()}});
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 255});
-  io::write_png(folder / "000000.png", coloured(2, 2, 7));
+  images::write_png(folder / "000000.png", coloured(2, 2, 7));
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{7});
-  io::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {1, 6, 2, 2}, values.data()}});
+  weights::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {1, 6, 2, 2}, values.data()}});
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{-1});
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("features of pixels are means of blocks, the same for both orders of c
     first_channel[image * 65 * 64 * 2 + c * 65 * 64 + y * 64 + x] = last_channel[i];
   }
   write_u8(folder / "a.npz", "arr_0", {2, 65, 64, 2}, last_channel);
-  io::write_safetensors(folder / "a.safetensors", {{"images", "U8", {2, 2, 65, 64}, first_channel.data()}});
+  weights::write_safetensors(folder / "a.safetensors", {{"images", "U8", {2, 2, 65, 64}, first_channel.data()}});
   const FeatureSettings pixels{.kind = FeatureKind::kPixels};
   const auto npz = open_image_set(folder / "a.npz"), shards = open_image_set(folder / "a.safetensors");
   const Features a = features_of(team, *npz, pixels), b = features_of(one, *shards, pixels);
@@ -204,8 +204,8 @@ TEST_CASE("features of pixels are means of blocks, the same for both orders of c
   CHECK(a.description == "2112 values of 65x64x2 pixels, averaged by blocks of 2x2, divided by 255");
 
   std::filesystem::create_directory(folder / "mixed");
-  io::write_png(folder / "mixed/a.png", coloured(4, 4, 1));
-  io::write_png(folder / "mixed/b.png", coloured(5, 4, 1));
+  images::write_png(folder / "mixed/a.png", coloured(4, 4, 1));
+  images::write_png(folder / "mixed/b.png", coloured(5, 4, 1));
   const auto mixed = open_image_set(folder / "mixed");
   CHECK_THROWS_WITH(features_of(one, *mixed, pixels),
                     Contains("b.png] features of pixels need images of one size") && Contains("got 4x5x3 of u8"));

@@ -12,8 +12,8 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/io/npz.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/npz.hpp"
+#include "ditrain/weights/safetensors.hpp"
 #include "support/files.hpp"
 #include "support/formula.hpp"
 #include "support/inception_weights.hpp"
@@ -27,7 +27,7 @@ namespace {
 
 /// n images of 40 x 24 with contents by formula, the k-th set.
 void write_images(const std::string& path, int64_t n, int64_t k) {
-  io::NpzU8Writer npz(path, "arr_0", {n, 40, 24, 3});
+  weights::NpzU8Writer npz(path, "arr_0", {n, 40, 24, 3});
   for (int64_t i = 0; i < n; ++i) {
     const std::vector<float> planes = test::formula_image("set" + std::to_string(k), i, 40, 24);
     std::vector<uint8_t> bytes;
@@ -202,13 +202,13 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   CHECK(*same.others.at(0).kid == *report.others[0].kid);
 
   // Statistics keep the stretch, and those of both composites.
-  const auto facts = read_statistics_facts(io::NpzFile(folder / "saved.npz"));
+  const auto facts = read_statistics_facts(weights::NpzFile(folder / "saved.npz"));
   REQUIRE(facts);
   CHECK(facts->preset == "adm");
   CHECK(facts->weights_sha256 == request.features.weights_sha256);
   CHECK(facts->images == 2);
   CHECK(facts->composites == std::vector<Composite>{*report.composite, *report.others[0].composite});
-  CHECK(io::NpzFile(folder / "saved.npz").to_f64("mu") != io::NpzFile(folder / "saved.npz").to_f64("mu_1"));
+  CHECK(weights::NpzFile(folder / "saved.npz").to_f64("mu") != weights::NpzFile(folder / "saved.npz").to_f64("mu_1"));
   other.real = folder / "saved.npz", other.metrics = {FidMetric::kFid};
   other.features.preset = FidPreset::kClean;
   CHECK_THROWS_WITH(evaluate_fid(team, other),
@@ -241,7 +241,7 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   plain.real = plain.generated = write("z.safetensors", uint16_t{}, "U16", {"B5", "B6", "B7"}, 1);
   CHECK_THROWS_WITH(evaluate_fid(team, plain), Contains("got B5, B6, B7 of u16"));
   const std::vector<uint8_t> four(4 * 64);
-  io::write_safetensors(folder / "four.safetensors", {{"images", "U8", {1, 4, 8, 8}, four.data()}});
+  weights::write_safetensors(folder / "four.safetensors", {{"images", "U8", {1, 4, 8, 8}, four.data()}});
   CHECK_THROWS_WITH(features_of(team, *open_image_set(folder / "four.safetensors"), request.features),
                     Contains("4 channels of u8"));
 }
@@ -272,7 +272,7 @@ TEST_CASE("images that the network does not see are refused, grey ones become RG
   test::write_inception_weights(folder / "weights.safetensors");
   parallel::Team team({.num_workers = 2});
   const std::vector<float> latents(4 * 8 * 8, 0.5f);
-  io::write_safetensors(folder / "latents.safetensors", {{"latents", "F32", {1, 4, 8, 8}, latents.data()}});
+  weights::write_safetensors(folder / "latents.safetensors", {{"latents", "F32", {1, 4, 8, 8}, latents.data()}});
   FeatureSettings settings{.weights = folder / "weights.safetensors"};
   load_network(settings);
   CHECK_THROWS_WITH(features_of(team, *open_image_set(folder / "latents.safetensors"), settings),
@@ -280,7 +280,7 @@ TEST_CASE("images that the network does not see are refused, grey ones become RG
   std::vector<uint8_t> grey, rgb;
   for (int i = 0; i < 9 * 7; ++i) grey.push_back(uint8_t(i * 4)), rgb.insert(rgb.end(), 3, uint8_t(i * 4));
   for (const auto& [name, channels, data] : {std::tuple{"grey", int64_t{1}, &grey}, {"rgb", int64_t{3}, &rgb}}) {
-    io::NpzU8Writer npz(folder / (std::string(name) + ".npz"), "arr_0", {1, 9, 7, channels});
+    weights::NpzU8Writer npz(folder / (std::string(name) + ".npz"), "arr_0", {1, 9, 7, channels});
     npz.append(data->data(), data->size());
     npz.finish();
   }

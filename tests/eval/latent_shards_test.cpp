@@ -11,9 +11,9 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/safetensors.hpp"
-#include "io/file_size_limit.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/safetensors.hpp"
+#include "files/file_size_limit.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
@@ -41,9 +41,9 @@ struct Bench {
     for (int64_t i = 0; i < kImages; ++i) {
       const std::string name = folder / (i < 3 ? "images/a" : "images/b");
       fs::create_directories(name);
-      io::ImageU8 image{kSide, kSide, 3, std::vector<uint8_t>(size_t(3 * kSide * kSide))};
+      images::ImageU8 image{kSide, kSide, 3, std::vector<uint8_t>(size_t(3 * kSide * kSide))};
       for (size_t j = 0; j < image.pixels.size(); ++j) image.pixels[j] = uint8_t((j * size_t(7 * i + 3)) % 251);
-      io::write_png(name + "/" + std::to_string(i) + ".png", image);
+      images::write_png(name + "/" + std::to_string(i) + ".png", image);
     }
     config.kind = dataset::find_kind("folder"), config.path = folder / "images";
     data = dataset::open_dataset(config, {3, kSide, kSide}, 0, 0);
@@ -100,7 +100,7 @@ TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics,
   for (size_t c = 0; c < 4; ++c)
     CHECK(stats.at("mean").at(c).get<double>() == Approx(sum[c] / double(kImages * kSide * kSide / 4)));
   CHECK(stats.at("samples") == kImages);
-  const io::SafetensorsFile shard(request.out + "/latents_00002.safetensors");
+  const weights::SafetensorsFile shard(request.out + "/latents_00002.safetensors");
   CHECK(shard.metadata().at("scale_factor") == "0.25");
   CHECK(shard.metadata().at("vae") == "cafe");
   CHECK(shard.tensor("latents").shape == std::vector<int64_t>{1, 4, kSide / 2, kSide / 2});
@@ -112,8 +112,8 @@ TEST_CASE("latent shards: mean and log-variance of the posterior, and statistics
   request.flip = true, request.posterior = PosteriorUse::kMoments;
   bench.encode(request);
   const Tensor image({1, 3, kSide, kSide}), moments({1, 8, kSide / 2, kSide / 2});
-  const auto same = [](const io::TensorView& rows, int64_t row, const Tensor& want) {
-    return io::to_f32(io::row_range(rows, row, 1)) == to_vector(want);
+  const auto same = [](const weights::TensorView& rows, int64_t row, const Tensor& want) {
+    return weights::to_f32(weights::row_range(rows, row, 1)) == to_vector(want);
   };
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < kImages; ++i)
@@ -122,7 +122,7 @@ TEST_CASE("latent shards: mean and log-variance of the posterior, and statistics
       bench.data->load(i, flip, Pin<float>(image), &label);
       bench.vae.encode(bench.ctx, image, moments);
       const nn::Posterior want(moments);
-      const io::SafetensorsFile shard(request.out + "/latents_0000" + std::to_string(i / 3) + ".safetensors");
+      const weights::SafetensorsFile shard(request.out + "/latents_0000" + std::to_string(i / 3) + ".safetensors");
       CHECK_FALSE(shard.contains("latents"));
       CHECK(same(shard.tensor(flip ? "mean_flip" : "mean"), i % 3, want.mean));
       CHECK(same(shard.tensor(flip ? "logvar_flip" : "logvar"), i % 3, want.logvar));
@@ -145,7 +145,7 @@ TEST_CASE("latent shards: what is drawn depends on seed and sample alone") {
   auto a = content(request.out), b = content(other.out);
   CHECK(a.at("stats.json") == b.at("stats.json"));
   const auto values = [](const std::string& folder) {
-    return io::to_f32(io::SafetensorsFile(folder + "/latents_00001.safetensors").tensor("latents"));
+    return weights::to_f32(weights::SafetensorsFile(folder + "/latents_00001.safetensors").tensor("latents"));
   };
   CHECK(values(request.out) == values(other.out));
   other.out = three.folder / "seed", other.seed = 1;
@@ -206,14 +206,14 @@ TEST_CASE("latent shards: other images under the same names are other work") {
   const LatentShards request = bench.request("out");
   bench.encode(request);
   const std::string file = bench.folder / "images/b/4.png";  // of the second shard
-  const io::ImageU8 image = io::read_image(file);
+  const images::ImageU8 image = images::read_image(file);
   fs::remove(request.out + "/latents_00002.safetensors");
-  io::ImageU8 other = image;
+  images::ImageU8 other = image;
   other.pixels[size_t(3 * kSide * kSide / 2)] ^= 1;
-  io::write_png(file, other);
+  images::write_png(file, other);
   CHECK_THROWS_WITH(bench.encode(request), Catch::Contains("latents_00001.safetensors] this shard was made in another "
                                                            "way: origin"));
-  io::write_png(file, image);
+  images::write_png(file, image);
   CHECK(bench.encode(request) == 1);
 }
 
@@ -238,8 +238,8 @@ TEST_CASE("latent shards: another folder of as many tiles, or other scaling, is 
     fs::create_directories(scratch / name);
     std::vector<uint16_t> numbers(size_t(4 * 3 * 8 * 8));
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = uint16_t(int(i) + first);
-    io::write_safetensors((scratch / name) + "/a.safetensors", {{"images", "U16", {4, 3, 8, 8}, numbers.data()}},
-                          {{"bands", R"(["B2", "B3", "B4"])"}});
+    weights::write_safetensors((scratch / name) + "/a.safetensors", {{"images", "U16", {4, 3, 8, 8}, numbers.data()}},
+                               {{"bands", R"(["B2", "B3", "B4"])"}});
     dataset::Config config;
     config.kind = dataset::find_kind("tiles"), config.path = scratch / name;
     config.scaling = {.from = dataset::ScalingFrom::kRange, .low = 0, .high = high};

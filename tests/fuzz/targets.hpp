@@ -1,6 +1,6 @@
 // What is fuzzed: readers of files that come from strangers. Any bytes have to give values or an InputError; everything
 // else (a crash, a sanitizer's complaint, another exception, memory without bound) is a finding. The corpus of
-// tests/fuzz/corpus runs in the tests as well (tests/io/corpus_test.cpp); scripts/fuzz.sh looks for more.
+// tests/fuzz/corpus runs in the tests as well (tests/images/corpus_test.cpp); scripts/fuzz.sh looks for more.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,18 +8,18 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/image.hpp"
-#include "ditrain/io/npz_file.hpp"
-#include "ditrain/io/pytorch_file.hpp"
-#include "io/zip_bytes.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/weights/npz_file.hpp"
+#include "ditrain/weights/pytorch_file.hpp"
+#include "weights/zip_bytes.hpp"
 
 namespace ditrain::fuzz {
 
 /// Zip, pickle, tensors as views of storages.
 inline void read_pytorch(std::string_view bytes) {
   try {
-    const io::PytorchFile file("fuzz", bytes);
-    for (const io::PytorchTensor& tensor : file.tensors()) {
+    const weights::PytorchFile file("fuzz", bytes);
+    for (const weights::PytorchTensor& tensor : file.tensors()) {
       size_t read = 0;
       file.visit(tensor, [&](std::string_view piece) { read += piece.size(); });
       if (read != tensor.bytes || file.find(tensor.name) == nullptr) __builtin_trap();
@@ -38,12 +38,12 @@ inline void read_pickle(std::string_view bytes) {
 /// Zip, the header of .npy, every order and type.
 inline void read_npz(std::string_view bytes) {
   try {
-    const io::NpzFile file("fuzz", bytes);
+    const weights::NpzFile file("fuzz", bytes);
     for (const std::string& name : file.names()) {
       try {
-        const io::NpyHeader header = file.header(name);
+        const weights::NpyHeader header = file.header(name);
         if (file.to_f64(name).size() != header.num_elements()) __builtin_trap();
-        io::NpyStream stream(file, name);
+        weights::NpyStream stream(file, name);
         std::vector<std::byte> whole(header.bytes);
         stream.read(whole.data(), whole.size());
         stream.finish();
@@ -57,7 +57,7 @@ inline void read_npz(std::string_view bytes) {
 /// JPEG, PNG and BMP.
 inline void read_image(std::string_view bytes) {
   try {
-    const io::ImageU8 image = io::decode_image("fuzz", bytes);
+    const images::ImageU8 image = images::decode_image("fuzz", bytes);
     if (static_cast<int64_t>(image.pixels.size()) != image.width * image.height * image.channels) __builtin_trap();
   } catch (const InputError&) {
   }

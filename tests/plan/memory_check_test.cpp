@@ -13,7 +13,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/platform/limits.hpp"
-#include "plan/recompute_config.hpp"
+#include "recompute_config.hpp"
 
 using namespace ditrain;
 using test::config_of;

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/plan/run_plan.hpp"
-#include "plan/recompute_config.hpp"
+#include "recompute_config.hpp"
 
 using namespace ditrain;
 using test::config_of;

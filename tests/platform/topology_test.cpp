@@ -10,8 +10,8 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "platform/synthetic.hpp"
 #include "support/skip.hpp"
+#include "synthetic.hpp"
 
 using namespace ditrain;
 using namespace ditrain::platform;

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 #include "run_folder.hpp"
 
 using namespace ditrain;
@@ -99,7 +99,7 @@ TEST_CASE("a run that ends leaves status, page, events and numbers for Prometheu
     CHECK(read_status(run, 0)->state == RunState::kRunning);
     write(run + "/metrics.jsonl", metrics_line(2, 0.1) + metrics_line(3, 0.5));
     std::filesystem::create_directories(run + "/samples");
-    io::write_png(run + "/samples/step_00000003.png", {2, 1, 3, {1, 2, 3, 4, 5, 6}});
+    images::write_png(run + "/samples/step_00000003.png", {2, 1, 3, {1, 2, 3, 4, 5, 6}});
     live.step(3, 0);
     live.end(RunState::kFinished, "all steps are done");
   }

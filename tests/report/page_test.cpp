@@ -3,7 +3,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 #include "run_folder.hpp"
 
 using namespace ditrain;
@@ -11,8 +11,8 @@ using namespace ditrain::report;
 
 namespace {
 
-io::ImageU8 noise(int64_t side) {
-  io::ImageU8 image{side, side, 3, {}};
+images::ImageU8 noise(int64_t side) {
+  images::ImageU8 image{side, side, 3, {}};
   for (uint32_t i = 0, x = 1; i < uint32_t(3 * side * side); ++i)
     image.pixels.push_back(uint8_t((x = x * 1664525 + 1013904223) >> 24));
   return image;
@@ -35,7 +35,7 @@ TEST_CASE("a page shows curves, phases, texts, grids, the best checkpoint and wh
   std::filesystem::create_directories(run + "/checkpoints");
   std::filesystem::create_symlink("step_00000002", run + "/checkpoints/best");
   std::filesystem::create_directories(run + "/samples");
-  io::write_png(run + "/samples/step_00000002.png", noise(16));
+  images::write_png(run + "/samples/step_00000002.png", noise(16));
   const nlohmann::json data = report_of(run);
   CHECK(data.at("name") == "a");
   const nlohmann::json& series = data.at("curves").at("series");
@@ -115,7 +115,7 @@ TEST_CASE("the page of 100,000 steps and many grids is small") {
     lines += metrics_line(step, 1 + 1.0 / double(step) + double(step % 97) / 97);
   write(run + "/metrics.jsonl", lines);
   std::filesystem::create_directories(run + "/samples");
-  io::write_png(run + "/samples/step_00001000.png", noise(300));
+  images::write_png(run + "/samples/step_00001000.png", noise(300));
   for (int64_t step = 2000; step <= 100000; step += 1000)
     std::filesystem::copy_file(run + "/samples/step_00001000.png", fmt::format("{}/samples/step_{:08}.png", run, step));
   const double start_s = now_s();

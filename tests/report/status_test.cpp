@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/io/file_lock.hpp"
+#include "ditrain/files/file_lock.hpp"
 #include "run_folder.hpp"
 
 using namespace ditrain;
@@ -34,8 +34,8 @@ TEST_CASE("a killed run has stopped without a word, a slow one runs") {
   REQUIRE(::pipe(ready) == 0);
   const pid_t run = ::fork();
   if (run == 0) {  // holds the folder until it is killed
-    io::FileLock lock(scratch / ".lock");
-    const char locked = lock.lock_for_job(0) == io::FileLock::Attempt::kLocked ? 'y' : 'n';
+    files::FileLock lock(scratch / ".lock");
+    const char locked = lock.lock_for_job(0) == files::FileLock::Attempt::kLocked ? 'y' : 'n';
     (void)!::write(ready[1], &locked, 1);
     for (;;) ::pause();
   }

@@ -1,6 +1,6 @@
 // For tests: reading golden files (safetensors with F32, F64 and I64 tensors) and comparing arrays with a report.
-// The reader is separate from the one in io on purpose: it needs no module, and trusts the files that come with the
-// tests.
+// The reader is separate from the one in module weights on purpose: it needs no module, and trusts the files that come
+// with the tests.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/nn/inception.hpp"
-#include "support/formula.hpp"
+#include "ditrain/weights/safetensors.hpp"
+#include "formula.hpp"
 
 namespace ditrain::test {
 
@@ -37,10 +37,10 @@ inline void write_inception_weights(
   for (const std::string& name : more) wanted.push_back({name, {1}});
   std::vector<std::vector<float>> values;
   for (const nn::InceptionWeight& w : wanted) values.push_back(formula_weight(w.name, w.shape));
-  std::vector<io::TensorToWrite> tensors;
+  std::vector<weights::TensorToWrite> tensors;
   for (size_t i = 0; i < wanted.size(); ++i)
     tensors.push_back({wanted[i].name, "F32", wanted[i].shape, values[i].data()});
-  io::write_safetensors(path, tensors);
+  weights::write_safetensors(path, tensors);
 }
 
 }  // namespace ditrain::test

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/zip_bytes.hpp"
+#include "weights/zip_bytes.hpp"
 
 namespace ditrain::test {
 

@@ -1,7 +1,7 @@
 // What tests/CMakeLists.txt tries test_main.cpp with: cases that pass, fail and are skipped.
 #include <catch2/catch.hpp>
 
-#include "support/skip.hpp"
+#include "skip.hpp"
 
 TEST_CASE("passes") { CHECK(true); }
 TEST_CASE("fails") { CHECK(false); }

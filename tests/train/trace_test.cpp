@@ -11,7 +11,7 @@
 #include "dist/thread_world.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/temporary_folder.hpp"
-#include "ditrain/io/files.hpp"
+#include "ditrain/files/files.hpp"
 
 using namespace ditrain;
 
@@ -48,7 +48,7 @@ std::string event(const std::string& name, int ts) {
          R"(.000,"dur":1000000.000})";
 }
 
-std::string text_of(const std::string& path) { return io::read_text_file(path, 1 << 20); }
+std::string text_of(const std::string& path) { return files::read_text_file(path, 1 << 20); }
 
 std::string written(const train::Trace& trace, int ranks) {
   const TemporaryFolder folder;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ditrain/base/temporary_folder.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::test {
 
@@ -20,14 +20,15 @@ struct EditableFixture {
     std::string dtype;
     std::vector<int64_t> shape;
     std::vector<std::byte> bytes;
-    int64_t size() const { return int64_t(bytes.size() / io::safetensors_dtype_bytes(dtype)); }
+    int64_t size() const { return int64_t(bytes.size() / weights::safetensors_dtype_bytes(dtype)); }
   };
 
   EditableFixture() = default;
   explicit EditableFixture(const std::string& path) {
-    const io::SafetensorsFile file(path);
+    const weights::SafetensorsFile file(path);
     metadata = file.metadata();
-    for (const io::TensorView& t : file.tensors()) tensors[t.name] = {t.dtype, t.shape, {t.data, t.data + t.bytes}};
+    for (const weights::TensorView& t : file.tensors())
+      tensors[t.name] = {t.dtype, t.shape, {t.data, t.data + t.bytes}};
   }
 
   template <class T>
@@ -63,7 +64,7 @@ struct EditableFixture {
     if (dtype == "I64") data<int64_t>(name)[i] += data<int64_t>(name)[i] > 0 ? -1 : 1;
   }
 
-  /// Not by the writer of io, which waits for the disk: tests write hundreds of files.
+  /// Not by the writer of module weights, which waits for the disk: tests write hundreds of files.
   void save(const std::string& path) const {
     nlohmann::json header{{"__metadata__", metadata}};
     size_t end = 0;

@@ -1,6 +1,6 @@
 // Checkpoints of a run as they lie on disk: what state.json says, and how their files are found, checked and read.
 // saver.hpp writes them; the folder's mechanics (temporary folder, fsync, rename, `latest`) are
-// io/checkpoint_folder.hpp.
+// files/checkpoint_folder.hpp.
 #pragma once
 #include <functional>
 #include <string>
@@ -28,7 +28,7 @@ struct CheckpointState {
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state);
 
 /// Errors:   InputError if state.json is truncated, changed since it was written, lacks a field or has one out of its
-///           range; as io::fail_to_read if it cannot be read
+///           range; as files::fail_to_read if it cannot be read
 CheckpointState read_checkpoint_state(const std::string& folder);
 
 /// Takes what this rank keeps of a whole moment or EMA into that of its store.
@@ -43,8 +43,8 @@ std::string find_checkpoint(const std::string& path);
 void expect_readable(const std::string& folder);
 
 /// Holds all files of a checkpoint folder against their checksums.
-/// Errors:   InputError that names the file and the place; one for a checkpoint without checksums; as io::fail_to_read
-///           for a file that cannot be read
+/// Errors:   InputError that names the file and the place; one for a checkpoint without checksums; as
+///           files::fail_to_read for a file that cannot be read
 void check_checkpoint(const std::string& folder, const std::vector<int>& pus = {});
 
 /// The newest checkpoint beside `folder` that check_checkpoint finds intact, for advice; "": none.

@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "ditrain/io/checksum.hpp"
-#include "ditrain/io/piece_file.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/files/checksum.hpp"
+#include "ditrain/files/piece_file.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::checkpoint {
 
 /// Bytes of a file that one writer wrote: `rows` runs of `run` bytes, the next `stride` bytes after the last.
 struct CheckedPiece {
   uint64_t offset = 0, run = 0, rows = 1, stride = 0;
-  uint64_t checksum = 0;  ///< io::Checksum of the runs in a row
+  uint64_t checksum = 0;  ///< files::Checksum of the runs in a row
   uint64_t bytes() const { return run * rows; }
 };
 
@@ -38,12 +38,12 @@ class FileChecker {
  public:
   /// Checks what lies before the tensors, and that pieces and tensors fit; both outlive the object.
   /// Errors: InputError as check
-  FileChecker(const io::SafetensorsFile& file, const CheckedFile& expected);
+  FileChecker(const weights::SafetensorsFile& file, const CheckedFile& expected);
 
   /// The pieces of one tensor.
-  std::pair<const CheckedPiece*, const CheckedPiece*> pieces_of(const io::TensorView& tensor) const;
+  std::pair<const CheckedPiece*, const CheckedPiece*> pieces_of(const weights::TensorView& tensor) const;
   /// Whether the pieces of the tensor are single runs that follow each other.
-  bool in_order(const io::TensorView& tensor) const;
+  bool in_order(const weights::TensorView& tensor) const;
   /// f(offset, data, bytes) sees the piece in order, in parts that fit into a cache, right after the sum has; then the
   /// sum is compared.
   /// Errors: InputError naming the file, the offset and, if there is one, the tensor
@@ -51,7 +51,7 @@ class FileChecker {
   void check(const CheckedPiece& piece, const std::string& tensor, const F& f) const {
     constexpr uint64_t kInCache = uint64_t{256} << 10;
     std::vector<std::byte> part(std::min(kInCache, piece.run));
-    io::Checksum sum;
+    files::Checksum sum;
     for (uint64_t row = 0; row < piece.rows; ++row)
       for (uint64_t done = 0; done < piece.run; done += kInCache) {
         const uint64_t at = piece.offset + row * piece.stride + done, n = std::min(kInCache, piece.run - done);
@@ -64,10 +64,10 @@ class FileChecker {
 
  private:
   [[noreturn]] void damaged(const CheckedPiece& piece, const std::string& tensor) const;
-  void expect_fit(const io::TensorView& tensor) const;
-  const io::SafetensorsFile& file_;
+  void expect_fit(const weights::TensorView& tensor) const;
+  const weights::SafetensorsFile& file_;
   const CheckedFile& expected_;
-  const io::PieceReader reader_;
+  const files::PieceReader reader_;
 };
 
 /// Errors: InputError naming `where` unless the pieces lie in the file and have each of its bytes once

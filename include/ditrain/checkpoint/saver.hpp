@@ -19,8 +19,8 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/shards.hpp"
-#include "ditrain/io/safetensors.hpp"
 #include "ditrain/ops/context.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::checkpoint {
 
@@ -85,7 +85,7 @@ class CheckpointSaver {
   autograd::ParameterStore& parameters_;
   dist::Communicator& comm_;
   ops::Context& ctx_;
-  const std::vector<io::SafetensorsLayout> layouts_;  // of the files with tensors
+  const std::vector<weights::SafetensorsLayout> layouts_;  // of the files with tensors
   Phase phase_ = Phase::kIdle;
   int64_t step_ = 0;  // of the checkpoint that is being written
   double update_waited_s_ = 0;

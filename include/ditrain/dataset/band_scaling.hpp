@@ -16,8 +16,8 @@ namespace ditrain::dataset {
 struct BandScaling {
   std::vector<std::string> names;
   std::vector<double> low, high;
-  io::PixelType type = io::PixelType::kF32;     ///< of the digital numbers
-  std::vector<double> scale = {}, offset = {};  ///< quantity = number * scale + offset; empty: unknown
+  images::PixelType type = images::PixelType::kF32;  ///< of the digital numbers
+  std::vector<double> scale = {}, offset = {};       ///< quantity = number * scale + offset; empty: unknown
 
   int64_t channels() const { return int64_t(names.size()); }
   /// The number of that value, which is not NaN; of an integer type rounded to nearest and limited to its range.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ditrain/base/words.hpp"
-#include "ditrain/io/pixel_type.hpp"
+#include "ditrain/images/pixel_type.hpp"
 
 namespace ditrain::dataset {
 
@@ -36,8 +36,8 @@ struct Scaling {
 };
 
 /// Types that the numbers of tiles may have.
-inline constexpr io::PixelType kTileTypes[] = {io::PixelType::kU8, io::PixelType::kU16, io::PixelType::kI16,
-                                               io::PixelType::kF32};
+inline constexpr images::PixelType kTileTypes[] = {images::PixelType::kU8, images::PixelType::kU16,
+                                                   images::PixelType::kI16, images::PixelType::kF32};
 
 /// What is drawn for each sample besides the mirroring of random_flip.
 enum class Augment { kNone, kFlips, kTurns };
@@ -56,7 +56,7 @@ struct Config {
   std::vector<std::string> bands = {};  ///< tiles: names, in the order of the channels; empty: all
   Scaling scaling = {};                 ///< tiles
   std::vector<double> scale_low = {}, scale_high = {};  ///< tiles: per band; empty: by `scaling` (settle_tiles)
-  std::optional<io::PixelType> number_type = {};        ///< tiles: of kTileTypes; none: that of the tiles
+  std::optional<images::PixelType> number_type = {};    ///< tiles: of kTileTypes; none: that of the tiles
   /// tiles: quantity = number * scale + offset, per band; empty: as the tiles say (settle_tiles). For samples; training
   /// does not use them.
   std::vector<double> number_scale = {}, number_offset = {};

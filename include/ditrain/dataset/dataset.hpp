@@ -67,8 +67,9 @@ class Dataset {
   virtual std::string describe() const = 0;
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
   virtual std::string samples_checksum() const { return ""; }
-  /// The same of the content of one sample, for kinds whose samples_checksum does not cover it (io::checksum_of_parts
-  /// of its file; under `on_bad_file: skip` 0 for one that is missing or may not be read). Threads: as load
+  /// The same of the content of one sample, for kinds whose samples_checksum does not cover it
+  /// (files::checksum_of_parts of its file; under `on_bad_file: skip` 0 for one that is missing or may not be read).
+  /// Threads: as load
   virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
   /// Ignored files of the data folder, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if every file is a
   /// sample. Hidden files do not count.

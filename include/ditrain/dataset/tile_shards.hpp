@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "ditrain/io/raster.hpp"
-#include "ditrain/io/safetensors.hpp"
+#include "ditrain/images/raster.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace ditrain::dataset {
 
@@ -34,8 +34,8 @@ inline bool is_missing(double number, const TileBand& band) {
 }
 
 struct TileShard {
-  io::SafetensorsFile file;
-  io::PixelType type = io::PixelType::kU8;
+  weights::SafetensorsFile file;
+  images::PixelType type = images::PixelType::kU8;
   int64_t first = 0;  ///< number of its first tile
   int64_t count = 0, channels = 0, height = 0, width = 0;
   std::vector<TileBand> bands;
@@ -53,7 +53,7 @@ struct TileShard {
 /// f(pixel, number in the shard's type, whether it is missing) for each pixel of one band of one tile of the shard.
 template <class F>
 void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) {
-  io::with_tile_number(shard.type, [&](auto zero) {
+  images::with_tile_number(shard.type, [&](auto zero) {
     using T = decltype(zero);
     const std::byte* plane = shard.plane(tile, band);
     const uint8_t* valid = shard.valid(tile);
@@ -89,7 +89,7 @@ class TileShards {
   const std::string& path() const { return path_; }
   const std::vector<TileShard>& shards() const { return shards_; }
   int64_t size() const { return size_; }
-  io::PixelType type() const { return shards_.front().type; }
+  images::PixelType type() const { return shards_.front().type; }
   const std::vector<TileBand>& bands() const { return shards_.front().bands; }
   /// The band with the scale and offset that all shards state. Errors: InputError, where = shard: they differ
   const TileBand& common_band(int64_t number) const;

@@ -21,7 +21,7 @@ struct BandStatistics {
 
 struct TileStatistics {
   int64_t tiles = 0;
-  io::PixelType type = io::PixelType::kU8;
+  images::PixelType type = images::PixelType::kU8;
   std::vector<BandStatistics> bands;
 };
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ditrain/dataset/band_scaling.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 
 namespace ditrain::eval {
 
@@ -16,7 +16,7 @@ class BandPictures {
   BandPictures(const dataset::Config& data, int64_t channels);
 
   /// chw [channels, height, width] in about [-1, 1].
-  io::ImageU8 operator()(const float* chw, int64_t height, int64_t width) const;
+  images::ImageU8 operator()(const float* chw, int64_t height, int64_t width) const;
   int64_t width_of(int64_t width) const;  ///< of the picture of samples of that width
   /// What is shown and how it is stretched, one line; "" where that is the first three channels.
   const std::string& description() const { return description_; }

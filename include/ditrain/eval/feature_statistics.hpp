@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ditrain/eval/composite.hpp"
-#include "ditrain/io/npz_file.hpp"
 #include "ditrain/parallel/team.hpp"
+#include "ditrain/weights/npz_file.hpp"
 
 namespace ditrain::eval {
 
@@ -47,12 +47,12 @@ struct StatisticsFacts {
 
 /// Nothing if the file does not say.
 /// Errors:   InputError, where = file: facts that cannot be read
-std::optional<StatisticsFacts> read_statistics_facts(const io::NpzFile& file);
+std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& file);
 
 /// Reads statistics.
 /// Errors:   InputError, where = file: arrays that are missing, of other types or shapes; a sigma that is not finite,
 ///           is not symmetric or has a negative variance
-FeatureStatistics read_statistics(const io::NpzFile& file, const StatisticsNames& names = {});
+FeatureStatistics read_statistics(const weights::NpzFile& file, const StatisticsNames& names = {});
 
 /// Statistics of one set, of one composite where there are several.
 struct SavedStatistics {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ditrain/base/words.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 
 namespace ditrain::eval {
 
@@ -35,7 +35,7 @@ const char* description_of(FidPreset preset);
 /// Memory:   allocates what the two passes of `clean` need
 /// Threads:  any number at a time
 /// Errors:   LogicFault for an image that is not RGB
-void make_fid_input(const io::ImageU8& image, FidPreset preset, float* out);
+void make_fid_input(const images::ImageU8& image, FidPreset preset, float* out);
 
 /// What pytorch-fid makes of an image that is in [0, 1] already: the same resize, 2x-1.
 /// Shapes:   planes [3, height, width]; out [3, 299, 299], written

@@ -12,7 +12,7 @@
 
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
-#include "ditrain/io/image.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/parallel/team.hpp"
 
 namespace ditrain::eval {

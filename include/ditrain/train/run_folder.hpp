@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "ditrain/io/file_lock.hpp"
+#include "ditrain/files/file_lock.hpp"
 #include "ditrain/train/metrics.hpp"
 
 namespace ditrain::train {
@@ -20,7 +20,7 @@ class RunLock {
  private:
   void note_without_locks(const std::string& folder);
 
-  io::FileLock lock_;
+  files::FileLock lock_;
   std::string note_;
 };
 

@@ -1,0 +1,87 @@
+// Files and folders with every error checked. What is written here survives a crash once the call has returned.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "ditrain/base/error.hpp"
+
+namespace ditrain::files {
+
+/// A file that cannot be opened because of its path or rights: it is missing, may not be read, ...
+struct OpenError : InputError {
+  using InputError::InputError;
+};
+
+/// Whether an errno blames the path or its rights, rather than disk, network, memory or limits.
+bool is_error_of_path(int error_number);
+/// For a file that the system did not open or read, with its errno. Neither error says anything of the content.
+/// Errors: always; OpenError where path or rights are at fault, RunError where disk, network, memory or limits are
+[[noreturn]] void fail_to_read(const std::string& path, const std::string& what, int error_number);
+/// A descriptor that reads, with these flags besides; tries again where a signal came in between.
+/// Errors: as fail_to_read
+int open_to_read(const std::string& path, int flags = 0);
+
+/// A file being written from its beginning; no buffer of its own, so write large pieces.
+/// Errors:   every function throws RunError naming path, bytes and the system's reason (disk full, ...).
+class FileWriter {
+ public:
+  explicit FileWriter(std::string path);  ///< creates or empties the file
+  ~FileWriter();                          ///< without finish(): closes, and removes the file if it is a regular one
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t bytes);                       ///< appends
+  void extend(uint64_t bytes);                                      ///< appends zeros (a hole); regular files only
+  void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
+  /// Closes the file; nothing may follow. Before that, an fsync: only who syncs the file later does without it.
+  void finish(bool synced = true);
+  uint64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  void write_all(uint64_t offset, const void* data, size_t bytes);
+
+  std::string path_;
+  int fd_ = -1;
+  bool regular_ = false;
+  uint64_t bytes_written_ = 0;
+};
+
+/// Replaces (or creates) `path` in one step: a reader sees the old content or the new one, never a part, also after a
+/// crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the folder. RunError on failure, and
+/// the old file stays.
+void write_file_atomically(const std::string& path, std::string_view content);
+
+/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line of which only
+/// a part fitted is taken out of a regular file again. One process at a time may append.
+void append_line(const std::string& path, std::string_view line);
+
+/// The whole content of a regular file (any bytes). InputError if it is not a regular file or has more than
+/// `max_bytes`; else errors as fail_to_read.
+std::string read_text_file(const std::string& path, size_t max_bytes);
+
+/// Calls `use` with each line of a file, without its newline. Errors: as fail_to_read, and those of `use`
+void read_lines(const std::string& path, const std::function<void(const std::string& line)>& use);
+
+/// Finds out whether write_file_atomically could write `path`, by making a file beside it and removing it again: for
+/// programs that work for long before they write. InputError that says what is in the way.
+void check_output_file(const std::string& path);
+
+/// What makes a hidden name that no other process makes, on any node: 16 random digits.
+std::string unique_suffix();
+/// A hidden path in the same folder which no other process makes, to be renamed to `path` once the file is whole.
+std::string temporary_beside(const std::string& path);
+/// Removes what killed writers left in the folder under such names; only where nobody else writes. Errors: RunError
+void remove_stale_files(const std::string& folder);
+
+/// Makes renames and new names in a folder durable. RunError on failure.
+void fsync_directory(const std::string& path);
+
+/// Creates a folder with its parents if missing, and makes the new names durable, except in a folder that this process
+/// may write but not read, which cannot be synced. InputError if that fails or the
+/// folder cannot be written to.
+void make_output_folder(const std::string& path);
+
+}  // namespace ditrain::files

@@ -1,0 +1,398 @@
+#include "ditrain/scenes/scenes.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <tuple>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/dataset/config.hpp"
+#include "ditrain/dataset/file_list.hpp"
+
+namespace ditrain::scenes {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FoundFile {
+  std::string path, folder, top;  // top: the sub-folder of the top folder; "": in it, or in a product in it
+  images::RasterInfo info = {};
+};
+
+// "10m", "R10m"
+bool is_size(const std::string& word) {
+  static const std::regex size("r?[0-9]+m", std::regex::icase);
+  return std::regex_match(word, size);
+}
+
+void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
+                  int64_t& others) {
+  const dataset::Listing listing = dataset::list_folder(folder);
+  for (const std::string& name : listing.files)
+    dataset::file_kind(name) == dataset::FileKind::kRaster ? files.push_back({folder + "/" + name, folder, top})
+                                                           : void(++others);
+  if (depth == dataset::kMaxDepth) return;
+  for (const std::string& name : listing.folders)
+    if (name != dataset::kQualityFolder)
+      list_rasters(folder + "/" + name, depth == 0 && !is_size(name) && !dataset::is_product(name) ? name : top,
+                   depth + 1, files, others);
+}
+
+// "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
+struct NameParts {
+  std::string band, rest;
+};
+NameParts parts_of(const std::string& stem) {
+  static const std::regex band(
+      "(b[0-9]{1,2}a?|coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]?|swir[0-9]*|cirrus|pan)", std::regex::icase);
+  NameParts parts;
+  size_t begin = 0;
+  while (begin <= stem.size()) {
+    const size_t end = std::min(stem.find_first_of("_-. ", begin), stem.size());
+    const std::string word = stem.substr(begin, end - begin);
+    begin = end + 1;
+    if (parts.band.empty() && std::regex_match(word, band))
+      parts.band = word;
+    else if (!is_size(word))
+      parts.rest += (parts.rest.empty() ? "" : "_") + word;
+  }
+  return parts;
+}
+
+int64_t count_data_bands(const images::RasterInfo& info) {
+  return std::count_if(info.bands.begin(), info.bands.end(), [](const images::RasterBand& b) { return !b.is_alpha; });
+}
+
+// The files of each scene; `band` is the name that the file's name gives, or "".
+struct Part {
+  const FoundFile* file;
+  std::string band;
+};
+struct Group {
+  std::string name, top;
+  bool single_bands = false;  // its files hold one band each
+  std::vector<Part> parts;
+};
+
+std::vector<Group> group_files(const std::vector<FoundFile>& files) {
+  std::set<std::string> stacked;
+  for (const FoundFile& file : files)
+    if (file.info.format == "VRT")
+      for (const std::string& part : file.info.files)
+        if (part != file.path) stacked.insert(fs::weakly_canonical(part).string());
+  std::map<std::string, Group> groups;  // by name, so in order
+  for (const FoundFile& file : files) {
+    if (stacked.contains(fs::weakly_canonical(file.path).string())) continue;
+    const NameParts parts = parts_of(fs::path(file.path).stem().string());
+    const bool single = count_data_bands(file.info) == 1 && !parts.band.empty();
+    const fs::path folder(file.folder), place = is_size(folder.filename().string()) ? folder.parent_path() : folder;
+    const std::string name = single ? place.string() + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
+    Group& group = groups[name];
+    group.name = name, group.top = file.top, group.single_bands = single;
+    group.parts.push_back({&file, single ? parts.band : ""});
+  }
+  std::vector<Group> all;
+  for (auto& [name, group] : groups) all.push_back(std::move(group));
+  return all;
+}
+
+// Side of a pixel in units of the CRS; without a georeference a part of the side of the scene.
+double pixel_side(const images::RasterInfo& info) {
+  return info.transform ? std::hypot((*info.transform)[1], (*info.transform)[4]) : 1 / double(info.width);
+}
+
+// Which of two sides of pixels serves the wanted one better: no detail is lost, then none is made up.
+bool is_better(double side, double other, double wanted) {
+  const double limit = wanted * (1 + 1e-6);
+  if (side <= limit || other <= limit) return side <= limit && (other > limit || side > other);
+  return side < other;
+}
+
+void keep_one_resolution(Group& group, double wanted, SceneList& list) {
+  const auto is_worse = [&](const Part& part) {
+    return std::any_of(group.parts.begin(), group.parts.end(), [&](const Part& other) {
+      return dataset::canonical_band(other.band) == dataset::canonical_band(part.band) &&
+             is_better(pixel_side(other.file->info), pixel_side(part.file->info), wanted);
+    });
+  };
+  std::vector<Part> kept;
+  for (const Part& part : group.parts)
+    is_worse(part) ? list.other_resolutions.push_back(part.file->path) : kept.push_back(part);
+  group.parts = std::move(kept);
+}
+
+std::string name_of_band(const images::RasterBand& band, size_t position, const Part& part,
+                         const SceneRequest& request) {
+  if (!part.band.empty()) return part.band;
+  if (!band.name.empty()) return band.name;
+  if (request.names.empty()) return fmt::format("band{}", position + 1);
+  if (position >= request.names.size())
+    refuse(part.file->path, "there are more bands than --names", fmt::format("band {}", position + 1),
+           fmt::format("{} names", request.names.size()));
+  return request.names[position];
+}
+
+[[noreturn]] void refuse_doubled(const Group& group, const std::string& band, const std::string& a,
+                                 const std::string& b) {
+  const bool one_file = a == b;
+  refuse(group.name, fmt::format("band {} is there twice", band), one_file ? "" : fmt::format("in {} and in {}", a, b),
+         one_file ? "names that differ" : "one file with it",
+         one_file ? "gdal_translate -b, which leaves a band out"
+                  : "leaving one of them out, or stacking the files by a VRT (gdalbuildvrt -separate)");
+}
+
+Scene make_scene(const Group& group, const SceneRequest& request) {
+  Scene scene{.name = group.name, .bands = {}, .type = group.parts.front().file->info.type};
+  std::vector<std::string> names;
+  for (const Part& part : group.parts) {
+    const images::RasterInfo& info = part.file->info;
+    if (info.is_palette)
+      refuse(info.path, "the numbers are indices of a palette, not intensities", "", "",
+             "gdal_translate -expand rgb, or leave the file out");
+    if (info.type != scene.type)
+      refuse(info.path, fmt::format("another type than {} of the same scene", group.parts.front().file->path),
+             std::string(word_of(info.type)), std::string(word_of(scene.type)));
+    size_t position = 0;
+    for (size_t b = 0; b < info.bands.size(); ++b) {
+      const images::RasterBand& band = info.bands[b];
+      if (band.is_alpha) continue;
+      const std::string name = name_of_band(band, position++, part, request);
+      for (size_t k = 0; k < names.size(); ++k)
+        if (dataset::canonical_band(names[k]) == dataset::canonical_band(name))
+          refuse_doubled(group, name, scene.bands[k].file, info.path);
+      names.push_back(name);
+      auto nodata = band.nodata || info.has_mask ? band.nodata : request.nodata;
+      if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
+      const bool states_scale = band.scale != 1 || band.offset != 0;
+      scene.bands.push_back({.facts = {name, states_scale ? band.scale : request.scale,
+                                       states_scale ? band.offset : request.offset, nodata},
+                             .file = info.path,
+                             .index = int(b),
+                             .width = info.width,
+                             .height = info.height,
+                             .block_width = info.block_width,
+                             .block_height = info.block_height,
+                             .has_mask = info.has_mask});
+    }
+  }
+  return scene;
+}
+
+void check_type(const Scene& scene, const SceneRequest& request) {
+  const auto type = std::find(std::begin(dataset::kTileTypes), std::end(dataset::kTileTypes), scene.type);
+  if (type != std::end(dataset::kTileTypes) && request.nodata && images::is_integer(scene.type)) {
+    const auto [least, greatest] = images::number_range(scene.type);
+    if (*request.nodata < least || *request.nodata > greatest || std::nearbyint(*request.nodata) != *request.nodata)
+      refuse(scene.name, "--nodata is no number that this scene can hold", fmt::format("{}", *request.nodata),
+             fmt::format("an integer from {} to {} ({})", least, greatest, word_of(scene.type)));
+  }
+  if (type != std::end(dataset::kTileTypes)) return;
+  refuse(scene.name, "tiles cannot have numbers of this type", std::string(word_of(scene.type)), "u8, u16, i16 or f32",
+         "gdal_translate -ot Float32");
+}
+
+// The bands that are wanted, in their order.
+void choose_bands(Scene& scene, const std::vector<std::string>& want, bool others_allowed, SceneList& list) {
+  std::vector<std::string> have, missing;
+  for (const SceneBand& band : scene.bands) have.push_back(band.facts.name);
+  std::vector<SceneBand> chosen;
+  std::vector<size_t> order;
+  for (const std::string& name : want) {
+    const auto found = std::find_if(have.begin(), have.end(), [&](const std::string& h) {
+      return dataset::canonical_band(h) == dataset::canonical_band(name);
+    });
+    if (found == have.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    order.push_back(size_t(found - have.begin()));
+    chosen.push_back(scene.bands[order.back()]);
+    chosen.back().facts.name = name;
+  }
+  if (!missing.empty())
+    refuse(scene.name,
+           fmt::format("the scene lacks {} {}", missing.size() == 1 ? "band" : "bands", fmt::join(missing, ", ")),
+           fmt::format("{}", fmt::join(have, ", ")), "",
+           others_allowed ? nearest_word(missing.front(), have)
+                          : "--bands with those that are wanted: rasters that have none of them are left out");
+  if (!others_allowed && chosen.size() != have.size()) {
+    std::vector<std::string> other;
+    for (size_t i = 0; i < have.size(); ++i)
+      if (std::find(order.begin(), order.end(), i) == order.end()) other.push_back(have[i]);
+    refuse(scene.name, "the scene has bands that the first one has not", fmt::format("{}", fmt::join(other, ", ")),
+           fmt::format("{}", fmt::join(want, ", ")), "--bands with those that all have");
+  }
+  if (!others_allowed && !std::is_sorted(order.begin(), order.end())) ++list.reordered;
+  scene.bands = std::move(chosen);
+}
+
+// Previews and masks of a product, where bands are asked for by name.
+bool has_none(const Scene& scene, const std::vector<std::string>& want) {
+  return std::none_of(scene.bands.begin(), scene.bands.end(), [&](const SceneBand& band) {
+    return std::any_of(want.begin(), want.end(), [&](const std::string& name) {
+      return dataset::canonical_band(name) == dataset::canonical_band(band.facts.name);
+    });
+  });
+}
+
+const images::RasterInfo& info_of(const Group& group, const std::string& file) {
+  for (const Part& part : group.parts)
+    if (part.file->path == file) return part.file->info;
+  DITRAIN_CHECK(false, "a file of the scene");
+}
+
+std::pair<double, double> corner(const images::GeoTransform& t, double x, double y) {
+  return {t[0] + x * t[1] + y * t[2], t[3] + x * t[4] + y * t[5]};
+}
+
+// All bands cover the same ground.
+void check_places(const Scene& scene, const Group& group, const images::RasterInfo& finest) {
+  for (const SceneBand& band : scene.bands) {
+    const images::RasterInfo& info = info_of(group, band.file);
+    const bool same_size = info.width == finest.width && info.height == finest.height;
+    if (info.transform.has_value() != finest.transform.has_value() || (!info.transform && !same_size))
+      refuse(info.path, fmt::format("no place in common with {}", finest.path),
+             fmt::format("{} x {} pixels{}", info.width, info.height, info.transform ? "" : " without a georeference"));
+    if (info.crs != finest.crs) refuse(info.path, fmt::format("another CRS than {}", finest.path));
+    if (!info.transform) continue;
+    const images::GeoTransform &a = *info.transform, &b = *finest.transform;
+    const double tolerance = 0.5 * (std::fabs(b[1]) + std::fabs(b[2]));
+    for (const auto& [x, y] : {std::pair{0.0, 0.0}, {1.0, 0.0}, {0.0, 1.0}, {1.0, 1.0}}) {
+      const auto p = corner(a, x * double(info.width), y * double(info.height));
+      const auto q = corner(b, x * double(finest.width), y * double(finest.height));
+      if (std::hypot(p.first - q.first, p.second - q.second) > tolerance)
+        refuse(info.path, fmt::format("covers other ground than {}", finest.path),
+               fmt::format("a corner at {:.3f} {:.3f}", p.first, p.second),
+               fmt::format("{:.3f} {:.3f}", q.first, q.second), "gdalwarp onto one grid");
+    }
+  }
+}
+
+void place(Scene& scene, const Group& group, double resolution) {
+  const SceneBand* finest = &scene.bands.front();
+  for (const SceneBand& band : scene.bands)
+    if (band.width * band.height > finest->width * finest->height) finest = &band;
+  const images::RasterInfo& info = info_of(group, finest->file);
+  check_places(scene, group, info);
+  scene.width = info.width, scene.height = info.height;
+  scene.crs = info.crs, scene.transform = info.transform;
+  if (resolution == 0) return;
+  if (!info.transform || info.crs.empty())
+    refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");
+  images::GeoTransform& t = *scene.transform;
+  const double across = std::hypot(t[1], t[4]) / resolution, down = std::hypot(t[2], t[5]) / resolution;
+  scene.width = std::max<int64_t>(1, int64_t(std::floor(double(info.width) * across + 1e-6)));
+  scene.height = std::max<int64_t>(1, int64_t(std::floor(double(info.height) * down + 1e-6)));
+  if (scene.width > (int64_t{1} << 20) || scene.height > (int64_t{1} << 20))
+    refuse(scene.name, "--resolution makes a grid of too many pixels",
+           fmt::format("{} x {}", scene.width, scene.height));
+  t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
+}
+
+// Whether a class folder would be named after its only scene, as X/X_B2.tif or X/X_SR_B2.tif: it is no class.
+bool names_its_scene(const std::string& top, const Group& group) {
+  const fs::path name(group.name);
+  return group.single_bands && (name.filename().string() + "_").starts_with(top + "_") &&
+         name.parent_path().filename() == top;
+}
+
+std::vector<std::string> classes_of(const std::vector<std::pair<const Group*, Scene>>& found) {
+  std::map<std::string, int> scenes;
+  bool all_named = true, loose = false;
+  for (const auto& [group, scene] : found) {
+    loose = loose || group->top.empty();
+    if (group->top.empty()) continue;
+    all_named = ++scenes[group->top] == 1 && names_its_scene(group->top, *group) && all_named;
+  }
+  if (all_named || (loose && scenes.size() < 2)) return {};  // a folder of previews beside scenes is not a class
+  std::vector<std::string> classes;
+  for (const auto& [top, count] : scenes) classes.push_back(top);
+  if (std::all_of(scenes.begin(), scenes.end(), [](const auto& item) { return item.second == 1; }))
+    log::warn(
+        "every class folder ({} in all) holds one scene, as folders of products do (--no-labels if they are none)",
+        classes.size());
+  return classes;
+}
+
+// As in a folder of images: what lies beside class folders has no class and is left out.
+void leave_out_loose(std::vector<std::pair<const Group*, Scene>>& found, const std::string& from) {
+  const auto loose = [](const auto& item) { return item.first->top.empty(); };
+  const auto count = std::count_if(found.begin(), found.end(), loose);
+  if (count == 0) return;
+  log::warn("{} scenes beside the class folders of '{}' are not used", count, from);
+  std::erase_if(found, loose);
+}
+
+auto facts_of(const Scene& scene) {
+  std::string text = scene.crs;
+  for (const SceneBand& band : scene.bands)
+    text += fmt::format("|{} {} {}", band.facts.scale, band.facts.offset,
+                        band.facts.nodata ? fmt::format("{}", *band.facts.nodata) : "none");
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> Scene::files() const {
+  std::vector<std::string> all;
+  for (const SceneBand& band : bands)
+    if (std::find(all.begin(), all.end(), band.file) == all.end()) all.push_back(band.file);
+  return all;
+}
+
+SceneList find_scenes(const SceneRequest& request) {
+  std::error_code ec;
+  SceneList list;
+  std::vector<FoundFile> files;
+  if (fs::is_regular_file(request.from, ec))
+    files.push_back({request.from, fs::path(request.from).parent_path().string(), ""});
+  else
+    list_rasters(request.from, "", 0, files, list.other_files);
+  if (files.empty())
+    refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
+           ".tif, .tiff, .jp2 or .vrt files");
+  for (FoundFile& file : files) file.info = images::Raster(file.path).info();
+  std::vector<Group> groups = group_files(files);
+  std::vector<std::string> want = request.bands;
+  dataset::check_distinct(want, "--bands");
+  std::vector<std::pair<const Group*, Scene>> found;
+  for (Group& group : groups) {
+    if (group.single_bands) keep_one_resolution(group, request.resolution, list);
+    Scene scene = make_scene(group, request);
+    if (!request.bands.empty() && has_none(scene, want))
+      list.left_out.push_back(scene.name);
+    else
+      found.emplace_back(&group, std::move(scene));
+  }
+  if (request.labels) list.classes = classes_of(found);
+  if (!list.classes.empty()) leave_out_loose(found, request.from);
+  for (auto& [group, scene] : found) {
+    if (want.empty())
+      for (const SceneBand& band : scene.bands) want.push_back(band.facts.name);
+    choose_bands(scene, want, !request.bands.empty(), list);
+    check_type(scene, request);
+    if (!list.scenes.empty() && scene.type != list.scenes.front().type)
+      refuse(scene.name, fmt::format("another type than {}", list.scenes.front().name),
+             std::string(word_of(scene.type)), std::string(word_of(list.scenes.front().type)),
+             "one folder per type, or gdal_translate -ot");
+    place(scene, *group, request.resolution);
+    const auto label = std::find(list.classes.begin(), list.classes.end(), group->top);
+    if (label != list.classes.end()) scene.label = label - list.classes.begin();
+    list.scenes.push_back(std::move(scene));
+  }
+  if (list.scenes.empty())
+    refuse(request.from, "no raster has any of the bands", fmt::format("{} rasters", list.left_out.size()),
+           fmt::format("{}", fmt::join(want, ", ")), "ditdata inspect " + request.from);
+  std::stable_sort(list.scenes.begin(), list.scenes.end(),
+                   [](const Scene& a, const Scene& b) { return facts_of(a) < facts_of(b); });
+  return list;
+}
+
+}  // namespace ditrain::scenes
