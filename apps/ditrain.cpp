@@ -14,6 +14,7 @@
 #include "ditrain/plan/memory_picture.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
+#include "ditrain/report/page.hpp"
 #include "ditrain/train/trainer.hpp"
 
 using namespace ditrain;
@@ -38,6 +39,7 @@ config::CommandLine make_command_line() {
         "given, "
         "then stop"}},
       "",
+      "ditrain report DIR... [--out FILE] writes a page that shows a run, or compares several.\n"
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
       "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +
           config::config_reference());
@@ -117,12 +119,31 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
   if (comm.rank() == 0) check_trace(options);
+  if (comm.rank() == 0 && !config.log.prometheus.empty()) files::check_output_file(config.log.prometheus);
   return train::run_training(config, options, comm);
+}
+
+// `ditrain report DIR...`: alone, without MPI.
+int write_report(int argc, char** argv) {
+  config::CommandLine line("ditrain report", "write a page that shows a run folder, or compares several",
+                           {{"out", "FILE", "the page (default: report.html in the first folder)"}}, "DIR...");
+  if (!line.parse(argc, argv)) return kExitDone;
+  const std::vector<std::string>& folders = line.positional();
+  if (folders.empty())
+    throw InputError({.where = "command line", .what = "no run folder is given", .hint = "ditrain report DIR"});
+  const std::string out = line.has("out") ? line.get_path("out") : folders.front() + "/report.html";
+  report::write_report(folders, out);
+  std::printf("report: %s\n", out.c_str());
+  return kExitDone;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "report") {
+    config::open_standard_streams();
+    return config::run_program("ditrain report", [&] { return write_report(argc - 1, argv + 1); });
+  }
   return config::run_program("ditrain", [&] {
     platform::install_signal_flags();  // first: a signal while ranks meet and plan is kept for the first step
     return config::run_mpi_program("ditrain", argc, argv,

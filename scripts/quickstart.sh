@@ -32,3 +32,4 @@ fi
 picture=$(find "$out/samples" -name 'step_*.png' | sort | tail -n 1)
 echo "64 samples, each of the 8 columns one class:  $picture"
 echo "loss of every step:                          $out/metrics.jsonl"
+echo "the run in pictures, for a browser:          $out/report.html"

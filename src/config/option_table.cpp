@@ -464,6 +464,10 @@ Rows output_rows() {
       number(DITRAIN_KEY(log.every_seconds), {0, 1e6},
              "maximum time without a progress line [s]; a line within a step says which micro-batch and layer it is "
              "at; 0: no limit"),
+      boolean(DITRAIN_KEY(log.tensorboard), "event files of scalars and sample grids in OUT/tensorboard"),
+      text(DITRAIN_KEY(log.prometheus),
+           "text file for node_exporter's textfile collector, replaced every few seconds; empty: none",
+           "a path that ends in .prom"),
       integer(DITRAIN_KEY(sample.every_steps), {0, kMaxSteps}, "steps between sample grids; 0: none"),
       integer(DITRAIN_KEY(sample.num_images), {1, 65536}, "samples per grid"),
       text(DITRAIN_KEY(sample.vae),

@@ -92,6 +92,13 @@ void RunReport::begin_loop(TrainingState& state, RunFolder* folder) {
   trace_.watch(state.step.tape());
   watch_layers();
   trace_.start(run_.comm);
+  const config::Config& config = run_.config;
+  if (folder != nullptr)
+    live_.emplace(report::LiveOptions{.folder = folder->path(),
+                                      .first_step = first_step_,
+                                      .steps = config.train.steps,
+                                      .tensorboard = config.log.tensorboard,
+                                      .prometheus = config.log.prometheus});
   loop_start_s_ = now_s();
 }
 
@@ -142,6 +149,7 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   if (!run_.leader()) return;
   folder_->append_metrics(m);
   const double left = recent_step_s_ * double(run_.config.train.steps - m.step);
+  live_->step(m.step, left);
   const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
   if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
   heartbeat.told();
@@ -234,6 +242,18 @@ void RunReport::tell_end(int64_t bad_files) {
   log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}",
             state_->progress.skipped_steps, bad_files, format_bytes(size_t(peak)));
   for (const std::string& line : advice(summary, run_.config)) log::info("advice: {}", line);
+}
+
+void RunReport::tell_outcome(int exit_code) {
+  if (!live_) return;
+  const bool done = exit_code == kExitDone;
+  log::info("report: {}", live_->page_path());
+  live_->end(done ? report::RunState::kFinished : report::RunState::kStopped,
+             done ? "all steps are done" : "a signal or --maxh asked for it; a checkpoint is written");
+}
+
+void RunReport::tell_failure(const std::string& why) {
+  if (live_) live_->end(report::RunState::kFailed, why);
 }
 
 void RunReport::write_trace() {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ditrain/dataset/dataset.hpp"
+#include "ditrain/report/live_report.hpp"
 #include "ditrain/train/heartbeat.hpp"
 #include "ditrain/train/metrics.hpp"
 #include "ditrain/train/run_folder.hpp"
@@ -38,6 +39,9 @@ class RunReport {
   /// Collective: reports times, loads and advice.
   void tell_end(int64_t bad_files);
   void write_trace();
+  /// Status and report of a run that ends with this exit code, and of one that an error ends.
+  void tell_outcome(int exit_code);
+  void tell_failure(const std::string& why);
 
   PhaseLog off_step;  ///< between steps, since the last line of metrics: samples, checkpoints, comparisons
   Heartbeat heartbeat;
@@ -52,6 +56,7 @@ class RunReport {
   RunContext& run_;
   TrainingState* state_ = nullptr;  // of the loop
   RunFolder* folder_ = nullptr;
+  std::optional<report::LiveReport> live_;  // of the loop, on rank 0
   Trace trace_;
   std::string topology_;
   const double flop_per_image_;

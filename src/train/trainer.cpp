@@ -93,14 +93,18 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   report.begin_loop(state, start.folder());
   int code = kExitDone;
   int64_t bad_files = 0;
-  {
+  try {
     TrainLoop loop(state, data, fid.get(), start, checkpointing, report);
     code = loop.run();
     bad_files = loop.bad_files();
+  } catch (const std::exception& e) {
+    report.tell_failure(e.what());
+    throw;
   }
   report.tell_end(bad_files);
   if (fid) checkpointing.report_best(fid->name());
   report.write_trace();
+  report.tell_outcome(code);
   log::close_file();
   return code;
 }

@@ -84,7 +84,8 @@ std::string as_run_here(std::string line) {
   }
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
-  if (program_name == "ditrain") line += " --set train.steps=2 --set sample.every_steps=0";
+  if (program_name == "ditrain" && line.find(" report ") == line.npos)
+    line += " --set train.steps=2 --set sample.every_steps=0";
   if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
   replace(line, "--batch 4", "--batch 1");
   replace(line, " comm --model S", " comm --model custom --set model.hidden_size=32 --set model.num_heads=2");

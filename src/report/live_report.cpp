@@ -1,0 +1,126 @@
+#include "ditrain/report/live_report.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ditrain/base/clock.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/report/page.hpp"
+#include "replace_file.hpp"
+
+namespace ditrain::report {
+namespace {
+
+// The two shares together stay within 0.2 % of the time.
+constexpr double kStatusEvery_s = 5, kPageEvery_s = 60, kFirstPage_s = 5, kShare = 0.001;
+constexpr size_t kBytesAtOnce = 16 << 20, kGridsAtOnce = 2;  // of a long run that is resumed
+
+// Tags as people look for them; "seconds.forward" becomes "seconds/forward".
+std::string tag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '.', '/');
+  return name.find('/') == name.npos ? "train/" + name : name;
+}
+
+std::vector<std::pair<std::string, double>> scalars_of(const nlohmann::json& line) {
+  std::vector<std::pair<std::string, double>> scalars;
+  for (const auto& [name, value] : line.items()) {
+    if (value.is_number() && name != "step") scalars.emplace_back(tag_of(name), value.get<double>());
+    if (!value.is_object()) continue;
+    for (const auto& [inner, number] : value.items())
+      if (number.is_number()) scalars.emplace_back(tag_of(name + "." + inner), number.get<double>());
+  }
+  return scalars;
+}
+
+}  // namespace
+
+LiveReport::LiveReport(LiveOptions options)
+    : options_(std::move(options)),
+      files_(options_.folder),
+      status_{.step = options_.first_step, .steps = options_.steps},
+      status_pace_(now_s(), kStatusEvery_s, kShare),
+      page_pace_(now_s() + kFirstPage_s, kPageEvery_s, kShare) {
+  guarded([&] {
+    if (options_.tensorboard) events_ = std::make_unique<EventFile>(options_.folder + "/tensorboard", unix_time_s());
+    for (const auto& [step, path] : sample_grids(options_.folder)) grids_in_events_.insert(step);
+    events_until_s_ = unix_time_s();
+    write_status(0);
+  });
+}
+
+template <class F>
+void LiveReport::guarded(const F& write) try {
+  write();
+} catch (const std::exception& e) {
+  if (!std::exchange(warned_, true)) log::warn("the report of the run is not up to date: {}", e.what());
+}
+
+void LiveReport::step(int64_t step, double seconds_left) {
+  status_.step = step, status_.eta_s = seconds_left;
+  const double start_s = now_s();
+  if (!status_pace_.is_due(start_s)) return;
+  guarded([&] { write_status(kBytesAtOnce); });
+  const double then_s = now_s();
+  status_pace_.took(then_s, then_s - start_s);
+  if (!page_pace_.is_due(then_s)) return;
+  guarded([&] { write_page(kGridsAtOnce); });
+  const double end_s = now_s();
+  page_pace_.took(end_s, end_s - then_s);
+}
+
+void LiveReport::end(RunState state, const std::string& reason) {
+  status_.state = state, status_.reason = reason, status_.eta_s.reset();
+  guarded([&] { write_status(RunFiles::kAll); });
+  guarded([&] { write_page(RunFiles::kAll); });
+}
+
+// Files that cannot be written must not keep the others from being written: the status, which is asked for first, is
+// written first.
+void LiveReport::write_status(size_t max_bytes) {
+  status_.heartbeat_s = unix_time_s();
+  replace_file(options_.folder + "/status.json", to_json(status_));
+  guarded([&] { add_events(max_bytes); });
+  if (options_.prometheus.empty()) return;
+  const auto last = [&](const char* name) { return files_.last(name); };
+  const LastStep numbers{.loss = last("loss"),
+                         .lr = last("lr"),
+                         .grad_norm = last("grad_norm"),
+                         .images_per_second = last("images_per_second"),
+                         .mfu = last("mfu"),
+                         .rss_bytes = last("memory.rss_bytes")};
+  replace_file(options_.prometheus, to_prometheus(status_, numbers, options_.folder));
+}
+
+// Steps since the last call took about the same time each.
+void LiveReport::add_events(size_t max_bytes) {
+  std::vector<std::pair<int64_t, std::vector<std::pair<std::string, double>>>> lines;
+  files_.read_on(max_bytes, [&](const nlohmann::json& line) {
+    const auto step = line.at("step").get<int64_t>();
+    if (events_ && step > options_.first_step) lines.emplace_back(step, scalars_of(line));
+  });
+  if (!events_) return;
+  const double now = unix_time_s(), step_s = (now - events_until_s_) / double(std::max<size_t>(1, lines.size()));
+  for (const auto& [step, scalars] : lines) events_->add_scalars(events_until_s_ += step_s, step, scalars);
+  events_until_s_ = now;
+  guarded([&] { add_grids(); });
+  events_->flush();
+}
+
+void LiveReport::add_grids() {
+  for (const auto& [step, path] : sample_grids(options_.folder)) {
+    if (!grids_in_events_.insert(step).second) continue;
+    const images::ImageU8 image = images::read_image(path);
+    events_->add_image(unix_time_s(), step,
+                       {"samples", files::read_text_file(path, images::kMaxImageFileBytes), image.width, image.height});
+  }
+}
+
+void LiveReport::write_page(size_t max_new_grids) {
+  files_.read_grids(max_new_grids);
+  replace_file(page_path(), page({{&files_, status_}}, unix_time_s()));
+}
+
+}  // namespace ditrain::report

@@ -1,0 +1,45 @@
+// What a run leaves for those who watch it.
+#include <catch2/catch.hpp>
+
+#include "run.hpp"
+
+using namespace ditrain::e2e;
+
+namespace {
+
+nlohmann::json status_of(const std::string& out) { return nlohmann::json::parse(read_file(out + "/status.json")); }
+
+}  // namespace
+
+TEST_CASE("report: a run leaves a page, its status, event files and a file for Prometheus") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args settings = sets({"log.tensorboard=true", "log.prometheus=" + scratch / "run.prom", "sample.every_steps=2",
+                              "sample.num_images=2", "sample.steps=2"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, settings)), 0);
+  CHECK(status_of(out).at("state") == "finished");
+  CHECK(status_of(out).at("step") == 4);
+  CHECK(read_file(out + "/report.html").find("</html>") != std::string::npos);
+  CHECK(read_file(scratch / "run.prom").find("ditrain_steps{") != std::string::npos);
+  CHECK(std::distance(fs::directory_iterator(out + "/tensorboard"), fs::directory_iterator()) == 1);
+  const std::string both = scratch / "both.html";
+  REQUIRE_EXIT(run(program("ditrain", {"report", out, out, "--out", both})), 0);
+  CHECK(read_file(both).find("</html>") != std::string::npos);
+}
+
+TEST_CASE("report: status says why a run ended, and ditrain report what it was asked for wrongly") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 50, sets({"optimizer.lr=1e30", "optimizer.warmup_steps=0"}))), 1);
+  CHECK(status_of(out).at("state") == "failed");
+  CHECK(status_of(out).at("reason").get<std::string>().find("not finite") != std::string::npos);
+  REQUIRE_EXIT(run(program("ditrain", {"report", out})), 0);
+  const Result none = run(program("ditrain", {"report", scratch.path()}));
+  REQUIRE_EXIT(none, 2);
+  CHECK(none.err.find("holds no run") != std::string::npos);
+  REQUIRE_EXIT(run(program("ditrain", {"report"})), 2);
+  const Result nowhere =
+      run(tiny_ditrain(scratch / "other", 2, sets({"log.prometheus=" + scratch / "no/folder.prom"})));
+  REQUIRE_EXIT(nowhere, 2);
+  CHECK_FALSE(fs::exists(scratch / "other"));
+}
