@@ -138,20 +138,18 @@ void Residency::copy(Movable& tensor, memory::Direction direction) {
 void Residency::end_copy(Movable& tensor, int64_t version, const std::string& problem) {
   const std::lock_guard lock(mutex_);
   if (problem_.empty()) problem_ = problem;
-  if (tensor.is_being_copied_out())
-    went_out(tensor, problem.empty() && version == tensor.contents.version && !clock_.is_written_now(tensor.id));
-  else
+  if (const Place place = tensor.place; place == Place::kComing) {
     problem.empty() ? settle(tensor) : free_slot(tensor);
+  } else {
+    become(tensor, Place::kHere);
+    if (problem.empty() && version == tensor.contents.version && !clock_.is_written_now(tensor.id)) {
+      tensor.contents.dirty = false;
+      if (place != Place::kCopiedOut && !clock_.is_used_now(tensor.id))
+        drop(tensor);  // a point may have begun meanwhile
+    }
+  }
   pump();
   changed_.notify_all();
-}
-
-void Residency::went_out(Movable& tensor, bool is_clean) {
-  const bool leaves = tensor.place != Place::kCopiedOut;
-  become(tensor, Place::kHere);
-  if (!is_clean) return;
-  tensor.contents.dirty = false;
-  if (leaves && !clock_.is_used_now(tensor.id)) drop(tensor);  // a point may have begun meanwhile
 }
 
 void Residency::expect_no_problem() const {

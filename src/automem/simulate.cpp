@@ -31,24 +31,22 @@ class SimulatedQueue final : public memory::CopyQueue {
   bool workers_copy() const { return streams_[kWorkers].busy; }
   /// The workers compute until then: all copies of threads that end meanwhile, in order.
   void run_until(double time) {
-    for (;;) {
-      const size_t next = first_to_end(/*workers_help=*/false);
-      if (next == kNone || now_ + streams_[next].left_s > time) break;
-      end(next, /*workers_help=*/false);
-    }
-    pass(std::max(now_, time), /*workers_help=*/false);
+    size_t next = kRows;
+    while ((next = first_to_end(kWorkers)) < kRows && now_ + streams_[next].left_s <= time) end(next, kWorkers);
+    pass(std::max(now_, time), kWorkers);
   }
   /// The workers wait for the next end of a copy. False if nothing is under way.
   bool run_to_next_end() {
-    const size_t next = first_to_end(/*workers_help=*/true);
-    if (next == kNone) return false;
-    end(next, /*workers_help=*/true);
+    const size_t next = first_to_end(kRows);
+    if (next == kRows) return false;
+    end(next, kRows);
     return true;
   }
 
  private:
-  static constexpr size_t kWorkers = memory::CopyOrder::kWorkersRow, kNone = memory::CopyOrder::kRows;
-  // Carries out the copies of a row, one after the other; workers do while they do not compute.
+  static constexpr size_t kWorkers = memory::CopyOrder::kWorkersRow, kRows = memory::CopyOrder::kRows;
+  // Carries out the copies of a row, one after the other. In the functions below only the first `rows` rows move on:
+  // kWorkers while the workers compute, all kRows while they wait.
   struct Stream {
     bool busy = false;
     Copy current;
@@ -64,32 +62,30 @@ class SimulatedQueue final : public memory::CopyQueue {
     const double rate = stream.current.direction == Direction::kIn ? tier.in_bytes_s : tier.out_bytes_s;
     stream.left_s = tier.latency_s + double(stream.current.bytes) / rate;
   }
-  // How many rows move on.
-  static size_t rows(bool workers_help) { return workers_help ? kWorkers + 1 : kWorkers; }
-  void pass(double until, bool workers_help) {
-    for (size_t row = 0; row < rows(workers_help); ++row)
+  void pass(double until, size_t rows) {
+    for (size_t row = 0; row < rows; ++row)
       if (streams_[row].busy) streams_[row].left_s -= until - now_;
     now_ = until;
   }
-  void end(size_t row, bool workers_help) {
+  void end(size_t row, size_t rows) {
     Stream& stream = streams_[row];
-    pass(now_ + std::max(0.0, stream.left_s), workers_help);
+    pass(now_ + std::max(0.0, stream.left_s), rows);
     stream.busy = false;
     const Copy copy = std::move(stream.current);
     begin(row);
     copy.done("");
     begin(row);
   }
-  size_t first_to_end(bool workers_help) const {
-    size_t first = kNone;
-    for (size_t row = 0; row < rows(workers_help); ++row)
-      if (streams_[row].busy && (first == kNone || streams_[row].left_s < streams_[first].left_s)) first = row;
+  size_t first_to_end(size_t rows) const {
+    size_t first = kRows;
+    for (size_t row = 0; row < rows; ++row)
+      if (streams_[row].busy && (first == kRows || streams_[row].left_s < streams_[first].left_s)) first = row;
     return first;
   }
 
   const Machine& machine_;
   memory::CopyOrder order_;
-  std::array<Stream, memory::CopyOrder::kRows> streams_;
+  std::array<Stream, kRows> streams_;
   double now_ = 0;
 };
 

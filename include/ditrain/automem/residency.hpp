@@ -107,7 +107,6 @@ class Residency final : public Mover, public StorageSource {
   void leave_home(Movable& tensor);
   void copy(Movable& tensor, memory::Direction direction);
   void end_copy(Movable& tensor, int64_t version, const std::string& problem);
-  void went_out(Movable& tensor, bool is_clean);
 
   std::optional<double> cost_of(const Movable& tensor, int64_t distance, Victims victims) const;
   bool make_room(Movable& tensor, int64_t distance, Victims victims);

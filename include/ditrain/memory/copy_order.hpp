@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <string>
+#include <utility>
 
 #include "ditrain/memory/tiers.hpp"
 
@@ -54,11 +55,33 @@ class CopyOrder {
   size_t row_of(const Copy& copy) const {
     return workers_copy(by_, copy.backing) ? kWorkersRow : size_t(copy.direction);
   }
-  int64_t add(Copy copy, double now_s);  ///< returns its ticket
-  void make_urgent(int64_t ticket);      ///< no effect if it is not there
+  /// Returns a ticket.
+  int64_t add(Copy copy, double now_s) {
+    const size_t row = row_of(copy);
+    rows_[row].push_back({std::move(copy), next_ticket_, now_s});
+    return next_ticket_++;
+  }
+  /// No effect if the copy is not there.
+  void make_urgent(int64_t ticket) {
+    for (auto& row : rows_)
+      for (CopyJob& job : row)
+        if (job.ticket == ticket) job.copy.urgent = true;
+  }
   /// The copy of a row to begin or to continue; null without one. It stays until take().
-  CopyJob* next(size_t row);
-  CopyJob take(CopyJob& job);
+  CopyJob* next(size_t row) {
+    CopyJob* first = nullptr;
+    for (CopyJob& job : rows_[row]) {
+      if (!job.has_more()) continue;
+      if (job.copy.urgent) return &job;
+      if (first == nullptr) first = &job;
+    }
+    return first;
+  }
+  CopyJob take(CopyJob& job) {
+    CopyJob taken = std::move(job);
+    rows_[row_of(taken.copy)].remove_if([&](const CopyJob& other) { return &other == &job; });
+    return taken;
+  }
 
  private:
   const CopyBy by_;
