@@ -3,9 +3,9 @@
 // memory.
 //
 // A step uses its tensors in the same order every time. To make room for the tensor that is needed first, tensors with
-// a later next use are evicted (Belady's rule): first those without further use (activations after backward), then those
-// that are needed late and can be dropped without a copy. Evictions that need a copy begin only when the link would
-// otherwise be too late for some later point: until then memory may become free by itself.
+// a later next use are evicted (Belady's rule): first those without further use (activations after backward), then
+// those that are needed late and can be dropped without a copy. Evictions that need a copy begin only when the link
+// would otherwise be too late for some later point: until then memory may become free by itself.
 #pragma once
 #include <optional>
 #include <string>
