@@ -112,7 +112,7 @@ void AutoMem::end_step() {
     machine.tiers[i] = measured_rates(machine.tiers[i], copied_before_[i], engine_->totals_of(i));
   if (!simulates_) subtract_in_place(machine, plan_);
   if (plan_again(plan_, machine)) residency_->use_in_place(plan_.in_place());
-  residency_->set_times(machine.point_s, machine.tiers, plan_.margin);
+  residency_->set_times({machine.point_s, machine.tiers, plan_.margin});
   log::info_lines(automem::describe(plan_));
 }
 

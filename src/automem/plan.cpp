@@ -126,9 +126,7 @@ std::vector<bool> Plan::in_place() const {
 Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) const {
   Residency::Setup setup{.strategy = strategy,
                          .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
-                         .point_s = machine.point_s,
-                         .rates = machine.tiers,
-                         .margin = margin};
+                         .times = {machine.point_s, machine.tiers, margin}};
   for (const PlannedHome& home : homes)
     setup.homes.push_back({tiers[home.tier], home.offset, home.in_place, home.tier});
   return setup;

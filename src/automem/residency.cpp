@@ -17,21 +17,26 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
       setup_(std::move(setup)),
       queue_(queue),
       slots_(setup_.pool_bytes),
+      clock_(uses_),
+      policy_(setup_.strategy, clock_, tensors_, std::move(setup_.times)),
+      since_s_(uses_.points.size()),
       shortest_s_(uses_.points.size()) {
-  DITRAIN_CHECK(!uses_.points.empty() && setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
-  for (size_t i = 0; i < uses_.tensors.size(); ++i) {
-    const MovableTensor& tensor = uses_.tensors[i];
-    items_.push_back(
-        {.name = tensor.name, .bytes = whole_blocks(tensor.bytes), .written = tensor.written, .home = setup_.homes[i]});
-    items_.back().needs_help = queue_.needs_help(setup_.homes[i].backing);
-    helps_ = helps_ || items_.back().needs_help;
+  DITRAIN_CHECK(setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
+  for (const MovableTensor& tensor : uses_.tensors) {
+    const Home& home = setup_.homes[tensors_.size()];
+    tensors_.push_back({.id = int64_t(tensors_.size()),
+                        .name = tensor.name,
+                        .bytes = whole_blocks(tensor.bytes),
+                        .written = tensor.written,
+                        .home = home,
+                        .needs_help = queue_.needs_help(home.backing),
+                        .place = home.in_place ? Place::kInPlace : Place::kAway});
+    helps_ = helps_ || tensors_.back().needs_help;
   }
-  for (size_t p = 0; p < uses_.points.size(); ++p)
-    for (const int id : uses_.points[p].uses) items_[size_t(id)].points.push_back(int(p));
   for (const Point& point : uses_.points) {
     size_t needed = 0;
     for (const int id : point.uses)
-      if (const Item& item = items_[size_t(id)]; !item.home.in_place) needed += item.bytes;
+      if (const Movable& tensor = tensors_[size_t(id)]; tensor.place != Place::kInPlace) needed += tensor.bytes;
     if (needed > setup_.pool_bytes)
       throw InputError(
           {.where = "memory",
@@ -45,186 +50,104 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
 
 std::shared_ptr<Storage> Residency::make(const std::string& name, size_t bytes) {
   if (bytes < kSmallest) return PlainSource(*setup_.small).make(name, bytes);
-  DITRAIN_CHECK(made_ < items_.size() && items_[made_].name == name && items_[made_].bytes == whole_blocks(bytes),
+  const size_t id = storages_.size();
+  DITRAIN_CHECK(id < tensors_.size() && tensors_[id].name == name && tensors_[id].bytes == whole_blocks(bytes),
                 "tensor " + name + " is not the next one that was recorded");
-  Item& item = items_[made_];
-  item.storage = std::make_shared<Storage>(*this, bytes, int64_t(made_++));
-  if (!item.home.in_place) return item.storage;
-  item.storage->place(item.home.backing->in_place(item.home.offset));  // zeroed, and held for ever
-  item.state = State::kHere;
-  return item.storage;
+  storages_.push_back(std::make_shared<Storage>(*this, bytes, int64_t(id)));
+  const Movable& tensor = tensors_[id];
+  if (tensor.place == Place::kInPlace)
+    storage(tensor).place(tensor.home.backing->in_place(tensor.home.offset));  // zeroed, and held for ever
+  return storages_.back();
 }
 
-// The number of points from now to its next use.
-int64_t Residency::next_use(const Item& item) const {
-  const auto all = int64_t(uses_.points.size());
-  if (item.points.empty()) return all;
-  const auto at = std::lower_bound(item.points.begin(), item.points.end(), position(now_));
-  return at != item.points.end() ? *at - position(now_) : item.points.front() + all - position(now_);
+void Residency::become(Movable& tensor, Place place) {
+  making_room_ += int(place == Place::kMakesRoom) - int(tensor.place == Place::kMakesRoom);
+  tensor.place = place;
 }
 
-// Whether the use at that time overwrites all that is there.
-bool Residency::is_fresh(const Item& item, int64_t at) const {
-  if (!item.has_contents) return true;
-  if (item.fresh_at == at) return false;  // that use has begun
-  if (item.written != Written::kInForward || item.points.empty()) return false;
-  const auto use = std::lower_bound(item.points.begin(), item.points.end(), position(at));
-  if (use == item.points.end() || *use != position(at)) return false;
-  if (uses_.points[size_t(*use)].phase != Phase::kForward) return false;
-  return use == item.points.begin() || uses_.points[size_t(*std::prev(use))].phase != Phase::kForward;
+void Residency::take_slot(Movable& tensor, size_t offset) {
+  tensor.slot = offset;
+  slots_.take(offset, tensor.bytes, tensor.id);
+  if (setup_.place) setup_.place(tensor.id, offset, tensor.bytes);
 }
 
-// Whether its contents are worth nothing until they are written again. A cluster that is ahead may be writing them now,
-// in a point that lies behind the earliest one that is not over.
-bool Residency::is_dead(const Item& item) const {
-  if (is_used_now(item)) return false;
-  const int64_t next = next_use(item);
-  return next > 0 && is_fresh(item, now_ + next);
+void Residency::free_slot(Movable& tensor) {
+  slots_.free(tensor.slot);
+  if (setup_.release) setup_.release(tensor.bytes);
+  become(tensor, Place::kAway);
 }
 
-bool Residency::is_written_by(const Item& item, int64_t time) const {
-  const Point& point = uses_.points[size_t(position(time))];
-  if (point.phase != (item.written == Written::kInUpdates ? Phase::kUpdate : Phase::kForward)) return false;
-  return std::binary_search(item.points.begin(), item.points.end(), position(time));
-}
-
-bool Residency::is_used_now(const Item& item) const {
-  return std::any_of(active_.begin(), active_.end(), [&](const auto& active) {
-    return std::binary_search(item.points.begin(), item.points.end(), position(active.first));
-  });
-}
-
-bool Residency::is_being_written(const Item& item) const {
-  return std::any_of(active_.begin(), active_.end(),
-                     [&](const auto& active) { return is_written_by(item, active.first); });
-}
-
-void Residency::take_slot(Item& item, size_t offset) {
-  item.slot = offset;
-  slots_.take(offset, item.bytes, id_of(item));
-  if (setup_.place) setup_.place(id_of(item), offset, item.bytes);
-}
-
-void Residency::free_slot(const Item& item) {
-  slots_.free(item.slot);
-  if (setup_.release) setup_.release(item.bytes);
-}
-
-void Residency::settle(Item& item) {
-  item.state = State::kHere;
-  item.storage->place(address(item));
-  item.storage->release();
+// In its slot: contents are there.
+void Residency::settle(Movable& tensor) {
+  become(tensor, Place::kHere);
+  storage(tensor).place(address(tensor));
+  storage(tensor).release();
   changed_.notify_all();
 }
 
-void Residency::copy_out(Item& item) {
-  item.leaving = true;
-  totals_.bytes_out += double(item.bytes);
-  item.ticket = queue_.submit({.direction = memory::Direction::kOut,
-                               .backing = item.home.backing,
-                               .tier = item.home.tier,
-                               .offset = item.home.offset,
-                               .fast = address(item),
-                               .bytes = item.bytes,
-                               .name = item.name,
-                               .done = [this, id = id_of(item), version = item.version](const std::string& problem) {
-                                 went_out(id, version, problem);
-                               }});
-}
-
-bool Residency::drop(Item& item) {
-  if (item.wanted > 0 || !item.storage->try_leave()) return false;
-  free_slot(item);
-#ifdef DITRAIN_POISON
-  if (!setup_.simulated) std::memset(address(item), 0xff, item.bytes);  // NaN: who still reads it shows
-#endif
-  item.state = State::kAway;
-  item.drop_when_clean = false;
-  item.dirty = false;  // it is clean, or its contents are worth nothing
-  return true;
-}
-
-// What it costs to take an item's place away for one whose next use is `distance` points from now; none: that cannot
-// be.
-std::optional<double> Residency::cost_of(const Item& item, int64_t distance, Victims victims) const {
-  if (item.state != State::kHere || item.leaving || item.wanted > 0 || item.storage->is_held()) return std::nullopt;
-  if (is_dead(item)) return 0;
-  if (victims == Victims::kDead || is_used_now(item)) return std::nullopt;
-  const int64_t next = next_use(item);
-  if (victims == Victims::kLater && next <= distance) return std::nullopt;
-  return (item.dirty ? 2.0 : 1.0) / double(next + 1);
-}
-
-// True if the item has a slot now. If something has to be copied out first, that begins.
-bool Residency::make_room(Item& item, int64_t distance, Victims victims) {
-  const auto cost = [&](int64_t owner) { return cost_of(items_[size_t(owner)], distance, victims); };
-  const auto window = slots_.find(item.bytes, cost);
-  if (!window) return false;
-  bool clean = true;
-  for (const int64_t owner : window->owners) {
-    Item& o = items_[size_t(owner)];
-    if (!o.dirty || is_dead(o)) continue;
-    clean = false, o.drop_when_clean = o.makes_room = true;
-    ++making_room_;
-    copy_out(o);
-  }
-  if (!clean) return false;
-  for (const int64_t owner : window->owners)
-    if (!drop(items_[size_t(owner)])) return false;
-  take_slot(item, window->offset);
-  return true;
-}
-
-bool Residency::start(Item& item, int64_t distance, Victims victims) {
-  if (!make_room(item, distance, victims)) return false;
-  const int64_t next = now_ + next_use(item);
-  if (is_fresh(item, next)) {
-    item.fresh_at = next;
-    if (!item.has_contents && !setup_.simulated) std::memset(address(item), 0, item.bytes);
-    item.dirty = !item.has_contents && item.written == Written::kInUpdates;
-    item.has_contents = true;
-    settle(item);
+// A tensor without a slot comes, if it gets one now.
+bool Residency::start(Movable& tensor, int64_t distance, Victims victims) {
+  if (!make_room(tensor, distance, victims)) return false;
+  const int64_t next = clock_.now() + clock_.next_use(tensor.id);
+  if (!policy_.is_fresh(tensor, next)) {
+    become(tensor, Place::kComing);
+    copy(tensor, memory::Direction::kIn);
     return true;
   }
-  item.state = State::kComing;
-  totals_.bytes_in += double(item.bytes);
-  item.ticket = queue_.submit({.direction = memory::Direction::kIn,
-                               .backing = item.home.backing,
-                               .tier = item.home.tier,
-                               .offset = item.home.offset,
-                               .fast = address(item),
-                               .bytes = item.bytes,
-                               .name = item.name,
-                               .done = [this, id = id_of(item)](const std::string& problem) { came_in(id, problem); }});
+  Contents& contents = tensor.contents;
+  contents.fresh_at = next;
+  if (!contents.exist && !setup_.simulated) std::memset(address(tensor), 0, tensor.bytes);
+  contents.dirty = !contents.exist && tensor.written == Written::kInUpdates;
+  contents.exist = true;
+  settle(tensor);
   return true;
 }
 
-void Residency::came_in(int64_t id, const std::string& problem) {
-  const std::lock_guard lock(mutex_);
-  Item& item = items_[size_t(id)];
-  if (problem.empty()) {
-    settle(item);
-  } else {
-    if (problem_.empty()) problem_ = problem;
-    free_slot(item);
-    item.state = State::kAway;
-  }
-  pump();
-  changed_.notify_all();
+// Takes the slot away: at once if no contents would be lost, else a copy out begins. Whether anything changed.
+bool Residency::evict(Movable& tensor, Place until_copied) {
+  if (!policy_.needs_copy(tensor)) return drop(tensor);
+  become(tensor, until_copied);
+  copy(tensor, memory::Direction::kOut);
+  return true;
 }
 
-void Residency::went_out(int64_t id, int64_t version, const std::string& problem) {
+// Takes the slot away at once, unless somebody holds or wants the tensor.
+bool Residency::drop(Movable& tensor) {
+  if (tensor.wanted > 0 || !storage(tensor).try_leave()) return false;
+  free_slot(tensor);
+#ifdef DITRAIN_POISON
+  if (!setup_.simulated) std::memset(address(tensor), 0xff, tensor.bytes);  // NaN: who still reads it shows
+#endif
+  tensor.contents.dirty = false;  // it is clean, or its contents are worth nothing
+  return true;
+}
+
+void Residency::copy(Movable& tensor, memory::Direction direction) {
+  (direction == memory::Direction::kIn ? totals_.bytes_in : totals_.bytes_out) += double(tensor.bytes);
+  tensor.ticket = queue_.submit({.direction = direction,
+                                 .backing = tensor.home.backing,
+                                 .tier = tensor.home.tier,
+                                 .offset = tensor.home.offset,
+                                 .fast = address(tensor),
+                                 .bytes = tensor.bytes,
+                                 .name = tensor.name,
+                                 .done = [this, &tensor, version = tensor.contents.version](
+                                             const std::string& problem) { end_copy(tensor, version, problem); }});
+}
+
+void Residency::end_copy(Movable& tensor, int64_t version, const std::string& problem) {
   const std::lock_guard lock(mutex_);
-  Item& item = items_[size_t(id)];
-  item.leaving = false;
-  if (std::exchange(item.makes_room, false)) --making_room_;
-  if (!problem.empty()) {
-    if (problem_.empty()) problem_ = problem;
-  } else if (version == item.version && !is_being_written(item)) {
-    item.dirty = false;
-    if (item.drop_when_clean && !is_used_now(item)) drop(item);  // a point may have begun meanwhile
+  if (problem_.empty()) problem_ = problem;
+  if (const Place place = tensor.place; place == Place::kComing) {
+    problem.empty() ? settle(tensor) : free_slot(tensor);
+  } else {
+    become(tensor, Place::kHere);
+    if (problem.empty() && version == tensor.contents.version && !clock_.is_written_now(tensor.id)) {
+      tensor.contents.dirty = false;
+      if (place != Place::kCopiedOut && !clock_.is_used_now(tensor.id))
+        drop(tensor);  // a point may have begun meanwhile
+    }
   }
-  item.drop_when_clean = false;
   pump();
   changed_.notify_all();
 }
@@ -233,142 +156,41 @@ void Residency::expect_no_problem() const {
   if (!problem_.empty()) throw RunError({.where = "memory", .what = problem_});
 }
 
-// Whether a copy in has to begin now: for some point, what has to come until then would last as long as the way there.
-bool Residency::has_to_begin() const {
-  if (setup_.point_s.empty()) return true;
-  const auto all = int64_t(uses_.points.size());
-  double way_s = 0, copies_s = 0;
-  for (int64_t d = 0; d < all; ++d) {
-    const int at = position(now_ + d);
-    for (const int id : uses_.points[size_t(at)].uses) {
-      const Item& item = items_[size_t(id)];
-      if (!comes_ahead(item) || item.state == State::kHere || next_use(item) != d) continue;
-      const memory::TierRates& rates = setup_.rates[item.home.tier];
-      if (!is_fresh(item, now_ + d)) copies_s += double(item.bytes) / rates.in_bytes_s;
-      // Its place may have to be emptied first.
-      if (item.state == State::kAway && slots_.bytes() - slots_.used_bytes() < item.bytes)
-        copies_s += double(item.bytes) / rates.out_bytes_s;
-    }
-    if (copies_s * setup_.margin > way_s) return true;
-    way_s += setup_.point_s[size_t(at)];
-  }
-  return false;
+std::optional<double> Residency::cost_of(const Movable& tensor, int64_t distance, Victims victims) const {
+  if (tensor.place != Place::kHere || storage(tensor).is_held()) return std::nullopt;
+  return policy_.cost_of(tensor, distance, victims);
 }
 
-// As much as can begin now, in the order of need.
-void Residency::pump() {
-  if (other_ || !problem_.empty()) return;
-  if (setup_.strategy == Strategy::kPaper) return pump_paper();
-  const auto all = int64_t(uses_.points.size());
-  const bool has_to = has_to_begin();
-  for (int64_t d = 0; d < all; ++d)
-    for (const int id : uses_.points[size_t(position(now_ + d))].uses) {
-      Item& item = items_[size_t(id)];
-      if (!comes_ahead(item) || item.state != State::kAway || next_use(item) != d) continue;
-      if (making_room_ > 0) return;
-      if (start(item, d, Victims::kDead)) continue;
-      if (!has_to || !start(item, d, Victims::kLater)) return;
-    }
-}
-
-void Residency::pump_paper() {
-  for (int64_t t = now_; t <= last_entered_ + 1; ++t)
-    for (const int id : uses_.points[size_t(position(t))].uses) {
-      Item& item = items_[size_t(id)];
-      if (!comes_ahead(item) || item.state != State::kAway) continue;
-      if (making_room_ > 0) return;
-      if (!start(item, t - now_, Victims::kLater)) return;
-    }
-}
-
-// What the point used leaves, unless the points that are under way or come next use it too.
-void Residency::offload(int point) {
-  for (const int id : uses_.points[size_t(point)].uses) {
-    Item& item = items_[size_t(id)];
-    if (item.home.in_place || item.state != State::kHere || item.leaving) continue;
-    if (now_ + next_use(item) <= last_entered_ + 1) continue;
-    if (is_dead(item)) {
-      drop(item);
-      continue;
-    }
-    item.drop_when_clean = true;
-    copy_out(item);
-  }
-}
-
-// The time of a point that begins, or has begun for another cluster. Points that lie between are left out.
-int64_t Residency::begin_point(int point) {
-  const auto all = int64_t(uses_.points.size());
-  DITRAIN_CHECK(point >= 0 && point < all, "the step has no point " + std::to_string(point));
-  for (const auto& [time, since_s] : active_)
-    if (position(time) == point) return time;
-  int64_t t = last_entered_ + 1;
-  t += (point - position(t) + all) % all;
-  other_ = false;
-  set_watches(false);
-  last_entered_ = t;
-  active_.emplace(t, now_s());
-  now_ = active_.begin()->first;
-  for (const int id : uses_.points[size_t(position(t))].uses)
-    if (Item& item = items_[size_t(id)]; is_written_by(item, t))
-      ++item.version;  // a copy out that is under way does not make it clean
-  return t;
-}
-
-bool Residency::copies_are_under_way() const {
-  return std::any_of(items_.begin(), items_.end(),
-                     [](const Item& item) { return item.leaving || item.state == State::kComing; });
-}
-
-// Whether all that the point uses is here, and nothing that it writes is being copied out; if not, what is missing has
-// begun to come, unless something that is held or is being copied stands in its way.
-bool Residency::gather(int64_t time) {
-  expect_no_problem();
-  pump();
-  bool all_here = true;
-  for (const int id : uses_.points[size_t(position(time))].uses) {
-    Item& item = items_[size_t(id)];
-    if (item.state == State::kAway && making_room_ == 0) start(item, time - now_, Victims::kLater);
-    const bool is_read_by_copy = item.leaving && is_written_by(item, time);
-    if (item.state == State::kComing || is_read_by_copy) queue_.make_urgent(item.ticket);
-    all_here = all_here && item.state == State::kHere && !is_read_by_copy;
-  }
-  return all_here;
-}
-
-// The same; where nothing is under way that would change it, room is made in the hard way. `stuck`: not even that helps
-// until something is let go of.
-bool Residency::gather_or_clear(int64_t time, bool& stuck) {
-  for (stuck = false; !gather(time);) {
-    if (copies_are_under_way()) return false;
-    stuck = !clear_for(time) && !compact();
-    if (stuck) return false;
-  }
+// True if the tensor has a slot now. If something has to be copied out first, that begins.
+bool Residency::make_room(Movable& tensor, int64_t distance, Victims victims) {
+  const auto cost = [&](int64_t owner) { return cost_of(tensors_[size_t(owner)], distance, victims); };
+  const auto window = slots_.find(tensor.bytes, cost);
+  if (!window) return false;
+  for (const int64_t owner : window->owners)
+    if (Movable& o = tensors_[size_t(owner)]; policy_.needs_copy(o)) evict(o, Place::kMakesRoom);
+  if (making_room_ > 0) return false;
+  for (const int64_t owner : window->owners)
+    if (!drop(tensors_[size_t(owner)])) return false;
+  take_slot(tensor, window->offset);
   return true;
 }
 
-// Takes the cheapest items out of the pool, wherever they lie, until what a point still misses has room, if not in one
-// piece. Whether anything left or began to.
+// Evicts the cheapest tensors, wherever they lie, until what a point still misses has room, if not in one piece.
+// Whether anything left or began to.
 bool Residency::clear_for(int64_t time) {
   size_t missing = 0;
-  for (const int id : uses_.points[size_t(position(time))].uses)
-    if (const Item& item = items_[size_t(id)]; item.state == State::kAway) missing += item.bytes;
-  std::vector<std::pair<double, Item*>> victims;
-  for (Item& item : items_)
-    if (const auto cost = cost_of(item, 0, Victims::kLater)) victims.emplace_back(*cost, &item);
+  for (const int id : clock_.at(time).uses)
+    if (const Movable& tensor = tensors_[size_t(id)]; tensor.place == Place::kAway) missing += tensor.bytes;
+  std::vector<std::pair<double, Movable*>> victims;
+  for (Movable& tensor : tensors_)
+    if (const auto cost = cost_of(tensor, 0, Victims::kLater)) victims.emplace_back(*cost, &tensor);
   std::sort(victims.begin(), victims.end());
-  size_t room = slots_.bytes() - slots_.used_bytes();
+  size_t room = free_bytes();
   bool changed = false;
-  for (const auto& [cost, item] : victims) {
+  for (const auto& [cost, tensor] : victims) {
     if (room >= missing) break;
-    room += item->bytes;
-    if (item->dirty && !is_dead(*item)) {
-      item->drop_when_clean = true;
-      copy_out(*item);
-      changed = true;
-    } else {
-      changed = drop(*item) || changed;
-    }
+    room += tensor->bytes;
+    changed = evict(*tensor, Place::kLeaving) || changed;
   }
   return changed;
 }
@@ -377,24 +199,77 @@ bool Residency::clear_for(int64_t time) {
 bool Residency::compact() {
   bool moved = false;
   for (const int64_t owner : slots_.owners()) {
-    Item& item = items_[size_t(owner)];
-    const size_t to = slots_.lowest(item.slot);
-    if (to == item.slot || item.state != State::kHere || item.leaving || item.wanted > 0) continue;
-    if (!item.storage->try_leave()) continue;
-    std::byte* const from = address(item);
-    free_slot(item);
-    take_slot(item, to);
-    if (!setup_.simulated) std::memmove(address(item), from, item.bytes);
+    Movable& tensor = tensors_[size_t(owner)];
+    const size_t to = slots_.lowest(tensor.slot);
+    if (to == tensor.slot || tensor.place != Place::kHere || tensor.wanted > 0) continue;
+    if (!storage(tensor).try_leave()) continue;
+    std::byte* const from = address(tensor);
+    free_slot(tensor);
+    take_slot(tensor, to);
+    if (!setup_.simulated) std::memmove(address(tensor), from, tensor.bytes);
 #ifdef DITRAIN_POISON
     if (!setup_.simulated) {
-      std::byte* const left = std::max(from, address(item) + item.bytes);
-      if (left < from + item.bytes) std::memset(left, 0xff, size_t(from + item.bytes - left));
+      std::byte* const left = std::max(from, address(tensor) + tensor.bytes);
+      if (left < from + tensor.bytes) std::memset(left, 0xff, size_t(from + tensor.bytes - left));
     }
 #endif
-    settle(item);
+    settle(tensor);
     moved = true;
   }
   return moved;
+}
+
+// As much as can begin now, in the order of need.
+void Residency::pump() {
+  if (other_ || !problem_.empty()) return;
+  const Victims victims = policy_.victims_ahead(free_bytes());
+  for (int64_t d = 0; d < policy_.horizon(); ++d)
+    for (const int id : clock_.at(clock_.now() + d).uses) {
+      Movable& tensor = tensors_[size_t(id)];
+      if (tensor.place != Place::kAway || !policy_.comes_ahead(tensor, d)) continue;
+      if (making_room_ > 0 || !start(tensor, d, victims)) return;
+    }
+}
+
+// The time of a point that begins, or has begun for another cluster.
+int64_t Residency::begin_point(int point) {
+  if (const auto time = clock_.time_of(point)) return *time;
+  const int64_t time = clock_.begin(point);
+  other_ = false;
+  set_watches(false);
+  since_s_[size_t(point)] = now_s();
+  for (const int id : clock_.at(time).uses)
+    if (clock_.is_written_at(id, time))
+      ++tensors_[size_t(id)].contents.version;  // a copy out that is under way does not make it clean
+  return time;
+}
+
+// Whether all that the point uses is here, and nothing that it writes is being copied out; if not, what is missing has
+// begun to come, unless something that is held or is being copied stands in its way.
+bool Residency::gather(int64_t time) {
+  expect_no_problem();
+  pump();
+  bool all_here = true;
+  for (const int id : clock_.at(time).uses) {
+    Movable& tensor = tensors_[size_t(id)];
+    if (tensor.place == Place::kAway && making_room_ == 0) start(tensor, time - clock_.now(), Victims::kLater);
+    const bool is_read_by_copy = tensor.is_being_copied_out() && clock_.is_written_at(id, time);
+    if (tensor.place == Place::kComing || is_read_by_copy) queue_.make_urgent(tensor.ticket);
+    all_here = all_here && tensor.is_here() && !is_read_by_copy;
+  }
+  return all_here;
+}
+
+// The same; if something is missing and no copy is under way, tensors are evicted or, if none may be, the pool is
+// compacted. `stuck`: neither is possible, and only a release of a tensor helps.
+bool Residency::gather_or_clear(int64_t time, bool& stuck) {
+  for (stuck = false; !gather(time);) {
+    if (std::any_of(tensors_.begin(), tensors_.end(), [](const Movable& t) { return t.is_being_copied(); }))
+      return false;
+    stuck = !clear_for(time) && !compact();
+    if (stuck) return false;
+  }
+  return true;
 }
 
 bool Residency::try_enter(int point) {
@@ -417,68 +292,59 @@ void Residency::wait(Lock& lock, bool for_release) {
   helps_ || for_release ? void(changed_.wait_for(lock, std::chrono::microseconds(100))) : changed_.wait(lock);
 }
 
-void Residency::begin_waiting() {
-  if (waiting_++ == 0) waiting_since_s_ = now_s();
-}
-
-void Residency::end_waiting() {
-  if (--waiting_ == 0) totals_.stall_s += now_s() - waiting_since_s_;
-}
-
 void Residency::enter(int point) {
-  size_t in_place = 0;
-  {
-    Lock lock(mutex_);
-    const size_t before = active_.size();
-    const int64_t t = begin_point(point);
-    const bool is_first = active_.size() > before;  // of the clusters
-    const std::vector<int>& uses = uses_.points[size_t(position(t))].uses;
-    if (is_first)
-      totals_.late += std::count_if(uses.begin(), uses.end(), [&](int id) {
-        return comes_ahead(items_[size_t(id)]) && items_[size_t(id)].state == State::kAway;
-      });
-    begin_waiting();
-    for (bool stuck = false; !gather_or_clear(t, stuck);) wait(lock, stuck);
-    if (helps_) {  // what others wait for
-      lock.unlock();
-      while (queue_.help()) continue;
-      lock.lock();
-    }
-    end_waiting();
-    if (!is_first) return;
-    active_[t] = now_s();
-    for (const int id : uses)
-      if (const Item& item = items_[size_t(id)]; item.home.in_place) in_place += item.bytes;
-    if (in_place == 0) return;
+  Lock lock(mutex_);
+  const bool is_first = !clock_.time_of(point);  // of the clusters
+  const int64_t time = begin_point(point);
+  const std::vector<int>& uses = clock_.at(time).uses;
+  if (is_first)
+    totals_.late += std::count_if(uses.begin(), uses.end(), [&](int id) {
+      return !tensors_[size_t(id)].needs_help && tensors_[size_t(id)].place == Place::kAway;
+    });
+  if (waiting_++ == 0) waiting_since_s_ = now_s();
+  for (bool stuck = false; !gather_or_clear(time, stuck);) wait(lock, stuck);
+  if (helps_) {  // what others wait for
     lock.unlock();
-    queue_.charge_in_place(in_place);
+    while (queue_.help()) continue;
     lock.lock();
-    if (const auto now_active = active_.find(t); now_active != active_.end()) now_active->second = now_s();
   }
+  if (--waiting_ == 0) totals_.stall_s += now_s() - waiting_since_s_;
+  if (!is_first) return;
+  since_s_[size_t(point)] = now_s();
+  size_t in_place = 0;
+  for (const int id : uses)
+    if (const Movable& tensor = tensors_[size_t(id)]; tensor.place == Place::kInPlace) in_place += tensor.bytes;
+  if (in_place == 0) return;
+  lock.unlock();
+  queue_.charge_in_place(in_place);
+  lock.lock();
+  since_s_[size_t(point)] = now_s();
 }
 
 void Residency::leave(int point) {
   const std::lock_guard lock(mutex_);
-  const auto t =
-      std::find_if(active_.begin(), active_.end(), [&](const auto& active) { return position(active.first) == point; });
-  if (t == active_.end()) return;
-  const double seconds = now_s() - t->second;
+  const auto time = clock_.time_of(point);
+  if (!time) return;
+  const double seconds = now_s() - since_s_[size_t(point)];
   double& shortest_s = shortest_s_[size_t(point)];
   shortest_s = shortest_s == 0 ? seconds : std::min(shortest_s, seconds);
-  active_.erase(t);
-  now_ = active_.empty() ? last_entered_ + 1 : active_.begin()->first;
-  set_watches(active_.empty());
-  for (const int id : uses_.points[size_t(point)].uses)
-    if (Item& item = items_[size_t(id)]; is_written_by(item, point))
-      item.dirty = item.has_contents = true, ++item.version;
-  if (setup_.strategy == Strategy::kPaper) offload(point);
+  clock_.end(*time);
+  set_watches(clock_.is_between_points());
+  const std::vector<int>& uses = clock_.at(*time).uses;
+  for (const int id : uses)
+    if (clock_.is_written_at(id, *time)) tensors_[size_t(id)].contents.note_write();
+  for (const int id : uses)
+    if (Movable& tensor = tensors_[size_t(id)]; policy_.leaves_behind(tensor)) {
+      tensor.contents.dirty = true;  // it is copied out even if it has not changed
+      evict(tensor, Place::kLeaving);
+    }
   pump();
   changed_.notify_all();
 }
 
 void Residency::begin_reading() {
   const std::lock_guard lock(mutex_);
-  DITRAIN_CHECK(active_.empty(), "something else than a step, within one of its points");
+  DITRAIN_CHECK(clock_.is_between_points(), "something else than a step, within one of its points");
   other_ = true;
   set_watches(false);
 }
@@ -487,87 +353,82 @@ void Residency::end_reading() { set_watches(true); }
 
 void Residency::use_in_place(const std::vector<bool>& in_place) {
   Lock lock(mutex_);
-  DITRAIN_CHECK(active_.empty() && in_place.size() == items_.size(), "a choice for every tensor, between steps");
-  for (Item& item : items_) {
-    const bool wanted = in_place[size_t(id_of(item))];
-    if (wanted == item.home.in_place) continue;
-    wanted ? move_home(item, lock) : leave_home(item);
+  DITRAIN_CHECK(clock_.is_between_points() && in_place.size() == tensors_.size(),
+                "a choice for every tensor, between steps");
+  for (Movable& tensor : tensors_) {
+    const bool wanted = in_place[size_t(tensor.id)];
+    if (wanted == (tensor.place == Place::kInPlace)) continue;
+    wanted ? move_home(tensor, lock) : leave_home(tensor);
   }
   pump();
 }
 
-void Residency::leave_home(Item& item) {
-  item.storage->release();
-  if (!item.storage->try_leave()) return item.storage->hold_again();
-  item.home.in_place = false;
-  item.state = State::kAway;
-  item.dirty = false;
-  item.has_contents = true;  // zeros, if it was never written
+void Residency::leave_home(Movable& tensor) {
+  storage(tensor).release();
+  if (!storage(tensor).try_leave()) return storage(tensor).hold_again();
+  become(tensor, Place::kAway);
+  tensor.contents.dirty = false;
+  tensor.contents.exist = true;  // zeros, if it was never written
 }
 
-void Residency::move_home(Item& item, Lock& lock) {
-  while (item.state != State::kAway) {
+void Residency::move_home(Movable& tensor, Lock& lock) {
+  while (tensor.place != Place::kAway) {
     expect_no_problem();
-    const bool is_held = item.wanted > 0 || item.storage->is_held();
-    if (item.leaving || item.state == State::kComing || is_held)
+    const bool is_held = tensor.wanted > 0 || storage(tensor).is_held();
+    if (tensor.is_being_copied() || is_held)
       wait(lock, /*for_release=*/is_held);
-    else if (item.dirty && !is_dead(item))
-      copy_out(item);
     else
-      drop(item);
+      evict(tensor, Place::kCopiedOut);
   }
-  std::byte* home = item.home.backing->in_place(item.home.offset);
-  if (!item.has_contents && !setup_.simulated) std::memset(home, 0, item.bytes);
-  item.home.in_place = true;
-  item.state = State::kHere;
-  item.storage->place(home);  // held for ever
+  std::byte* home = tensor.home.backing->in_place(tensor.home.offset);
+  if (!tensor.contents.exist && !setup_.simulated) std::memset(home, 0, tensor.bytes);
+  become(tensor, Place::kInPlace);
+  storage(tensor).place(home);  // held for ever
   changed_.notify_all();
 }
 
 // Where no point says what is written: all of it, and it is what the next point that uses the tensor reads.
 void Residency::note_use(Storage& storage) {
   Lock lock(mutex_);
-  Item& item = items_[size_t(storage.number())];
-  while (item.leaving) {
-    queue_.make_urgent(item.ticket);
+  Movable& tensor = tensors_[size_t(storage.number())];
+  while (tensor.is_being_copied_out()) {
+    queue_.make_urgent(tensor.ticket);
     wait(lock, /*for_release=*/false);
   }
-  item.dirty = true;
-  item.fresh_at = now_ + next_use(item);
-  ++item.version;
+  tensor.contents.note_write();
+  tensor.contents.fresh_at = clock_.now() + clock_.next_use(tensor.id);
 }
 
-// Sees to it that a tensor without a place comes. During a step it makes way for what the step uses.
-void Residency::ask(Item& item) {
-  if (item.state == State::kAway && making_room_ == 0 && !start(item, next_use(item), Victims::kLater) &&
-      making_room_ == 0)
-    start(item, 0, Victims::kAny);
-  if (item.state == State::kComing) queue_.make_urgent(item.ticket);
+// Sees to it that a tensor without a slot comes. During a step it makes way for what the step uses.
+void Residency::ask(Movable& tensor) {
+  if (tensor.place == Place::kAway && making_room_ == 0 &&
+      !start(tensor, clock_.next_use(tensor.id), Victims::kLater) && making_room_ == 0)
+    start(tensor, 0, Victims::kAny);
+  if (tensor.place == Place::kComing) queue_.make_urgent(tensor.ticket);
 }
 
 void Residency::bring(Storage& storage) {
   Lock lock(mutex_);
-  Item& item = items_[size_t(storage.number())];
+  Movable& tensor = tensors_[size_t(storage.number())];
   struct Wanted {
     int& threads;
     ~Wanted() { --threads; }
-  } wanted{++item.wanted};
+  } wanted{++tensor.wanted};
   while (!storage.try_hold()) {
     expect_no_problem();
-    ask(item);
+    ask(tensor);
     if (!storage.is_placed()) wait(lock, /*for_release=*/true);
   }
 }
 
 void Residency::pretend_written(Storage& storage) {
   const std::lock_guard lock(mutex_);
-  items_[size_t(storage.number())].has_contents = true;
+  tensors_[size_t(storage.number())].contents.exist = true;
 }
 
-void Residency::set_times(std::vector<double> point_s, const memory::PerTier<memory::TierRates>& rates, double margin) {
+void Residency::set_times(Times times) {
   const std::lock_guard lock(mutex_);
-  setup_.point_s = std::move(point_s);
-  setup_.rates = rates, setup_.margin = margin;
+  policy_.set_times(std::move(times));
 }
 
 std::vector<double> Residency::point_seconds() const {

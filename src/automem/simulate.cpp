@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <limits>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -17,92 +15,78 @@ using memory::Direction;
 
 class SimulatedQueue final : public memory::CopyQueue {
  public:
-  explicit SimulatedQueue(const Machine& machine) : machine_(machine) {}
+  explicit SimulatedQueue(const Machine& machine) : machine_(machine), order_(machine.copy_by) {}
 
   int64_t submit(Copy copy) override {
-    Stream& stream = needs_help(copy.backing) ? workers_ : streams_[size_t(copy.direction)];
-    stream.waiting.push_back({std::move(copy), next_ticket_});
-    begin(stream);
-    return next_ticket_++;
+    const size_t row = order_.row_of(copy);
+    const int64_t ticket = order_.add(std::move(copy), now_);
+    begin(row);
+    return ticket;
   }
-  void make_urgent(int64_t ticket) override {
-    for (Stream* stream : all_)
-      for (Job& job : stream->waiting)
-        if (job.ticket == ticket) job.copy.urgent = true;
-  }
+  void make_urgent(int64_t ticket) override { order_.make_urgent(ticket); }
   bool needs_help(memory::Backing* tier) const override { return memory::workers_copy(machine_.copy_by, tier); }
   void charge_in_place(size_t) override {}  // simulate() does
 
   double now() const { return now_; }
-  bool workers_copy() const { return workers_.busy; }
+  bool workers_copy() const { return streams_[kWorkers].busy; }
   /// The workers compute until then: all copies of threads that end meanwhile, in order.
   void run_until(double time) {
-    while (Stream* next = first_to_end(/*workers_help=*/false))
-      if (now_ + next->left_s > time)
-        break;
-      else
-        end(*next, /*workers_help=*/false);
-    pass(std::max(now_, time), /*workers_help=*/false);
+    size_t next = kRows;
+    while ((next = first_to_end(kWorkers)) < kRows && now_ + streams_[next].left_s <= time) end(next, kWorkers);
+    pass(std::max(now_, time), kWorkers);
   }
   /// The workers wait for the next end of a copy. False if nothing is under way.
   bool run_to_next_end() {
-    Stream* next = first_to_end(/*workers_help=*/true);
-    if (next == nullptr) return false;
-    end(*next, /*workers_help=*/true);
+    const size_t next = first_to_end(kRows);
+    if (next == kRows) return false;
+    end(next, kRows);
     return true;
   }
 
  private:
-  struct Job {
-    Copy copy;
-    int64_t ticket;
-  };
+  static constexpr size_t kWorkers = memory::CopyOrder::kWorkersRow, kRows = memory::CopyOrder::kRows;
+  // Carries out the copies of a row, one after the other. In the functions below only the first `rows` rows move on:
+  // kWorkers while the workers compute, all kRows while they wait.
   struct Stream {
-    std::deque<Job> waiting;
     bool busy = false;
     Copy current;
     double left_s = 0;
   };
 
-  void begin(Stream& stream) {
-    if (stream.busy || stream.waiting.empty()) return;
-    auto job = std::find_if(stream.waiting.begin(), stream.waiting.end(), [](const Job& j) { return j.copy.urgent; });
-    if (job == stream.waiting.end()) job = stream.waiting.begin();
-    stream.current = std::move(job->copy);
-    stream.waiting.erase(job);
-    stream.busy = true;
+  void begin(size_t row) {
+    Stream& stream = streams_[row];
+    memory::CopyJob* job = stream.busy ? nullptr : order_.next(row);
+    if (job == nullptr) return;
+    stream = {true, order_.take(*job).copy};
     const memory::TierRates& tier = machine_.tiers[stream.current.tier];
     const double rate = stream.current.direction == Direction::kIn ? tier.in_bytes_s : tier.out_bytes_s;
     stream.left_s = tier.latency_s + double(stream.current.bytes) / rate;
   }
-  void pass(double until, bool workers_help) {
-    for (Stream* stream : all_)
-      if (stream->busy && (workers_help || stream != &workers_)) stream->left_s -= until - now_;
+  void pass(double until, size_t rows) {
+    for (size_t row = 0; row < rows; ++row)
+      if (streams_[row].busy) streams_[row].left_s -= until - now_;
     now_ = until;
   }
-  void end(Stream& stream, bool workers_help) {
-    pass(now_ + std::max(0.0, stream.left_s), workers_help);
+  void end(size_t row, size_t rows) {
+    Stream& stream = streams_[row];
+    pass(now_ + std::max(0.0, stream.left_s), rows);
     stream.busy = false;
     const Copy copy = std::move(stream.current);
-    begin(stream);
+    begin(row);
     copy.done("");
-    begin(stream);
+    begin(row);
   }
-  Stream* first_to_end(bool workers_help) {
-    Stream* first = nullptr;
-    for (Stream* stream : all_) {
-      if (!stream->busy || (stream == &workers_ && !workers_help)) continue;
-      if (first == nullptr || stream->left_s < first->left_s) first = stream;
-    }
+  size_t first_to_end(size_t rows) const {
+    size_t first = kRows;
+    for (size_t row = 0; row < rows; ++row)
+      if (streams_[row].busy && (first == kRows || streams_[row].left_s < streams_[first].left_s)) first = row;
     return first;
   }
 
   const Machine& machine_;
-  std::array<Stream, memory::kDirections> streams_;
-  Stream workers_;  // all of them copy one thing after the other, while they do not compute
-  const std::array<Stream*, memory::kDirections + 1> all_{&streams_[0], &streams_[1], &workers_};
+  memory::CopyOrder order_;
+  std::array<Stream, kRows> streams_;
   double now_ = 0;
-  int64_t next_ticket_ = 0;
 };
 
 }  // namespace
@@ -113,7 +97,7 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
   setup.simulated = true, setup.pool = nullptr;
   setup.place = [&](int64_t, size_t, size_t bytes) { in_pool.add(bytes); };
   setup.release = [&](size_t bytes) { in_pool.remove(bytes); };
-  setup.point_s = machine.point_s, setup.rates = machine.tiers;
+  setup.times.point_s = machine.point_s, setup.times.rates = machine.tiers;
   SimulatedQueue queue(machine);
   Residency residency(uses, setup, queue);
   std::vector<std::shared_ptr<Storage>> storages;

@@ -61,6 +61,62 @@ const Point& Uses::largest() const {
                            [&](const Point& a, const Point& b) { return bytes_of(a) < bytes_of(b); });
 }
 
+StepClock::StepClock(const Uses& uses) : uses_(uses), points_of_(uses.tensors.size()) {
+  DITRAIN_CHECK(!uses_.points.empty(), "a step without points");
+  for (size_t p = 0; p < uses_.points.size(); ++p)
+    for (const int id : uses_.points[p].uses) points_of_[size_t(id)].push_back(int(p));
+}
+
+std::optional<int64_t> StepClock::time_of(int point) const {
+  DITRAIN_CHECK(point >= 0 && point < points(), "the step has no point " + std::to_string(point));
+  const auto it = std::find_if(active_.begin(), active_.end(), [&](int64_t time) { return position(time) == point; });
+  return it == active_.end() ? std::nullopt : std::optional(*it);
+}
+
+int64_t StepClock::begin(int point) {
+  const int64_t next = last_begun_ + 1;
+  last_begun_ = next + (point - position(next) + points()) % points();
+  active_.insert(last_begun_);
+  now_ = *active_.begin();
+  return last_begun_;
+}
+
+void StepClock::end(int64_t time) {
+  active_.erase(time);
+  now_ = active_.empty() ? last_begun_ + 1 : *active_.begin();
+}
+
+int64_t StepClock::next_use(int64_t tensor) const {
+  const std::vector<int>& used = points_of_[size_t(tensor)];
+  if (used.empty()) return points();
+  const auto next = std::lower_bound(used.begin(), used.end(), position(now_));
+  return next != used.end() ? *next - position(now_) : used.front() + points() - position(now_);
+}
+
+bool StepClock::is_written_at(int64_t tensor, int64_t time) const {
+  const bool in_updates = uses_.tensors[size_t(tensor)].written == Written::kInUpdates;
+  const Point& point = at(time);
+  return point.phase == (in_updates ? Phase::kUpdate : Phase::kForward) &&
+         std::binary_search(point.uses.begin(), point.uses.end(), int(tensor));
+}
+
+bool StepClock::is_first_forward(int64_t tensor, int64_t time) const {
+  const std::vector<int>& used = points_of_[size_t(tensor)];
+  const auto use = std::lower_bound(used.begin(), used.end(), position(time));
+  if (use == used.end() || *use != position(time) || at(time).phase != Phase::kForward) return false;
+  return use == used.begin() || at(*std::prev(use)).phase != Phase::kForward;
+}
+
+bool StepClock::is_used_now(int64_t tensor) const {
+  const std::vector<int>& used = points_of_[size_t(tensor)];
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](int64_t time) { return std::binary_search(used.begin(), used.end(), position(time)); });
+}
+
+bool StepClock::is_written_now(int64_t tensor) const {
+  return std::any_of(active_.begin(), active_.end(), [&](int64_t time) { return is_written_at(tensor, time); });
+}
+
 std::shared_ptr<Storage> Recorder::make(const std::string& name, size_t bytes) {
   if (bytes < kSmallest) {
     uses_.small_bytes += bytes;

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <latch>
-#include <list>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -31,24 +30,14 @@ void sleep_until(double time_s) {
 }  // namespace
 
 struct CopyEngine::State {
-  struct Job {
-    Copy copy;
-    int64_t ticket = 0;
-    double submitted_s = 0;
-    bool is_workers = false;
-    size_t begun = 0;  // bytes
-    int movers = 0;    // threads that move a part of it
-    double begin_s = 0;
-    std::string problem = {};
-    bool has_more() const { return begun < copy.bytes && problem.empty(); }
-  };
+  explicit State(const Setup& wanted) : setup(wanted), order(wanted.by) {}
+
   struct TierWork {
     StreamTotals totals;
     int movers = 0;
     double busy_since_s = 0;  // with movers
   };
   struct Stream {
-    std::list<Job> queue;
     PerTier<TierWork> tiers;
     double link_free_s = 0;  // of the simulated link
     std::condition_variable changed;
@@ -63,44 +52,26 @@ struct CopyEngine::State {
     return stream.link_free_s = std::max(stream.link_free_s, asked_s) + busy_s;
   }
 
-  // The copy to continue with, among those for threads or those for workers; null without one.
-  static Job* next(Stream& stream, bool is_workers) {
-    Job* found = nullptr;
-    for (Job& job : stream.queue) {
-      if (job.is_workers != is_workers || !job.has_more()) continue;
-      if (job.copy.urgent) return &job;
-      if (found == nullptr) found = &job;
-    }
-    return found;
-  }
-
   void serve(size_t direction) {
-    Stream& stream = streams[direction];
     Lock lock(mutex);
     for (;;) {
-      Job* job = nullptr;
-      stream.changed.wait(lock, [&] { return stopped || (job = next(stream, false)) != nullptr; });
+      CopyJob* job = nullptr;
+      streams[direction].changed.wait(lock, [&] { return stopped || (job = order.next(direction)) != nullptr; });
       if (stopped) return;
-      move_part(stream, *job, kChunk, lock);
+      move_part(*job, kChunk, lock);
     }
   }
 
   bool help() {
     Lock lock(mutex);
-    Stream* stream = nullptr;
-    Job* job = nullptr;
-    for (Stream& s : streams) {
-      Job* other = next(s, true);
-      if (other == nullptr) continue;
-      const auto order = [](const Job& j) { return std::pair(!j.copy.urgent, j.ticket); };
-      if (job == nullptr || order(*other) < order(*job)) stream = &s, job = other;
-    }
-    if (job != nullptr) move_part(*stream, *job, kSlice, lock);
+    CopyJob* job = order.next(CopyOrder::kWorkersRow);
+    if (job != nullptr) move_part(*job, kSlice, lock);
     return job != nullptr;
   }
 
-  // The job stays in the queue, at its place, until all of it has been moved; other threads may move parts meanwhile.
-  void move_part(Stream& stream, Job& job, size_t most, Lock& lock) {
+  // The job stays in its row, at its place, until all of it has been moved; other threads may move parts meanwhile.
+  void move_part(CopyJob& job, size_t most, Lock& lock) {
+    Stream& stream = streams[size_t(job.copy.direction)];
     const size_t at = job.begun, bytes = std::min(most, job.copy.bytes - at);
     const double start = now_s(), asked = job.submitted_s;
     const bool over_link = setup.simulate && kTiers[job.copy.tier].in_memory;
@@ -124,14 +95,13 @@ struct CopyEngine::State {
     work.totals.bytes += double(bytes);
     if (job.problem.empty()) job.problem = problem;
     if (--job.movers > 0 || job.has_more()) return;
-    finish(stream, job, end, lock);
+    finish(job, end, lock);
   }
 
-  void finish(Stream& stream, Job& job, double end_s, Lock& lock) noexcept {
-    ++stream.tiers[job.copy.tier].totals.copies;
+  void finish(CopyJob& job, double end_s, Lock& lock) noexcept {
+    ++streams[size_t(job.copy.direction)].tiers[job.copy.tier].totals.copies;
     if (records && spans.size() < kMaxSpans) spans.push_back({job.copy.name, job.copy.direction, job.begin_s, end_s});
-    const Job ended = std::move(job);
-    stream.queue.remove_if([&](const Job& j) { return &j == &job; });
+    const CopyJob ended = order.take(job);
     lock.unlock();
     if (ended.copy.done) ended.copy.done(ended.problem);
     lock.lock();
@@ -149,15 +119,14 @@ struct CopyEngine::State {
 
   Setup setup;
   mutable std::mutex mutex;
+  CopyOrder order;
   std::array<Stream, kDirections> streams;
-  int64_t next_ticket = 0;
   bool stopped = false, records = false;
   std::vector<CopySpan> spans;
   std::vector<std::string> notes;
 };
 
-CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>()) {
-  state_->setup = setup;
+CopyEngine::CopyEngine(const Setup& setup) : state_(std::make_unique<State>(setup)) {
   try {
     for (size_t d = 0; d < kDirections; ++d) {
       std::latch bound(1);  // so that notes() has all there will be
@@ -195,18 +164,15 @@ void CopyEngine::stop() {
 int64_t CopyEngine::submit(Copy copy) {
   DITRAIN_CHECK(copy.bytes > 0 && copy.bytes % kBlock == 0 && copy.offset % kBlock == 0, "a copy of whole blocks");
   const std::lock_guard lock(state_->mutex);
-  State::Stream& stream = state_->streams[size_t(copy.direction)];
-  const bool is_workers = workers_copy(state_->setup.by, copy.backing);
-  stream.queue.push_back({std::move(copy), state_->next_ticket, now_s(), is_workers});
-  if (!is_workers) stream.changed.notify_one();
-  return state_->next_ticket++;
+  const size_t row = state_->order.row_of(copy);
+  const int64_t ticket = state_->order.add(std::move(copy), now_s());
+  if (row != CopyOrder::kWorkersRow) state_->streams[row].changed.notify_one();
+  return ticket;
 }
 
 void CopyEngine::make_urgent(int64_t ticket) {
   const std::lock_guard lock(state_->mutex);
-  for (State::Stream& stream : state_->streams)
-    for (State::Job& job : stream.queue)
-      if (job.ticket == ticket) job.copy.urgent = true;
+  state_->order.make_urgent(ticket);
 }
 
 bool CopyEngine::needs_help(Backing* tier) const { return workers_copy(state_->setup.by, tier); }

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "ditrain/automem/simulate.hpp"
+#include "automem/layered.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/memory/byte_count.hpp"
@@ -24,35 +24,6 @@ using namespace ditrain::automem;
 using memory::CopyBy;
 
 namespace {
-
-constexpr size_t kTensor = size_t{64} << 10;  // bytes: the smallest that moves
-
-// `layers` layers, each with a weight and an activation; weights are updated at the end, with a moment each.
-Uses layered(int layers) {
-  Uses uses;
-  for (const char* kind : {"weight", "moment"})
-    for (int i = 0; i < layers; ++i) uses.tensors.push_back({kind + std::to_string(i), kTensor, Written::kInUpdates});
-  for (int i = 0; i < layers; ++i)
-    uses.tensors.push_back({"activation" + std::to_string(i), kTensor * size_t(1 + i % 3), Written::kInForward});
-  const auto weight = [&](int i) { return i; };
-  const auto moment = [&](int i) { return layers + i; };
-  const auto activation = [&](int i) { return 2 * layers + i; };
-  for (int i = 0; i < layers; ++i) {
-    Point p{Phase::kForward, std::to_string(i), {weight(i), activation(i)}};
-    if (i + 1 < layers) p.uses.push_back(activation(i + 1));  // its output
-    uses.points.push_back(p);
-  }
-  for (int i = layers; i-- > 0;)
-    uses.points.push_back({Phase::kBackward, std::to_string(i), {weight(i), activation(i)}});
-  for (int i = layers; i-- > 0;) uses.points.push_back({Phase::kUpdate, std::to_string(i), {weight(i), moment(i)}});
-  return uses;
-}
-
-memory::PerTier<memory::TierRates> all_tiers(const memory::TierRates& rates) {
-  memory::PerTier<memory::TierRates> tiers;
-  tiers.fill(rates);
-  return tiers;
-}
 
 // A pool, slow tiers and threads that copy.
 struct Rig {
@@ -204,6 +175,7 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
                        .while_waiting =
                            [&] {
                              waits = true;
+                             waits.notify_one();
                              team.end_if_failed();
                            }},
                       *engine);
@@ -215,10 +187,11 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
     if (w.worker == 1) {
       residency.enter(0);
       holds = true;
-      while (!waits) std::this_thread::yield();
+      holds.notify_one();
+      waits.wait(false);
       throw RunError({.where = "cluster 1", .what = "failed"});
     }
-    while (!holds) std::this_thread::yield();
+    holds.wait(false);
     pins ? void(Pin<float>(tensors[1]).get()) : residency.enter(1);
   }),
                     Catch::Contains("[cluster 1] failed"));
@@ -593,61 +566,4 @@ TEST_CASE("a copy that fails ends the step with its reason") {
   };
   CHECK_THROWS_WITH(steps(), Catch::Contains("input/output error"));
   engine.reset();
-}
-
-TEST_CASE("a simulated step: no copies where all fits, and the time of the link where little does") {
-  const Uses uses = layered(8);
-  Machine machine{.tiers = all_tiers({.in_bytes_s = 1e9, .out_bytes_s = 1e9}),
-                  .point_s = std::vector<double>(uses.points.size(), 1e-3)};
-  Residency::Setup setup{.homes = std::vector<Home>(uses.tensors.size()), .pool_bytes = uses.total_bytes()};
-  const double all_s = 1e-3 * double(uses.points.size());
-  const Forecast roomy = simulate(uses, setup, machine);
-  CHECK(roomy.step_s == Approx(all_s));
-  CHECK(roomy.bytes_in == 0);
-  CHECK(roomy.bytes_out == 0);
-  setup.pool_bytes = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock;
-  const Forecast small = simulate(uses, setup, machine);
-  CHECK(small.bytes_in > 0);
-  CHECK(small.peak_bytes <= setup.pool_bytes);
-  CHECK(small.step_s < 1.1 * all_s);  // the link is fast enough to hide behind the points
-  machine.tiers = all_tiers({.in_bytes_s = 2e7, .out_bytes_s = 2e7});
-  const Forecast slow = simulate(uses, setup, machine);
-  CHECK(slow.step_s > 1.5 * all_s);
-  CHECK(slow.step_s >= 0.999 * slow.bytes_in / machine.tiers[0].in_bytes_s);
-  setup.strategy = Strategy::kPaper;
-  const Forecast paper = simulate(uses, setup, machine);
-  CHECK(paper.bytes_out > slow.bytes_out);  // it writes back what has not changed
-  CHECK(paper.stall_s > slow.stall_s);
-}
-
-TEST_CASE("a simulated step in which workers copy: nothing comes while they compute, but from a disk") {
-  const Uses uses = layered(8);
-  const auto bulk = memory::make_bulk_memory({.bytes = memory::kBlock});
-  struct Disk final : memory::Backing {
-    std::string name() const override { return "disk"; }
-    size_t bytes() const override { return SIZE_MAX; }
-    void read(size_t, std::byte*, size_t) override {}
-    void write(size_t, const std::byte*, size_t) override {}
-  } disk;
-  Machine machine{.tiers = all_tiers({.in_bytes_s = 2e9, .out_bytes_s = 1e9}),
-                  .point_s = std::vector<double>(uses.points.size(), 1e-3)};
-  const auto simulated = [&](memory::Backing& tier, CopyBy by, Strategy strategy) {
-    machine.copy_by = by;
-    return simulate(uses,
-                    {.strategy = strategy,
-                     .homes = std::vector<Home>(uses.tensors.size(), {&tier, 0}),
-                     .pool_bytes = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock},
-                    machine);
-  };
-  const double all_s = 1e-3 * double(uses.points.size());
-  for (const Strategy strategy : {Strategy::kPaper, Strategy::kPlanned}) {
-    const Forecast step = simulated(*bulk, CopyBy::kWorkers, strategy);
-    CHECK(step.bytes_in > 0);
-    CHECK(step.stall_s ==
-          Approx(step.bytes_in / machine.tiers[0].in_bytes_s + step.bytes_out / machine.tiers[0].out_bytes_s));
-    CHECK(step.step_s == Approx(all_s + step.stall_s));
-    CHECK(simulated(disk, CopyBy::kWorkers, strategy).step_s == simulated(disk, CopyBy::kThreads, strategy).step_s);
-  }
-  CHECK(simulated(*bulk, CopyBy::kThreads, Strategy::kPlanned).stall_s <
-        simulated(*bulk, CopyBy::kWorkers, Strategy::kPlanned).stall_s);
 }

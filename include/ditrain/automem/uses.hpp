@@ -6,6 +6,8 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +69,40 @@ struct Uses {
   /// Whether each cluster uses its own part of the tensor, as of activations and of what only updates use. Every
   /// cluster reads the weights of GEMMs whole.
   bool is_divided(int tensor) const;
+};
+
+/// Time in points: steps repeat their points for ever, so that the next use of each tensor is known. Now is the
+/// earliest point that is not over, because a cluster may be ahead of another one.
+class StepClock {
+ public:
+  explicit StepClock(const Uses& uses);  ///< they outlive it
+
+  // Times count points over all steps.
+  int64_t now() const { return now_; }
+  int64_t last_begun() const { return last_begun_; }
+  int64_t points() const { return int64_t(uses_.points.size()); }  ///< number of points of a step
+  int position(int64_t time) const { return int(time % points()); }
+  const Point& at(int64_t time) const { return uses_.points[size_t(position(time))]; }
+
+  /// The time of a point that is under way; none: it is not.
+  std::optional<int64_t> time_of(int point) const;
+  /// Begins a point that is not under way. Points that lie between it and the last one are left out.
+  int64_t begin(int point);
+  void end(int64_t time);
+  bool is_between_points() const { return active_.empty(); }
+
+  int64_t next_use(int64_t tensor) const;  ///< points from now; at least 0
+  bool is_written_at(int64_t tensor, int64_t time) const;
+  /// Whether a forward begins there for the tensor, which overwrites what activations were.
+  bool is_first_forward(int64_t tensor, int64_t time) const;
+  bool is_used_now(int64_t tensor) const;  ///< by any point that is under way
+  bool is_written_now(int64_t tensor) const;
+
+ private:
+  const Uses& uses_;
+  std::vector<std::vector<int>> points_of_;  // of each tensor
+  int64_t now_ = 0, last_begun_ = -1;
+  std::set<int64_t> active_;  // begun, and not over
 };
 
 /// Tensors below this size never move: a copy would cost more than the memory is worth.

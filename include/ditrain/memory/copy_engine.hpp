@@ -13,43 +13,19 @@
 //                  .done = [](const std::string& problem) { ... }});
 #pragma once
 #include <array>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "ditrain/memory/tiers.hpp"
+#include "ditrain/memory/copy_order.hpp"
 
 namespace ditrain::memory {
-
-enum class Direction { kIn, kOut };
-inline constexpr size_t kDirections = 2;
-
-/// Which threads carry out copies between tiers in memory.
-enum class CopyBy { kThreads, kWorkers };
-/// Whether the workers carry out the copies of this tier.
-inline bool workers_copy(CopyBy by, Backing* tier) {
-  return by == CopyBy::kWorkers && tier != nullptr && tier->in_place(0) != nullptr;
-}
 
 /// A simulated slow tier, for machines with one kind of memory. Each direction has the whole rate for itself.
 struct SimulatedBulk {
   double gb_s = 10;       ///< 10^9 bytes per second
   double latency_us = 0;  ///< latency per copy
-};
-
-struct Copy {
-  Direction direction = Direction::kIn;
-  Backing* backing = nullptr;
-  size_t tier = 0;            ///< row of kTiers, that of the backing
-  size_t offset = 0;          ///< place in the backing
-  std::byte* fast = nullptr;  ///< destination, or source
-  size_t bytes = 0;           ///< offset, fast and bytes are multiples of kBlock
-  bool urgent = false;        ///< a worker waits for it
-  std::string name = {};      ///< name on the timeline
-  /// The thread that finishes the copy calls it with the problem, or "" without one. It may submit copies.
-  std::function<void(const std::string& problem)> done = {};
 };
 
 /// What one direction has done so far.
@@ -70,7 +46,7 @@ struct CopySpan {
 class CopyQueue {
  public:
   virtual ~CopyQueue() = default;
-  /// Queues a copy: in order, urgent ones first. Any thread may call it. Returns a ticket.
+  /// Queues a copy (CopyOrder). Any thread may call it. Returns a ticket.
   virtual int64_t submit(Copy copy) = 0;
   virtual void make_urgent(int64_t ticket) = 0;  ///< no effect if it is done
   /// Whether copies of that tier wait until a thread helps.

@@ -1,0 +1,114 @@
+// What may leave the fast tier, at which cost and for whom; what comes ahead, and whether copies have to begin for it.
+// The policy decides from what is known of tensors and of time: it moves nothing, waits for nothing and touches no
+// memory.
+//
+// A step uses its tensors in the same order every time. To make room for the tensor that is needed first, tensors with
+// a later next use are evicted (Belady's rule): first those without further use (activations after backward), then
+// those that are needed late and can be dropped without a copy. Evictions that need a copy begin only when the link
+// would otherwise be too late for some later point: until then memory may become free by itself.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ditrain/automem/uses.hpp"
+#include "ditrain/memory/tiers.hpp"
+
+namespace ditrain::automem {
+
+/// kPaper is Algorithm 1 as written: while a module computes, the tensors of the next one are prefetched; when it is
+/// over, its own are evicted, changed or not. kPlanned prefetches as far ahead as memory allows, and evicts only what
+/// has to leave, clean tensors without a copy.
+enum class Strategy { kPaper, kPlanned };
+
+/// Where a tensor lives. A tensor that is used in place stays in its slow tier for ever.
+struct Home {
+  memory::Backing* backing = nullptr;
+  size_t offset = 0;
+  bool in_place = false;
+  size_t tier = 0;  ///< row of memory::kTiers, that of the backing
+};
+
+/// Where a tensor is: kAway, kComing, kHere and, if the slow tier has other bytes, one of the next three. When its copy
+/// out is over, it is kAway or, if it was used or written meanwhile, kHere.
+enum class Place {
+  kAway,       ///< in its slow tier, or nowhere if it has no contents
+  kComing,     ///< has a slot and is being copied in
+  kHere,       ///< in its slot
+  kCopiedOut,  ///< here, is being copied out and stays
+  kLeaving,    ///< here, and leaves as soon as it has been copied out
+  kMakesRoom,  ///< the same, and another tensor waits for its slot
+  kInPlace,    ///< used in its slow tier
+};
+
+/// What is known of the contents of a tensor.
+struct Contents {
+  bool exist = false;     ///< written at least once
+  bool dirty = false;     ///< the slow tier has other bytes, or none
+  int64_t fresh_at = -1;  ///< time of the use whose contents are here, or are being written
+  int64_t version = 0;    ///< counts writes
+  void note_write() { exist = dirty = true, ++version; }
+};
+
+/// A tensor that can move.
+struct Movable {
+  int64_t id = 0;
+  std::string name;
+  size_t bytes = 0;  ///< whole blocks
+  Written written = Written::kInForward;
+  Home home;
+  bool needs_help = false;  ///< its copies, see CopyQueue
+  Place place = Place::kAway;
+  size_t slot = 0;
+  Contents contents = {};
+  int wanted = 0;       ///< threads that wait for it: it does not leave before they have held it
+  int64_t ticket = -1;  ///< of its last copy
+
+  bool is_being_copied_out() const { return place >= Place::kCopiedOut && place <= Place::kMakesRoom; }
+  bool is_being_copied() const { return place == Place::kComing || is_being_copied_out(); }
+  bool is_here() const { return place >= Place::kHere; }
+};
+
+/// Expected seconds of each point and rates of the tiers. Without points all copies begin at once.
+struct Times {
+  std::vector<double> point_s = {};
+  memory::PerTier<memory::TierRates> rates = {};
+  double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
+};
+
+/// What may be taken away for a tensor: what is worth nothing, also what is used later than it, or anything.
+enum class Victims { kDead, kLater, kAny };
+
+class EvictionPolicy {
+ public:
+  /// Clock and tensors outlive it.
+  EvictionPolicy(Strategy strategy, const StepClock& clock, const std::vector<Movable>& tensors, Times times)
+      : strategy_(strategy), clock_(clock), tensors_(tensors), times_(std::move(times)) {}
+  void set_times(Times times) { times_ = std::move(times); }
+
+  /// Whether the use at that time overwrites all that is there.
+  bool is_fresh(const Movable& tensor, int64_t time) const;
+  /// Whether its contents are worth nothing until they are written again.
+  bool is_dead(const Movable& tensor) const;
+  /// Whether contents would be lost if it left without a copy.
+  bool needs_copy(const Movable& tensor) const { return tensor.contents.dirty && !is_dead(tensor); }
+  /// What it costs to take a slot away for a tensor whose next use is `distance` points from now; none: that cannot be.
+  std::optional<double> cost_of(const Movable& tensor, int64_t distance, Victims victims) const;
+  /// Whether Algorithm 1 evicts what a point used: the points that are under way or come next do not.
+  bool leaves_behind(const Movable& tensor) const;
+
+  int64_t horizon() const;  ///< points from now whose tensors come ahead
+  bool comes_ahead(const Movable& tensor, int64_t distance) const;
+  /// What may leave now for tensors that come ahead: if for some point what has to come until then would last as long
+  /// as the way there, copies have to begin.
+  Victims victims_ahead(size_t free_bytes) const;
+
+ private:
+  const Strategy strategy_;
+  const StepClock& clock_;
+  const std::vector<Movable>& tensors_;
+  Times times_;
+};
+
+}  // namespace ditrain::automem
