@@ -6,7 +6,7 @@ MlpWeights declare_mlp(const Declarations& block, const DitConfig& c) {
   const int64_t C = c.hidden_size, F = c.mlp_size();
   MlpWeights w;
   if (c.mlp == Mlp::kSwiglu) {  // diffusers' class has no such layers
-    w.fc1 = block.linear({.name = "mlp.w12", .weight = {2 * F, C}, .cut = Cut::kHalves});
+    w.fc1 = block.linear({.name = "mlp.w12", .weight = {2 * F, C}, .stacked = 2, .cut = Cut::kHalves});
     w.fc2 = block.linear({.name = "mlp.w3", .weight = {C, F}, .cut = Cut::kInputs});
     return w;
   }
