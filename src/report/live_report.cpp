@@ -45,12 +45,11 @@ LiveReport::LiveReport(LiveOptions options)
       status_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kStatusShare),
       numbers_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kNumbersShare),
       page_pace_(now_s() + kFirstPage_s, kPageEvery_s, kPageShare) {
-  guarded([&] {
-    if (options_.tensorboard) events_ = std::make_unique<EventFile>(options_.folder + "/tensorboard", unix_time_s());
-    for (const auto& [step, path] : sample_grids(options_.folder)) grids_in_events_.insert(step);
-    events_until_s_ = unix_time_s();
-    write_status();
-  });
+  guarded([&] { write_status(); });
+  if (!options_.tensorboard) return;
+  events_until_s_ = unix_time_s();
+  for (const auto& [step, path] : sample_grids(options_.folder)) grids_in_events_.insert(step);
+  guarded([&] { events_ = std::make_unique<EventFile>(options_.folder + "/tensorboard", events_until_s_); });
 }
 
 template <class F>
