@@ -14,8 +14,9 @@
 namespace ditrain::report {
 namespace {
 
-// The two shares together stay within 0.2 % of the time.
-constexpr double kStatusEvery_s = 5, kPageEvery_s = 60, kFirstPage_s = 5, kShare = 0.001;
+// The shares together are 0.2 % of the time.
+constexpr double kStatusEvery_s = 5, kPageEvery_s = 60, kFirstPage_s = 5;
+constexpr double kStatusShare = 0.0004, kNumbersShare = 0.001, kPageShare = 0.0006;
 constexpr size_t kBytesAtOnce = 16 << 20, kGridsAtOnce = 2;  // of a long run that is resumed
 
 // Tags as people look for them; "seconds.forward" becomes "seconds/forward".
@@ -41,14 +42,14 @@ LiveReport::LiveReport(LiveOptions options)
     : options_(std::move(options)),
       files_(options_.folder),
       status_{.step = options_.first_step, .steps = options_.steps},
-      status_pace_(now_s(), kStatusEvery_s, kShare),
-      page_pace_(now_s() + kFirstPage_s, kPageEvery_s, kShare) {
-  guarded([&] {
-    if (options_.tensorboard) events_ = std::make_unique<EventFile>(options_.folder + "/tensorboard", unix_time_s());
-    for (const auto& [step, path] : sample_grids(options_.folder)) grids_in_events_.insert(step);
-    events_until_s_ = unix_time_s();
-    write_status(0);
-  });
+      status_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kStatusShare),
+      numbers_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kNumbersShare),
+      page_pace_(now_s() + kFirstPage_s, kPageEvery_s, kPageShare) {
+  guarded([&] { write_status(); });
+  if (!options_.tensorboard) return;
+  events_until_s_ = unix_time_s();
+  for (const auto& [step, path] : sample_grids(options_.folder)) grids_in_events_.insert(step);
+  guarded([&] { events_ = std::make_unique<EventFile>(options_.folder + "/tensorboard", events_until_s_); });
 }
 
 template <class F>
@@ -58,30 +59,35 @@ void LiveReport::guarded(const F& write) try {
   if (!std::exchange(warned_, true)) log::warn("the report of the run is not up to date: {}", e.what());
 }
 
+template <class F>
+void LiveReport::when_due(Pace& pace, const F& write) {
+  const double start_s = now_s();
+  if (!pace.is_due(start_s)) return;
+  guarded(write);
+  const double end_s = now_s();
+  pace.took(end_s, end_s - start_s);
+}
+
 void LiveReport::step(int64_t step, double seconds_left) {
   status_.step = step, status_.eta_s = seconds_left;
-  const double start_s = now_s();
-  if (!status_pace_.is_due(start_s)) return;
-  guarded([&] { write_status(kBytesAtOnce); });
-  const double then_s = now_s();
-  status_pace_.took(then_s, then_s - start_s);
-  if (!page_pace_.is_due(then_s)) return;
-  guarded([&] { write_page(kGridsAtOnce); });
-  const double end_s = now_s();
-  page_pace_.took(end_s, end_s - then_s);
+  when_due(status_pace_, [&] { write_status(); });
+  when_due(numbers_pace_, [&] { write_numbers(kBytesAtOnce); });
+  when_due(page_pace_, [&] { write_page(kGridsAtOnce); });
 }
 
 void LiveReport::end(RunState state, const std::string& reason) {
   status_.state = state, status_.reason = reason, status_.eta_s.reset();
-  guarded([&] { write_status(RunFiles::kAll); });
+  guarded([&] { write_status(); });
+  guarded([&] { write_numbers(RunFiles::kAll); });
   guarded([&] { write_page(RunFiles::kAll); });
 }
 
-// Files that cannot be written must not keep the others from being written: the status, which is asked for first, is
-// written first.
-void LiveReport::write_status(size_t max_bytes) {
+void LiveReport::write_status() {
   status_.heartbeat_s = unix_time_s();
   replace_file(options_.folder + "/status.json", to_json(status_));
+}
+
+void LiveReport::write_numbers(size_t max_bytes) {
   guarded([&] { add_events(max_bytes); });
   if (options_.prometheus.empty()) return;
   const auto last = [&](const char* name) { return files_.last(name); };

@@ -83,15 +83,12 @@ void RunFiles::read_on(size_t max_bytes, const std::function<void(const json&)>&
 }
 
 void RunFiles::use_metrics(std::string_view text, const std::function<void(const json&)>& each) {
-  const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto step = line.is_object() ? line.find("step") : line.end();
   if (step == line.end() || !step->is_number_integer()) return void(++bad_lines_);
   last_step_ = step->get<int64_t>();
-  last_.clear();
   const auto add = [&](const std::string& name, const json& value) {
-    if (!value.is_number()) return;
-    curves_.add(last_step_, name, value.get<double>());
-    if (last_.size() < Curves::kMaxCurves) last_[name] = value.get<double>();
+    if (value.is_number()) curves_.add(last_step_, name, value.get<double>());
   };
   for (const auto& [name, value] : line.items()) {
     if (name != "step") add(name, value);
@@ -102,11 +99,12 @@ void RunFiles::use_metrics(std::string_view text, const std::function<void(const
     ++non_finite_;
     events_.add({fmt::format("step {}", last_step_), bad->get<std::string>() + " is not finite"});
   }
-  if (const double bad_files = last("bad_files"); bad_files > double(bad_files_)) {
-    bad_files_ = int64_t(bad_files);
+  if (const auto bad = line.find("bad_files"); bad != line.end() && bad->is_number_integer() && *bad > bad_files_) {
+    bad_files_ = bad->get<int64_t>();
     events_.add({fmt::format("step {}", last_step_), fmt::format("unreadable samples so far: {}", bad_files_)});
   }
   if (each) each(line);
+  last_line_ = std::move(line);
 }
 
 // "2026-11-25 12:00:00.123 W text": warnings and errors, and what begins, resumes or ends a run.
@@ -123,8 +121,14 @@ void RunFiles::use_log(std::string_view line) {
 }
 
 double RunFiles::last(const std::string& name) const {
-  const auto value = last_.find(name);
-  return value == last_.end() ? std::nan("") : value->second;
+  const json* value = &last_line_;
+  for (size_t at = 0, next = 0; at <= name.size(); at = next + 1) {
+    next = std::min(name.find('.', at), name.size());
+    const auto inner = value->find(name.substr(at, next - at));
+    if (inner == value->end()) return std::nan("");
+    value = &*inner;
+  }
+  return value->is_number() ? value->get<double>() : std::nan("");
 }
 
 std::map<int64_t, std::string> sample_grids(const std::string& folder) {

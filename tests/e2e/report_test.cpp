@@ -1,6 +1,7 @@
 // What a run leaves for those who watch it.
 #include <catch2/catch.hpp>
 
+#include "inputs.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -30,7 +31,9 @@ TEST_CASE("report: a run leaves a page, its status, event files and a file for P
 TEST_CASE("report: status says why a run ended, and ditrain report what it was asked for wrongly") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  REQUIRE_EXIT(run(tiny_ditrain(out, 50, sets({"optimizer.lr=1e30", "optimizer.warmup_steps=0"}))), 1);
+  fs::create_directory(scratch / "latents");
+  write_latents(scratch / "latents/a.safetensors", std::vector<int64_t>(8, 0), {3});  // the model overflows on it
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, sets(latents_settings(scratch / "latents")))), 1);
   CHECK(status_of(out).at("state") == "failed");
   CHECK(status_of(out).at("reason").get<std::string>().find("not finite") != std::string::npos);
   REQUIRE_EXIT(run(program("ditrain", {"report", out})), 0);

@@ -87,6 +87,7 @@ TEST_CASE("CRC-32C is that of RFC 3720") {
   CHECK(crc32c("123456789") == 0xE3069283u);
   CHECK(crc32c(std::string(32, '\0')) == 0x8A9136AAu);
   CHECK(crc32c("") == 0);
+  CHECK(masked_crc32c("123456789") == 0xC78AB0E5u);  // computed in Python from the formula of the record's format
 }
 
 TEST_CASE("a run that ends leaves status, page, events and numbers for Prometheus") {

@@ -47,7 +47,10 @@ class LiveReport {
  private:
   template <class F>
   void guarded(const F& write);
-  void write_status(size_t max_bytes);
+  template <class F>
+  void when_due(Pace& pace, const F& write);
+  void write_status();
+  void write_numbers(size_t max_bytes);
   void write_page(size_t max_new_grids);
   void add_events(size_t max_bytes);
   void add_grids();
@@ -55,7 +58,7 @@ class LiveReport {
   LiveOptions options_;
   RunFiles files_;
   Status status_;
-  Pace status_pace_, page_pace_;
+  Pace status_pace_, numbers_pace_, page_pace_;
   std::unique_ptr<EventFile> events_;
   std::set<int64_t> grids_in_events_;
   double events_until_s_ = 0;  // wall time of the last event

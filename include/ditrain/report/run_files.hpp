@@ -72,7 +72,8 @@ class RunFiles {
   const Curves& curves() const { return curves_; }
   const std::map<int64_t, Grid>& grids() const { return grids_; }  ///< by step
   int64_t last_step() const { return last_step_; }
-  double last(const std::string& name) const;  ///< of the last step; NaN: it has none
+  /// A number of the last step, as "loss" or "memory.rss_bytes"; NaN: it has none
+  double last(const std::string& name) const;
   /// Without status, grids and texts of files: curves, seconds of phases, events.
   nlohmann::json to_json() const;
   /// The beginning of a small text file of the folder; "" if it cannot be read.
@@ -87,7 +88,7 @@ class RunFiles {
   GrowingFile metrics_, log_;
   Curves curves_;
   Events events_;
-  std::map<std::string, double> last_;
+  nlohmann::json last_line_;
   std::map<int64_t, Grid> grids_;
   int64_t last_step_ = -1, bad_lines_ = 0, bad_files_ = 0, non_finite_ = 0;
   bool half_line_ = false;
