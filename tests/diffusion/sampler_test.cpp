@@ -255,7 +255,7 @@ TEST_CASE("guidance touches the channels it is asked to") {
   }
 }
 
-TEST_CASE("guidance acts within its interval; outside the model runs once, with the label") {
+TEST_CASE("guidance acts within its interval, outside of which the model runs once") {
   const int64_t labels[kSamples] = {4, 0, 2};
   const ProgressFn quiet;
   const auto sample = [&](const Process& process, const SamplerConfig& config, bool keeps,

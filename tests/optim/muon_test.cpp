@@ -92,7 +92,7 @@ double norm(const Numbers& a) { return norm_of_difference(a, Numbers(a.size()));
 
 }  // namespace
 
-TEST_CASE("Muon: two steps of a matrix are those of plain loops in f64; its neighbours have AdamW") {
+TEST_CASE("Muon: two steps of a matrix are those of plain loops in f64, and its neighbours have AdamW") {
   const Sizes s = GENERATE(Sizes{24, 24, 1}, Sizes{17, 65, 1}, Sizes{70, 19, 1}, Sizes{32, 32, 3}, Sizes{1, 33, 1});
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   CAPTURE(s.rows, s.columns, s.stacked, precision);
