@@ -266,9 +266,11 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
-  log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels, seed {}", job.num, comm.world_size(),
+  const diffusion::GuidedInterval& interval = job.sampler.cfg_interval;
+  log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels{}, seed {}", job.num, comm.world_size(),
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
-            job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels), job.seed);
+            job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
+            interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
   if (output.scaling)
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
               job.out, eval::kRawSamplesFile, output.scaling->describe());

@@ -320,7 +320,7 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   };
   const Result decoded = run(draw_from_one("decoded", {}));
   REQUIRE_EXIT(decoded, 0);
-  CHECK_THAT(decoded.out, Contains("section sample: sampler, steps, cfg_scale, cfg_channels, vae"));
+  CHECK_THAT(decoded.out, Contains("section sample: sampler, steps, cfg_scale, cfg_channels, cfg_interval, vae"));
   CHECK(ditrain::images::read_image(scratch / "decoded/000000.png").width == 16);
   fs::rename(scratch / "vae", scratch / "away");
   const Result gone = run(draw_from_one("gone", {}));

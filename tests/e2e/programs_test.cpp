@@ -149,12 +149,21 @@ TEST_CASE("ditsample: section sample of the checkpoint is the default, flags com
     CHECK_THAT(drawn.out, Contains(said));
     return nlohmann::json::parse(read_file(scratch / name + "/samples.json"));
   };
-  const auto own =
-      facts_of("own", {}, "of the checkpoint's config, section sample: sampler, steps, cfg_scale, cfg_channels\n");
+  const auto own = facts_of(
+      "own", {}, "of the checkpoint's config, section sample: sampler, steps, cfg_scale, cfg_channels, cfg_interval\n");
   CHECK((own.at("sampler") == "ddim" && own.at("steps") == "3" && own.at("guidance") == 3.0));
   const auto other =
       facts_of("other", {"--steps", "2", "--cfg-scale", "1"}, "of the command line: --steps, --cfg-scale\n");
   CHECK((other.at("sampler") == "ddim" && other.at("steps") == "2" && other.at("guidance") == 1.0));
+  const auto within =
+      facts_of("within", {"--cfg-interval", "0.2,0.8"}, "guidance 3 on all channels within [0.2, 0.8], seed 0");
+  CHECK(within.at("guidance_interval") == nlohmann::json{0.2, 0.8});
+  CHECK(read_file(scratch / "within/000000.png") != read_file(scratch / "own/000000.png"));
+  for (const char* bad : {"0.8,0.2", "0.5", "a,b", "0,nan"}) {
+    const Result refused = run(ditsample(out, scratch / "bad", Args{"--cfg-interval", bad}));
+    CHECK(refused.exit_code == 2);
+    CHECK_THAT(refused.err, Contains("interval") && Contains("0.1"));
+  }
 }
 
 TEST_CASE("ditsample: guidance is off for a model without classes, and refused if it is asked for") {
