@@ -158,7 +158,6 @@ TEST_CASE("ditsample: section sample of the checkpoint is the default, flags com
   const auto within =
       facts_of("within", {"--cfg-interval", "0.2,0.8"}, "guidance 3 on all channels within [0.2, 0.8], seed 0");
   CHECK(within.at("guidance_interval") == nlohmann::json{0.2, 0.8});
-  CHECK(read_file(scratch / "within/000000.png") != read_file(scratch / "own/000000.png"));
   for (const char* bad : {"0.8,0.2", "0.5", "a,b", "0,nan"}) {
     const Result refused = run(ditsample(out, scratch / "bad", Args{"--cfg-interval", bad}));
     CHECK(refused.exit_code == 2);
