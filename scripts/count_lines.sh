@@ -13,7 +13,7 @@ count_here() { git ls-files -co --exclude-standard -- "${@/%//*}" | grep -E '\.(
 count_at() {
   local commit=$1
   shift
-  git ls-tree -r --name-only "$commit" -- "$@" | grep -E '\.(hpp|cpp|inc|h|c)$' |
+  git ls-tree -r --name-only "$commit" -- "$@" | { grep -E "\.(hpp|cpp|inc|h|c)$" || true; } |
     while IFS= read -r file; do git show "$commit:$file"; done | code_lines
 }
 row() {
