@@ -246,9 +246,9 @@ int64_t Residency::begin_point(int point) {
 
 // Whether all that the point uses is here, and nothing that it writes is being copied out; if not, what is missing has
 // begun to come, unless something that is held or is being copied stands in its way.
-bool Residency::gather(int64_t time) {
+bool Residency::gather(int64_t time, bool ahead) {
   expect_no_problem();
-  pump();
+  if (ahead) pump();
   bool all_here = true;
   for (const int id : clock_.at(time).uses) {
     Movable& tensor = tensors_[size_t(id)];
@@ -261,9 +261,11 @@ bool Residency::gather(int64_t time) {
 }
 
 // The same; if something is missing and no copy is under way, tensors are evicted or, if none may be, the pool is
-// compacted. `stuck`: neither is possible, and only a release of a tensor helps.
+// compacted; what comes ahead must not take the room that this makes. `stuck`: neither is possible, and only a release
+// of a tensor helps.
 bool Residency::gather_or_clear(int64_t time, bool& stuck) {
-  for (stuck = false; !gather(time);) {
+  stuck = false;
+  for (bool ahead = true; !gather(time, ahead); ahead = false) {
     if (std::any_of(tensors_.begin(), tensors_.end(), [](const Movable& t) { return t.is_being_copied(); }))
       return false;
     stuck = !clear_for(time) && !compact();

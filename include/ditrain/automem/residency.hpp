@@ -115,7 +115,7 @@ class Residency final : public Mover, public StorageSource {
   void pump();
   void ask(Movable& tensor);
   int64_t begin_point(int point);
-  bool gather(int64_t time);
+  bool gather(int64_t time, bool ahead);
   bool gather_or_clear(int64_t time, bool& stuck);
   void wait(Lock& lock, bool for_release);
   void expect_no_problem() const;

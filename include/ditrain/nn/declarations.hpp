@@ -16,9 +16,8 @@ using autograd::Initial;
 using autograd::ParameterGroup;
 using autograd::ProductRows;
 
-/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv, of
-/// either half for SwiGLU) or of its inputs. A
-/// bias is split with the outputs.
+/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv, of either half for
+/// SwiGLU) or of its inputs. A bias is split with the outputs.
 enum class Cut { kNone, kOutputs, kHalves, kThirds, kInputs };
 
 /// A linear layer, `name`.weight and `name`.bias. Biases start at 0.
