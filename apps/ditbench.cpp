@@ -68,7 +68,7 @@ config::CommandLine make_command_line() {
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
-      "  gemm    every matrix product of the models on the whole team: share of the FMA peak; adaLN products beside a\n"
+      "  gemm    every GEMM of the models on the whole team: share of the FMA peak; adaLN GEMMs beside a\n"
       "          read loop over cold weights\n"
       "  ops     element-wise operators, AdamW+EMA and casts beside loops that move the same arrays; attention beside\n"
       "          the FMA peak\n"
@@ -79,11 +79,11 @@ config::CommandLine make_command_line() {
       "  sample  steps of a sampler with guidance: share of the FMA peak, where the time goes, memory\n"
       "  data    one loader thread on tiles and on JPEG files: images/s beside those of a training step, and what a\n"
       "          step waits for its batch\n"
-      "  clusters  steps of one core and of clusters of all, cut by samples and by columns, in turns: efficiency,\n"
+      "  clusters  steps of one core and of clusters of all, split by samples and by columns, in turns: efficiency,\n"
       "          barriers\n"
-      "  ladder  what each optimisation gives: steps with reference and own products, fused, tuned (as the paper's\n"
+      "  ladder  what each optimisation gives: steps with the reference GEMM and ours, fused, tuned (as the paper's\n"
       "          Figure 9 and Table 3); linear layers of XL beside OpenBLAS, BLIS and oneDNN (Table 4)\n"
-      "  tune    search the cache blocks that make products fastest here; ditrain reads the file that this writes\n"
+      "  tune    search the cache blocks that make GEMMs fastest here; ditrain reads the file that this writes\n"
       "  comm    sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node):\n"
       "          mpirun -np 2 ditbench comm\n"
       "          with --model: whole steps without communication, with it, without overlap (--batch: images per "

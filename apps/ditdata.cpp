@@ -74,13 +74,13 @@ config::CommandLine make_command_line() {
        {"json", "FILE", "inspect: write what was found there"},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
       "make | encode | stats PATH | inspect PATH",
-      "make cuts scenes (GeoTIFF, COG, JPEG 2000, VRT; one file per scene or one per band) into tiles: safetensors "
+      "make splits scenes (GeoTIFF, COG, JPEG 2000, VRT; one file per scene or one per band) into tiles: safetensors "
       "shards\n"
       "(data.kind: tiles) and stats.json beside them. It needs GDAL. stats writes stats.json anew; inspect says what "
       "rasters,\n"
       "images, tiles or latents a path holds. An interrupted make resumes when it is started again.\n\n"
       "encode writes the latents of images as safetensors shards (data.kind: latents) and stats.json beside them, "
-      "alone\nor under mpirun. Killed and started again it goes on with the shards that are missing. Latents do not "
+      "alone\nor under mpirun. An interrupted encode resumes with the shards that are missing. Latents do not "
       "depend on the\nnumber of ranks or threads.");
 }
 
@@ -159,11 +159,11 @@ class Progress {
 
 void check_agreement(const config::CommandLine& line, const std::string& vae, const dataset::Dataset& data,
                      dist::Communicator& comm) {
-  std::vector<config::Fact> facts = config::program_facts("ditdata");
-  facts.push_back({"command line", line.effective_text({"threads"}), "the same flags for all ranks"});
-  facts.push_back({"hash of the VAE", vae, "a file system that all nodes share"});
-  facts.push_back({"images", data.describe(), "a file system that all nodes share"});
-  config::check_agreement(comm, facts);
+  std::vector<config::RankInvariant> invariants = config::program_invariants("ditdata");
+  invariants.push_back({"command line", line.effective_text({"threads"}), "the same flags for all ranks"});
+  invariants.push_back({"hash of the VAE", vae, "a file system that all nodes share"});
+  invariants.push_back({"images", data.describe(), "a file system that all nodes share"});
+  config::check_agreement(comm, invariants);
 }
 
 // Latents among the images would be a class of them when the work goes on.

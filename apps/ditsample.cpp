@@ -362,9 +362,9 @@ std::unique_ptr<dataset::Dataset> open_training_data(const Job& job, const confi
 
 /// Images are dealt out over ranks that all have the same plan; their threads may differ.
 void check_command_lines(const config::CommandLine& line, dist::Communicator& comm) {
-  std::vector<config::Fact> facts = config::program_facts("ditsample");
-  facts.push_back({"command line", line.effective_text({"threads"}), "the same flags for all ranks"});
-  config::check_agreement(comm, facts);
+  std::vector<config::RankInvariant> invariants = config::program_invariants("ditsample");
+  invariants.push_back({"command line", line.effective_text({"threads"}), "the same flags for all ranks"});
+  config::check_agreement(comm, invariants);
 }
 
 /// A run that still trains may write a newer checkpoint while ranks look for the latest.

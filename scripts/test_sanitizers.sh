@@ -9,7 +9,7 @@ presets=${*:-asan-ubsan tsan}
 ranks='^dist: |^e2e: *(communication|strategies|replicas|kill -9|ranks|threads|micro-batches|signals|trace|non-finite|pinning|tiers)'
 ranks+='|^e2e: *(resume: a sharded|placement: clusters|placement: threads|ditbench: (sums|steps))'
 declare -A units=([asan-ubsan]='^(autograd|automem|base|checkpoint|dataset|diffusion|dist|eval|files|images|kernels|memory|nn|ops|optim|parallel|platform|scenes|tensor|train|verify|weights):'
-                  [tsan]='^(autograd|automem|checkpoint|dataset|dist|eval|memory|nn|ops|parallel|scenes|train):|^kernels:.*gang packs')
+                  [tsan]='^(autograd|automem|checkpoint|dataset|dist|eval|memory|nn|ops|parallel|scenes|train):|^kernels:.*packing group packs')
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for preset in $presets; do
   [[ -n ${units[$preset]:-} ]] || { echo "test_sanitizers: error: no preset called '$preset'; asan-ubsan or tsan" >&2; exit 2; }

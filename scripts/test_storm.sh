@@ -215,7 +215,7 @@ flips() {
   check_folder "$work/writers"
 }
 
-# A disk that fills up while checkpoints are written, and gets room again: a small file system, which a user without
+# A disk that fills up while checkpoints are written, and gets space again: a small file system, which a user without
 # rights mounts in a namespace of their own.
 full_disk() {
   local disk=$work/disk
@@ -239,10 +239,10 @@ fill() {
   "${job[@]}" >"$work/full.text" 2>&1 && complain "a run on a full disk says that it is done"
   [[ -d $out/checkpoints ]] && check_folder "$out"
   rm "$disk/filler"
-  "${job[@]}" >"$work/full.text" 2>&1 || { complain "no way on after the disk got room"; tail -3 "$work/full.text" >&4; }
+  "${job[@]}" >"$work/full.text" 2>&1 || { complain "the run did not resume after the disk had free space"; tail -3 "$work/full.text" >&4; }
   check_folder "$out"
   [[ $(newest "$out") == 00000030 ]] || complain "the run on the disk that was full did not end"
-  full="went on after it got room, to the last step"
+  full="went on after it had free space, to the last step"
 }
 
 if [[ -n ${STORM_WORK:-} ]]; then

@@ -38,7 +38,7 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
              .pages = setup.pages,
              .clusters = setup.clusters,
              .beside_bytes = plan_.capacity.fixed_bytes,
-             .rooms = setup.rooms}) {
+             .free_memory = setup.free_memory}) {
   notes_at_start_ = pool_.notes().size();
   memory::PerTier<memory::Backing*> tiers{};
   for (size_t i = 0; i < tiers.size(); ++i) {
@@ -46,7 +46,7 @@ AutoMem::AutoMem(Plan plan, const Setup& setup)
     tiers_[i] = memory::kTiers[i].make({.bytes = plan_.tier_bytes[i],
                                         .pages = setup.pages,
                                         .nodes = setup.bulk_nodes,
-                                        .rooms = setup.rooms,
+                                        .free_memory = setup.free_memory,
                                         .folder = setup.disk_folder});
     tiers[i] = tiers_[i].get();
   }

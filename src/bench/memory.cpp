@@ -31,7 +31,7 @@ class Training {
                            *plan.automem, automem::AutoMem::Setup{.pages = plan.config.memory.pages,
                                                                   .clusters = plan::fast_shares(plan.place),
                                                                   .bulk_nodes = plan.place.bulk_nodes,
-                                                                  .rooms = plan.place.rooms,
+                                                                  .free_memory = plan.place.free_memory,
                                                                   .disk_folder = disk_folder,
                                                                   .copy_pus = copy_pus,
                                                                   .simulate = plan.config.memory.simulate_bulk})

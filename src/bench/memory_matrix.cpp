@@ -27,10 +27,11 @@ namespace {
 // Memory on one node and nowhere else.
 class NodeBlock {
  public:
-  NodeBlock(size_t bytes, int node) : node_(node), block_(bytes, platform::PageWish::kTransparent) {
+  NodeBlock(size_t bytes, int node) : node_(node), block_(bytes, platform::PagePolicy::kTransparent) {
     // A node that is full would kill the process.
-    const auto room = platform::room_on_node(node);
-    const size_t wanted = bytes + (size_t{64} << 20), free = room ? room->free_bytes + room->cached_bytes : wanted;
+    const auto available = platform::free_memory_on_node(node);
+    const size_t wanted = bytes + (size_t{64} << 20),
+                 free = available ? available->free_bytes + available->cached_bytes : wanted;
     if (free < wanted)
       refuse(
           fmt::format("NUMA node {} has {} free where {} are wanted", node, format_bytes(free), format_bytes(wanted)),

@@ -81,14 +81,14 @@ void bench_tiers(Harness& harness, const config::MemoryConfig& config, const pla
   memory::FastPool pool({.bytes = std::max(bytes, harness.cold_bytes()),
                          .pages = config.pages,
                          .clusters = plan::fast_shares(place),
-                         .rooms = place.rooms});
+                         .free_memory = place.free_memory});
   bench_fast(harness, pool, place.cluster_sizes);
   note_tier(harness, fmt::format("fast tier: {}; {}", pool.describe(), pool.describe_places()), pool.notes());
   for (const memory::TierRow& row : memory::kTiers) {
     const auto tier = row.make({.bytes = bytes,
                                 .pages = config.pages,
                                 .nodes = place.bulk_nodes,
-                                .rooms = place.rooms,
+                                .free_memory = place.free_memory,
                                 .folder = disk_folder});
     bench_slow(harness, *tier, pool.data(), row.in_memory ? config.simulate_bulk : std::nullopt);
     const std::string what = tier->describe();

@@ -19,15 +19,15 @@ namespace {
 // Memory of one kind of pages.
 class PagesOfOneKind final : public memory::Allocator {
  public:
-  explicit PagesOfOneKind(platform::PageWish wish) : wish_(wish) {}
-  std::string name() const override { return std::string(word_of(wish_)); }
-  platform::PageWish wish() const { return wish_; }
-  /// Why some of it has other pages; "": all is as wished.
+  explicit PagesOfOneKind(platform::PagePolicy policy) : policy_(policy) {}
+  std::string name() const override { return std::string(word_of(policy_)); }
+  platform::PagePolicy policy() const { return policy_; }
+  /// Why some of it has other pages; "": all is as asked for.
   const std::string& note() const { return note_; }
 
  private:
   void* allocate_block(size_t bytes) override {
-    platform::PageBlock block(bytes, wish_);
+    platform::PageBlock block(bytes, policy_);
     if (note_.empty()) note_ = block.note();
     void* data = block.data();
     blocks_.emplace(data, std::move(block));
@@ -35,7 +35,7 @@ class PagesOfOneKind final : public memory::Allocator {
   }
   void deallocate_block(void* p, size_t) override { blocks_.erase(p); }
 
-  const platform::PageWish wish_;
+  const platform::PagePolicy policy_;
   std::map<void*, platform::PageBlock> blocks_ = {};
   std::string note_;
 };
@@ -43,9 +43,9 @@ class PagesOfOneKind final : public memory::Allocator {
 // A row for each kind of pages. work(pages): what a contender calls, on arrays of those pages.
 using MakeWork = std::function<std::function<void()>(PagesOfOneKind&)>;
 void run_in_turns(Harness& harness, const std::string& name, const MakeWork& work, double flop, double bytes) {
-  using platform::PageWish;
-  PagesOfOneKind kinds[] = {PagesOfOneKind(PageWish::kPlain), PagesOfOneKind(PageWish::kTransparent),
-                            PagesOfOneKind(PageWish::kExplicit)};
+  using platform::PagePolicy;
+  PagesOfOneKind kinds[] = {PagesOfOneKind(PagePolicy::kPlain), PagesOfOneKind(PagePolicy::kTransparent),
+                            PagesOfOneKind(PagePolicy::kExplicit)};
   std::vector<Contender> contenders;
   for (PagesOfOneKind& pages : kinds) contenders.push_back({pages.name(), work(pages)});
   take_turns(contenders, harness.effort().repeats);

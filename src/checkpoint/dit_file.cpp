@@ -60,7 +60,7 @@ DitHints with(DitHints first, const DitHints& second) {
 }
 
 // Pictures have one or three channels; what else DiTs are published for are latents.
-const dataset::Kind* kind_of(const nn::DitConfig& model, std::vector<std::string>& notes) {
+const dataset::DataKind* kind_of(const nn::DitConfig& model, std::vector<std::string>& notes) {
   const bool pictures = model.in_channels == 1 || model.in_channels == 3;
   notes.push_back(fmt::format("{} channels: taken as a model of {} (data.kind={})", model.in_channels,
                               pictures ? "pictures" : "latents", pictures ? "folder" : "latents"));

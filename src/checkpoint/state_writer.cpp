@@ -58,17 +58,17 @@ void StateWriter::end(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (error && !error_) error_ = std::move(error);
   for (Item& item : items_)
-    if (item.phase == Phase::kWaiting) item.phase = Phase::kReleased, --unread_;
+    if (item.state == PieceState::kWaiting) item.state = PieceState::kReleased, --unread_;
   done_ = true;
   changed_.notify_all();
 }
 
 // Pieces that are still read from the arenas come first, because an update may wait for them; then the buffered ones.
 StateWriter::Item* StateWriter::next() {
-  while (next_waiting_ < items_.size() && items_[next_waiting_].phase != Phase::kWaiting) ++next_waiting_;
+  while (next_waiting_ < items_.size() && items_[next_waiting_].state != PieceState::kWaiting) ++next_waiting_;
   if (next_waiting_ < items_.size()) {
     Item* item = &items_[next_waiting_++];
-    item->phase = Phase::kBeingWritten;
+    item->state = PieceState::kBeingWritten;
     return item;
   }
   if (copied_.empty()) return nullptr;
@@ -94,8 +94,8 @@ bool StateWriter::write_next(const files::PieceFile::Staging& staging) {
   {
     const std::lock_guard lock(mutex_);
     if (error && !error_) error_ = error;  // before another thread can think that all is written
-    if (item->phase == Phase::kBeingWritten) --unread_;
-    item->phase = Phase::kReleased;
+    if (item->state == PieceState::kBeingWritten) --unread_;
+    item->state = PieceState::kReleased;
     --unwritten_;
     changed_.notify_all();
   }
@@ -139,11 +139,11 @@ void StateWriter::before_update(const parallel::Range& arena, ops::Context& ctx)
     for (Item& item : items_) {
       if (!overlap(item.piece.arena, arena)) continue;
       const size_t bytes = item.piece.place.bytes();
-      if (item.phase == Phase::kWaiting && copied_bytes_ + bytes <= buffer_.size()) {
-        item.phase = Phase::kBeingCopied;
+      if (item.state == PieceState::kWaiting && copied_bytes_ + bytes <= buffer_.size()) {
+        item.state = PieceState::kBeingCopied;
         take.push_back(&item);
         copied_bytes_ += bytes;
-      } else if (item.phase == Phase::kWaiting || item.phase == Phase::kBeingWritten) {
+      } else if (item.state == PieceState::kWaiting || item.state == PieceState::kBeingWritten) {
         wait_for.push_back(&item);
       }
     }
@@ -160,14 +160,14 @@ void StateWriter::before_update(const parallel::Range& arena, ops::Context& ctx)
   std::unique_lock lock(mutex_);
   for (size_t i = 0; i < take.size(); ++i) {
     take[i]->copy = to[i];
-    take[i]->phase = Phase::kCopied;
+    take[i]->state = PieceState::kCopied;
     copied_.push_back(take[i]);
     --unread_;
   }
   changed_.notify_all();
   changed_.wait(lock, [&] {
     return std::all_of(wait_for.begin(), wait_for.end(),
-                       [](const Item* item) { return item->phase == Phase::kReleased; });
+                       [](const Item* item) { return item->state == PieceState::kReleased; });
   });
 }
 

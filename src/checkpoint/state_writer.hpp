@@ -37,10 +37,10 @@ class StateWriter {
   std::vector<StatePiece> written() const;
 
  private:
-  enum class Phase { kWaiting, kBeingWritten, kBeingCopied, kCopied, kReleased };
+  enum class PieceState { kWaiting, kBeingWritten, kBeingCopied, kCopied, kReleased };
   struct Item {
     StatePiece piece;
-    Phase phase = Phase::kWaiting;
+    PieceState state = PieceState::kWaiting;
     const std::byte* copy = nullptr;  // in the buffer, once there is one
   };
   void work();

@@ -43,8 +43,8 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   return {line_a, line_b};
 }
 
-/// what, got, expected and hint of the first fact in which this rank differs; nothing if it does not.
-std::vector<std::string> difference(const std::vector<Fact>& mine, const std::vector<std::string>& first) {
+/// what, got, expected and hint of the first invariant in which this rank differs; nothing if it does not.
+std::vector<std::string> difference(const std::vector<RankInvariant>& mine, const std::vector<std::string>& first) {
   for (size_t i = 0; i < mine.size(); ++i) {
     const std::string expected = i < first.size() ? first[i] : "";
     if (mine[i].value == expected) continue;
@@ -69,9 +69,9 @@ std::string program_file() {
 
 }  // namespace
 
-void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
+void check_agreement(dist::Communicator& comm, const std::vector<RankInvariant>& mine) {
   std::vector<std::string> values;
-  for (const Fact& fact : mine) values.push_back(fact.value);
+  for (const RankInvariant& invariant : mine) values.push_back(invariant.value);
   const std::vector<std::string> first = unpacked(dist::broadcast_text(comm, packed(values)));
   const std::vector<std::string> all = comm.gather_strings(packed(difference(mine, first)));
   std::string found;
@@ -86,7 +86,7 @@ void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine) {
                     .hint = f[6]});
 }
 
-std::vector<Fact> program_facts(const std::string& program) {
+std::vector<RankInvariant> program_invariants(const std::string& program) {
   const std::string build = std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : "");
   return {{"program version", program + " " + build, "one build for all nodes"},
           {"program file", program_file(), "one build for all nodes"}};

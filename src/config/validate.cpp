@@ -196,7 +196,7 @@ void check_reproducible(const Config& c) {
 }
 
 void check_data(const Config& c) {
-  const dataset::Kind& kind = *c.data.kind;
+  const dataset::DataKind& kind = *c.data.kind;
   const int64_t classes = c.model.num_classes;
   if (kind.num_classes != 0 && classes != 0 && classes != nn::kClassesOfData && classes != kind.num_classes)
     fail(fmt::format("data.kind: {} has {} classes", kind.name, kind.num_classes),

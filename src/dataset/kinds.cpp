@@ -10,7 +10,7 @@ std::unique_ptr<Dataset> open_latents(const OpenRequest& request);
 std::unique_ptr<Dataset> open_tiles(const OpenRequest& request);
 
 namespace {
-constexpr Kind kKinds[] = {
+constexpr DataKind kKinds[] = {
     {.name = "shapes", .help = "drawn, needs no files", .open = open_shapes, .path = "", .num_classes = kShapesClasses},
     {.name = "folder",
      .help = "images",
@@ -31,18 +31,18 @@ constexpr Kind kKinds[] = {
 };
 }  // namespace
 
-std::span<const Kind> rows_of(const Kind*) { return kKinds; }
-const Kind* default_kind() { return &kKinds[0]; }
+std::span<const DataKind> rows_of(const DataKind*) { return kKinds; }
+const DataKind* default_kind() { return &kKinds[0]; }
 
-const Kind* find_kind(std::string_view name) {
-  const Kind* kind = nullptr;
+const DataKind* find_kind(std::string_view name) {
+  const DataKind* kind = nullptr;
   DITRAIN_CHECK(find_word(name, kind), std::string(name));
   return kind;
 }
 
 std::string help_of_kinds() {
   std::string text;
-  for (const Kind& kind : kKinds)
+  for (const DataKind& kind : kKinds)
     text += (text.empty() ? "" : "; ") + std::string(kind.name) + ": " + std::string(kind.help);
   return text;
 }

@@ -47,7 +47,7 @@ Loader::Loader(const Dataset& data, const EpochSampler& sampler, const LoaderCon
     throw RunError({.where = "data",
                     .what = "cannot start a loader thread",
                     .got = error.what(),
-                    .expected = "room for data.loader_threads " + std::to_string(config_.threads),
+                    .expected = "memory for data.loader_threads " + std::to_string(config_.threads),
                     .hint = "fewer data.loader_threads"});
   }
 }

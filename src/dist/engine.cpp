@@ -37,7 +37,7 @@ double LinkModel::seconds(double bytes) const {
 
 struct Engine::State final : Task {
   /// A sum that was started, and when the link will have delivered it.
-  struct Flight {
+  struct InFlight {
     std::shared_ptr<Sum> sum;
     std::unique_ptr<Reduction> reduction;
     double start_s, delivered_s;
@@ -57,7 +57,7 @@ struct Engine::State final : Task {
 
   // Only of the progress thread:
   std::unique_ptr<NodeGroup> group;  // if hierarchical, or if there is something to gather
-  std::deque<Flight> flights;
+  std::deque<InFlight> in_flight;
   double link_free_s = 0;
   std::exception_ptr broken = {};
 
@@ -73,26 +73,26 @@ struct Engine::State final : Task {
     return group->start_sum(sum.sequence, sum.data, sum.n, config.shards);
   }
 
-  Outlook advance() override;
+  PollResult advance() override;
   bool start_next();
-  void advance_flight(size_t i, Outlook& outlook);
-  void land(Outlook& outlook);
+  void advance_operation(size_t i, PollResult& result);
+  void complete(PollResult& result);
   void finish(const std::shared_ptr<Sum>& sum, const ReductionOutcome& outcome, std::exception_ptr error);
   void fail(std::exception_ptr error);
 };
 
-Outlook Engine::State::advance() {
-  Outlook outlook;
+PollResult Engine::State::advance() {
+  PollResult result;
   try {
-    while ((broken || int(flights.size()) < config.max_in_flight) && start_next()) outlook.progressed = true;
-    if (broken) return outlook;
-    for (size_t i = 0; i < flights.size(); ++i) advance_flight(i, outlook);
-    land(outlook);
+    while ((broken || int(in_flight.size()) < config.max_in_flight) && start_next()) result.progressed = true;
+    if (broken) return result;
+    for (size_t i = 0; i < in_flight.size(); ++i) advance_operation(i, result);
+    complete(result);
   } catch (...) {
     fail(std::current_exception());
-    outlook.progressed = true;  // what is queued already has to hear of it, too
+    result.progressed = true;  // what is queued already has to hear of it, too
   }
-  return outlook;
+  return result;
 }
 
 bool Engine::State::start_next() {
@@ -107,34 +107,34 @@ bool Engine::State::start_next() {
     finish(sum, {}, broken);
     return true;
   }
-  Flight flight{.sum = sum, .reduction = {}, .start_s = now_s(), .delivered_s = 0};
+  InFlight operation{.sum = sum, .reduction = {}, .start_s = now_s(), .delivered_s = 0};
   if (config.link) {
-    link_free_s = std::max(link_free_s, flight.start_s) + link_seconds(*sum);
-    flight.delivered_s = link_free_s;
+    link_free_s = std::max(link_free_s, operation.start_s) + link_seconds(*sum);
+    operation.delivered_s = link_free_s;
   }
-  flights.push_back(std::move(flight));  // first: if it cannot be started, fail() has to know of it
-  flights.back().reduction = make_reduction(*sum);
+  in_flight.push_back(std::move(operation));  // first: if it cannot be started, fail() has to know of it
+  in_flight.back().reduction = make_reduction(*sum);
   return true;
 }
 
-void Engine::State::advance_flight(size_t i, Outlook& outlook) {
-  Flight& flight = flights[i];
-  if (!flight.reduction->done())
-    outlook.merge(flight.reduction->advance(i > 0 ? flights[i - 1].reduction.get() : nullptr));
-  if (!flight.reduction->done()) return;
-  if (now_s() >= flight.delivered_s)
-    flight.finished = true;
+void Engine::State::advance_operation(size_t i, PollResult& result) {
+  InFlight& operation = in_flight[i];
+  if (!operation.reduction->done())
+    result.merge(operation.reduction->advance(i > 0 ? in_flight[i - 1].reduction.get() : nullptr));
+  if (!operation.reduction->done()) return;
+  if (now_s() >= operation.delivered_s)
+    operation.finished = true;
   else
-    outlook.wake_s = std::min(outlook.wake_s, flight.delivered_s);
+    result.wake_s = std::min(result.wake_s, operation.delivered_s);
 }
 
 /// Results come in the order of the starts.
-void Engine::State::land(Outlook& outlook) {
-  while (!flights.empty() && flights.front().finished) {
-    const Flight& flight = flights.front();
-    finish(flight.sum, {flight.reduction->sum_squares(), flight.start_s, now_s()}, nullptr);
-    flights.pop_front();
-    outlook.progressed = true;  // there is room for another one
+void Engine::State::complete(PollResult& result) {
+  while (!in_flight.empty() && in_flight.front().finished) {
+    const InFlight& operation = in_flight.front();
+    finish(operation.sum, {operation.reduction->sum_squares(), operation.start_s, now_s()}, nullptr);
+    in_flight.pop_front();
+    result.progressed = true;  // another one may start
   }
 }
 
@@ -148,7 +148,7 @@ void Engine::State::finish(const std::shared_ptr<Sum>& sum, const ReductionOutco
 /// without waiting for ranks that may be gone.
 void Engine::State::fail(std::exception_ptr error) {
   broken = std::move(error);
-  for (const Flight& flight : flights) finish(flight.sum, {}, broken);
+  for (const InFlight& operation : in_flight) finish(operation.sum, {}, broken);
 }
 
 namespace {
@@ -215,7 +215,7 @@ Engine::~Engine() {
   std::uncaught_exceptions() > exceptions_ ? thread.halt() : thread.remove(*state_);
   // Here, not when the last request goes: in this thread one can tell whether an exception unwinds the stack, and what
   // is under way must not be waited for then.
-  state_->flights.clear();
+  state_->in_flight.clear();
   state_->group.reset();
 }
 
@@ -235,7 +235,7 @@ std::unique_ptr<Request> Engine::start(float* data, int64_t n, int64_t gather_gr
     const std::lock_guard lock(state_->mutex);
     state_->queue.push_back(sum);
   }
-  state_->communicator.progress_thread()->ring();
+  state_->communicator.progress_thread()->wake();
   return std::make_unique<EngineRequest<State>>(state_, std::move(sum));
 }
 

@@ -12,7 +12,7 @@ class FlatReduction final : public Reduction {
   FlatReduction(Communicator& communicator, float* data, int64_t n)
       : data_(data), n_(n), request_(communicator.start_allreduce_sum(data, n)) {}
 
-  Outlook advance(const Reduction*) override {
+  PollResult advance(const Reduction*) override {
     if (done()) return {};
     if (!request_->test()) return {.poll = true};
     for (int64_t i = 0; i < n_; i += kPiece) sum_squares_ += kernels::sum_squares(data_ + i, std::min(kPiece, n_ - i));

@@ -30,7 +30,7 @@ MpiWatch::~MpiWatch() {
 
 void MpiWatch::listen() { MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, kQuestion, ranks_.get(), &question_); }
 
-Outlook MpiWatch::advance() {
+PollResult MpiWatch::advance() {
   int asked = 0;
   MPI_Status status;
   // All that have come: of many ranks that wait for one, each asks all others. An error here ends the watch, not the

@@ -17,7 +17,7 @@ class MpiWatch final : public Task {
   MpiWatch(MpiSession& session, MPI_Comm ranks, std::shared_ptr<const Counts> counts);
   ~MpiWatch() override;
 
-  Outlook advance() override;
+  PollResult advance() override;
   bool only_answers() const override { return true; }
 
   /// Asks all ranks and waits at most `patience_s` for their answers.

@@ -64,7 +64,7 @@ int leader_of(const Communicator& communicator) {
 
 }  // namespace
 
-NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share, platform::PageWish pages)
+NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share, platform::PagePolicy pages)
     : bytes_(bytes) {
   DITRAIN_CHECK(bytes > 0, "no bytes");
   // Huge pages may serve parts that begin at their borders.
@@ -80,18 +80,18 @@ NodeMemory::NodeMemory(Communicator& communicator, size_t bytes, bool may_share,
     note_ = "ranks of this node share no memory for gradients (" +
             (problem.empty() ? "another node refused" : problem) + "): they send messages, which is slower";
   num_parts_ = 1, own_part_ = 0;
-  own_ = platform::PageBlock(stride_, bytes >= platform::kHugePageBytes ? pages : platform::PageWish::kTransparent);
+  own_ = platform::PageBlock(stride_, bytes >= platform::kHugePageBytes ? pages : platform::PagePolicy::kTransparent);
   own_.take_pages();
   base_ = own_.data(), got_ = own_.got(), page_note_ = own_.note();
 }
 
-std::string NodeMemory::attach(Communicator& communicator, platform::PageWish wish) {
+std::string NodeMemory::attach(Communicator& communicator, platform::PagePolicy policy) {
   const size_t all = stride_ * size_t(communicator.local_size());
   const int leader = leader_of(communicator);
   Descriptor file;
   std::string problem;
   if (communicator.rank() == leader) {
-    const platform::SharedFile made = platform::make_shared_file(all, wish);
+    const platform::SharedFile made = platform::make_shared_file(all, policy);
     file.fd = made.fd, problem = made.problem, page_note_ = made.note;
   }
   const std::vector<Address> addresses = exchange(communicator, address_of(problem.empty() ? file.fd : -1));
@@ -107,10 +107,10 @@ std::string NodeMemory::attach(Communicator& communicator, platform::PageWish wi
   }
   std::byte* mapped = nullptr;
   if (problem.empty()) {
-    mapped = platform::map_shared_file(file.fd, all, wish, got_);
+    mapped = platform::map_shared_file(file.fd, all, policy, got_);
     if (mapped == nullptr) problem = why("mmap of " + std::to_string(all) + " bytes");
   }
-  if (mapped != nullptr && got_ == platform::PageWish::kExplicit)
+  if (mapped != nullptr && got_ == platform::PagePolicy::kExplicit)
     problem = platform::take_explicit_pages(mapped + stride_ * size_t(communicator.local_rank()), stride_);
   communicator.barrier();  // the leader's descriptor stays open until all have opened it
   base_ = mapped;

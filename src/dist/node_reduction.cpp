@@ -31,27 +31,27 @@ class NodeReduction final : public Reduction {
     publish(&Post::arrived);
   }
 
-  Outlook advance(const Reduction* before) override {
-    Outlook outlook;
+  PollResult advance(const Reduction* before) override {
+    PollResult result;
     for (int phase = -1; phase != phase_ && !done();) {
       phase = phase_;
       if (!may_enter(phase_, before)) break;
-      step(outlook);
-      outlook.progressed = outlook.progressed || phase != phase_;
+      step(result);
+      result.progressed = result.progressed || phase != phase_;
     }
-    return outlook;
+    return result;
   }
 
  private:
   enum Phase { kGather, kExchange, kSpread, kFinish };
 
-  void step(Outlook& outlook) {
+  void step(PollResult& result) {
     switch (phase_) {
       case kGather:
         if (group_.all_passed(&Post::arrived, sequence_)) sums() ? gather() : gather_shard();
         return;
       case kExchange:
-        return exchange(outlook);
+        return exchange(result);
       case kSpread:
         if (passed(group_.post(0).exchanged, sequence_)) spread();
         return;
@@ -70,7 +70,7 @@ class NodeReduction final : public Reduction {
 
   void publish(std::atomic<uint32_t> Post::*counter) {
     (group_.own_post().*counter).store(sequence_ + 1);
-    group_.ring_all();
+    group_.wake_all();
   }
 
   /// Into part 0; with a tree, other parts are left with sums of their subtrees.
@@ -122,7 +122,7 @@ class NodeReduction final : public Reduction {
     publish(one_node() ? &Post::spread : &Post::reduced);
   }
 
-  void exchange(Outlook& outlook) {
+  void exchange(PollResult& result) {
     if (!group_.leads()) return void(phase_ = kSpread);
     if (!sum_exchange_ && !shard_exchange_) {
       if (!group_.all_passed(&Post::reduced, sequence_)) return;
@@ -131,7 +131,7 @@ class NodeReduction final : public Reduction {
       else
         shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_, gather_grain_);
     }
-    outlook.poll = true;
+    result.poll = true;
     if (sums() ? !sum_exchange_->advance() : !shard_exchange_->advance()) return;
     sum_exchange_.reset();
     shard_exchange_.reset();
@@ -205,10 +205,10 @@ NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, 
     throw RunError({.where = "dist", .what = "no shared memory for counters", .got = control_.note()});
   new (control_.part(arena_.own_part())) Post;
   communicator.barrier();
-  communicator_.progress_thread()->use_bell(&own_post().bell);
+  communicator_.progress_thread()->use_wake_flag(&own_post().wake_flag);
 }
 
-NodeGroup::~NodeGroup() { communicator_.progress_thread()->use_bell(nullptr); }
+NodeGroup::~NodeGroup() { communicator_.progress_thread()->use_wake_flag(nullptr); }
 
 double* NodeGroup::squares(uint32_t sequence) const {
   auto* first = reinterpret_cast<double*>(control_.part(0) + sizeof(Post));
@@ -221,9 +221,9 @@ bool NodeGroup::all_passed(std::atomic<uint32_t> Post::*counter, uint32_t sequen
   return true;
 }
 
-void NodeGroup::ring_all() {
+void NodeGroup::wake_all() {
   for (int i = 0; i < num_parts(); ++i)
-    if (i != arena_.own_part()) ring_bell(post(i).bell);
+    if (i != arena_.own_part()) raise_wake_flag(post(i).wake_flag);
 }
 
 std::unique_ptr<Reduction> NodeGroup::start_sum(uint32_t sequence, float* data, int64_t n, bool only_shards) {

@@ -26,7 +26,7 @@ constexpr double kShortestPause_s = 20e-6, kLongestPause_s = 300e-6;
 
 }  // namespace
 
-void Outlook::merge(const Outlook& other) {
+void PollResult::merge(const PollResult& other) {
   progressed = progressed || other.progressed, poll = poll || other.poll, wake_s = std::min(wake_s, other.wake_s);
 }
 
@@ -41,7 +41,7 @@ void Backoff::pause() {
   if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-void ring_bell(std::atomic<uint32_t>& word) {
+void raise_wake_flag(std::atomic<uint32_t>& word) {
   word.fetch_add(1);
   futex_wake_all(word);
 }
@@ -56,11 +56,11 @@ struct ProgressThread::State {
   std::mutex mutex;                     // of all that follows up to own_core
   std::condition_variable posted_done;  // some Posted is done
   std::deque<Posted*> posted;
-  std::atomic<uint32_t>* bell = &own_bell;
+  std::atomic<uint32_t>* wake_flag = &own_wake_flag;
   bool stop = false;
   bool own_core = false;
 
-  std::atomic<uint32_t> own_bell{0};
+  std::atomic<uint32_t> own_wake_flag{0};
   std::vector<Task*> tasks;                    // only of the thread
   bool halted = false, still_answers = false;  // likewise
   std::thread thread;
@@ -81,8 +81,8 @@ struct ProgressThread::State {
       p->done = true;
       posted_done.notify_all();
     }
-    *word = bell, *core = own_core;
-    *seen = (*word)->load();  // before the tasks look: a ring while they do must not be slept over
+    *word = wake_flag, *core = own_core;
+    *seen = (*word)->load();  // before the tasks look: a flag raised while they do must not be slept over
     return !stop;
   }
 
@@ -95,19 +95,19 @@ struct ProgressThread::State {
     for (bool core = false; take_calls(&word, &seen, &core);) {
       if (seen != last_seen) backoff.reset();
       last_seen = seen;
-      Outlook outlook;
-      for (Task* task : tasks) outlook.merge(task->advance());
-      if (outlook.progressed) {
+      PollResult result;
+      for (Task* task : tasks) result.merge(task->advance());
+      if (result.progressed) {
         backoff.reset();
         continue;
       }
-      sleep(outlook, *word, seen, core, backoff);
+      sleep(result, *word, seen, core, backoff);
     }
   }
 
-  static void sleep(const Outlook& outlook, std::atomic<uint32_t>& word, uint32_t seen, bool core, Backoff& backoff) {
-    double seconds = outlook.wake_s - now_s();
-    if (outlook.poll) {
+  static void sleep(const PollResult& result, std::atomic<uint32_t>& word, uint32_t seen, bool core, Backoff& backoff) {
+    double seconds = result.wake_s - now_s();
+    if (result.poll) {
       const double pause_s = core ? 0 : backoff.next_pause_s();
       backoff.count();
       if (pause_s == 0) return;
@@ -125,14 +125,14 @@ ProgressThread::~ProgressThread() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stop = true;
-    ring_bell(*state_->bell);
+    raise_wake_flag(*state_->wake_flag);
   }
   state_->thread.join();
 }
 
-void ProgressThread::ring() {
+void ProgressThread::wake() {
   const std::lock_guard lock(state_->mutex);  // the word must not be exchanged meanwhile
-  ring_bell(*state_->bell);
+  raise_wake_flag(*state_->wake_flag);
 }
 
 void ProgressThread::call(const std::function<void()>& f) {
@@ -140,7 +140,7 @@ void ProgressThread::call(const std::function<void()>& f) {
   State::Posted posted{&f};
   std::unique_lock lock(state_->mutex);
   state_->posted.push_back(&posted);
-  ring_bell(*state_->bell);
+  raise_wake_flag(*state_->wake_flag);
   state_->posted_done.wait(lock, [&] { return posted.done; });
   if (posted.error) std::rethrow_exception(posted.error);
 }
@@ -158,10 +158,10 @@ void ProgressThread::halt(bool still_answers) {
   });
 }
 
-void ProgressThread::use_bell(std::atomic<uint32_t>* word) {
+void ProgressThread::use_wake_flag(std::atomic<uint32_t>* word) {
   call([&] {
     const std::lock_guard lock(state_->mutex);
-    state_->bell = word ? word : &state_->own_bell;
+    state_->wake_flag = word ? word : &state_->own_wake_flag;
   });
 }
 

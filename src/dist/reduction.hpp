@@ -17,7 +17,7 @@ class Reduction {
   virtual ~Reduction() = default;
   /// Goes on as far as possible without waiting, but to no phase that `before`, the reduction started before this one
   /// (nullptr: it is over), has not left: all ranks then see phases of one order.
-  virtual Outlook advance(const Reduction* before) = 0;
+  virtual PollResult advance(const Reduction* before) = 0;
 
   bool done() const { return phase_ == kDone; }
   double sum_squares() const { return sum_squares_; }
@@ -49,11 +49,11 @@ class NodeGroup {
   std::unique_ptr<Reduction> start_gather(uint32_t sequence, float* data, int64_t n, int64_t grain);
 
   /// Tells the others that this rank is in the middle of something, so that they look again.
-  void ring_all();
+  void wake_all();
 
   /// What a rank tells the others of its node: how many reductions have left a phase. On cache lines of its own.
   struct alignas(64) Post {
-    std::atomic<uint32_t> bell{0};
+    std::atomic<uint32_t> wake_flag{0};
     alignas(64) std::atomic<uint32_t> arrived{0};    ///< the rank's gradients are final
     alignas(64) std::atomic<uint32_t> reduced{0};    ///< its slice of the node's sum is made
     alignas(64) std::atomic<uint32_t> exchanged{0};  ///< the sum over nodes is in the first rank's arena

@@ -134,7 +134,7 @@ void FileWriter::extend(uint64_t bytes) {
   DITRAIN_CHECK(fd_ >= 0, "extend after finish");
   if (::ftruncate(fd_, static_cast<off_t>(bytes_written_ + bytes)) != 0) {
     throw RunError({.where = path_,
-                    .what = fmt::format("making room for {} bytes at offset {} failed", bytes, bytes_written_),
+                    .what = fmt::format("reserving {} bytes at offset {} failed", bytes, bytes_written_),
                     .got = reason(errno)});
   }
   bytes_written_ += bytes;

@@ -6,7 +6,7 @@
 
 namespace ditrain::kernels {
 
-void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
+void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers) {
   DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
   DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
   DITRAIN_DCHECK(args.window_a.channels == 0 || (args.trans_a == Trans::kNo && args.normalise_a.mean == nullptr &&
@@ -15,13 +15,13 @@ void gemm(const GemmArgs& args, void* scratch, const Gang& gang) {
   DITRAIN_DCHECK(args.packed_b.panels == nullptr || (args.packed_b.first_column % kPackedColumns == 0 &&
                                                      args.normalise_b.mean == nullptr && args.patches_b.size == 0),
                  "packed columns are cut between panels, and are what they are");
-  process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, gang);
+  process_kernels().kernels.products(args.arithmetic).gemm(args, scratch, packers);
 }
-size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang) {
-  return process_kernels().kernels.products(args.arithmetic).scratch_bytes(args, gang);
+size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers) {
+  return process_kernels().kernels.products(args.arithmetic).scratch_bytes(args, packers);
 }
-size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang) {
-  return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, gang);
+size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers) {
+  return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, packers);
 }
 
 size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic) {

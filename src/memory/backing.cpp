@@ -27,7 +27,7 @@ namespace {
 class BulkPool final : public Backing {
  public:
   explicit BulkPool(const TierSetup& wanted) : block_(wanted.bytes, wanted.pages) {
-    check_room(wanted);
+    check_free_memory(wanted);
     place(wanted.nodes);
     if (block_.take_pages()) place(wanted.nodes);
     if (!block_.note().empty()) notes_.push_back(block_.note());
@@ -50,13 +50,14 @@ class BulkPool final : public Backing {
   }
 
  private:
-  void check_room(const TierSetup& wanted) {
-    const bool huge = block_.got() == platform::PageWish::kExplicit;
+  void check_free_memory(const TierSetup& wanted) {
+    const bool huge = block_.got() == platform::PagePolicy::kExplicit;
     for (const int node : wanted.nodes) {
-      const auto room = wanted.rooms.find(node);
-      if (room == wanted.rooms.end()) continue;
+      const auto available = wanted.free_memory.find(node);
+      if (available == wanted.free_memory.end()) continue;
       const size_t part = block_.bytes() / wanted.nodes.size();
-      const size_t free = huge ? room->second.free_huge_bytes : room->second.free_bytes + room->second.cached_bytes;
+      const size_t free =
+          huge ? available->second.free_huge_bytes : available->second.free_bytes + available->second.cached_bytes;
       if (free >= part) continue;
       notes_.push_back("bulk tier: NUMA node " + std::to_string(node) + " has " + format_bytes(free) +
                        " free for this rank where " + format_bytes(part) +
@@ -74,11 +75,11 @@ class BulkPool final : public Backing {
   std::vector<std::string> notes_;
 };
 
-// None where the file system does not count its room.
-std::optional<size_t> free_room(const std::string& folder) {
-  struct statvfs room {};
-  if (::statvfs(folder.c_str(), &room) != 0 || room.f_blocks == 0) return {};
-  return size_t(room.f_bavail) * room.f_frsize;
+// None where the file system does not count its free space.
+std::optional<size_t> free_disk_space(const std::string& folder) {
+  struct statvfs space {};
+  if (::statvfs(folder.c_str(), &space) != 0 || space.f_blocks == 0) return {};
+  return size_t(space.f_bavail) * space.f_frsize;
 }
 
 // A file of tmpfs is RAM, which no plan of memory would count.
@@ -90,7 +91,7 @@ bool is_in_ram(const std::string& folder) {
 }
 
 [[noreturn]] void refuse_disk(const TierSetup& wanted, int ranks, const std::string& why) {
-  const std::optional<size_t> free = free_room(wanted.folder);
+  const std::optional<size_t> free = free_disk_space(wanted.folder);
   throw InputError({.where = "memory",
                     .what = "the disk tier cannot be had",
                     .got = wanted.folder + ": " + why + (free ? ", " + format_bytes(*free) + " free" : ""),
@@ -105,7 +106,7 @@ class DiskFile final : public Backing {
     check_disk(wanted);
     if (is_in_ram(wanted.folder)) notes_.push_back("the disk tier is RAM, which DITRAIN_DISK_IN_RAM allows for tests");
     open_file();
-    reserve_room();
+    reserve_space();
     for (const DiskQueue& queue : queues_)
       if (!queue.refusal().empty()) {
         notes_.push_back("the disk tier uses pread and pwrite: io_uring: " + queue.refusal());
@@ -139,8 +140,8 @@ class DiskFile final : public Backing {
                      " has no O_DIRECT; memory.disk_path: a folder on a local disk");
   }
   // A full disk shows now. posix_fallocate would do it by writes of one byte where the file system cannot, and O_DIRECT
-  // refuses these: there check_disk has asked for the room.
-  void reserve_room() {
+  // refuses these: there check_disk has asked for the free space.
+  void reserve_space() {
     int result = 0;
     do result = ::fallocate(fd_, 0, 0, off_t(bytes_));
     while (result != 0 && errno == EINTR);
@@ -183,8 +184,8 @@ void check_disk(const TierSetup& wanted, int ranks) {
   if (::access(folder, W_OK | X_OK) != 0) refuse(std::strerror(errno));
   if (is_in_ram(wanted.folder) && std::getenv("DITRAIN_DISK_IN_RAM") == nullptr)
     refuse("its files are RAM (tmpfs), not a disk");
-  const std::optional<size_t> free = free_room(wanted.folder);
-  if (free && *free / size_t(ranks) < whole_blocks(wanted.bytes)) refuse("not enough room");
+  const std::optional<size_t> free = free_disk_space(wanted.folder);
+  if (free && *free / size_t(ranks) < whole_blocks(wanted.bytes)) refuse("not enough free space");
 }
 
 }  // namespace ditrain::memory

@@ -48,7 +48,7 @@ FastPool::FastPool(const Setup& setup, System system)
       block_(setup.bytes, setup.pages),
       nodes_(nodes_of(setup.clusters)),
       bound_((block_.bytes() + kPage - 1) / kPage, kNew) {
-  check_room();
+  check_free_memory();
   const auto bind_all = [&] {
     if (nodes_.size() == 1) bind(0, bound_.size(), nodes_);
   };
@@ -72,9 +72,9 @@ void FastPool::try_nodes() {
 }
 
 // Where a node is full the system takes pages of other nodes without a word.
-void FastPool::check_room() {
-  const bool huge = block_.got() == platform::PageWish::kExplicit;
-  double fits = 1;  // share of the pool for which every node has room
+void FastPool::check_free_memory() {
+  const bool huge = block_.got() == platform::PagePolicy::kExplicit;
+  double fits = 1;  // share of the pool for which every node has free memory
   for (const int node : nodes_) {
     double share = 0;
     for (const ClusterShare& c : setup_.clusters)
@@ -82,12 +82,12 @@ void FastPool::check_room() {
     const double part = share * double(bytes());
     const double beside = huge ? 0 : double(setup_.beside_bytes) / double(nodes_.size());  // spread page by page
     const double wanted = part + beside;
-    const auto found = setup_.rooms.find(node);
-    if (found == setup_.rooms.end()) continue;
-    const platform::NodeRoom& room = found->second;
-    const size_t free = huge ? room.free_huge_bytes : room.free_bytes;
+    const auto found = setup_.free_memory.find(node);
+    if (found == setup_.free_memory.end()) continue;
+    const platform::NodeFreeMemory& available = found->second;
+    const size_t free = huge ? available.free_huge_bytes : available.free_bytes;
     if (double(free) >= wanted) continue;
-    fits = std::min(fits, std::max(0.0, double(huge ? free : free + room.cached_bytes) - beside) / part);
+    fits = std::min(fits, std::max(0.0, double(huge ? free : free + available.cached_bytes) - beside) / part);
     const std::string what = fmt::format(
         "fast tier: NUMA node {} has {} free for this rank where {} are wanted, the rest comes from other nodes; ",
         node, format_bytes(free), format_bytes(size_t(wanted)));
@@ -95,8 +95,8 @@ void FastPool::check_room() {
       notes_.push_back(what + fmt::format("echo {} > /sys/devices/system/node/node{}/hugepages/hugepages-2048kB/"
                                           "nr_hugepages (as root) provides them",
                                           size_t(wanted) / kPage + 1, node));
-    else if (double(free + room.cached_bytes) >= wanted)
-      notes_.push_back(what + "sysctl vm.drop_caches=1 (as root) frees " + format_bytes(room.cached_bytes) +
+    else if (double(free + available.cached_bytes) >= wanted)
+      notes_.push_back(what + "sysctl vm.drop_caches=1 (as root) frees " + format_bytes(available.cached_bytes) +
                        " of cached files");
     else
       notes_.push_back(what);

@@ -138,7 +138,7 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
   if (dnorm_ != nullptr) finish_norm_gradients(ctx, gradients);
   const Samples all{0, stream_.batch};
   norm_.finish_gradients(ctx, modulation(kScaleMsa, all), dmodulation(kScaleMsa, all), gradients);
-  ctx.in_a_row([&](ops::Context& each) {
+  ctx.without_barriers([&](ops::Context& each) {
     weights_.proj.backward_weight(each, attn_->tensor, dproj_->tensor, gradients);
     weights_.qkv.backward_weight(each, qkv_input(all), dqkv_->tensor, gradients);
     adaLN_.backward_weight_of_samples(each, stream_, stream_.cond_BC->tensor, dmod_->tensor, gradients);

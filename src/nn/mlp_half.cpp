@@ -91,7 +91,7 @@ void MlpHalf::backward(ops::Context& ctx, Gradients gradients) {
   const Samples all{0, stream_.batch};
   norm_.finish_gradients(ctx, first_half_.modulation(kScaleMlp, all), first_half_.dmodulation(kScaleMlp, all),
                          gradients);
-  ctx.in_a_row([&](ops::Context& each) {
+  ctx.without_barriers([&](ops::Context& each) {
     weights_.fc2.backward_weight(each, activation_BTF_->tensor, dfc2_->tensor, gradients);
     weights_.fc1.backward_weight(each, fc1_input(all), dfc1_BTF_->tensor, gradients);
   });

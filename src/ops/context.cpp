@@ -11,14 +11,14 @@ Context::Context(parallel::Team& team, Cut cut)
   shared_->scratch.resize(size_t(team.num_workers()));
   shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
   shared_->of_workers.resize(size_t(team.num_workers()));
-  shared_->in_a_row.resize(size_t(team.num_workers()));
+  shared_->without_barriers.resize(size_t(team.num_workers()));
   team.run([&](const parallel::Worker& w) {
     shared_->of_workers[size_t(w.worker)].reset(new Context(*shared_, w, false));
-    shared_->in_a_row[size_t(w.worker)].reset(new Context(*shared_, w, true));
+    shared_->without_barriers[size_t(w.worker)].reset(new Context(*shared_, w, true));
   });
 }
-Context::Context(Shared& shared, const parallel::Worker& mine, bool in_a_row)
-    : shared_(&shared), mine_(mine), in_a_row_(in_a_row), gemm_settings(shared.gemm_settings) {}
+Context::Context(Shared& shared, const parallel::Worker& mine, bool without_barriers)
+    : shared_(&shared), mine_(mine), without_barriers_(without_barriers), gemm_settings(shared.gemm_settings) {}
 Context::~Context() = default;
 
 void* Context::at_least(Block& block, size_t bytes) {
@@ -46,7 +46,7 @@ void* Context::cluster_workspace(const parallel::Worker& w, Workspace slot, size
 }
 
 void Context::barrier(const parallel::Worker& w) {
-  if (mine_ && !in_a_row_) return meet(*mine_);
+  if (mine_ && !without_barriers_) return meet(*mine_);
   team().barrier(w);
   if (w.worker == 0) ++shared_->meetings.of_team;
 }

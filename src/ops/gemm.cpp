@@ -12,32 +12,33 @@ namespace {
 using kernels::GemmArgs;
 
 // Cuts of a product. Clusters take rows of c, or columns (Cut::kN); the workers of a cluster then share out its part as
-// a grid. Workers of the same columns are a gang: they pack b once, into memory of their cluster.
+// a grid. Workers of the same columns are a packing group: they pack b once, into memory of their cluster.
 //
 // Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with cuts at
 // multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
 // an operand that is read transposed.
 constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
 constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
-constexpr int64_t kGangRows = 24;       // with fewer rows a worker would wait for b from the L3 cache
-constexpr int64_t kGangB = 1 << 16;     // elements of b: to pack fewer takes no longer than to meet
+constexpr int64_t kGroupRows = 24;      // with fewer rows a worker would wait for b from the L3 cache
+constexpr int64_t kGroupB = 1 << 16;    // elements of b: to pack fewer takes no longer than to meet
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
 
 struct Grid {
   int rows = 1, columns = 1;  // parts; rows * columns workers
-  bool gang = false;          // workers of the same columns pack b together
+  bool together = false;      // workers of the same columns pack b together
 };
 
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_gang) {
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_pack_together) {
   Grid best;
   double best_cost = 1e300;
   for (int rows = 1; rows <= workers; ++rows) {
     if (workers % rows != 0) continue;
     const int columns = workers / rows;
     const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
-    const bool gang = may_gang && rows > 1 && mm >= kGangRows && nn * k >= kGangB;
-    const double cost = double(mm * nn) + kPackCost * (double(mm) + (packed_b ? 0 : double(nn) / (gang ? rows : 1)));
-    if (cost < best_cost) best_cost = cost, best = {rows, columns, gang};
+    const bool together = may_pack_together && rows > 1 && mm >= kGroupRows && nn * k >= kGroupB;
+    const double cost =
+        double(mm * nn) + kPackCost * (double(mm) + (packed_b ? 0 : double(nn) / (together ? rows : 1)));
+    if (cost < best_cost) best_cost = cost, best = {rows, columns, together};
   }
   return best;
 }
@@ -48,7 +49,7 @@ int64_t row_grain(const GemmArgs& g) { return g.moments.sums == nullptr ? kRowGr
 // What one worker of a cluster (of the team, where clusters are not told apart) computes: part `number` of m x n.
 struct Part {
   parallel::Range rows, columns;
-  int member = 0, column = 0;            // in its gang; of the grid
+  int member = 0, column = 0;            // in its packing group; of the grid
   int64_t most_rows = 0, most_cols = 0;  // of all parts
 };
 Part part_of(const Grid& grid, int64_t m, int64_t n, int64_t grain, int number) {
@@ -86,9 +87,9 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     const int64_t grain = row_grain(whole);
     if (!by_columns && clusters) rows = share_of_cluster(w, whole.m, grain);
     const bool packed_b = whole.packed_b.panels != nullptr;
-    const bool may_gang = !packed_b && (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
+    const bool may_pack_together = !packed_b && (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
     const Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k,
-                              grain, packed_b, may_gang);
+                              grain, packed_b, may_pack_together);
     const Part part = part_of(grid, rows.size(), columns.size(), grain, clusters ? w.worker_in_cluster : w.worker);
     const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
                                             columns.begin + part.columns.begin, part.columns.size());
@@ -101,22 +102,23 @@ bool nothing(const GemmArgs& g) { return g.m == 0 || g.n == 0; }
 void own_gemm(Context& ctx, const GemmArgs& whole) {
   for_parts(ctx, whole, [&](const GemmArgs& mine, const Part& part, const Grid& grid, const parallel::Worker& w) {
     if (mine.a_row_sums != nullptr && !mine.accumulate) std::fill_n(mine.a_row_sums, mine.m, 0.0f);
-    if (!grid.gang) {
+    if (!grid.together) {
       if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
       return;
     }
     const auto meet = [&] { ctx.cluster_barrier(w); };
-    kernels::Gang gang{.member = part.member,
-                       .members = grid.rows,
-                       .most_rows = part.most_rows,
-                       .most_cols = part.most_cols,
-                       .meet = [](const void* who) { (*static_cast<const decltype(meet)*>(who))(); },
-                       .who = &meet};
-    if (ctx.is_in_a_row()) meet();  // others may still read what the last gang packed, and the memory may move
-    const size_t bytes = kernels::gemm_shared_bytes(mine, gang);
+    kernels::PackingGroup packers{.member = part.member,
+                                  .members = grid.rows,
+                                  .most_rows = part.most_rows,
+                                  .most_cols = part.most_cols,
+                                  .meet = [](const void* context) { (*static_cast<const decltype(meet)*>(context))(); },
+                                  .context = &meet};
+    if (ctx.runs_without_barriers())
+      meet();  // others may still read what the last group packed, and the memory may move
+    const size_t bytes = kernels::gemm_shared_bytes(mine, packers);
     auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, Workspace::kShared, bytes * size_t(grid.columns)));
-    gang.shared = shared + bytes * size_t(part.column);
-    kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, gang)), gang);
+    packers.shared = shared + bytes * size_t(part.column);
+    kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, packers)), packers);
   });
 }
 

@@ -21,7 +21,7 @@ platform::Topology allowed_part(const platform::Topology& machine) {
 
 // How many of the assumed ranks a node has.
 int ranks_per_node(const config::Config& config, int ranks) {
-  return suppose_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
+  return dry_run_ranks(config, allowed_part(platform::probe_machine()), ranks).per_node;
 }
 
 // Where the ranks lie that run, or those that the dry run assumes. The memory of another machine is not known: there
@@ -45,11 +45,11 @@ KnownPlace find_place(const config::Config& config, int ranks, dist::Communicato
     for (const std::string& note : placement.notes) text += "note: " + note + "\n";
     return {place_in_dry_run(config, placement, comm.local_size()), text};
   }
-  const int supposed = ranks > 0 ? ranks : comm.world_size();
+  const int assumed = ranks > 0 ? ranks : comm.world_size();
   const platform::Topology allowed = allowed_part(machine);
-  const SupposedRanks s = suppose_ranks(config, allowed, supposed);
+  const DryRunRanks s = dry_run_ranks(config, allowed, assumed);
   return {place_in_dry_run(config, s.on_node.front(), machine.is_this_machine ? s.per_node : 1),
-          describe(s, allowed, supposed)};
+          describe(s, allowed, assumed)};
 }
 
 // Plans are made before any data is there; a path that is set must be right.

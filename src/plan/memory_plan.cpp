@@ -153,7 +153,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
       {"optimiser state", arrays + (gradients.sharded ? ", " + share : ""), moved ? 0 : optimizer},
       {"EMA", share, moved ? 0 : state},
       {"optimiser workspace", "of the largest parameter", optim::workspace_bytes(config.optimizer, model.parameters())},
-      {"fast pool", "tensors that move, as memory.fast_gib leaves room", moved ? automem->capacity.pool_bytes : 0},
+      {"fast pool", "tensors that move, in what memory.fast_gib leaves free", moved ? automem->capacity.pool_bytes : 0},
       {"small tensors", "of weights and states, which stay in the fast tier", moved ? automem->uses.small_bytes : 0},
       {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
        moved ? slow_bytes(*automem) : 0},
@@ -179,7 +179,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
 platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node) {
   const config::MemoryConfig& m = config.memory;
   const bool uses_explicit =
-      m.moves() && (m.pages == platform::PageWish::kAuto || m.pages == platform::PageWish::kExplicit);
+      m.moves() && (m.pages == platform::PagePolicy::kAuto || m.pages == platform::PagePolicy::kExplicit);
   return platform::memory_limit(ranks_on_node, "", uses_explicit);
 }
 

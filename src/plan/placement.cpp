@@ -252,25 +252,25 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
   const int64_t threads = config.parallel.threads;
   add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
   add_launcher_note(p);
-  p.rooms = rooms_of_rank(p.plan, comm);
+  p.free_memory = free_memory_of_rank(p.plan, comm);
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
   p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);
   return p;
 }
 
-std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
-                                                const std::string& root) {
+std::map<int, platform::NodeFreeMemory> free_memory_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
+                                                            const std::string& root) {
   std::set<int> nodes;
   for (const platform::Domain& domain : plan.domain_of)
     for (const int node : {domain.bulk_node, domain.fast_node})
       if (node >= 0) nodes.insert(node);
-  std::map<int, platform::NodeRoom> rooms;
+  std::map<int, platform::NodeFreeMemory> free_memory;
   for (const int node : nodes)
-    if (const auto room = platform::room_on_node(node, root)) rooms[node] = *room;
+    if (const auto available = platform::free_memory_on_node(node, root)) free_memory[node] = *available;
   for (const auto& [node, ranks] : dist::count_sharers(comm, {nodes.begin(), nodes.end()}))
-    if (const auto it = rooms.find(node); it != rooms.end()) it->second = it->second / size_t(ranks);
-  return rooms;
+    if (const auto it = free_memory.find(node); it != free_memory.end()) it->second = it->second / size_t(ranks);
+  return free_memory;
 }
 
 std::string describe(const Placement& p, const dist::Communicator& comm) {
@@ -279,10 +279,10 @@ std::string describe(const Placement& p, const dist::Communicator& comm) {
          describe_threads(p) + p.map;
 }
 
-SupposedRanks suppose_ranks(const config::Config& config, const Topology& machine, int ranks) {
+DryRunRanks dry_run_ranks(const config::Config& config, const Topology& machine, int ranks) {
   const std::vector<std::vector<int>> dies = masks_of_dies(machine);
   const int num_dies = int(dies.size());
-  SupposedRanks s;
+  DryRunRanks s;
   const RanksPerNode told = ranks_per_node_of_slurm(ranks);
   const bool fills_nodes = num_dies > 1 && ranks % num_dies == 0;
   s.one_per_die =
@@ -298,7 +298,7 @@ SupposedRanks suppose_ranks(const config::Config& config, const Topology& machin
   return s;
 }
 
-std::string describe(const SupposedRanks& s, const Topology& machine, int ranks) {
+std::string describe(const DryRunRanks& s, const Topology& machine, int ranks) {
   std::vector<std::string> lines;
   int cores = machine.cores;
   for (const Placement& p : s.on_node) {
@@ -329,7 +329,7 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   for (const platform::Domain& domain : placement.plan.domain_of)
     if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
   RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
-  place.rooms = placement.rooms;
+  place.free_memory = placement.free_memory;
   // Domains of other ranks have their part of a node that is local to several.
   std::map<int, int> fast;
   std::set<int> bulk;

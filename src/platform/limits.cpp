@@ -158,8 +158,8 @@ MemoryLimit memory_limit(int ranks_on_node, const std::string& root, bool uses_e
   return limit;
 }
 
-MemoryLimit explicit_huge_room(const std::string& root) {
-  MemoryLimit room{std::numeric_limits<size_t>::max(), ""};
+MemoryLimit explicit_huge_left(const std::string& root) {
+  MemoryLimit left{std::numeric_limits<size_t>::max(), ""};
   const CgroupFolders folders = cgroup_folders(root, "hugetlb");
   const auto consider = [&](const std::string& limit_file, const std::string& usage_file) {
     MemoryLimit limit{std::numeric_limits<size_t>::max(), ""}, used = limit;
@@ -167,12 +167,12 @@ MemoryLimit explicit_huge_room(const std::string& root) {
     if (limit.source.empty()) return;
     lower_by_file(used, root, usage_file);
     const size_t in_use = used.source.empty() ? 0 : used.bytes;
-    lower(room, limit.bytes - std::min(limit.bytes, in_use), limit.source);
+    lower(left, limit.bytes - std::min(limit.bytes, in_use), limit.source);
   };
   for (const std::string& folder : folders.v2) consider(folder + "/hugetlb.2MB.max", folder + "/hugetlb.2MB.current");
   for (const std::string& folder : folders.v1)
     consider(folder + "/hugetlb.2MB.limit_in_bytes", folder + "/hugetlb.2MB.usage_in_bytes");
-  return room;
+  return left;
 }
 
 double cpu_quota(const std::string& root) {

@@ -73,28 +73,28 @@ NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& node
                      mend(error)};
 }
 
-std::optional<NodeRoom> room_on_node(int node, const std::string& root) {
+std::optional<NodeFreeMemory> free_memory_on_node(int node, const std::string& root) {
   const std::string folder = root + "/sys/devices/system/node/node" + std::to_string(node);
   std::ifstream in(folder + "/meminfo");  // "Node 0 MemFree:        14461208 kB"
-  NodeRoom room;
+  NodeFreeMemory available;
   bool found = false;
   for (std::string line; std::getline(in, line);) {
     char name[64] = {};
     unsigned long kib = 0;
     if (std::sscanf(line.c_str(), "Node %*d %63[^:]: %lu", name, &kib) != 2) continue;
     const std::string field = name;
-    if (field == "MemFree") found = true, room.free_bytes = size_t(kib) << 10;
-    if (field == "Active(file)" || field == "Inactive(file)") room.cached_bytes += size_t(kib) << 10;
+    if (field == "MemFree") found = true, available.free_bytes = size_t(kib) << 10;
+    if (field == "Active(file)" || field == "Inactive(file)") available.cached_bytes += size_t(kib) << 10;
   }
   if (!found) return {};
   size_t huge_pages = 0;
   if (std::ifstream huge(folder + "/hugepages/hugepages-2048kB/free_hugepages"); huge >> huge_pages)
-    room.free_huge_bytes = huge_pages * kHugePageBytes;
-  return room;
+    available.free_huge_bytes = huge_pages * kHugePageBytes;
+  return available;
 }
 
-NodeRoom operator/(const NodeRoom& room, size_t sharers) {
-  return {room.free_bytes / sharers, room.cached_bytes / sharers, room.free_huge_bytes / sharers};
+NodeFreeMemory operator/(const NodeFreeMemory& available, size_t sharers) {
+  return {available.free_bytes / sharers, available.cached_bytes / sharers, available.free_huge_bytes / sharers};
 }
 
 std::vector<int> nodes_of_pages(const void* data, size_t bytes, size_t step) {

@@ -55,9 +55,9 @@ std::string not_allowed(size_t bytes, const std::string& why) {
 }
 
 // Why the job may not take as many explicit huge pages; "": it may.
-std::string no_room_for_explicit(size_t bytes) {
-  const MemoryLimit room = explicit_huge_room();
-  return room.bytes >= bytes ? "" : room.source + " leaves " + std::to_string(room.bytes / kHugePageBytes);
+std::string why_not_explicit(size_t bytes) {
+  const MemoryLimit left = explicit_huge_left();
+  return left.bytes >= bytes ? "" : left.source + " leaves " + std::to_string(left.bytes / kHugePageBytes);
 }
 
 std::atomic<int64_t> num_mappings{0};
@@ -114,15 +114,15 @@ void* map_pages(size_t bytes, bool* huge_advised) {
   return start;
 }
 
-PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
-  if (wish == PageWish::kAuto || wish == PageWish::kExplicit) {
+PageBlock::PageBlock(size_t bytes, PagePolicy policy) : asked_(bytes) {
+  if (policy == PagePolicy::kAuto || policy == PagePolicy::kExplicit) {
     if (map_explicit(bytes)) {
-      if (const std::string why = no_room_for_explicit(bytes_); !why.empty()) use_other_pages(why);
+      if (const std::string why = why_not_explicit(bytes_); !why.empty()) use_other_pages(why);
       return;
     }
-    if (wish == PageWish::kExplicit) note_ = no_explicit_pages(bytes, "per rank");
+    if (policy == PagePolicy::kExplicit) note_ = no_explicit_pages(bytes, "per rank");
   }
-  if (wish == PageWish::kPlain) {
+  if (policy == PagePolicy::kPlain) {
     bytes_ = round_up(bytes, page_bytes());
     data_ = reinterpret_cast<std::byte*>(map_anonymous(bytes_, bytes));
     madvise(data_, bytes_, MADV_NOHUGEPAGE);
@@ -132,7 +132,7 @@ PageBlock::PageBlock(size_t bytes, PageWish wish) : asked_(bytes) {
   bytes_ = round_up(bytes, page_bytes());
   data_ = static_cast<std::byte*>(map_pages(bytes, &advised));
   if (advised && huge_page_mode() != "never") {
-    got_ = PageWish::kTransparent;
+    got_ = PagePolicy::kTransparent;
   } else if (bytes >= kHugePageBytes) {
     if (!note_.empty()) note_ += "; ";
     note_ += "transparent huge pages are off: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)";
@@ -143,18 +143,18 @@ bool PageBlock::map_explicit(size_t bytes) {
   const size_t size = round_up(bytes, kHugePageBytes);
   void* p = map(size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1);
   if (p == MAP_FAILED) return false;
-  data_ = static_cast<std::byte*>(p), bytes_ = size, got_ = PageWish::kExplicit;
+  data_ = static_cast<std::byte*>(p), bytes_ = size, got_ = PagePolicy::kExplicit;
   return true;
 }
 
 void PageBlock::use_other_pages(const std::string& why) {
-  PageBlock other(asked_, PageWish::kTransparent);
+  PageBlock other(asked_, PagePolicy::kTransparent);
   other.note_ = not_allowed(bytes_, why) + (other.note_.empty() ? "" : "; ") + other.note_;
   *this = std::move(other);  // which ends with the pages that this one had
 }
 
 bool PageBlock::take_pages() {
-  if (got_ != PageWish::kExplicit) return false;
+  if (got_ != PagePolicy::kExplicit) return false;
   const std::string refusal = take_explicit_pages(data_, bytes_);
   if (!refusal.empty()) use_other_pages(refusal);
   return !refusal.empty();
@@ -199,19 +199,19 @@ size_t sum_of_mappings(uintptr_t begin, uintptr_t end, const std::string& field)
 
 std::string PageBlock::describe() const { return describe_pages(data_, bytes_, got_); }
 
-std::string describe_pages(const void* data, size_t bytes, PageWish got) {
+std::string describe_pages(const void* data, size_t bytes, PagePolicy got) {
   const auto begin = uintptr_t(data);
   const auto sum = [&](const char* field) { return sum_of_mappings(begin, begin + bytes, field); };
-  if (got == PageWish::kExplicit) {
+  if (got == PagePolicy::kExplicit) {
     const size_t taken = (sum("Private_Hugetlb:") + sum("Shared_Hugetlb:")) / kHugePageBytes;
     return "explicit huge pages of 2 MiB, " + std::to_string(taken) + " taken";
   }
-  if (got == PageWish::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
+  if (got == PagePolicy::kPlain) return "pages of " + std::to_string(page_bytes() >> 10) + " KiB";
   const size_t rss = sum("Rss:"), huge = sum("AnonHugePages:") + sum("ShmemPmdMapped:");
   return "transparent huge pages, " + std::to_string(rss > 0 ? 100 * huge / rss : 0) + " % of what is in use";
 }
 
-SharedFile make_shared_file(size_t bytes, PageWish wish) {
+SharedFile make_shared_file(size_t bytes, PagePolicy policy) {
   SharedFile file;
   const auto make = [&](unsigned flags) {
     file.fd = memfd_create("ditrain-node", MFD_CLOEXEC | flags);
@@ -221,8 +221,8 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
     close(std::exchange(file.fd, -1));
     return false;
   };
-  if ((wish == PageWish::kAuto || wish == PageWish::kExplicit) && bytes % kHugePageBytes == 0) {
-    const std::string refusal = no_room_for_explicit(bytes);
+  if ((policy == PagePolicy::kAuto || policy == PagePolicy::kExplicit) && bytes % kHugePageBytes == 0) {
+    const std::string refusal = why_not_explicit(bytes);
     if (refusal.empty() && make(MFD_HUGETLB | (21u << MAP_HUGE_SHIFT))) {
       // A first mapping reserves the pages, and the file keeps them.
       void* p = map(bytes, MAP_SHARED, file.fd);
@@ -235,10 +235,10 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
     file.problem.clear();
     if (!refusal.empty())
       file.note = not_allowed(bytes, refusal);
-    else if (wish == PageWish::kExplicit)
+    else if (policy == PagePolicy::kExplicit)
       file.note = no_explicit_pages(bytes, "for the gradients of a node's ranks");
   }
-  if (!make(0) || wish == PageWish::kPlain || bytes % kHugePageBytes != 0) return file;
+  if (!make(0) || policy == PagePolicy::kPlain || bytes % kHugePageBytes != 0) return file;
   if (const std::string mode = shared_huge_page_mode(); mode == "never" || mode == "deny" || mode.empty())
     file.note += std::string(file.note.empty() ? "" : "; ") +
                  "the gradients that ranks of a node share have pages of 4 KiB: echo advise > "
@@ -246,18 +246,18 @@ SharedFile make_shared_file(size_t bytes, PageWish wish) {
   return file;
 }
 
-std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got) {
+std::byte* map_shared_file(int fd, size_t bytes, PagePolicy policy, PagePolicy& got) {
   void* p = map(bytes, MAP_SHARED, fd);
   if (p == MAP_FAILED) return nullptr;
   struct statfs system {};
-  got = PageWish::kPlain;
+  got = PagePolicy::kPlain;
   if (fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC) {
-    got = PageWish::kExplicit;
-  } else if (wish == PageWish::kPlain) {
+    got = PagePolicy::kExplicit;
+  } else if (policy == PagePolicy::kPlain) {
     madvise(p, bytes, MADV_NOHUGEPAGE);
   } else if (const std::string mode = shared_huge_page_mode();
              madvise(p, bytes, MADV_HUGEPAGE) == 0 && mode != "never" && mode != "deny" && !mode.empty()) {
-    got = PageWish::kTransparent;
+    got = PagePolicy::kTransparent;
   }
   return static_cast<std::byte*>(p);
 }

@@ -52,7 +52,7 @@ GradientSync::GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Comm
       ctx_(ctx),
       group_(group),
       overlap_(plan.config.dist.overlap),
-      factors_(plan.gradients, parameters_, ctx, /*squares=*/group == nullptr) {}
+      low_rank_(plan.gradients, parameters_, ctx, /*squares=*/group == nullptr) {}
 
 void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
   const config::DistConfig& dist = plan_.config.dist;
@@ -77,8 +77,8 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
     policies_.push_back(leaf_sums_.get());
   }
   if (!gradients.factors.empty()) {
-    factors_.allocate(*buckets_);
-    policies_.push_back(&factors_);
+    low_rank_.allocate(*buckets_);
+    policies_.push_back(&low_rank_);
   }
   const optim::Config& optimizer = plan_.config.optimizer;
   if (gradients.sharded)
@@ -91,7 +91,7 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
 void GradientSync::begin(const MicroBatchPlace& micro, const optim::StepSettings* update) {
   micro_ = micro, update_ = plan_.gradients.updates_in_backward ? update : nullptr;
   squares_ = 0, bad_gradient_.clear(), has_updated_ = false, next_group_ = 0;
-  factors_.start_at(micro.first_sample);
+  low_rank_.start_at(micro.first_sample);
 }
 
 // After the last micro-batch the buckets of the slice may leave.
@@ -182,7 +182,7 @@ double GradientSync::norm() {
     for (int64_t k = 0; k < buckets_->num_buckets(); ++k)
       *squares += squares_of(ctx_, grads_->get(), buckets_->bucket(k));
   }
-  return squares ? std::sqrt(*squares + factors_.take_squares()) : optim::gradient_norm(ctx_, parameters_);
+  return squares ? std::sqrt(*squares + low_rank_.take_squares()) : optim::gradient_norm(ctx_, parameters_);
 }
 
 void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {

@@ -17,17 +17,18 @@ namespace ditrain::train {
 namespace {
 
 /// Program, instruction set, command line and config of this process.
-std::vector<config::Fact> start_facts(const config::Config& config, const TrainOptions& options) {
+std::vector<config::RankInvariant> start_invariants(const config::Config& config, const TrainOptions& options) {
   const std::string command_line = fmt::format(
       "--out {} --resume '{}' --maxh {}{}{}", options.out, options.resume_auto ? "auto" : options.resume_from,
       options.max_hours, options.strict ? " --strict" : "", options.trace ? " --trace " + *options.trace : "");
-  std::vector<config::Fact> facts = config::program_facts("ditrain");
-  facts.push_back({"instruction set", kernels::chosen_isa(),
-                   "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and "
-                   "weights would drift apart"});
-  facts.push_back({"command line", command_line, "the same flags for all ranks"});
-  facts.push_back({"config", config::to_yaml(config), "one config file on a file system that all nodes share"});
-  return facts;
+  std::vector<config::RankInvariant> invariants = config::program_invariants("ditrain");
+  invariants.push_back(
+      {"instruction set", kernels::chosen_isa(),
+       "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and "
+       "weights would drift apart"});
+  invariants.push_back({"command line", command_line, "the same flags for all ranks"});
+  invariants.push_back({"config", config::to_yaml(config), "one config file on a file system that all nodes share"});
+  return invariants;
 }
 
 // A reference of tiles, scaled as the samples are; null: it is statistics or pictures.
@@ -66,7 +67,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   const plan::Inputs inputs = plan::open_inputs(wanted);
   const dataset::Dataset& data = *inputs.data;
   const plan::Settled settled = plan::settle(wanted, inputs.facts, plan::ranks_of(comm));
-  config::check_agreement(comm, start_facts(settled.config, options));
+  config::check_agreement(comm, start_invariants(settled.config, options));
 
   platform::install_signal_flags();  // anew: an MPI library may have put handlers of its own there
   RunContext run(settled, options, comm);

@@ -25,7 +25,7 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
       *run.plan.automem, automem::AutoMem::Setup{.pages = m.pages,
                                                  .clusters = plan::fast_shares(run.plan.place),
                                                  .bulk_nodes = run.plan.place.bulk_nodes,
-                                                 .rooms = run.plan.place.rooms,
+                                                 .free_memory = run.plan.place.free_memory,
                                                  .disk_folder = run.disk_folder(),
                                                  .copy_pus = run.placement.pus_of_copies(),
                                                  .simulate = m.simulate_bulk});

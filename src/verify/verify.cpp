@@ -7,7 +7,7 @@ namespace ditrain::verify {
 
 namespace {
 
-struct Kind {
+struct FixtureKind {
   const char* name;  // the metadata's "file", without its ending
   void (*verify)(Verification&);
   const char *begins = nullptr, *ends = nullptr;  // of other names of the kind: other models
@@ -15,7 +15,7 @@ struct Kind {
     return title == name || (begins != nullptr && title.starts_with(begins) && title.ends_with(ends));
   }
 };
-constexpr Kind kKinds[] = {
+constexpr FixtureKind kKinds[] = {
     {"ops", verify_ops},
     {"dit_tiny", verify_dit_tiny},
     {"blocks", verify_blocks},
@@ -37,10 +37,10 @@ constexpr Kind kKinds[] = {
     {"fid_sets", verify_fid_sets},
 };
 
-const Kind& find_kind(const weights::SafetensorsFile& file) {
+const FixtureKind& find_kind(const weights::SafetensorsFile& file) {
   const std::string title = Verification::title_of(file);
   std::string known;
-  for (const Kind& kind : kKinds) {
+  for (const FixtureKind& kind : kKinds) {
     if (kind.has(title)) return kind;
     known += (known.empty() ? "" : ", ") + std::string(kind.name);
   }
@@ -51,13 +51,13 @@ const Kind& find_kind(const weights::SafetensorsFile& file) {
 
 std::vector<std::string> fixture_kinds() {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  for (const FixtureKind& kind : kKinds) names.emplace_back(kind.name);
   return names;
 }
 
 Report verify_fixture(const std::string& path, ops::Context& ctx) {
   const weights::SafetensorsFile file(path);
-  const Kind& kind = find_kind(file);
+  const FixtureKind& kind = find_kind(file);
   Report report{.file = path};
   Verification verification(file, ctx, report);
   kind.verify(verification);

@@ -28,7 +28,9 @@ namespace {
 // A pool, slow tiers and threads that copy.
 struct Rig {
   Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false, CopyBy by = CopyBy::kThreads)
-      : uses(wanted), pool(pool_bytes, platform::PageWish::kPlain), bulk(memory::make_bulk_memory({.bytes = 1 << 24})) {
+      : uses(wanted),
+        pool(pool_bytes, platform::PagePolicy::kPlain),
+        bulk(memory::make_bulk_memory({.bytes = 1 << 24})) {
     Residency::Setup setup{.strategy = strategy, .pool = pool.data(), .pool_bytes = pool_bytes};
     setup.place = [this](int64_t, size_t, size_t bytes) { in_pool.add(bytes); };
     setup.release = [this](size_t bytes) { in_pool.remove(bytes); };
@@ -164,7 +166,7 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
   uses.tensors = {{"x", kTensor, Written::kInUpdates}, {"y", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kForward, "0", {0}}, {Phase::kForward, "1", {1}}};
   parallel::Team team({.num_workers = 2, .num_clusters = 2});
-  const platform::PageBlock pool(kTensor, platform::PageWish::kPlain);
+  const platform::PageBlock pool(kTensor, platform::PagePolicy::kPlain);
   const auto bulk = memory::make_bulk_memory({.bytes = 2 * kTensor});
   auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
   std::atomic<bool> holds{false}, waits{false};
@@ -355,7 +357,7 @@ TEST_CASE("a tensor that moves and is held is waited for before it is used in pl
   Uses uses;
   uses.tensors = {{"x", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kUpdate, "0", {0}}};
-  const platform::PageBlock pool(kTensor, platform::PageWish::kPlain);
+  const platform::PageBlock pool(kTensor, platform::PagePolicy::kPlain);
   const auto bulk = memory::make_bulk_memory({.bytes = kTensor});
   memory::CopyEngine engine({});
   std::atomic<bool> waits{false};
@@ -470,7 +472,7 @@ TEST_CASE("outside a step nothing is written while a copy reads it") {
   Uses uses;
   uses.tensors = {{"a", kTensor, Written::kInUpdates}, {"b", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kUpdate, "a", {0}}, {Phase::kUpdate, "b", {1}}};
-  const platform::PageBlock pool(kTensor, platform::PageWish::kPlain);
+  const platform::PageBlock pool(kTensor, platform::PagePolicy::kPlain);
   memory::CopyEngine engine({});
   Residency residency(uses, {.homes = {{&slow, 0}, {&slow, kTensor}}, .pool = pool.data(), .pool_bytes = pool.bytes()},
                       engine);
@@ -547,7 +549,7 @@ TEST_CASE("a copy that fails ends the step with its reason") {
   broken.reads_fail = GENERATE(true, false);
   const Uses uses = layered(4);
   const size_t pool_bytes = uses.total_bytes() / 2 / memory::kBlock * memory::kBlock;
-  const platform::PageBlock pool(pool_bytes, platform::PageWish::kPlain);
+  const platform::PageBlock pool(pool_bytes, platform::PagePolicy::kPlain);
   auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
   Residency residency(
       uses,

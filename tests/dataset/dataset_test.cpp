@@ -17,7 +17,7 @@ Config config_of(const std::string& kind, const std::string& path = "") {
 }  // namespace
 
 TEST_CASE("the registry lists its kinds and opens the default one") {
-  CHECK(all_words<const Kind*>() == std::vector<std::string>{"shapes", "folder", "latents", "tiles"});
+  CHECK(all_words<const DataKind*>() == std::vector<std::string>{"shapes", "folder", "latents", "tiles"});
   CHECK(help_of_kinds() ==
         "shapes: drawn, needs no files; folder: images; latents: safetensors shards; "
         "tiles: scenes of any number of bands, cut by ditdata make");

@@ -461,26 +461,26 @@ TEST_CASE("parts of a node's memory are seen by all of its ranks, and by no othe
   CHECK(found.failed() == std::set<std::string>{});
 }
 
-TEST_CASE("a node's memory has the pages that were wished, and ranks reach each other's parts in all of them") {
-  using platform::PageWish;
+TEST_CASE("a node's memory has the pages that were asked for, and ranks reach each other's parts in all of them") {
+  using platform::PagePolicy;
   constexpr size_t kBytes = platform::kHugePageBytes + 5000;
-  for (const auto& [word, wish] : platform::kPageWishes) {
+  for (const auto& [word, policy] : platform::kPagePolicies) {
     INFO(std::string(word));
     ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
     Findings found;
-    run_ranks(world, [&, wish = wish](ThreadCommunicator& comm) {
-      NodeMemory memory(comm, kBytes, true, wish);
+    run_ranks(world, [&, policy = policy](ThreadCommunicator& comm) {
+      NodeMemory memory(comm, kBytes, true, policy);
       found.expect(memory.shared(), "shared");
       auto* mine = static_cast<char*>(memory.allocate(kBytes));
       mine[kBytes - 1] = char('a' + comm.rank());
       comm.barrier();
       for (int i = 0; i < 2; ++i) found.expect(char(memory.part(i)[kBytes - 1]) == 'a' + i, "the neighbour's bytes");
       const std::string pages = memory.describe_pages();
-      if (wish == PageWish::kPlain) found.expect(pages.starts_with("pages of 4 KiB"), pages);
+      if (policy == PagePolicy::kPlain) found.expect(pages.starts_with("pages of 4 KiB"), pages);
       const bool is_explicit = pages.starts_with("explicit");
-      if (wish == PageWish::kExplicit && comm.rank() == 0)
+      if (policy == PagePolicy::kExplicit && comm.rank() == 0)
         found.expect(is_explicit == memory.page_note().empty(), "explicit pages or a note: " + memory.page_note());
-      if (wish == PageWish::kTransparent) found.expect(!is_explicit, pages);
+      if (policy == PagePolicy::kTransparent) found.expect(!is_explicit, pages);
       comm.barrier();
     });
     CHECK(found.failed() == std::set<std::string>{});

@@ -558,12 +558,12 @@ TEST_CASE("memory: where two copies of the state do not fit, one rank with a sma
 
   const Result refused = run(mpirun(2, command(depth, {})), {.timeout_s = 60});
   REQUIRE_EXIT(refused, 2);
-  // A dry run that two ranks are only supposed in says the same; on two nodes, or of another machine, they fit.
-  const Args supposed = command(depth, {"--dry-run", "--ranks", "2", "--set", "train.micro_batch=1"});
+  // A dry run that two ranks are only assumed in says the same; on two nodes, or of another machine, they fit.
+  const Args assumed = command(depth, {"--dry-run", "--ranks", "2", "--set", "train.micro_batch=1"});
   const auto exit_code = [&](const std::string& variable) {
-    return run(supposed, {.environment = {variable}}).exit_code;
+    return run(assumed, {.environment = {variable}}).exit_code;
   };
-  const Result dry = run(supposed, {.environment = {"SLURM_NTASKS_PER_NODE=2"}});
+  const Result dry = run(assumed, {.environment = {"SLURM_NTASKS_PER_NODE=2"}});
   REQUIRE_EXIT(dry, 2);
   require_texts(dry, {"[memory] 2 rank(s) on this node do not fit"});
   CHECK(exit_code("SLURM_NTASKS_PER_NODE=1") == 0);

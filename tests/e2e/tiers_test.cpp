@@ -127,9 +127,9 @@ TEST_CASE("tiers: a disk that cannot hold its tier is refused by plans and by ru
   check_refused(on_disk(scratch / "none"), scratch / "none" + ": No such file or directory");
   check_refused(on_disk(file), file + ": Not a directory");
   const RunOptions full{.environment = refusing({"DITRAIN_TEST_FREE_BYTES=1048576"})};
-  check_refused(on_disk(scratch.path()), scratch.path() + ": not enough room, 1.0 MiB free", full);
+  check_refused(on_disk(scratch.path()), scratch.path() + ": not enough free space, 1.0 MiB free", full);
   // The run folder, which does not exist yet.
-  check_refused(kBulk + sets({"memory.disk_gib=0.1"}), scratch.path() + ": not enough room, 1.0 MiB free", full);
+  check_refused(kBulk + sets({"memory.disk_gib=0.1"}), scratch.path() + ": not enough free space, 1.0 MiB free", full);
 }
 
 TEST_CASE("tiers: a run goes on where memory may not be pinned and io_uring is refused, and says what would mend it") {

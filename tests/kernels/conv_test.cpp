@@ -1,9 +1,9 @@
-// Convolutions as products of windows (kernels::Window): every instruction set against plain loops in f64, cuts, gangs,
-// epilogues, moments, and the attention over parts of the queries that goes with them.
+// Convolutions as products of windows (kernels::Window): every instruction set against plain loops in f64, cuts,
+// packing groups, epilogues, moments, and the attention over parts of the queries that goes with them.
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/kernels/gemm.hpp"
-#include "gang.hpp"
 #include "kernel_test_utils.hpp"
+#include "packing_group.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
@@ -275,7 +275,7 @@ TEST_CASE("conv: a result in bf16 is the f32 one, rounded once, and so is what i
     }
 }
 
-TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang, and so are the moments") {
+TEST_CASE("conv: the same bits however rows and columns are cut, and in a packing group, and so are the moments") {
   const Problem p{2, 19, 16, 130, 70};  // 608 rows, 1,170 steps
   constexpr int64_t kUnit = 32;
   const GemmBlocking before = gemm_blocking();
@@ -283,9 +283,9 @@ TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang, 
   for (const DType type : kTypes)
     for (const ProductKernels* table : usable_products(type)) {
       INFO(table->name);
-      Data gang(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
+      Data group(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
       Data one(p, type, type, EpilogueKind::kResidual);
-      one.ask_for_moments(kUnit), gang.ask_for_moments(kUnit), parts.ask_for_moments(kUnit);
+      one.ask_for_moments(kUnit), group.ask_for_moments(kUnit), parts.ask_for_moments(kUnit);
       one.run(*table);
       for (int64_t i = 0, rows = kUnit; i < p.rows(); i += rows, rows *= 2)
         for (int64_t j = 0, cols = 3; j < p.outputs; j += cols, cols = cols * 2 - 1) {
@@ -295,9 +295,9 @@ TEST_CASE("conv: the same bits however rows and columns are cut, and in a gang, 
         }
       CHECK(same_bits(parts.y.values(), one.y.values()));
       CHECK(same_bits(parts.moments, one.moments));
-      run_as_gang(*table, gang.args, {224, 0, 384});
-      CHECK(same_bits(gang.y.values(), one.y.values()));
-      CHECK(same_bits(gang.moments, one.moments));
+      run_as_packing_group(*table, group.args, {224, 0, 384});
+      CHECK(same_bits(group.y.values(), one.y.values()));
+      CHECK(same_bits(group.moments, one.moments));
     }
   set_gemm_blocking(before);
 }

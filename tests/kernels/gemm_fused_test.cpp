@@ -3,8 +3,8 @@
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/kernels/gemm.hpp"
-#include "gang.hpp"
 #include "kernel_test_utils.hpp"
+#include "packing_group.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
@@ -289,7 +289,7 @@ TEST_CASE("gelu backward may leave out gelu itself") {
   }
 }
 
-TEST_CASE("bf16 gemm gives the same bits when a gang packs b together") {
+TEST_CASE("bf16 gemm gives the same bits when a packing group packs b together") {
   // f32 sums of three chunks are kept aside: for members of more rows than are kept at a time, for some that have fewer
   // or none, over several blocks of rows and columns.
   const GemmBlocking before = gemm_blocking();
@@ -305,7 +305,7 @@ TEST_CASE("bf16 gemm gives the same bits when a gang packs b together") {
       set_gemm_blocking({40, 32});
       for (const std::vector<int64_t>& rows : {std::vector<int64_t>{1100, 71}, {71, 0, 1100}, {400, 400, 371}}) {
         x.restore(start);
-        run_as_gang(*table, x.args, rows);
+        run_as_packing_group(*table, x.args, rows);
         CHECK(same_results(x.written(), alone));
         CHECK(x.zones_untouched());
       }

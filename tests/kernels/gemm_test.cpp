@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "gang.hpp"
 #include "kernel_test_utils.hpp"
+#include "packing_group.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
@@ -168,7 +168,7 @@ TEST_CASE("gemm sums in the declared order") {
   }
 }
 
-TEST_CASE("gemm gives the same bits when a gang packs b together") {
+TEST_CASE("gemm gives the same bits when a packing group packs b together") {
   // Two chunks of k, several blocks of columns and of rows; one member has no rows.
   const GemmBlocking before = gemm_blocking();
   set_gemm_blocking({40, 96});
@@ -180,7 +180,7 @@ TEST_CASE("gemm gives the same bits when a gang packs b together") {
     table->gemm(one.args, alone.get(), {});
     for (const std::vector<int64_t>& rows : {std::vector<int64_t>{100, 87}, {60, 0, 127}, {14, 59, 14, 100}}) {
       Data again(whole);
-      run_as_gang(*table, again.args, rows);
+      run_as_packing_group(*table, again.args, rows);
       CHECK(same_bits(again.c.values(), one.c.values()));
       CHECK(again.gaps_untouched());
     }

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 
 platform::PageBlock numbers(size_t bytes, unsigned seed) {
-  platform::PageBlock block(bytes, platform::PageWish::kPlain);
+  platform::PageBlock block(bytes, platform::PagePolicy::kPlain);
   for (size_t i = 0; i < bytes; ++i) block.data()[i] = std::byte((i * 2654435761u + seed) >> 13);
   return block;
 }
@@ -37,7 +37,7 @@ std::string copy_now(CopyEngine& engine, Copy copy) {
 void check_round_trip(Backing& backing, size_t bytes) {
   CopyEngine engine({});
   const auto a = numbers(bytes, 1), b = numbers(kBlock, 2);
-  platform::PageBlock back(bytes, platform::PageWish::kPlain);
+  platform::PageBlock back(bytes, platform::PagePolicy::kPlain);
   const auto copy = [&](Direction direction, size_t offset, std::byte* fast, size_t n) {
     return copy_now(engine, {.direction = direction, .backing = &backing, .offset = offset, .fast = fast, .bytes = n});
   };

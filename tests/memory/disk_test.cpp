@@ -33,7 +33,7 @@ namespace {
 
 // What the file system that is pretended lacks.
 struct Lacks {
-  std::atomic<bool> direct{false}, nameless{false}, fallocate{false}, room{false};
+  std::atomic<bool> direct{false}, nameless{false}, fallocate{false}, space{false};
   std::atomic<int> interruptions{0};       // fallocate is interrupted so often first
   std::atomic<int> mlock{0}, io_uring{0};  // errors with which they are refused
 } lacks;
@@ -45,14 +45,14 @@ std::unique_ptr<Backing> disk_in(const std::string& folder, size_t bytes = kByte
 }
 
 platform::PageBlock filled(unsigned seed) {
-  platform::PageBlock block(kBytes, platform::PageWish::kPlain);
+  platform::PageBlock block(kBytes, platform::PagePolicy::kPlain);
   for (size_t i = 0; i < kBytes; ++i) block.data()[i] = std::byte((i * 2654435761u + seed) >> 13);
   return block;
 }
 
 bool gives_back(Backing& disk) {
   const auto data = filled(1);
-  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  const platform::PageBlock back(kBytes, platform::PagePolicy::kPlain);
   disk.write(0, data.data(), kBytes);
   disk.read(0, back.data(), kBytes);
   return std::memcmp(data.data(), back.data(), kBytes) == 0;
@@ -109,11 +109,11 @@ extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   return int(syscall(SYS_fallocate, fd, mode, offset, bytes));
 }
 
-extern "C" int statvfs(const char* path, struct statvfs* room) noexcept {
+extern "C" int statvfs(const char* path, struct statvfs* space) noexcept {
   struct statfs system {};
   if (::statfs(path, &system) != 0) return -1;
-  *room = {};
-  room->f_frsize = 4096, room->f_blocks = 1 << 20, room->f_bavail = lacks.room ? 1 : 1 << 20;
+  *space = {};
+  space->f_frsize = 4096, space->f_blocks = 1 << 20, space->f_bavail = lacks.space ? 1 : 1 << 20;
   return 0;
 }
 
@@ -146,18 +146,18 @@ TEST_CASE("a disk tier whose file system has no nameless files leaves nothing be
   CHECK(gives_back(*disk));
 }
 
-TEST_CASE("a disk tier whose file system cannot preallocate asks for the room instead") {
+TEST_CASE("a disk tier whose file system cannot preallocate asks for the free space instead") {
   const TemporaryFolder folder;
   lacks.fallocate = true, lacks.interruptions = 3;
   CHECK(gives_back(*disk_in(folder.path())));
   CHECK(lacks.interruptions == 0);
-  lacks.room = true;
-  CHECK_THROWS_WITH(disk_in(folder.path()), Catch::Contains("not enough room, 4.0 KiB free") &&
+  lacks.space = true;
+  CHECK_THROWS_WITH(disk_in(folder.path()), Catch::Contains("not enough free space, 4.0 KiB free") &&
                                                 Catch::Contains("with 9.0 MiB free; try --set memory.disk_path"));
-  lacks.fallocate = lacks.room = false;
+  lacks.fallocate = lacks.space = false;
 }
 
-TEST_CASE("ranks of a node need the room of all of them") {
+TEST_CASE("ranks of a node need free space for all of them") {
   const TemporaryFolder folder;
   const TierSetup half{.bytes = size_t{2} << 30, .folder = folder.path()};  // of 4 GiB
   CHECK_NOTHROW(check_disk(half, 2));
@@ -211,7 +211,7 @@ TEST_CASE("a folder in RAM is no disk") {
 
 TEST_CASE("a queue asks a busy kernel again") {
   const File file;
-  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  const platform::PageBlock back(kBytes, platform::PagePolicy::kPlain);
   refused_with = GENERATE(EAGAIN, EBUSY, EINTR);
   refusals = 5, calls = 0;
   DiskQueue queue(failing_submit);
@@ -223,7 +223,7 @@ TEST_CASE("a queue asks a busy kernel again") {
 
 TEST_CASE("a queue that is refused returns when the kernel no longer writes, and can be used again") {
   const File file;
-  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  const platform::PageBlock back(kBytes, platform::PagePolicy::kPlain);
   DiskQueue queue(failing_submit);
   if (!queue.refusal().empty()) SKIP("io_uring: " + queue.refusal());
   for (int i = 0; i < 20; ++i) {
@@ -241,7 +241,7 @@ TEST_CASE("a queue that is refused returns when the kernel no longer writes, and
 
 TEST_CASE("what the disk answers to a transfer of a queue is told, and the next transfer works") {
   const File file;
-  const platform::PageBlock back(kBytes, platform::PageWish::kPlain);
+  const platform::PageBlock back(kBytes, platform::PagePolicy::kPlain);
   const int read_only = ::open(("/proc/self/fd/" + std::to_string(file.fd)).c_str(), O_RDONLY | O_CLOEXEC);
   REQUIRE(read_only >= 0);
   DiskQueue queue;

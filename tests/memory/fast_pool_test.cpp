@@ -41,7 +41,7 @@ TEST_CASE("what clusters divide is cut in their order, by their workers") {
 }
 
 TEST_CASE("the peak is the most that lay in the tier at one time, in the pool and beside it") {
-  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain});
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PagePolicy::kPlain});
   pool.place(0, 2 * kPage, /*divided=*/false);
   pool.release(2 * kPage);
   CHECK(pool.peak_bytes() == 2 * kPage);
@@ -61,7 +61,7 @@ TEST_CASE("the peak is the most that lay in the tier at one time, in the pool an
 
 TEST_CASE("a pool on one node lies there, and says so") {
   const int node = real_node();
-  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{node, 1}, {node, 1}}});
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PagePolicy::kPlain, .clusters = {{node, 1}, {node, 1}}});
   pool.place(0, 2 * kPage, /*divided=*/true);
   std::memset(pool.data(), 1, 2 * kPage);
   if (!pool.notes().empty() || pool.describe_places().empty()) SKIP("the system binds no memory here");
@@ -71,7 +71,7 @@ TEST_CASE("a pool on one node lies there, and says so") {
 
 TEST_CASE("a node that is not there is told once, and the pool serves as before") {
   const int node = real_node(), absent = 4000;
-  FastPool pool({.bytes = 4 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{node, 1}, {absent, 1}}});
+  FastPool pool({.bytes = 4 * kPage, .pages = platform::PagePolicy::kPlain, .clusters = {{node, 1}, {absent, 1}}});
   for (int times = 0; times < 2; ++times) pool.place(0, 4 * kPage, /*divided=*/true);
   pool.place(0, 4 * kPage, /*divided=*/false);
   REQUIRE(pool.notes().size() == 1);
@@ -98,7 +98,7 @@ TEST_CASE("a pool over several nodes: what is divided lies cut by cut, what all 
     return platform::NodeResult{.placed = true};
   };
   std::vector<int> found = {5, 5, 7, 7, 5, 7, 5, 7};
-  FastPool pool({.bytes = 8 * kPage, .pages = platform::PageWish::kPlain, .clusters = {{5, 1}, {7, 1}}},
+  FastPool pool({.bytes = 8 * kPage, .pages = platform::PagePolicy::kPlain, .clusters = {{5, 1}, {7, 1}}},
                 {.place_on_nodes = place, .nodes_of_pages = [&](const void*, size_t, size_t) { return found; }});
   CHECK(asked.back() == Asked{0, 8, {5, 7}, NodePolicy::kInterleave});  // as a try, before anything has a place
   asked.clear();
@@ -113,7 +113,7 @@ TEST_CASE("a pool over several nodes: what is divided lies cut by cut, what all 
   CHECK(pool.notes().empty());
 }
 
-TEST_CASE("a node without room is told before anything is bound, with what would mend it") {
+TEST_CASE("a node without free memory is told before anything is bound, with what would mend it") {
   const TemporaryFolder root;
   const auto note_with = [&](int free_mib, int cached_mib, size_t ranks = 1) {
     const std::string node = root.path() + "/sys/devices/system/node/node3";
@@ -121,10 +121,10 @@ TEST_CASE("a node without room is told before anything is bound, with what would
     std::ofstream(node + "/meminfo") << "Node 3 MemFree: " << free_mib * 1024
                                      << " kB\nNode 3 Inactive(file): " << cached_mib * 1024 << " kB\n";
     const FastPool pool({.bytes = size_t{100} << 20,
-                         .pages = platform::PageWish::kPlain,
+                         .pages = platform::PagePolicy::kPlain,
                          .clusters = {{3, 1}},
                          .beside_bytes = size_t{10} << 20,
-                         .rooms = {{3, *platform::room_on_node(3, root.path()) / ranks}}});
+                         .free_memory = {{3, *platform::free_memory_on_node(3, root.path()) / ranks}}});
     return pool.notes().empty() ? "" : pool.notes()[0];
   };
   CHECK_THAT(note_with(200, 0), !Catch::Contains("free for this rank where"));

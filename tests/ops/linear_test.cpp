@@ -190,14 +190,14 @@ TEST_CASE("layers of more rows than are summed at a time: the bits of one worker
 TEST_CASE("gradients of weights in a row, without a meeting between them, have the bits of one after the other") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   for (const Layer& p : layers(type)) {
-    const auto run = [&](Rig& rig, bool in_a_row) {
+    const auto run = [&](Rig& rig, bool without_barriers) {
       Results results;
       const Tensor dw = result({p.N, p.K}, DType::kF32), db = result({p.N}, DType::kF32), dw2({p.N, p.K});
       const auto both = [&](ops::Context& each) {
         ops::linear_backward_weight(each, p.x, p.dy, dw, db, /*accumulate=*/false);
         ops::linear_backward_weight(each, p.normalised(), p.dy, dw2, Tensor(), /*accumulate=*/false);
       };
-      in_a_row ? rig.ctx.in_a_row(both) : both(rig.ctx);
+      without_barriers ? rig.ctx.without_barriers(both) : both(rig.ctx);
       results["dw"] = as_f32(dw), results["db"] = as_f32(db), results["dw2"] = as_f32(dw2);
       return results;
     };
@@ -217,7 +217,7 @@ TEST_CASE("products in a row that pack together may grow: none loses what it sti
   const auto gradients = [&](int workers) {
     Rig rig(workers);
     const Tensor first = result({small.N, small.K}, DType::kF32), second = result({large.N, large.K}, DType::kF32);
-    rig.ctx.in_a_row([&](ops::Context& each) {
+    rig.ctx.without_barriers([&](ops::Context& each) {
       ops::linear_backward_weight(each, small.x, small.dy, first, Tensor(), /*accumulate=*/false);
       ops::linear_backward_weight(each, large.x, large.dy, second, Tensor(), /*accumulate=*/false);
     });

@@ -144,7 +144,7 @@ TEST_CASE("a run whose tensors move already is told of a disk as well") {
                           Catch::Contains("--set memory.disk_gib="));
 }
 
-TEST_CASE("the disk of a plan has to have the room of all ranks of the node, below the nearest folder there is") {
+TEST_CASE("the disk of a plan has to have free space for all ranks of the node, below the nearest folder there is") {
   const TemporaryFolder folder;
   config::Config config = config_of("selective");
   config.memory.automem = config::AutoMem::kPlanned, config.memory.fast_gib = 0.5;
@@ -165,10 +165,10 @@ TEST_CASE("the disk of a plan has to have the room of all ranks of the node, bel
   std::ofstream(file) << "no folder";
   CHECK(refusal(0.6, 1, later) == "none");
   const std::string of_two = refusal(0.6, 2, later);
-  CHECK_THAT(of_two,
-             Catch::StartsWith("[memory] the disk tier cannot be had; got " + folder.path() + ": not enough room, ") &&
-                 Catch::Contains("for each of the 2 ranks of a node; try --set memory.disk_path="));
-  CHECK_THAT(refusal(2, 1, later), Catch::Contains("not enough room"));
+  CHECK_THAT(of_two, Catch::StartsWith("[memory] the disk tier cannot be had; got " + folder.path() +
+                                       ": not enough free space, ") &&
+                         Catch::Contains("for each of the 2 ranks of a node; try --set memory.disk_path="));
+  CHECK_THAT(refusal(2, 1, later), Catch::Contains("not enough free space"));
   CHECK_THAT(refusal(0.1, 1, file), Catch::Contains("Not a directory"));
   plan.config.memory.disk_path = folder.path();
   CHECK(refusal(0.6, 1, file) == "none");

@@ -84,13 +84,13 @@ TEST_CASE("a pretended machine gets this process' mask") {
 TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says which did") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   const ScopedVariable omp("OMP_NUM_THREADS", "40");
-  const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, node, 4);
+  const plan::DryRunRanks s = plan::dry_run_ranks(config::Config{}, node, 4);
   CHECK(s.on_node[0].threads == 39);  // and a core to communicate
   CHECK_THAT(describe(s, node, 4),
              Contains("threads: 39 per rank in 2 cluster(s) (NUMA domains), set by OMP_NUM_THREADS"));
   const ScopedVariable slurm("SLURM_CPUS_PER_TASK", "7");
-  CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].threads == 7);
-  CHECK(plan::suppose_ranks(config::Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
+  CHECK(plan::dry_run_ranks(config::Config{}, node, 4).on_node[0].threads == 7);
+  CHECK(plan::dry_run_ranks(config::Config{}, node, 4).on_node[0].ruled_by == "SLURM_CPUS_PER_TASK");
 }
 
 TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
@@ -98,7 +98,7 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
   config::Config config;
   const auto notes = [&](const char* threads) {
     const ScopedVariable omp("OMP_NUM_THREADS", threads);
-    return plan::suppose_ranks(config, node, 2).on_node[1].notes;
+    return plan::dry_run_ranks(config, node, 2).on_node[1].notes;
   };
   CHECK(notes("32").empty());
   REQUIRE(notes("1").size() == 1);
@@ -107,11 +107,11 @@ TEST_CASE("OMP_NUM_THREADS that leaves most of a rank's cores idle is noted") {
   CHECK_THAT(notes("31,2").at(0), Contains("OMP_NUM_THREADS=31 leaves 33 of the 64 core(s)"));
   {
     const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "4");
-    CHECK(plan::suppose_ranks(config, node, 2).on_node[0].notes.empty());  // the allocation has no more
+    CHECK(plan::dry_run_ranks(config, node, 2).on_node[0].notes.empty());  // the allocation has no more
   }
   {
     const ScopedVariable omp("OMP_NUM_THREADS", "4"), slurm("SLURM_CPUS_PER_TASK", "8");
-    CHECK(plan::suppose_ranks(config, node, 2).on_node[0].notes.empty());  // half of what there is
+    CHECK(plan::dry_run_ranks(config, node, 2).on_node[0].notes.empty());  // half of what there is
   }
   config.parallel.smt = true;
   CHECK(notes("64").empty());
@@ -124,7 +124,7 @@ TEST_CASE("ranks of a dry run: one per die where that fills nodes") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
   config.memory.copy_cores = 1, config.memory.automem = kTiers;
-  const plan::SupposedRanks s = plan::suppose_ranks(config, node, 8);
+  const plan::DryRunRanks s = plan::dry_run_ranks(config, node, 8);
   CHECK((s.nodes == 2 && s.per_node == 4 && s.one_per_die));
   REQUIRE(s.on_node.size() == 4);
   for (int rank = 0; rank < 4; ++rank) {
@@ -151,29 +151,29 @@ TEST_CASE("ranks of a dry run: one per die where that fills nodes") {
 
 TEST_CASE("ranks of a dry run: equal shares, and more nodes where cores do not suffice") {
   const platform::Topology node = synthetic_machine(platform::kEpycNps1);
-  const auto suppose = [&](int ranks) { return plan::suppose_ranks(config::Config{}, node, ranks); };
-  const plan::SupposedRanks one = suppose(1);
+  const auto assume = [&](int ranks) { return plan::dry_run_ranks(config::Config{}, node, ranks); };
+  const plan::DryRunRanks one = assume(1);
   CHECK((one.nodes == 1 && one.per_node == 1 && !one.one_per_die));
   CHECK((one.on_node[0].threads == 128 && one.on_node[0].clusters == 2));
-  CHECK((suppose(2).nodes == 1 && suppose(2).one_per_die && suppose(4).nodes == 2));
-  const plan::SupposedRanks three = suppose(3);
+  CHECK((assume(2).nodes == 1 && assume(2).one_per_die && assume(4).nodes == 2));
+  const plan::DryRunRanks three = assume(3);
   CHECK((three.nodes == 1 && three.per_node == 3 && !three.one_per_die));
   CHECK(three.on_node[2].pus.front() == 2 * 84);
   CHECK(three.on_node[0].threads == 41);  // 42 cores, one to communicate
-  const plan::SupposedRanks many = suppose(129);
+  const plan::DryRunRanks many = assume(129);
   CHECK((many.nodes == 65 && many.per_node == 2 && many.one_per_die));
   CHECK_THAT(describe(three, node, 3),
              Contains("--map-by ppr:3:node:PE=42") && Contains("--cpus-per-task=84 ") && Contains("equal shares"));
 
   const platform::Topology laptop = synthetic_machine(platform::kLaptop);
-  CHECK(plan::suppose_ranks(config::Config{}, laptop, 2).on_node[1].pus == Sizes{1});
-  CHECK(plan::suppose_ranks(config::Config{}, laptop, 4).nodes == 4);
+  CHECK(plan::dry_run_ranks(config::Config{}, laptop, 2).on_node[1].pus == Sizes{1});
+  CHECK(plan::dry_run_ranks(config::Config{}, laptop, 4).nodes == 4);
 }
 
 TEST_CASE("ranks of a dry run: root is told the variables without which Open MPI refuses it") {
   const platform::Topology laptop = synthetic_machine(platform::kLaptop);
   const auto launch = [&] {
-    return lines_of(describe(plan::suppose_ranks(config::Config{}, laptop, 2), laptop, 2), "launch: ").at(0);
+    return lines_of(describe(plan::dry_run_ranks(config::Config{}, laptop, 2), laptop, 2), "launch: ").at(0);
   };
   {
     const ScopedVariable allow("OMPI_ALLOW_RUN_AS_ROOT", "1"), confirm("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -185,10 +185,10 @@ TEST_CASE("ranks of a dry run: root is told the variables without which Open MPI
 
 TEST_CASE("ranks of a dry run: Slurm says how many a node gets") {
   const platform::Topology laptop = synthetic_machine("package:1 [numa] core:16 pu:1");
-  CHECK((plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 1));
+  CHECK((plan::dry_run_ranks(config::Config{}, laptop, 16).nodes == 1));
   {
     const ScopedVariable tasks("SLURM_NTASKS_PER_NODE", "1");
-    const plan::SupposedRanks s = plan::suppose_ranks(config::Config{}, laptop, 16);
+    const plan::DryRunRanks s = plan::dry_run_ranks(config::Config{}, laptop, 16);
     CHECK((s.nodes == 16 && s.per_node == 1 && !s.one_per_die));
     CHECK(s.on_node[0].threads == 15);  // and a core to communicate
     const std::string text = describe(s, laptop, 16);
@@ -196,15 +196,15 @@ TEST_CASE("ranks of a dry run: Slurm says how many a node gets") {
         text, Contains("ranks: 16 on 16 node(s), 1 per node (SLURM_NTASKS_PER_NODE), assumed to have all its cores\n"));
     CHECK_THAT(text, Contains("srun --nodes=16 --ntasks=16 --ntasks-per-node=1 --cpus-per-task=16 "));
     const ScopedVariable nodes("SLURM_NNODES", "2");  // fewer than that makes: the ranks asked for count
-    CHECK(plan::suppose_ranks(config::Config{}, laptop, 16).nodes == 16);
+    CHECK(plan::dry_run_ranks(config::Config{}, laptop, 16).nodes == 16);
   }
   const platform::Topology node = synthetic_machine(platform::kLx2);
   const auto by_nodes = [&](const char* nodes, int ranks) {
     const ScopedVariable variable("SLURM_NNODES", nodes);
-    return plan::suppose_ranks(config::Config{}, node, ranks);
+    return plan::dry_run_ranks(config::Config{}, node, ranks);
   };
-  const plan::SupposedRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
-                            many = by_nodes("8", 3);
+  const plan::DryRunRanks two = by_nodes("2", 8), uneven = by_nodes("3", 7), one = by_nodes("1", 8),
+                          many = by_nodes("8", 3);
   CHECK((two.nodes == 2 && two.per_node == 4 && two.one_per_die && two.per_node_from == "SLURM_NNODES"));
   CHECK((uneven.nodes == 3 && uneven.per_node == 3 && !uneven.one_per_die));
   CHECK(uneven.on_node[2].pus.front() == 2 * 202);
@@ -217,22 +217,22 @@ TEST_CASE("dp and dp_tp have one cluster per rank, and a rank on the cores of se
   config::Config config;
   config.parallel.strategy = GENERATE(config::Strategy::kDp, config::Strategy::kDpTp);
   config.parallel.comm_cores = 0;
-  const plan::Placement die = plan::suppose_ranks(config, node, 4).on_node[0];
+  const plan::Placement die = plan::dry_run_ranks(config, node, 4).on_node[0];
   CHECK((die.threads == 152 && die.clusters == 1));
   CHECK(die.plan.clusters_from == fmt::format("parallel.strategy: {}, one per rank", config.parallel.strategy));
   REQUIRE(die.notes.size() == 1);
   CHECK_THAT(die.notes[0], Contains("the cores of this rank hold 4 clusters; for a rank on each: ") &&
                                Contains("mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
-  CHECK(plan::suppose_ranks(config, node, 16).on_node[0].clusters == 1);
+  CHECK(plan::dry_run_ranks(config, node, 16).on_node[0].clusters == 1);
   config.parallel.strategy = config::Strategy::kCftp;
-  CHECK(plan::suppose_ranks(config, node, 4).on_node[0].notes.empty());
+  CHECK(plan::dry_run_ranks(config, node, 4).on_node[0].notes.empty());
 }
 
 TEST_CASE("two hardware threads per core on request") {
   const platform::Topology node = synthetic_machine(platform::kEpycNps1);
   config::Config config;
   config.parallel.smt = true, config.parallel.comm_cores = 2;
-  const plan::SupposedRanks s = plan::suppose_ranks(config, node, 2);
+  const plan::DryRunRanks s = plan::dry_run_ranks(config, node, 2);
   CHECK(s.on_node[0].threads == 124);
   CHECK(s.on_node[0].comm_pus.size() == 2);
 }
@@ -242,20 +242,20 @@ TEST_CASE("helper threads get what neither another rank has nor is set aside") {
   const ScopedVariable omp("OMP_NUM_THREADS", "10");
   config::Config config;
   config.memory.copy_cores = 1, config.memory.automem = kTiers;
-  const plan::Placement p = plan::suppose_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
+  const plan::Placement p = plan::dry_run_ranks(config, node, 2).on_node[1];  // of cores 16 to 31, 6 without work
   CHECK((p.threads == 8 && p.comm_pus == Sizes{50} && p.copy_pus == Sizes{48}));
   CHECK(platform::format_pus(p.helper_pus) == "32-47,52-63");
   config.memory.copy_cores = 0, config.parallel.threads = 40;  // more than its cores: workers are not bound either
-  CHECK(plan::suppose_ranks(config, node, 1).on_node[0].helper_pus.size() == 64);
+  CHECK(plan::dry_run_ranks(config, node, 1).on_node[0].helper_pus.size() == 64);
 }
 
 TEST_CASE("copies between tiers take no core while nothing copies") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   config::Config config;
-  const plan::Placement automatic = plan::suppose_ranks(config, node, 4).on_node[0];
+  const plan::Placement automatic = plan::dry_run_ranks(config, node, 4).on_node[0];
   CHECK(automatic.notes.empty());
   config.memory.copy_cores = 1;
-  const plan::Placement p = plan::suppose_ranks(config, node, 4).on_node[0];
+  const plan::Placement p = plan::dry_run_ranks(config, node, 4).on_node[0];
   CHECK((p.threads == 151 && p.copy_pus.empty() && p.pus == automatic.pus));
   REQUIRE(p.notes.size() == 1);
   CHECK_THAT(p.notes[0], Contains("memory.copy_cores: 1 has no effect: with memory.automem: off"));
@@ -285,15 +285,15 @@ TEST_CASE("the free memory of a node is divided by the ranks that use it") {
   // Ranks 0 and 1 share the first domain, rank 2 has two of its own; rank 3 is on another machine.
   const std::vector<std::vector<size_t>> domains = {{0}, {0, 1}, {2, 3}, {0}};
   ThreadWorld world{.ranks = 4, .ranks_per_node = 3};
-  std::vector<std::map<int, platform::NodeRoom>> rooms(4);
+  std::vector<std::map<int, platform::NodeFreeMemory>> free_memory(4);
   run_ranks(world, [&](ThreadCommunicator& comm) {
     parallel::CorePlan plan;
     for (const size_t d : domains[size_t(comm.rank())]) plan.domain_of.push_back(machine.domains[d]);
-    rooms[size_t(comm.rank())] = plan::rooms_of_rank(plan, comm, root.path());
+    free_memory[size_t(comm.rank())] = plan::free_memory_of_rank(plan, comm, root.path());
   });
   const auto free_kib = [&](int rank) {
     std::map<int, size_t> kib;
-    for (const auto& [node, room] : rooms[size_t(rank)]) kib[node] = room.free_bytes >> 10;
+    for (const auto& [node, available] : free_memory[size_t(rank)]) kib[node] = available.free_bytes >> 10;
     return kib;
   };
   using Kib = std::map<int, size_t>;
@@ -301,8 +301,8 @@ TEST_CASE("the free memory of a node is divided by the ranks that use it") {
   CHECK(free_kib(1) == Kib{{0, 3000}, {1, 3000}, {2, 6002}, {3, 6003}});
   CHECK(free_kib(2) == Kib{{4, 6004}, {5, 6005}, {6, 6006}, {7, 6007}});
   CHECK(free_kib(3) == Kib{{0, 6000}, {1, 6001}});
-  CHECK(rooms[0][1].cached_bytes == size_t{300} << 10);
-  CHECK(rooms[0][1].free_huge_bytes == 6 * platform::kHugePageBytes);
+  CHECK(free_memory[0][1].cached_bytes == size_t{300} << 10);
+  CHECK(free_memory[0][1].free_huge_bytes == 6 * platform::kHugePageBytes);
 }
 
 TEST_CASE("memory on the package is the fast tier of the ranks beside it, and the plan keeps to it") {
@@ -385,7 +385,7 @@ TEST_CASE("without memory on the package a cluster's share of the fast tier is i
   config.memory.automem = kTiers;
   config.parallel.comm_cores = config.memory.copy_cores = 0;
   const auto place = [&](const char* machine) {
-    return plan::place_of(plan::suppose_ranks(config, synthetic_machine(machine), 1).on_node[0], 1);
+    return plan::place_of(plan::dry_run_ranks(config, synthetic_machine(machine), 1).on_node[0], 1);
   };
   const auto shares = plan::fast_shares(place(platform::kEpycNps4));
   REQUIRE(shares.size() == 8);

@@ -74,18 +74,18 @@ Topology with_cores(int cores) {
 
 TEST_CASE("explicit huge pages: the least that the cgroup and its ancestors leave") {
   const FakeRoot root;
-  CHECK(explicit_huge_room(root.path()).source.empty());
+  CHECK(explicit_huge_left(root.path()).source.empty());
   root.write("/proc/self/cgroup", "0::/job/step\n3:hugetlb:/old\n");
   root.write("/sys/fs/cgroup/job/step/hugetlb.2MB.max", "max\n");
-  CHECK(explicit_huge_room(root.path()).bytes == SIZE_MAX);
+  CHECK(explicit_huge_left(root.path()).bytes == SIZE_MAX);
   root.write("/sys/fs/cgroup/job/hugetlb.2MB.max", std::to_string(4 * kGiB) + "\n");
-  CHECK(explicit_huge_room(root.path()).bytes == 4 * kGiB);
+  CHECK(explicit_huge_left(root.path()).bytes == 4 * kGiB);
   root.write("/sys/fs/cgroup/job/hugetlb.2MB.current", std::to_string(kGiB) + "\n");
-  CHECK(explicit_huge_room(root.path()).bytes == 3 * kGiB);
-  CHECK(explicit_huge_room(root.path()).source == "cgroup /sys/fs/cgroup/job/hugetlb.2MB.max");
+  CHECK(explicit_huge_left(root.path()).bytes == 3 * kGiB);
+  CHECK(explicit_huge_left(root.path()).source == "cgroup /sys/fs/cgroup/job/hugetlb.2MB.max");
   root.write("/sys/fs/cgroup/hugetlb/old/hugetlb.2MB.limit_in_bytes", std::to_string(kGiB) + "\n");
   root.write("/sys/fs/cgroup/hugetlb/old/hugetlb.2MB.usage_in_bytes", std::to_string(2 * kGiB) + "\n");
-  CHECK(explicit_huge_room(root.path()).bytes == 0);
+  CHECK(explicit_huge_left(root.path()).bytes == 0);
 }
 
 TEST_CASE("memory limit: RAM rules when nothing is smaller") {

@@ -108,23 +108,23 @@ TEST_CASE("a range without a whole page is left alone") {
   CHECK(policy_at(pages.data) != MPOL_BIND);
 }
 
-TEST_CASE("the room of a node is what is free, what files can give back, and its free huge pages") {
+TEST_CASE("the free memory of a node is what is free, what files can give back, and its free huge pages") {
   const ditrain::TemporaryFolder root;
   const std::string node = root.path() + "/sys/devices/system/node/node3";
   std::filesystem::create_directories(node + "/hugepages/hugepages-2048kB");
-  CHECK_FALSE(room_on_node(3, root.path()));
+  CHECK_FALSE(free_memory_on_node(3, root.path()));
   std::ofstream(node + "/meminfo") << "Node 3 MemTotal:       22374604 kB\nNode 3 MemFree:           1000 kB\n"
                                       "Node 3 Active(file):      200 kB\nNode 3 Inactive(file):     30 kB\n"
                                       "Node 3 Active(anon):        4 kB\nNode 3 HugePages_Free:      5\n";
-  REQUIRE(room_on_node(3, root.path()));
-  CHECK(room_on_node(3, root.path())->free_bytes == size_t{1000} << 10);
-  CHECK(room_on_node(3, root.path())->cached_bytes == size_t{230} << 10);
-  CHECK(room_on_node(3, root.path())->free_huge_bytes == 0);
+  REQUIRE(free_memory_on_node(3, root.path()));
+  CHECK(free_memory_on_node(3, root.path())->free_bytes == size_t{1000} << 10);
+  CHECK(free_memory_on_node(3, root.path())->cached_bytes == size_t{230} << 10);
+  CHECK(free_memory_on_node(3, root.path())->free_huge_bytes == 0);
   std::ofstream(node + "/hugepages/hugepages-2048kB/free_hugepages") << "7\n";
-  CHECK(room_on_node(3, root.path())->free_huge_bytes == 7 * kHugePageBytes);
+  CHECK(free_memory_on_node(3, root.path())->free_huge_bytes == 7 * kHugePageBytes);
   const int here = probe_machine().memory.at(0).os;
-  if (const auto room = room_on_node(here)) CHECK(room->free_bytes > 0);
-  CHECK_FALSE(room_on_node(4000));
+  if (const auto available = free_memory_on_node(here)) CHECK(available->free_bytes > 0);
+  CHECK_FALSE(free_memory_on_node(4000));
 }
 
 TEST_CASE("bytes are counted by node, large ranges from one page in each 2 MiB") {

@@ -83,18 +83,18 @@ TEST_CASE("too many bytes are refused by name") {
   CHECK_THROWS_AS(map_pages(size_t{1} << 60), RunError);
 }
 
-TEST_CASE("a block of pages has the pages that were wished, or says what would provide them") {
+TEST_CASE("a block of pages has the pages that were asked for, or says what would provide them") {
   constexpr size_t kBytes = 3 * kHugePageBytes + 1;
-  for (const auto& [word, wish] : kPageWishes) {
+  for (const auto& [word, policy] : kPagePolicies) {
     CAPTURE(std::string(word));
-    PageBlock block(kBytes, wish);
+    PageBlock block(kBytes, policy);
     CHECK(block.bytes() >= kBytes);
-    CHECK(block.got() != PageWish::kAuto);
+    CHECK(block.got() != PagePolicy::kAuto);
     CHECK(std::all_of(block.data(), block.data() + kBytes, [](std::byte b) { return b == std::byte{0}; }));
     std::fill_n(block.data(), kBytes, std::byte{7});
     CHECK_FALSE(block.describe().empty());
-    if (wish == PageWish::kPlain) CHECK((block.got() == PageWish::kPlain && block.note().empty()));
-    if (wish == PageWish::kExplicit && block.got() != PageWish::kExplicit)
+    if (policy == PagePolicy::kPlain) CHECK((block.got() == PagePolicy::kPlain && block.note().empty()));
+    if (policy == PagePolicy::kExplicit && block.got() != PagePolicy::kExplicit)
       CHECK(block.note().find("raise vm.nr_hugepages by ") != std::string::npos);
     const std::byte* before = block.data();
     PageBlock moved = std::move(block);
@@ -103,27 +103,27 @@ TEST_CASE("a block of pages has the pages that were wished, or says what would p
   }
 }
 
-TEST_CASE("memory that processes share has the pages that were wished, or says what would provide them") {
+TEST_CASE("memory that processes share has the pages that were asked for, or says what would provide them") {
   constexpr size_t kBytes = 2 * kHugePageBytes;
-  for (const auto& [word, wish] : kPageWishes) {
+  for (const auto& [word, policy] : kPagePolicies) {
     CAPTURE(std::string(word));
-    const SharedFile file = make_shared_file(kBytes, wish);
+    const SharedFile file = make_shared_file(kBytes, policy);
     CHECK(file.problem.empty());
     REQUIRE(file.fd >= 0);
-    PageWish got = PageWish::kAuto, again = PageWish::kAuto;
-    std::byte* one = map_shared_file(file.fd, kBytes, wish, got);
-    std::byte* two = map_shared_file(file.fd, kBytes, wish, again);
+    PagePolicy got = PagePolicy::kAuto, again = PagePolicy::kAuto;
+    std::byte* one = map_shared_file(file.fd, kBytes, policy, got);
+    std::byte* two = map_shared_file(file.fd, kBytes, policy, again);
     REQUIRE((one != nullptr && two != nullptr && one != two));
-    CHECK((got == again && got != PageWish::kAuto));
+    CHECK((got == again && got != PagePolicy::kAuto));
     CHECK(one[kBytes - 1] == std::byte{0});
     one[kBytes - 1] = std::byte{7};
     CHECK(two[kBytes - 1] == std::byte{7});
-    if (wish == PageWish::kPlain) CHECK((got == PageWish::kPlain && file.note.empty()));
-    if (wish == PageWish::kExplicit && got != PageWish::kExplicit)
+    if (policy == PagePolicy::kPlain) CHECK((got == PagePolicy::kPlain && file.note.empty()));
+    if (policy == PagePolicy::kExplicit && got != PagePolicy::kExplicit)
       CHECK(file.note.find("raise vm.nr_hugepages by ") != std::string::npos);
-    if (wish == PageWish::kTransparent && got == PageWish::kPlain)
+    if (policy == PagePolicy::kTransparent && got == PagePolicy::kPlain)
       CHECK(file.note.find("shmem_enabled") != std::string::npos);
-    if (got == PageWish::kExplicit) CHECK(explicit_huge_bytes() >= kHugePageBytes);
+    if (got == PagePolicy::kExplicit) CHECK(explicit_huge_bytes() >= kHugePageBytes);
     CHECK_FALSE(describe_pages(one, kBytes, got).empty());
     CHECK(munmap(one, kBytes) == 0);
     CHECK(munmap(two, kBytes) == 0);
@@ -133,18 +133,18 @@ TEST_CASE("memory that processes share has the pages that were wished, or says w
 
 TEST_CASE("explicit huge pages that cannot be touched become other pages") {
   pretends_huge = true;
-  const PageWish wish = GENERATE(PageWish::kAuto, PageWish::kExplicit);
+  const PagePolicy policy = GENERATE(PagePolicy::kAuto, PagePolicy::kExplicit);
   for (const int error : {0, EINVAL}) {  // they can be had; the kernel cannot tell
-    PageBlock block(3 * kHugePageBytes, wish);
+    PageBlock block(3 * kHugePageBytes, policy);
     populate_error = error;
     CHECK_FALSE(block.take_pages());
-    CHECK((block.got() == PageWish::kExplicit && block.note().empty()));
+    CHECK((block.got() == PagePolicy::kExplicit && block.note().empty()));
   }
-  PageBlock block(3 * kHugePageBytes, wish);
+  PageBlock block(3 * kHugePageBytes, policy);
   populate_error = EFAULT;
   CHECK(block.take_pages());
   pretends_huge = false;
-  CHECK(block.got() != PageWish::kExplicit);
+  CHECK(block.got() != PagePolicy::kExplicit);
   CHECK_THAT(block.note(), Catch::Contains("3 huge pages") && Catch::Contains("hugetlb"));
   CHECK(std::all_of(block.data(), block.data() + block.bytes(), [](std::byte b) { return b == std::byte{0}; }));
   CHECK_FALSE(block.take_pages());

@@ -1,7 +1,7 @@
 // Preloaded into a program, a system that refuses what memory tiers ask it for, as its environment says:
-// DITRAIN_TEST_REFUSES names what (mlock, io_uring, huge pages of 2 MiB, o_direct), DITRAIN_TEST_FREE_BYTES is the room
-// of every disk, and once the path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be read nor
-// written.
+// DITRAIN_TEST_REFUSES names what (mlock, io_uring, huge pages of 2 MiB, o_direct), DITRAIN_TEST_FREE_BYTES is the
+// space of every disk, and once the path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be read
+// nor written.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -62,11 +62,11 @@ int io_uring_queue_init(unsigned entries, struct io_uring* ring, unsigned flags)
   return refuses("io_uring") ? -EPERM : real(entries, ring, flags);
 }
 
-int statvfs(const char* path, struct statvfs* room) noexcept {
+int statvfs(const char* path, struct statvfs* space) noexcept {
   static const auto real = next(statvfs, "statvfs");
-  const int result = real(path, room);
+  const int result = real(path, space);
   if (const char* free = std::getenv("DITRAIN_TEST_FREE_BYTES"); result == 0 && free != nullptr)
-    room->f_bavail = std::strtoull(free, nullptr, 10) / room->f_frsize;
+    space->f_bavail = std::strtoull(free, nullptr, 10) / space->f_frsize;
   return result;
 }
 

@@ -23,10 +23,10 @@ namespace ditrain::automem {
 class AutoMem {
  public:
   struct Setup {
-    platform::PageWish pages = platform::PageWish::kAuto;
-    std::vector<memory::ClusterShare> clusters = {};  ///< where their shares of the pool lie; empty: anywhere
-    std::vector<int> bulk_nodes = {};                 ///< nodes of ordinary memory; empty: any
-    std::map<int, platform::NodeRoom> rooms = {};     ///< this rank's free memory on NUMA nodes
+    platform::PagePolicy pages = platform::PagePolicy::kAuto;
+    std::vector<memory::ClusterShare> clusters = {};           ///< where their shares of the pool lie; empty: anywhere
+    std::vector<int> bulk_nodes = {};                          ///< nodes of ordinary memory; empty: any
+    std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< this rank's free memory on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};

@@ -27,8 +27,8 @@ using MeasureCell = std::function<MatrixCell(const CoreDomain&, const platform::
 
 /// One row per cell. Details   domain, node, memory (kind), cores, latency_s. Two tables as notes.
 /// `measure`: what measures one cell; none: this machine does.
-/// Errors:   InputError where threads or memory cannot be bound, a node has no room, or the topology is of another
-///           machine
+/// Errors:   InputError where threads or memory cannot be bound, a node has no free memory, or the topology is of
+///           another machine
 void bench_memory_matrix(Harness& harness, const platform::Topology& topology, const MeasureCell& measure = {});
 
 }  // namespace ditrain::bench

@@ -10,16 +10,16 @@ namespace ditrain::config {
 
 /// Something that has to be the same on all ranks. If a value has several lines, messages show the first line that
 /// differs.
-struct Fact {
+struct RankInvariant {
   std::string what, value, hint;
 };
 
-/// Compares the facts of all ranks with those of rank 0, all in the same order. Collective.
+/// Compares the invariants of all ranks with those of rank 0, all in the same order. Collective.
 /// Errors:   InputError "[ranks] ...", the same on all ranks, naming the lowest rank that differs, its host and the
-///           fact
-void check_agreement(dist::Communicator& comm, const std::vector<Fact>& mine);
+///           invariant
+void check_agreement(dist::Communicator& comm, const std::vector<RankInvariant>& mine);
 
 /// Version and file of the program that this process runs.
-std::vector<Fact> program_facts(const std::string& program);
+std::vector<RankInvariant> program_invariants(const std::string& program);
 
 }  // namespace ditrain::config

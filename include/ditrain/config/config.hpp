@@ -50,7 +50,7 @@ struct MemoryConfig {
   /// if a slower tier has a size.
   memory::PerTier<std::optional<double>> tier_gib = memory::default_gib();
   std::string disk_path = {};  ///< "": the run folder
-  platform::PageWish pages = platform::PageWish::kAuto;
+  platform::PagePolicy pages = platform::PagePolicy::kAuto;
   std::optional<memory::SimulatedBulk> simulate_bulk = {};
   int64_t copy_cores = -1;  ///< cores per rank that only copy between tiers; -1: auto, 0: shared with workers
   Copy copy = Copy::kAuto;

@@ -11,10 +11,10 @@
 
 namespace ditrain::dataset {
 
-struct Kind;  // kinds.hpp
+struct DataKind;  // kinds.hpp
 /// All kinds, in the order of the documentation; the first is the default.
-std::span<const Kind> rows_of(const Kind*);
-const Kind* default_kind();
+std::span<const DataKind> rows_of(const DataKind*);
+const DataKind* default_kind();
 
 /// Stop at the first unreadable sample, or count it and take the next one.
 enum class OnBadFile { kError, kSkip };
@@ -46,7 +46,7 @@ inline constexpr Word<Augment> kAugments[] = {
 constexpr std::span<const Word<Augment>> words_of(Augment) { return kAugments; }
 
 struct Config {
-  const Kind* kind = default_kind();
+  const DataKind* kind = default_kind();
   std::string path;  ///< folder (folder, latents, tiles) or one .safetensors file (latents, tiles)
   std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
   OnBadFile on_bad_file = OnBadFile::kError;

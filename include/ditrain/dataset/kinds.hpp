@@ -16,7 +16,7 @@ struct OpenRequest {
   uint64_t seed;
 };
 
-struct Kind {
+struct DataKind {
   std::string_view name;
   std::string_view help;  ///< a few words
   std::unique_ptr<Dataset> (*open)(const OpenRequest& request);
@@ -29,7 +29,7 @@ struct Kind {
 };
 
 /// Errors:   LogicFault for a name that no kind has
-const Kind* find_kind(std::string_view name);
+const DataKind* find_kind(std::string_view name);
 std::string help_of_kinds();  ///< "shapes: drawn, needs no files; folder: ..."
 
 }  // namespace ditrain::dataset

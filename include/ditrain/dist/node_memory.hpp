@@ -16,9 +16,9 @@ namespace ditrain::dist {
 class NodeMemory final : public memory::Allocator {
  public:
   /// Collective; the same arguments on all ranks. bytes: of each part, > 0. Parts are zero and begin at whole pages.
-  /// `pages` is a wish, for parts of platform::kHugePageBytes or more. Errors: throws RunError if memory is exhausted
+  /// `pages` is tried for parts of platform::kHugePageBytes or more. Errors: throws RunError if memory is exhausted
   NodeMemory(Communicator& communicator, size_t bytes, bool may_share = true,
-             platform::PageWish pages = platform::PageWish::kTransparent);
+             platform::PagePolicy pages = platform::PagePolicy::kTransparent);
   ~NodeMemory() override;
 
   std::string name() const override { return shared() ? "node window" : "system"; }
@@ -32,13 +32,13 @@ class NodeMemory final : public memory::Allocator {
   size_t part_bytes() const { return bytes_; }
   /// Why ranks of a node do not share; "" if they do, or if each is alone on its node.
   const std::string& note() const { return note_; }
-  /// Why pages are not as wished, with the command that fixes it; "" if they are.
+  /// Why pages are not those asked for, with the command that fixes it; "" if they are.
   const std::string& page_note() const { return page_note_; }
   /// The page sizes and the NUMA nodes of the own part, as the system reports them now.
   std::string describe_pages() const;
 
  private:
-  std::string attach(Communicator& communicator, platform::PageWish wish);
+  std::string attach(Communicator& communicator, platform::PagePolicy policy);
   void* allocate_block(size_t bytes) override;
   void deallocate_block(void*, size_t) override { taken_ = false; }
 
@@ -46,7 +46,7 @@ class NodeMemory final : public memory::Allocator {
   int num_parts_ = 1, own_part_ = 0;
   std::byte* base_ = nullptr;
   platform::PageBlock own_;  // where nothing is shared
-  platform::PageWish got_ = platform::PageWish::kPlain;
+  platform::PagePolicy got_ = platform::PagePolicy::kPlain;
   std::string note_, page_note_;
   bool refused_ = false, taken_ = false;
 };

@@ -3,8 +3,8 @@
 // thread, which is this one then.
 //
 // Difficulties: on a machine with fewer cores than threads a thread that spins takes the time of one that computes.
-// Abstractions: a bell (a word that others change, also from another process) on which the thread sleeps; tasks that
-//               do what can be done without waiting and tell what they wait for; calls that run in the thread.
+// Abstractions: a wake flag (a word that others change, also from another process) on which the thread sleeps; tasks
+//               that do what can be done without waiting and tell what they wait for; calls that run in the thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,12 +18,12 @@
 namespace ditrain::dist {
 
 /// What a task waits for.
-struct Outlook {
-  bool progressed = false;                                  ///< something happened: call again at once
-  bool poll = false;                                        ///< what it waits for (MPI) has no bell: call again soon
+struct PollResult {
+  bool progressed = false;  ///< something happened: call again at once
+  bool poll = false;        ///< what it waits for (MPI) has no wake flag: call again soon
   double wake_s = std::numeric_limits<double>::infinity();  ///< call again at this now_s() time
 
-  void merge(const Outlook& other);
+  void merge(const PollResult& other);
 };
 
 /// Work that proceeds in pieces.
@@ -31,7 +31,7 @@ class Task {
  public:
   virtual ~Task() = default;
   /// Proceeds as far as possible without waiting. Called in the progress thread; must not throw.
-  virtual Outlook advance() = 0;
+  virtual PollResult advance() = 0;
   /// Whether it only answers other ranks' questions, and may continue after this rank has given up waiting (see
   /// halt()).
   virtual bool only_answers() const { return false; }
@@ -48,7 +48,7 @@ class ProgressThread {
   /// Runs f in the thread and returns when it is done; rethrows what it throws. Inside the thread a plain call.
   void call(const std::function<void()>& f);
 
-  /// From now on advance() of the task is called whenever the bell rings and as its Outlook says.
+  /// From now on advance() of the task is called whenever the wake flag is raised and as its PollResult says.
   void add(Task& task);
   /// When it returns, advance() is not running and will not be called again.
   void remove(Task& task);
@@ -59,10 +59,10 @@ class ProgressThread {
   void halt(bool still_answers = false);
 
   /// Wakes the thread.
-  void ring();
-  /// Sets the word that the thread sleeps on. A word in shared memory lets other processes ring it, too (see
-  /// ring_bell). It must be valid until the next use_bell. nullptr: a word of its own.
-  void use_bell(std::atomic<uint32_t>* word);
+  void wake();
+  /// Sets the word that the thread sleeps on. A word in shared memory lets other processes raise it, too (see
+  /// raise_wake_flag). It must be valid until the next use_wake_flag. nullptr: a word of its own.
+  void use_wake_flag(std::atomic<uint32_t>* word);
 
   /// Binds the thread to these PUs, which are reserved for it, so that it may poll more often. Empty: it shares the
   /// cores of the process, and sleeps whenever it has to wait.
@@ -74,9 +74,9 @@ class ProgressThread {
 };
 
 /// Wakes the progress thread that sleeps on the word, in whichever process.
-void ring_bell(std::atomic<uint32_t>& word);
+void raise_wake_flag(std::atomic<uint32_t>& word);
 
-/// The pause between two polls of something without a bell: none at first, then longer and longer.
+/// The pause between two polls of something without a wake flag: none at first, then longer and longer.
 class Backoff {
  public:
   void pause();

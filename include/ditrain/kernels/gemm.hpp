@@ -129,22 +129,23 @@ inline constexpr int64_t kFewSteps = 64;
 
 /// Threads that compute different rows of the same columns of a product at the same time, each in a call of its own,
 /// and pack b once between them: each a part of every block of it, into memory that all of them read.
-struct Gang {
+struct PackingGroup {
   int member = 0, members = 1;           ///< 1: on its own
   int64_t most_rows = 0, most_cols = 0;  ///< largest m and n of all calls that meet (one without rows has m = 0)
   void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; theirs alone until all have returned
-  void (*meet)(const void* who) = nullptr;  ///< returns when all have called it
-  const void* who = nullptr;
+  void (*meet)(const void* context) = nullptr;  ///< returns when all have called it
+  const void* context = nullptr;
 };
 
-/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, gang), 64-byte aligned. c aliases nothing; c is f32
-///         if it is accumulated
+/// Memory: no allocation; `scratch` holds gemm_scratch_bytes(args, packers), 64-byte aligned. c aliases nothing; c is
+///         f32 if it is accumulated
 /// Speed:  as few rows as a vector has lanes (16 with AVX-512) read b where it lies; up to kFewSteps steps of a that is
-///         transposed and plain b in f32 (a rank-B update) pack nothing; a gang always packs b. With few columns a, and
-///         the lines of pixels under a window, are read as they lie: to pack them would take longer than it saves
-void gemm(const GemmArgs& args, void* scratch, const Gang& gang = {});
-size_t gemm_scratch_bytes(const GemmArgs& args, const Gang& gang = {});
-size_t gemm_shared_bytes(const GemmArgs& args, const Gang& gang);
+///         transposed and plain b in f32 (a rank-B update) pack nothing; a packing group always packs b. With few
+///         columns a, and the lines of pixels under a window, are read as they lie: to pack them would take longer than
+///         it saves
+void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers = {});
+size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers = {});
+size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers);
 
 /// Bytes of b [k, n] as panels.
 size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic);

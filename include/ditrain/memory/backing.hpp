@@ -34,10 +34,10 @@ class Backing {
 /// What a slow tier is made from; each takes what it needs.
 struct TierSetup {
   size_t bytes = 0;
-  platform::PageWish pages = platform::PageWish::kAuto;
-  std::vector<int> nodes = {};                   ///< NUMA nodes for memory, an equal part on each; empty: any
-  std::map<int, platform::NodeRoom> rooms = {};  ///< free memory of the process on nodes, if known
-  std::string folder = {};                       ///< of the disk tier's file
+  platform::PagePolicy pages = platform::PagePolicy::kAuto;
+  std::vector<int> nodes = {};  ///< NUMA nodes for memory, an equal part on each; empty: any
+  std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< free memory of the process on nodes, if known
+  std::string folder = {};                                   ///< of the disk tier's file
 };
 
 /// Makes pinned (mlock) memory on the bulk nodes. Pages that are never written take no RAM.

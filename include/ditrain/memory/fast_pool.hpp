@@ -44,10 +44,10 @@ class FastPool {
  public:
   struct Setup {
     size_t bytes = 0;
-    platform::PageWish pages = platform::PageWish::kAuto;
-    std::vector<ClusterShare> clusters = {};       ///< empty: the system places pages
-    size_t beside_bytes = 0;                       ///< fast tier outside of the pool, for the advice in notes
-    std::map<int, platform::NodeRoom> rooms = {};  ///< free memory of the process on nodes, if known
+    platform::PagePolicy pages = platform::PagePolicy::kAuto;
+    std::vector<ClusterShare> clusters = {};  ///< empty: the system places pages
+    size_t beside_bytes = 0;                  ///< fast tier outside of the pool, for the advice in notes
+    std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< free memory of the process on nodes, if known
   };
   /// Calls of the operating system; tests replace them, to simulate nodes.
   struct System {
@@ -78,7 +78,7 @@ class FastPool {
   std::vector<std::string> notes() const;  ///< fallbacks so far, each with its remedy
 
  private:
-  void check_room();
+  void check_free_memory();
   void try_nodes();
   void bind(size_t first, size_t last, std::vector<int> nodes);
 

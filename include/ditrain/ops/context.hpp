@@ -3,8 +3,9 @@
 //
 // The thread that drives the ops has a context of the whole team: each job goes to all workers, who meet at its end.
 // over_samples gives every cluster of the team some samples of a batch and a context of its own for them: each of its
-// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only. in_a_row
-// gives every worker a context of its own for jobs that need nothing of each other: workers do not meet between them.
+// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only.
+// without_barriers gives every worker a context of its own for jobs that need nothing of each other: workers do not
+// meet between them.
 #pragma once
 #include <array>
 #include <memory>
@@ -58,7 +59,7 @@ struct Meetings {
 enum class Workspace {
   kOperandA,  ///< of a product in passes: normalised, gathered or rounded
   kOperandB,
-  kShared,     ///< b as a gang packs it; sums of blocks of rows
+  kShared,     ///< b as a packing group packs it; sums of blocks of rows
   kOptimizer,  ///< of an update, which calls products
   kNumber
 };
@@ -83,13 +84,13 @@ class Context {
     std::vector<Block> scratch = {};          // of each worker
     std::vector<Workspaces> workspaces = {};  // of the team, then of each cluster
     std::mutex growing = {};                  // of a workspace: all workers of a cluster ask for it
-    std::vector<std::unique_ptr<Context>> of_workers = {}, in_a_row = {};
+    std::vector<std::unique_ptr<Context>> of_workers = {}, without_barriers = {};
   };
 
   std::unique_ptr<Shared> owned_;  // by the context of the team
   Shared* shared_;
   std::optional<parallel::Worker> mine_;  // of a context of one worker: whose it is
-  bool in_a_row_ = false;                 // its jobs are those of the whole team, else of its cluster
+  bool without_barriers_ = false;         // its jobs are those of the whole team, else of its cluster
 
  public:
   explicit Context(parallel::Team& team, Cut cut = Cut::kSamples);
@@ -99,7 +100,7 @@ class Context {
 
   parallel::Team& team() const { return shared_->team; }
   /// Workers that take part in a job; what f is told of itself counts among these.
-  int num_workers() const { return mine_ && !in_a_row_ ? mine_->workers_in_cluster : team().num_workers(); }
+  int num_workers() const { return mine_ && !without_barriers_ ? mine_->workers_in_cluster : team().num_workers(); }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
   void* scratch(const parallel::Worker& w, size_t bytes);
@@ -120,7 +121,7 @@ class Context {
     if (shared_->dry) return;
     const double start = now_s();
     double done = start;
-    if (in_a_row_) {
+    if (without_barriers_) {
       f(*mine_);
       done = now_s();
     } else if (mine_) {
@@ -158,9 +159,9 @@ class Context {
   /// worker one after the other; all meet at the end. Products are single jobs if they are fused; if not, f is called
   /// once with this context.
   template <class F>
-  void in_a_row(const F& f) {
+  void without_barriers(const F& f) {
     if (mine_ || !gemm_settings.fused()) return f(*this);
-    run_as_workers([&](const parallel::Worker& w) { f(*shared_->in_a_row[size_t(w.worker)]); });
+    run_as_workers([&](const parallel::Worker& w) { f(*shared_->without_barriers[size_t(w.worker)]); });
   }
   /// Whether this is the first worker's among the contexts in which f runs at the same time.
   bool leads() const { return !mine_ || mine_->worker == 0; }
@@ -175,14 +176,14 @@ class Context {
   /// How many clusters over_samples calls f on at the same time.
   int clusters_over_samples(int64_t batch) const { return samples_are_cut(batch) ? team().num_clusters() : 1; }
   /// Whether jobs follow each other without a meeting.
-  bool is_in_a_row() const { return in_a_row_; }
+  bool runs_without_barriers() const { return without_barriers_; }
 
   void set_cut(Cut cut) { shared_->cut = cut; }
   /// Dry: ops check and hold their tensors and do nothing more; memory is neither read nor written.
   void set_dry(bool dry) { shared_->dry = dry; }
   Cut cut() const { return shared_->cut; }
   /// Whether columns and heads go to clusters before they go to workers.
-  bool cuts_columns() const { return (!mine_ || in_a_row_) && shared_->cut == Cut::kN; }
+  bool cuts_columns() const { return (!mine_ || without_barriers_) && shared_->cut == Cut::kN; }
 
   /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
   template <class F>
@@ -211,7 +212,7 @@ class Context {
 
  private:
   static void* at_least(Block& block, size_t bytes);
-  Context(Shared& shared, const parallel::Worker& mine, bool in_a_row);
+  Context(Shared& shared, const parallel::Worker& mine, bool without_barriers);
   template <class F>
   void run_as_workers(const F& f) {
     double done = 0;

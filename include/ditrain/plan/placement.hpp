@@ -27,7 +27,7 @@ struct Placement {
   std::vector<int> helper_pus;  ///< for other threads (loader): the rank's cores not set aside
   /// This rank's part of the free memory of each NUMA node that it uses: the node's free memory before any rank took
   /// some, divided by the ranks that use it. Empty if the system does not tell, and in a dry run.
-  std::map<int, platform::NodeRoom> rooms;
+  std::map<int, platform::NodeFreeMemory> free_memory;
   std::string set_aside;           ///< two lines: how many cores are set aside, or why none
   std::string map;                 ///< table of the cores of each rank; complete on rank 0
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
@@ -44,9 +44,9 @@ struct Placement {
 /// Errors:   InputError "[placement] ..." as parallel::plan_cores
 Placement plan_placement(const config::Config& config, dist::Communicator& comm);
 
-/// Collective: computes Placement::rooms. Files are read below `root`, see platform::room_on_node.
-std::map<int, platform::NodeRoom> rooms_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
-                                                const std::string& root = "");
+/// Collective: computes Placement::free_memory. Files are read below `root`, see platform::free_memory_on_node.
+std::map<int, platform::NodeFreeMemory> free_memory_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
+                                                            const std::string& root = "");
 
 /// Lines with machine, ranks, threads and map, for the start report and topology.txt.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
@@ -55,17 +55,17 @@ std::string describe(const Placement& placement, const dist::Communicator& comm)
 /// (SLURM_NTASKS_PER_NODE, or SLURM_NNODES above 1): as many per node as they say, one per die if there are as many
 /// dies, else with equal shares of the cores. Without them: one per die if that fills whole nodes, else with equal
 /// shares of one node's cores, else (more ranks than cores) one per die on as many nodes as it takes.
-struct SupposedRanks {
+struct DryRunRanks {
   int nodes = 1, per_node = 1;
   std::string per_node_from;  ///< the variable that says so; "": none does
   bool one_per_die = true;
   std::vector<Placement> on_node;  ///< the ranks of the first node
 };
 /// Errors:   as plan_placement
-SupposedRanks suppose_ranks(const config::Config& config, const platform::Topology& machine, int ranks);
+DryRunRanks dry_run_ranks(const config::Config& config, const platform::Topology& machine, int ranks);
 
 /// The same lines as for running ranks, with the assumption and the mpirun and srun lines that make it true.
-std::string describe(const SupposedRanks& supposed, const platform::Topology& machine, int ranks);
+std::string describe(const DryRunRanks& assumed, const platform::Topology& machine, int ranks);
 
 /// What other parts of a plan need to know about the place of a rank. The rank runs, or a dry run or a bench assumes
 /// it. The default is a rank alone on its node, with one cluster.
@@ -78,9 +78,9 @@ struct RankPlace {
   size_t fast_bytes = 0;                 ///< this rank's part of those that are memory on the package (HBM)
   std::vector<int> bulk_nodes = {};  ///< of ordinary memory near the clusters, where there is another kind too, each
                                      ///< once; none: any
-  std::map<int, platform::NodeRoom> rooms = {};  ///< see Placement
-  int rank = 0;                                  ///< among those that share the optimiser's state
-  automem::Copying copying = {};                 ///< between tiers in memory
+  std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< see Placement
+  int rank = 0;                                              ///< among those that share the optimiser's state
+  automem::Copying copying = {};                             ///< between tiers in memory
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 

@@ -24,7 +24,7 @@ MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "", bo
 
 /// Bytes of explicit huge pages of 2 MiB that this process' cgroup and its ancestors still allow, and the file that
 /// says so; the largest size_t and "" if none does. Past it a first touch ends the process by SIGBUS.
-MemoryLimit explicit_huge_room(const std::string& root = "");
+MemoryLimit explicit_huge_left(const std::string& root = "");
 
 /// Cores' worth of time that the cgroup of this process and its ancestors grant; infinity without a quota.
 double cpu_quota(const std::string& root = "");

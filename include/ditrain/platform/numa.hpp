@@ -11,7 +11,7 @@ namespace ditrain::platform {
 
 enum class NodePolicy {
   kBind,        ///< on these nodes; when they are full the process is killed
-  kPreferred,   ///< on the first of these nodes as long as it has room
+  kPreferred,   ///< on the first of these nodes as long as it has free memory
   kInterleave,  ///< page after page on the next of these nodes
 };
 /// The policy for memory that all of these nodes have their part of.
@@ -32,16 +32,16 @@ struct NodeResult {
 NodeResult place_on_nodes(void* data, size_t bytes, const std::vector<int>& nodes, NodePolicy policy);
 
 /// What a node has left now.
-struct NodeRoom {
+struct NodeFreeMemory {
   size_t free_bytes = 0;       ///< that nothing uses
   size_t cached_bytes = 0;     ///< of cached files, which can be dropped
   size_t free_huge_bytes = 0;  ///< reserved huge pages (2 MiB) that nothing uses
 };
 /// None if the system does not tell. Files are read below `root` ("" is the real system).
-std::optional<NodeRoom> room_on_node(int node, const std::string& root = "");
+std::optional<NodeFreeMemory> free_memory_on_node(int node, const std::string& root = "");
 
 /// What each of `sharers` has of it.
-NodeRoom operator/(const NodeRoom& room, size_t sharers);
+NodeFreeMemory operator/(const NodeFreeMemory& available, size_t sharers);
 
 /// The node of every page that begins in [data, data + bytes), -1 for one that was never touched; empty if the system
 /// does not tell. `data` must lie on a page border. `step`: looks only at a page in so many bytes; 0: at every page.

@@ -30,19 +30,19 @@ PageEvents page_events();
 ///   kTransparent  huge where the kernel grants them on request
 ///   kPlain        of page_bytes()
 ///   kAuto         the first of these in this order that can be had
-enum class PageWish { kAuto, kExplicit, kTransparent, kPlain };
-inline constexpr Word<PageWish> kPageWishes[] = {{"auto", PageWish::kAuto},
-                                                 {"explicit", PageWish::kExplicit},
-                                                 {"transparent", PageWish::kTransparent},
-                                                 {"plain", PageWish::kPlain}};
-constexpr std::span<const Word<PageWish>> words_of(PageWish) { return kPageWishes; }
+enum class PagePolicy { kAuto, kExplicit, kTransparent, kPlain };
+inline constexpr Word<PagePolicy> kPagePolicies[] = {{"auto", PagePolicy::kAuto},
+                                                     {"explicit", PagePolicy::kExplicit},
+                                                     {"transparent", PagePolicy::kTransparent},
+                                                     {"plain", PagePolicy::kPlain}};
+constexpr std::span<const Word<PagePolicy>> words_of(PagePolicy) { return kPagePolicies; }
 
 /// A block of whole pages, zero-filled, given back when the object ends.
 class PageBlock {
  public:
   PageBlock() = default;
-  /// Errors: as map_pages; not for a wish that the system refuses, see note()
-  PageBlock(size_t bytes, PageWish wish);
+  /// Errors: as map_pages; not for a policy that the system refuses, see note()
+  PageBlock(size_t bytes, PagePolicy policy);
   ~PageBlock();
   PageBlock(PageBlock&& other) noexcept { *this = std::move(other); }
   PageBlock& operator=(PageBlock&& other) noexcept;
@@ -55,8 +55,8 @@ class PageBlock {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }  ///< whole pages: at least what was asked for
-  PageWish got() const { return got_; }    ///< never kAuto
-  /// Why it is not what was wished, with the line that would mend it; "" if it is.
+  PagePolicy got() const { return got_; }  ///< never kAuto
+  /// Why it is not what was asked for, with the line that would mend it; "" if it is.
   const std::string& note() const { return note_; }
   /// What the system says of its pages now: "2 MiB explicit huge pages", "93 % in transparent huge pages", ...
   std::string describe() const;
@@ -66,7 +66,7 @@ class PageBlock {
   void use_other_pages(const std::string& why);
   std::byte* data_ = nullptr;
   size_t bytes_ = 0, asked_ = 0;
-  PageWish got_ = PageWish::kPlain;
+  PagePolicy got_ = PagePolicy::kPlain;
   std::string note_;
 };
 
@@ -74,20 +74,20 @@ class PageBlock {
 struct SharedFile {
   int fd = -1;               ///< the caller closes it; -1: none, see problem
   std::string problem = {};  ///< what the system refused
-  std::string note = {};     ///< why its pages are not as wished, with the line that would mend it
+  std::string note = {};     ///< why its pages are not those asked for, with the line that would mend it
 };
-/// `bytes` (a multiple of kHugePageBytes where huge pages are wished) of zeros. All explicit huge pages are reserved
+/// `bytes` (a multiple of kHugePageBytes where huge pages are asked for) of zeros. All explicit huge pages are reserved
 /// now; every process still takes its part (take_explicit_pages) before it touches it.
-SharedFile make_shared_file(size_t bytes, PageWish wish);
+SharedFile make_shared_file(size_t bytes, PagePolicy policy);
 /// Maps it, in any process; null with errno if the system refuses. `got`: what its pages are.
-std::byte* map_shared_file(int fd, size_t bytes, PageWish wish, PageWish& got);
+std::byte* map_shared_file(int fd, size_t bytes, PagePolicy policy, PagePolicy& got);
 
 /// Takes the explicit huge pages of a range now: the first touch of one that the system refuses would end the process.
 /// Returns why it refuses; "" if it does not.
 std::string take_explicit_pages(void* data, size_t bytes);
 
 /// What the system says of the pages of a range now; `got`: what they were mapped as.
-std::string describe_pages(const void* data, size_t bytes, PageWish got);
+std::string describe_pages(const void* data, size_t bytes, PagePolicy got);
 
 size_t page_bytes();  ///< of an ordinary page
 /// Which memory gets transparent huge pages, the system's setting: "always", "madvise" (on request, as map_pages does)

@@ -8,8 +8,8 @@
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
-#include "ditrain/train/adaln_factors.hpp"
 #include "ditrain/train/leaf_sums.hpp"
+#include "ditrain/train/low_rank_exchange.hpp"
 #include "ditrain/train/state_update.hpp"
 
 namespace ditrain::train {
@@ -46,7 +46,7 @@ class GradientSync {
   /// Off: the all-reduce starts when backward has ended. dist.overlap sets the initial value.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  const nn::WeightGradientSink& weight_gradients() const { return factors_; }  ///< the sink for passes over the model
+  const nn::WeightGradientSink& weight_gradients() const { return low_rank_; }  ///< the sink for passes over the model
   /// Call before backward. `update` says how the last micro-batch changes the weights of each slice, if the plan
   /// updates in backward; null: they must not change (the loss is not finite). It must outlive backward.
   void begin(const MicroBatchPlace& micro, const optim::StepSettings* update);
@@ -86,7 +86,7 @@ class GradientSync {
   ops::Context& ctx_;
   plan::TensorGroup* group_;
   bool overlap_;
-  AdalnFactors factors_;
+  LowRankExchange low_rank_;
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::Engine> engine_;
   std::unique_ptr<dist::GradientBuckets> buckets_;

@@ -1,4 +1,4 @@
-#include "ditrain/train/adaln_factors.hpp"
+#include "ditrain/train/low_rank_exchange.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -7,14 +7,14 @@
 
 namespace ditrain::train {
 
-AdalnFactors::AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx,
-                           bool squares)
+LowRankExchange::LowRankExchange(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx,
+                                 bool squares)
     : plan_(plan), store_(store), ctx_(ctx), takes_squares_(squares) {
   for (const plan::FactorLayer& layer : plan.factors) weights_.push_back(&store.find(layer.weight));
 }
 
-bool AdalnFactors::take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
-                        autograd::Gradients) const {
+bool LowRankExchange::take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
+                           autograd::Gradients) const {
   const auto found = std::find(weights_.begin(), weights_.end(), &w);
   if (found == weights_.end()) return false;
   const plan::FactorLayer& layer = plan_.factors[size_t(found - weights_.begin())];
@@ -30,7 +30,7 @@ bool AdalnFactors::take(ops::Context& ctx, const autograd::Parameter& w, const T
   return true;
 }
 
-void AdalnFactors::allocate(dist::GradientBuckets& buckets) {
+void LowRankExchange::allocate(dist::GradientBuckets& buckets) {
   int64_t outputs = 0, inputs = 0;
   for (const plan::FactorLayer& layer : plan_.factors)
     outputs = std::max(outputs, layer.outputs), inputs = std::max(inputs, layer.inputs);
@@ -40,14 +40,14 @@ void AdalnFactors::allocate(dist::GradientBuckets& buckets) {
       buckets.gather_instead(k, plan_.factor_rows * layer->row_elements());
 }
 
-const plan::FactorLayer* AdalnFactors::layer_of(int64_t bucket) const {
+const plan::FactorLayer* LowRankExchange::layer_of(int64_t bucket) const {
   const parallel::Range slice = plan_.buckets[bucket];
   const auto found = std::find_if(plan_.factors.begin(), plan_.factors.end(),
                                   [&](const plan::FactorLayer& layer) { return layer.slice == slice; });
   return found == plan_.factors.end() ? nullptr : &*found;
 }
 
-void AdalnFactors::arrived(int64_t k, PhaseLog& log) {
+void LowRankExchange::arrived(int64_t k, PhaseLog& log) {
   const plan::FactorLayer* layer = layer_of(k);
   if (layer == nullptr) return;
   const PhaseTimer timer(log, Phase::kBackward);
@@ -55,7 +55,7 @@ void AdalnFactors::arrived(int64_t k, PhaseLog& log) {
   if (takes_squares_) squares_ += squares_of(ctx_, Pin<float>(store_.grads), layer->slice);
 }
 
-void AdalnFactors::multiply(const plan::FactorLayer& layer) {
+void LowRankExchange::multiply(const plan::FactorLayer& layer) {
   const autograd::Parameter &w = store_.find(layer.weight), &b = store_.find(layer.bias);
   const int64_t rows = plan_.factor_rows, N = layer.outputs, K = layer.inputs;
   const Tensor dy = dy_.slice(0, {rows, N}), x = x_.slice(0, {rows, K});

@@ -14,12 +14,12 @@
 
 namespace ditrain::train {
 
-class AdalnFactors final : public SyncPolicy, public nn::WeightGradientSink {
+class LowRankExchange final : public SyncPolicy, public nn::WeightGradientSink {
  public:
   /// squares: whether take_squares will be called. It is not called if the norm is that of a replica that ranks share.
-  AdalnFactors(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx, bool squares);
-  AdalnFactors(const AdalnFactors&) = delete;
-  AdalnFactors& operator=(const AdalnFactors&) = delete;
+  LowRankExchange(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx, bool squares);
+  LowRankExchange(const LowRankExchange&) = delete;
+  LowRankExchange& operator=(const LowRankExchange&) = delete;
 
   /// Writes the rows of this micro-batch, if the layer is one of the plan's.
   bool take(ops::Context& ctx, const autograd::Parameter& w, const Tensor& x, const Tensor& dy,
