@@ -155,30 +155,9 @@ class ConfigReader {
     for (const auto& entry : keys) {
       const std::string name = key_text(entry.first, "section " + section, seen), line = at(entry.first.Mark());
       const Option& option = find_option(section, name, line);
-      option.set(config_, value_of(entry.second, option, line), line);
+      option.set(config_, value_of_node(entry.second, option, line), line);
       origins_[option.name()] = line;
     }
-  }
-
-  static OptionValue value_of(const YAML::Node& node, const Option& option, const std::string& line) {
-    OptionValue value;
-    if (node.IsScalar()) value.items = {node.Scalar()};
-    value.is_list = node.IsSequence();
-    bool ok = node.IsScalar() || (value.is_list && node.size() > 0);
-    if (node.IsMap() && option.takes_map) {
-      ok = value.is_list = node.size() > 0;
-      for (const auto& entry : node) {
-        ok = ok && entry.first.IsScalar() && entry.second.IsScalar();
-        if (ok) value.items.push_back(entry.first.Scalar() + ": " + entry.second.Scalar());
-      }
-    }
-    for (size_t i = 0; ok && node.IsSequence() && i < node.size(); ++i) {
-      ok = node[i].IsScalar();
-      if (ok) value.items.push_back(node[i].Scalar());
-    }
-    const char* got = node.IsNull() ? "nothing" : node.IsMap() ? "a map" : "a list of lists or an empty list";
-    if (!ok) fail(line + option.name() + ": bad value", got, option.expected);
-    return value;
   }
 
   Config& config_;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
-#include <variant>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
@@ -128,56 +126,6 @@ Option tuned() {
   o.get = [](const Config& c) {
     const bool file = c.kernels.tuned == TunedFrom::kFile;
     return yaml_text(file ? c.kernels.tuning_file : std::string(word_of(c.kernels.tuned)));
-  };
-  return o;
-}
-
-/// A number of a map.
-template <class T>
-struct Entry {
-  std::string key, expected;
-  std::variant<double T::*, int T::*> field;
-  double low, high;
-  void set(T& value, const std::string& text, const std::string& origin, const std::string& name) const {
-    if (const auto* real = std::get_if<double T::*>(&field))
-      value.*(*real) = read_number({{text}}, {low, high}, origin, name);
-    else
-      value.*std::get<int T::*>(field) = int(read_integer({{text}}, {int64_t(low), int64_t(high)}, origin, name));
-  }
-  std::string get(const T& value) const {
-    return std::visit([&](auto member) { return number_text(double(value.*member)); }, field);
-  }
-};
-
-/// "off", or a map of numbers, all of which have defaults.
-template <class T, class F>
-Option map_or_off(const std::string& name, F field, const std::vector<Entry<T>>& entries, std::string help) {
-  std::string keys;
-  for (const Entry<T>& e : entries) keys += (keys.empty() ? "" : ", ") + e.key + ": " + e.expected;
-  const std::string expected = "off or {" + keys + "}";
-  Option o = named_option(name, std::move(help), expected);
-  o.takes_map = true;
-  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return field(c).reset();
-    if (!v.is_list) refuse(origin, name, shown(v), expected);
-    T value;
-    std::set<std::string> seen;
-    for (const std::string& item : v.items) {
-      const size_t colon = item.find(':'), first = item.find_first_not_of(' ', colon + 1);
-      const std::string key = item.substr(0, colon), text = first == std::string::npos ? "" : item.substr(first);
-      const auto e =
-          std::find_if(entries.begin(), entries.end(), [&](const Entry<T>& entry) { return entry.key == key; });
-      if (colon == std::string::npos || e == entries.end() || !seen.insert(key).second)
-        refuse(origin, name, shown(v), expected);
-      e->set(value, text, origin, name + "." + key);
-    }
-    field(c) = value;
-  };
-  o.get = [=](const Config& c) -> std::string {
-    if (!field(c)) return "off";
-    std::string text;
-    for (const Entry<T>& e : entries) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.get(*field(c));
-    return text + "}";
   };
   return o;
 }
@@ -494,6 +442,7 @@ Rows output_rows() {
   };
 }
 
+// What a resumed run may change, besides the keys that it does not read (is_read).
 bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
@@ -512,24 +461,6 @@ Rows all_rows() {
     all.insert(all.end(), rows.begin(), rows.end());
   for (Option& o : all) o.may_change_on_resume = free_on_resume(o);
   return all;
-}
-
-OptionValue value_of_text(const std::string& text, bool maps) {
-  const auto inside = [&text](char first, char last) {
-    return text.size() >= 2 && text.front() == first && text.back() == last;
-  };
-  if (!inside('[', ']') && !(maps && inside('{', '}'))) return {{text}};
-  OptionValue value{{}, true};
-  std::string item;
-  for (char c : text.substr(1, text.size() - 2) + ",") {
-    if (c == ',') {
-      item.erase(item.find_last_not_of(' ') + 1);
-      value.items.push_back(std::exchange(item, ""));
-    } else if (c != ' ' || (text.front() == '[' && !item.empty())) {  // names of bands may have blanks inside
-      item += c;
-    }
-  }
-  return value;
 }
 
 }  // namespace
@@ -588,7 +519,7 @@ void apply_set(Config& config, const std::string& assignment) {
   }
   const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
   const Option& option = find_option(section, key, "--set: ");
-  option.set(config, value_of_text(assignment.substr(equal + 1), option.takes_map), "--set: ");
+  option.set(config, value_of_text(assignment.substr(equal + 1), option, "--set: "), "--set: ");
 }
 
 std::string config_reference() {

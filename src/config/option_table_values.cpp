@@ -1,6 +1,7 @@
 #include "option_table_values.hpp"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 
@@ -14,13 +15,6 @@ const std::string& only_item(const OptionValue& value, const std::string& expect
                              const std::string& name) {
   if (value.is_list || value.items.size() != 1) refuse(origin, name, shown(value), expected);
   return value.items.front();
-}
-
-bool plain_in_yaml(const std::string& text) {
-  static const std::string kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+";
-  const auto safe = [](char c) { return kSafe.find(c) != std::string::npos || c == '-'; };
-  const bool null_word = text == "null" || text == "Null" || text == "NULL";
-  return !text.empty() && text.front() != '-' && !null_word && std::all_of(text.begin(), text.end(), safe);
 }
 
 }  // namespace
@@ -44,21 +38,50 @@ void refuse(const std::string& origin, const std::string& name, const std::strin
   fail(origin + name + ": bad value", got, expected, hint);
 }
 
-std::string yaml_text(const std::string& text) {
-  if (plain_in_yaml(text)) return text;
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
+OptionValue value_of_node(const YAML::Node& node, const Option& option, const std::string& origin) {
+  if (node.IsScalar()) return {{node.Scalar()}};
+  OptionValue value{{}, true};
+  const bool is_map = node.IsMap() && option.takes_map;
+  bool ok = (is_map || node.IsSequence()) && node.size() > 0;
+  for (auto entry = node.begin(); ok && entry != node.end(); ++entry) {
+    const YAML::Node item = is_map ? entry->second : *entry;
+    ok = item.IsScalar() && (!is_map || entry->first.IsScalar());
+    if (!ok) break;
+    if (is_map) value.keys.push_back(entry->first.Scalar());
+    value.items.push_back(item.Scalar());
   }
-  return quoted + '"';
+  const char* got = node.IsNull() ? "nothing" : node.IsMap() ? "a map" : "a list of lists or an empty list";
+  if (!ok) refuse(origin, option.name(), got, option.expected);
+  return value;
+}
+
+OptionValue value_of_text(const std::string& text, const Option& option, const std::string& origin) {
+  const auto inside = [&text](char first, char last) {
+    return text.size() >= 2 && text.front() == first && text.back() == last;
+  };
+  if (!inside('[', ']') && !(option.takes_map && inside('{', '}'))) return {{text}};
+  try {
+    const YAML::Node around = YAML::Load("[" + text + "]");  // so that nothing of the text can be left over
+    if (around.size() != 1) refuse(origin, option.name(), shown({{text}}), option.expected);
+    return value_of_node(around[0], option, origin);
+  } catch (const YAML::Exception& error) {
+    refuse(origin, option.name(), shown({{text}}) + ", which is not YAML: " + error.msg, option.expected);
+  }
+}
+
+std::string yaml_text(const std::string& text) {
+  YAML::Emitter out;
+  out << YAML::Flow << YAML::BeginSeq << text << YAML::EndSeq;  // so that the text may stand in a list, too
+  const std::string list = out.c_str();
+  return list.substr(1, list.size() - 2);
 }
 
 std::string number_text(double value) { return fmt::format("{}", value); }
 
 std::string shown(const OptionValue& value) {
   std::string all;
-  for (const std::string& item : value.items) all += (all.empty() ? "" : ", ") + item;
+  for (size_t i = 0; i < value.items.size(); ++i)
+    all += (i == 0 ? "" : ", ") + (i < value.keys.size() ? value.keys[i] + ": " : "") + value.items[i];
   if (all.size() > kMaxShownLength) all.replace(kMaxShownLength, all.npos, "...");
   return value.is_list ? fmt::format("[{}]", all) : fmt::format("'{}'", all);
 }

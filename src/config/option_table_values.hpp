@@ -1,19 +1,26 @@
 // Kinds of option values: each function makes one row of the option table from a key, the field that it fills and the
 // values that it accepts. Texts come from outside, so every one is checked as a whole: no value is cut or guessed.
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/option_table.hpp"
+
+namespace YAML {
+class Node;
+}
 
 namespace ditrain::config {
 
@@ -37,6 +44,13 @@ struct NumberRange {
 /// The same for a bad value.
 [[noreturn]] void refuse(const std::string& origin, const std::string& name, const std::string& got,
                          const std::string& expected, const std::string& hint = "");
+
+/// The value that a YAML node or, for --set, a text stands for. A text is a list or a map if it is in brackets or (for
+/// an option that takes maps) in braces, else one scalar as it is.
+/// Errors:   InputError "[config] ORIGINsection.key: bad value ..." for what no option takes, and for brackets that are
+///           not YAML
+OptionValue value_of_node(const YAML::Node& node, const Option& option, const std::string& origin);
+OptionValue value_of_text(const std::string& text, const Option& option, const std::string& origin);
 
 /// Quoted where plain YAML would read it as something else.
 std::string yaml_text(const std::string& text);
@@ -203,6 +217,54 @@ Option word_or_auto(const std::string& name, F field, std::string help, const st
       return yaml_text(std::string(word_of(field(c))));
     else
       return yaml_text(std::string(word_of(*field(c))));
+  };
+  return o;
+}
+
+/// A number of a map.
+template <class T>
+struct Entry {
+  std::string key, expected;
+  std::variant<double T::*, int T::*> field;
+  double low, high;
+  void set(T& value, const std::string& text, const std::string& origin, const std::string& name) const {
+    if (const auto* real = std::get_if<double T::*>(&field))
+      value.*(*real) = read_number({{text}}, {low, high}, origin, name);
+    else
+      value.*std::get<int T::*>(field) = int(read_integer({{text}}, {int64_t(low), int64_t(high)}, origin, name));
+  }
+  std::string get(const T& value) const {
+    return std::visit([&](auto member) { return number_text(double(value.*member)); }, field);
+  }
+};
+
+/// "off", or a map of numbers, all of which have defaults.
+template <class T, class F>
+Option map_or_off(const std::string& name, F field, const std::vector<Entry<T>>& entries, std::string help) {
+  std::string keys;
+  for (const Entry<T>& e : entries) keys += (keys.empty() ? "" : ", ") + e.key + ": " + e.expected;
+  const std::string expected = "off or {" + keys + "}";
+  Option o = named_option(name, std::move(help), expected);
+  o.takes_map = true;
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    if (!v.is_list && v.items == std::vector<std::string>{"off"}) return field(c).reset();
+    if (!v.is_list) refuse(origin, name, shown(v), expected);
+    T value;
+    std::set<std::string> seen;
+    for (size_t i = 0; i < v.items.size(); ++i) {
+      const std::string key = i < v.keys.size() ? v.keys[i] : "";
+      const auto e =
+          std::find_if(entries.begin(), entries.end(), [&](const Entry<T>& entry) { return entry.key == key; });
+      if (e == entries.end() || !seen.insert(key).second) refuse(origin, name, shown(v), expected);
+      e->set(value, v.items[i], origin, name + "." + key);
+    }
+    field(c) = value;
+  };
+  o.get = [=](const Config& c) -> std::string {
+    if (!field(c)) return "off";
+    std::string text;
+    for (const Entry<T>& e : entries) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.get(*field(c));
+    return text + "}";
   };
   return o;
 }

@@ -169,6 +169,15 @@ TEST_CASE("a list of --set may have blanks around its items and inside of them")
   config::Config config;
   config::apply_set(config, "data.bands=[ near infrared,B4 , B3]");
   CHECK(config.data.bands == std::vector<std::string>{"near infrared", "B4", "B3"});
+  config::apply_set(config, "data.bands=[\"a, b\", 'c: #d', \"\\\"\"]");
+  CHECK(config.data.bands == std::vector<std::string>{"a, b", "c: #d", "\""});
+  CHECK_THAT(set_error("data.bands=[a, \"b]"), Catch::Contains("[config] --set: data.bands: bad value; got '[a, \"b]', "
+                                                               "which is not YAML: ") &&
+                                                   Catch::Contains("expected all, or a list of names"));
+  for (const char* rest : {"[a] b]", "[a], [b]", "[a]\n---\n[b]", "[a] # b]"})
+    CHECK_THAT(set_error(std::string("data.bands=") + rest),
+               Catch::Contains("[config] --set: data.bands: bad value; "));
+  CHECK_THAT(set_error("data.bands=[a, [b]]"), Catch::Contains("got a list of lists"));
 }
 
 TEST_CASE("the process settles what a config leaves open") {
@@ -209,12 +218,17 @@ TEST_CASE("the effective config reads back to itself, every key changed in turn"
 TEST_CASE("numbers and texts survive the dump exactly") {
   config::Config config;
   config.optimizer.lr = 0.1 + 0.2, config.optimizer.clip_norm = 1e-300, config.ema.decay = 1.0 / 3;
-  for (const std::string text : {"null", "~", "- a", "a: b", "#", "'", "\"\\", " lead", "*x", "&x", "true", "", "50",
-                                 "10,10,20", "\xC3\xA9t\xC3\xA9"}) {
+  for (const std::string text : {"null", "~",    "- a",   "a: b",     "#",
+                                 "'",    "\"\\", " lead", "*x",       "&x",
+                                 "true", "",     "50",    "10,10,20", "\xC3\xA9t\xC3\xA9",
+                                 "a #b", "a, b", "[a",    "b]",       "{c}",
+                                 "it's", "a:",   "?",     "trail ",   "\xF0\x9F\x9B\xB0 a: \"b\""}) {
     config.data.path = text;
+    config.data.bands = {text, "B4", text};
     const config::Config back = config::parse_config(config::to_yaml(config), "dump.yaml");
     INFO(text);
     CHECK(back.data.path == text);
+    CHECK(back.data.bands == config.data.bands);
     CHECK(
         (back.optimizer.lr == config.optimizer.lr && back.optimizer.clip_norm == 1e-300 && back.ema.decay == 1.0 / 3));
   }

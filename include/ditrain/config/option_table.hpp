@@ -9,10 +9,11 @@
 
 namespace ditrain::config {
 
-/// A value as written: one scalar, the scalars of a list, or the "key: value" texts of a map.
+/// A value as written: one scalar, or the scalars of a list or a map.
 struct OptionValue {
   std::vector<std::string> items;
-  bool is_list = false;
+  bool is_list = false;                ///< or a map
+  std::vector<std::string> keys = {};  ///< of a map, one for each item
 };
 
 struct Option {
@@ -40,7 +41,7 @@ std::vector<std::string> option_sections();
 /// Errors:   InputError for an unknown section or key; names the nearest
 const Option& find_option(const std::string& section, const std::string& key, const std::string& origin);
 
-/// Applies one "a.b=v"; v is a scalar, taken as it is, or a list "[1, 2]".
+/// Applies one "a.b=v"; v is a scalar, taken as it is, or a list or map in YAML's flow style, as "[1, 2]".
 /// Errors:   InputError "[config] --set: ..."
 void apply_set(Config& config, const std::string& assignment);
 
@@ -54,10 +55,8 @@ struct Difference {
 /// Keys whose values differ.
 std::vector<Difference> differences(const Config& old_config, const Config& new_config);
 
-/// Keys that differ although a resumed run must not change them. A run may change train.steps and train.recompute, the
-/// sections log, checkpoint, sample, eval, memory, parallel and dist, data.loader_threads and data.queue_batches,
-/// data.number_scale and data.number_offset, kernels.fuse and kernels.tuned, and keys that it does not read: those of
-/// another process, min_snr_gamma without its loss_weight.
+/// Keys that differ although a resumed run must not change them: those that it reads and whose row does not say
+/// may_change_on_resume (free_on_resume in option_table.cpp decides it).
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
 
 /// Whether samples are made and compared in the same way (sections sample and eval), so that their distances are
