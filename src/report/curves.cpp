@@ -15,7 +15,7 @@ void join(Curves::Interval& into, const Curves::Interval& other) {
   if (other.count == 0) return;
   into.low = into.count == 0 ? other.low : std::min(into.low, other.low);
   into.high = into.count == 0 ? other.high : std::max(into.high, other.high);
-  into.sum += other.sum, into.count += other.count;
+  into.sum += other.sum, into.count += other.count, into.last = std::max(into.last, other.last);
 }
 
 // JSON prints the shortest number that reads back as the same: a rounded one is short.
@@ -35,7 +35,7 @@ void Curves::add(int64_t step, const std::string& name, double value) {
   const auto at = size_t((step - first_) / width_);
   std::vector<Interval>& intervals = curve->second;
   if (intervals.size() <= at) intervals.resize(at + 1);
-  join(intervals[at], {value, value, value, 1});
+  join(intervals[at], {value, value, value, 1, step});
 }
 
 void Curves::halve() {
@@ -68,10 +68,9 @@ nlohmann::json Curves::to_json(bool (*skip)(const std::string& name)) const {
         std::all_of(intervals.begin(), intervals.end(), [](const Interval& i) { return i.low == 0 && i.high == 0; });
     if (zero || skip(name)) continue;
     nlohmann::json at = nlohmann::json::array(), mean = at, low = at, high = at;
-    for (size_t i = 0; i < intervals.size(); ++i) {
-      const Interval& interval = intervals[i];
+    for (const Interval& interval : intervals) {
       if (interval.count == 0) continue;
-      at.push_back(i), mean.push_back(with_five_digits(interval.sum / double(interval.count)));
+      at.push_back(interval.last), mean.push_back(with_five_digits(interval.sum / double(interval.count)));
       low.push_back(with_five_digits(interval.low)), high.push_back(with_five_digits(interval.high));
     }
     nlohmann::json& curve = series[name];

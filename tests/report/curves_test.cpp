@@ -26,6 +26,7 @@ TEST_CASE("curves keep minimum, maximum and sum of every interval, however long 
   }
   CHECK(count == steps);
   CHECK(curves.sum("b") == -3);
+  CHECK(curves.to_json([](const std::string&) { return false; }).at("series").at("b").at("at") == nlohmann::json{5000});
   CHECK(curves.of("c").empty());
 }
 

@@ -40,7 +40,7 @@ TEST_CASE("a page shows curves, phases, texts, grids, the best checkpoint and wh
   CHECK(data.at("name") == "a");
   const nlohmann::json& series = data.at("curves").at("series");
   CHECK(series.at("loss").at("mean") == nlohmann::json({2, 1, 4}));
-  CHECK(series.at("fid_pixels") == nlohmann::json({{"at", {1}}, {"mean", {3.5}}}));
+  CHECK(series.at("fid_pixels") == nlohmann::json({{"at", {2}}, {"mean", {3.5}}}));
   CHECK(data.at("seconds").at("backward") == 1.5);
   CHECK(data.at("best") == 2);
   CHECK(data.at("grids").size() == 1);

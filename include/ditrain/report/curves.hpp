@@ -17,6 +17,7 @@ class Curves {
   struct Interval {
     double low = 0, high = 0, sum = 0;
     int64_t count = 0;  ///< 0: no value
+    int64_t last = 0;   ///< step of its last value
   };
 
   /// Values that are not finite, and steps before the first one, are left out.
@@ -28,8 +29,9 @@ class Curves {
   const std::map<std::string, std::vector<Interval>>& all() const { return curves_; }
   double sum(const std::string& name) const;  ///< of all values
 
-  /// {"first": step, "width": steps, "series": {NAME: {"at": [number of the interval], "mean", "low", "high": [...]}}}:
-  /// numbers have five digits; "at" is left out where no interval lacks a value, low and high where width is 1.
+  /// {"first": step, "width": steps, "series": {NAME: {"at": [step], "mean", "low", "high": [...]}}}: numbers have
+  /// five digits; "at", the last steps of the intervals that have a value, is left out where none lacks one, low and
+  /// high where width is 1.
   /// Curves whose names `skip` accepts, and those that are 0 everywhere, are left out.
   nlohmann::json to_json(bool (*skip)(const std::string& name)) const;
 
