@@ -40,6 +40,13 @@ class StepNoise {
 
 void check_request(const GenerateRequest& request, const nn::DitConfig& model) {
   DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
+  for (const Condition& condition : request.conditions)
+    if (int64_t(condition.image.size()) != model.condition_channels * model.pixels())
+      throw InputError({.where = "sampling",
+                        .what = "the image that conditions a sample is not the one that the model takes",
+                        .got = fmt::format("{} values", condition.image.size()),
+                        .expected = fmt::format("{} channels of {} x {}", model.condition_channels, model.input_height,
+                                                model.input_width)});
   if (model.num_classes == 0) return;
   for (const auto& [label, numbers, image, valid] : request.conditions)
     if (label < 0 || label >= model.num_classes)

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/sampler.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sample_facts.hpp"
@@ -64,11 +65,22 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
 
 }  // namespace
 
+// Samples of a model that is given images are drawn for the first ones of a shuffle of the data, whose labels they have.
+void Evaluation::give_images(eval::GenerateRequest& request) const {
+  if (config.model.condition_channels == 0) return;
+  const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));
+  std::vector<float> unused(static_cast<size_t>(data.shape().elements()));
+  for (size_t i = 0; i < request.conditions.size(); ++i)
+    data.load(order.index_at((request.first_index + int64_t(i)) % data.size()), /*flip=*/false, unused.data(),
+              &request.conditions[i]);
+}
+
 void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare,
                              std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
-  const eval::GenerateRequest request = share_of(config, n, comm);
+  eval::GenerateRequest request = share_of(config, n, comm);
+  give_images(request);
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
   if (compare && data.num_classes() > 1 && encoded == nullptr) {
     double own = 0;
@@ -107,6 +119,7 @@ double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>
     eval::GenerateRequest some = mine;
     some.conditions.assign(mine.conditions.begin() + first, mine.conditions.begin() + first + n);
     some.first_index += first;
+    give_images(some);
     std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
     diverged = diverged || !all_finite(images);
     if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));
