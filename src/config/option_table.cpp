@@ -160,6 +160,8 @@ Rows model_rows() {
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
+      integer(DITRAIN_KEY(model.condition_channels), {0, kMaxChannels},
+              "channels of an image that is given and not predicted; data.condition sets it"),
       integer_or_auto(DITRAIN_KEY(model.num_classes), 0, kMaxClasses,
                       "number of classes; 0: no label conditioning; auto: the classes of the data, 0 without labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
@@ -242,6 +244,14 @@ Rows data_rows() {
                       "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
                       "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
+      names_or(DITRAIN_KEY(data.condition), "none",
+               "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [FOLDER, BAND, "
+               "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
+               "where they have data"),
+      numbers_or_auto(
+          DITRAIN_KEY(data.condition_low),
+          "tiles: the digital number of each band of data.condition that becomes -1; auto: by data.scaling"),
+      numbers_or_auto(DITRAIN_KEY(data.condition_high), "tiles: the same of 1"),
       number_or_auto(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
                      "factor of the latents; auto: the scale_factor that the shards state; 1 if they state none (their "
                      "latents are scaled already)"),
