@@ -21,6 +21,7 @@ struct SampleFacts {
   std::string weights;     ///< ema or model
   bool latents = false;    ///< the samples are latents, of which pictures show channels
   std::string vae = {};    ///< that decoded them; "": none
+  std::string guide = {};  ///< checkpoint that guidance led away from; "": it was the absence of the label
 };
 
 /// Where the facts of samples lie: in the folder of images, or beside a file of them ("samples.npz.json").
