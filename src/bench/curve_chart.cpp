@@ -84,7 +84,8 @@ class Panel {
       text_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"><title>{}: {}</title></circle>\n",
                            x(p.minutes), y(p.value.value), colour, escaped(curve.name), text_of(p.value));
     }
-    text_ += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points, colour);
+    text_ +=
+        fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points, colour);
   }
 
   const CurvePanel& panel_;
@@ -109,7 +110,8 @@ std::string curves_svg(const std::vector<CurvePanel>& panels) {
       width, rows * kPanelHeight + legend);
   for (size_t i = 0; i < names.size(); ++i)
     svg += fmt::format(
-        "<rect x=\"{0:g}\" y=\"{1:g}\" width=\"10\" height=\"10\" fill=\"{2}\"/><text x=\"{3:g}\" y=\"{4:g}\">{5}</text>\n",
+        "<rect x=\"{0:g}\" y=\"{1:g}\" width=\"10\" height=\"10\" fill=\"{2}\"/><text x=\"{3:g}\" "
+        "y=\"{4:g}\">{5}</text>\n",
         kLeft + double(i % 4) * 240, 6 + 20.0 * double(i / 4), kColours[i % std::size(kColours)],
         kLeft + double(i % 4) * 240 + 15, 15 + 20.0 * double(i / 4), escaped(names[i]));
   for (size_t i = 0; i < panels.size(); ++i)

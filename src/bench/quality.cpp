@@ -113,7 +113,7 @@ double sum_of(const std::vector<double>& values) {
   return sum;
 }
 
-// The sampler of a recipe with as many steps as `evaluations` of the model allow; an evaluation that is guided takes two.
+// The sampler of a recipe with as many steps as `evaluations` of the model allow; one that is guided counts twice.
 diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, int64_t evaluations) {
   diffusion::SamplerConfig sampler = config::sampler_of(c);
   if (!guided) sampler.cfg_scale = 1;
@@ -125,8 +125,8 @@ diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, in
       count += guided && sampler.cfg_interval.contains(process->data_share(t)) ? 2 : 1;
     if (count <= evaluations) return sampler;
   }
-  refuse("no step of the sampler fits into the evaluations of the model", std::to_string(evaluations),
-         "at least 4", "--evaluations 50");
+  refuse("no step of the sampler fits into the evaluations of the model", std::to_string(evaluations), "at least 4",
+         "--evaluations 50");
 }
 
 // Blocks of images side by side, cut at the lowest.
@@ -142,16 +142,16 @@ class QualityMeterOfRecipes {
  private:
   void load_recipes();
   void check_out();
-  void write_setup(const Json& setup) const { files::write_file_atomically(path("quality.json"), setup.dump(1) + "\n"); }
+  void write_setup(const Json& setup) const {
+    files::write_file_atomically(path("quality.json"), setup.dump(1) + "\n");
+  }
   void calibrate();
   void read_results();
   void open_images();
   void make_real();
 
   std::string path(const std::string& name) const { return bench_.out + "/" + name; }
-  std::string run_folder(const Recipe& r, int64_t seed) const {
-    return path(fmt::format("{}/seed_{}", r.name, seed));
-  }
+  std::string run_folder(const Recipe& r, int64_t seed) const { return path(fmt::format("{}/seed_{}", r.name, seed)); }
   std::string grid_file(const Recipe& r, bool guided) const {
     return path(r.name + (guided ? "/grid_guided.png" : "/grid.png"));
   }
@@ -222,9 +222,12 @@ void QualityMeterOfRecipes::load_recipes() {
 void QualityMeterOfRecipes::check_out() {
   Json recipes;
   for (const Recipe& r : recipes_) recipes[r.name] = config::to_yaml(r.config);
-  setup_ = {{"minutes", bench_.minutes},         {"seeds", bench_.seeds},
-            {"first_seed", bench_.first_seed},   {"samples", bench_.samples},
-            {"evaluations", bench_.evaluations}, {"quick", bench_.quick},
+  setup_ = {{"minutes", bench_.minutes},
+            {"seeds", bench_.seeds},
+            {"first_seed", bench_.first_seed},
+            {"samples", bench_.samples},
+            {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},
             {"recipes", recipes}};
   files::make_output_folder(bench_.out);
   const std::string file = path("quality.json");
@@ -276,7 +279,8 @@ void QualityMeterOfRecipes::calibrate() {
     }
     const auto step_s = setup_["cpu_seconds_per_step"][r.name].get<double>();
     for (const double minutes : bench_.minutes)
-      r.steps.push_back(std::max<int64_t>(r.steps.empty() ? 1 : r.steps.back() + 1, std::llround(60 * minutes / step_s)));
+      r.steps.push_back(
+          std::max<int64_t>(r.steps.empty() ? 1 : r.steps.back() + 1, std::llround(60 * minutes / step_s)));
     config::Config shortest = r.config;
     shortest.train.steps = r.steps.front();
     config::validate(shortest);
@@ -285,8 +289,8 @@ void QualityMeterOfRecipes::calibrate() {
 
 void QualityMeterOfRecipes::read_results() {
   for (const auto& line : lines_of(path("results.jsonl"))) {
-    const auto recipe = std::find_if(recipes_.begin(), recipes_.end(),
-                                     [&](const Recipe& r) { return line.at("recipe") == r.name; });
+    const auto recipe =
+        std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
     if (recipe == recipes_.end()) continue;
     results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), line.at("mark").get<size_t>(),
               line.at("seed").get<int64_t>()}] = {line.at("cpu_minutes").get<double>(), values_of(line.at("values"))};
@@ -302,6 +306,7 @@ void QualityMeterOfRecipes::open_images() {
            "latents of ditdata encode, or a model of pixels");
   settled_data_ = inputs.facts.data.value_or(c.data);
   num_classes_ = c.model.num_classes == nn::kClassesOfData ? inputs.facts.num_classes : c.model.num_classes;
+  for (Recipe& r : recipes_) r.config.model.num_classes = num_classes_;  // guidance depends on it
   const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
@@ -348,10 +353,13 @@ double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mar
 LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& run, const Point& p) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(run, checkpoint::Weights::kEma);
   const auto model = checkpoint::load_model(source);
+  const std::string& guide_path = r.config.sample.guide;
+  const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
   const eval::GenerateRequest request{
       .sampler = sampler_within(source.config, p.guided, bench_.evaluations),
       .seed = uint64_t(p.seed),
-      .labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed))};
+      .labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed)),
+      .guide = guide.get()};
   LabelledImages images{plan::model_shape(r.config.model), {}, request.labels};
   images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
   eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);
@@ -374,7 +382,8 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   const Recipe& r = recipes_[recipe];
   std::vector<Point> missing;
   for (const bool guided : {false, true})
-    if (const Point p{guided, recipe, mark, seed}; (!guided || guides(r)) && !results_.contains(p)) missing.push_back(p);
+    if (const Point p{guided, recipe, mark, seed}; (!guided || guides(r)) && !results_.contains(p))
+      missing.push_back(p);
   if (missing.empty()) return;
   std::string folder;
   const double minutes = train_to(r, seed, mark, folder);
@@ -383,9 +392,12 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
     const Result result{minutes, meter_->measure(images, uint64_t(seed))};
     results_[p] = result;
-    const Json line = {{"recipe", r.name},        {"seed", seed},
-                       {"mark", mark},            {"guided", p.guided},
-                       {"steps", r.steps[mark]},  {"cpu_minutes", minutes},
+    const Json line = {{"recipe", r.name},
+                       {"seed", seed},
+                       {"mark", mark},
+                       {"guided", p.guided},
+                       {"steps", r.steps[mark]},
+                       {"cpu_minutes", minutes},
                        {"values", json_of(result.values)}};
     files::append_line(path("results.jsonl"), line.dump());
     std::string told;
@@ -458,7 +470,9 @@ void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
   Row row = untimed_row(recipes_[recipe].name + " / " + recipes_[0].name, guided);
   int64_t better = 0, worse = 0, decided = 0;
   for (size_t m = 0; m < kMeasures.size(); ++m) {
-    const auto last_cost = [&](const Point& p, const std::vector<size_t>& s) { return mean_curve(p, m, s).back().cost; };
+    const auto last_cost = [&](const Point& p, const std::vector<size_t>& s) {
+      return mean_curve(p, m, s).back().cost;
+    };
     std::vector<double> real;
     for (const MeasureValues& v : real_) real.push_back(kMeasures[m].cost(v[m]));
     const Interval real_cost = mean_of(real);
@@ -475,8 +489,8 @@ void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
     } else if (is_as_real(ours) && is_as_real(reference)) {
       text = "not decidable";
     } else {
-      const bool at_first = crossing(mean_curve(ours, m, {0}), last_cost(reference, {0})) <=
-                            mean_curve(ours, m, {0}).front().minutes;
+      const bool at_first =
+          crossing(mean_curve(ours, m, {0}), last_cost(reference, {0})) <= mean_curve(ours, m, {0}).front().minutes;
       text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
       if (times.low <= 1 && times.high >= 1) text += ", even";
       ++decided, better += times.low > 1, worse += times.high < 1;
@@ -542,14 +556,16 @@ void QualityMeterOfRecipes::run() {
       if (!guided || (guides(recipes_[i]) && guides(recipes_[0]))) add_comparison(i, guided);
   write_pictures();
   harness_.note(meter_->describe(bench_.samples));
-  harness_.note(fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; intervals: "
-                            "95 %, bootstrap over seeds{}",
-                            bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed,
-                            bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
+  harness_.note(
+      fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; intervals: "
+                  "95 %, bootstrap over seeds{}",
+                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed,
+                  bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
   if (recipes_.size() > 1)
-    harness_.note(fmt::format("A / {}: how many times the CPU time of A {} takes to the value that it has at its last "
-                              "mark; not decidable: both are as good as training images in this measure",
-                              recipes_[0].name, recipes_[0].name));
+    harness_.note(
+        fmt::format("A / {}: how many times the CPU time of A {} takes to the value that it has at its last "
+                    "mark; not decidable: both are as good as training images in this measure",
+                    recipes_[0].name, recipes_[0].name));
 }
 
 }  // namespace

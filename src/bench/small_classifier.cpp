@@ -12,11 +12,8 @@ namespace ditrain::bench {
 namespace {
 
 constexpr int64_t kBatch = 64, kLeastTokens = 64;
-constexpr optim::Config kOptimizer{.lr = 2e-3,
-                                   .beta2 = 0.99,
-                                   .weight_decay = 0.05,
-                                   .clip_norm = 1,
-                                   .schedule = optim::LrSchedule::kCosine};
+constexpr optim::Config kOptimizer{
+    .lr = 2e-3, .beta2 = 0.99, .weight_decay = 0.05, .clip_norm = 1, .schedule = optim::LrSchedule::kCosine};
 
 // The largest patch that divides the image into 64 tokens or more.
 int64_t patch_of(const dataset::SampleShape& s) {

@@ -64,7 +64,8 @@ TEST_CASE("quality: the classifier learns two classes, and labels at random teac
   // Mirrored images would be of the other class: classes that mirroring keeps.
   for (int64_t i = 0; i < data.size(); ++i)
     for (int64_t p = 0; p < 64; ++p)
-      data.images[size_t(i * 64 + p)] = ((p / 8 < 4) == (i % 2 == 0) ? 0.5f : -0.5f) + 0.1f * data.images[size_t(i * 64 + p)];
+      data.images[size_t(i * 64 + p)] =
+          ((p / 8 < 4) == (i % 2 == 0) ? 0.5f : -0.5f) + 0.1f * data.images[size_t(i * 64 + p)];
   LabelledImages test = data;
   classifier.train(data, 30, 1);
   const double learned = classifier.accuracy(test);
@@ -107,8 +108,8 @@ TEST_CASE("quality: the distance is the Frechet one where images are many, else 
 
 TEST_CASE("quality: the plot has a curve per recipe with its bars, and leaves out what is no number") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::string svg = curves_svg({{"8x8", {{"a<b", {{1, {2, 1, 3}}, {2, {1, 0.5, 1.5}}}}, {"c", {{1, {nan}}}}}, 0.7},
-                                      {"empty", {}}});
+  const std::string svg =
+      curves_svg({{"8x8", {{"a<b", {{1, {2, 1, 3}}, {2, {1, 0.5, 1.5}}}}, {"c", {{1, {nan}}}}}, 0.7}, {"empty", {}}});
   CHECK_THAT(svg, Contains("a&lt;b") && Contains(">8x8<") && Contains(">empty<") && Contains("stroke-dasharray"));
   CHECK_THAT(svg, !Contains("nan") && !Contains("inf"));
   size_t circles = 0;

@@ -1,4 +1,4 @@
-// Quality per CPU-hour: recipes trained in turns by real runs of ditrain for equal CPU seconds, and how good the samples
+// Quality per CPU-hour: recipes trained in turns by real runs of ditrain for equal CPU seconds, and how good samples
 // of each are after so much of it.
 #pragma once
 #include <string>
@@ -21,8 +21,8 @@ struct QualityBench {
 };
 
 /// Trains every recipe with every seed to every mark, seed by seed and mark by mark, all recipes in turn, then draws
-/// samples with equal seeds and evaluations, without guidance and, where a recipe has sample.cfg_scale above 1, with it,
-/// and measures them (quality_measures.hpp).
+/// samples with equal seeds and evaluations, without guidance and, where a recipe has another sample.cfg_scale than 1,
+/// with it (by labels, or by sample.guide), and measures them (quality_measures.hpp).
 /// A mark is a number of steps, of a run's length: its CPU minutes by the seconds per step of a short run in turn with
 /// the others; what a run really took (metrics.jsonl, user + system, without start, samples and validation) is in the
 /// rows. With optimizer.schedule: constant the marks are checkpoints of one run; with wsd they are decaying branches of
