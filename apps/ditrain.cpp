@@ -26,6 +26,7 @@ config::CommandLine make_command_line() {
       .summary = "train a Diffusion Transformer; alone or under mpirun / srun",
       .flags =
           {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
+           {"recipe", "FILE", "a YAML file whose keys replace those of --config, as those of recipes/", "", true},
            {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
            {"out", "DIR", "run folder (default: runs/NAME of the config)"},
            {"resume", "auto|DIR",
@@ -83,7 +84,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
   if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run")) platform::remove_signal_flags();
-  const config::Config config = config::load_config(line.get("config"), line.get_all("set"));
+  const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
     throw InputError({.where = "command line",

@@ -210,6 +210,9 @@ Rows diffusion_rows() {
                                 "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100},
                                 "flow, logit_normal: standard deviation of the logit")),
+      of_process("flow", number(DITRAIN_KEY(diffusion.noise_scale), {1e-3, 1e3},
+                                "flow: standard deviation of the noise, in training and sampling; above 1 for large "
+                                "images in pixels, whose neighbours tell through more noise")),
       of_process("flow",
                  number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
                         "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
@@ -223,6 +226,9 @@ Rows data_rows() {
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
            "autoencoder that encodes images to latents while training, as ditdata encode --vae; empty: none", "a path"),
+      number(DITRAIN_KEY(data.hold_out), kShare,
+             "share of the samples, drawn once and for all, that training does not see (ditbench quality compares with "
+             "them)"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
       word(DITRAIN_KEY(data.augment),
            "random orientation of each sample, for imagery from above (tiles, folder): flips also turns it upside "
@@ -282,6 +288,10 @@ Rows train_rows() {
            "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
            "to "
            "other classes, channels and sizes, which the log tells",
+           "a path"),
+      text(DITRAIN_KEY(train.branch_from),
+           "checkpoint that a new run goes on from, with weights, EMA, optimiser state and step; what differs from its "
+           "config is the branch (a decay of the learning rate, other data); the model stays",
            "a path"),
   };
 }
@@ -438,6 +448,11 @@ Rows output_rows() {
            "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "
            "weights)"),
       cfg_interval(),
+      text(DITRAIN_KEY(sample.guide),
+           "checkpoint of a weaker model of the same data, such as an earlier one of the run, that cfg_scale guides "
+           "away "
+           "from (autoguidance); empty: away from samples without labels",
+           "a path"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

@@ -61,11 +61,14 @@ void check_sampling(const Config& c) {
   } catch (const InputError& error) {  // it does not know the section
     fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
-  const bool guided = c.sample.cfg_scale != 1;
+  const bool guided = c.sample.cfg_scale != 1 && c.sample.guide.empty();
+  if (c.sample.cfg_scale == 1 && !c.sample.guide.empty())
+    fail("sample.guide guides by sample.cfg_scale, which is off", "sample.cfg_scale: 1", "a number above 1",
+         "sample.cfg_scale: 2, or --set sample.guide=");
   if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
-         "a class_dropout above 0", "sample.cfg_scale: 1");
+         "a class_dropout above 0", "sample.cfg_scale: 1, or sample.guide");
 }
 
 void check_fid(const Config& c) {
@@ -107,6 +110,13 @@ void check_optimizer(const Config& c) {
     fail(fmt::format("optimizer.kind: {} updates whole matrices, which shards of the optimiser state cut",
                      c.optimizer.kind),
          "dist.shard_optimizer: true", "dist.shard_optimizer: false", "optimizer.kind: adamw");
+}
+
+void check_start(const Config& c) {
+  if (!c.train.init_from.empty() && !c.train.branch_from.empty())
+    fail("train.init_from and train.branch_from both say what a run starts from",
+         fmt::format("{} and {}", c.train.init_from, c.train.branch_from), "one of them",
+         "train.branch_from to go on with optimiser state and step");
 }
 
 void check_threads(const Config& c) {
@@ -258,7 +268,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
           .spacing = c.sample.steps,
           .eta = 0,
           .clip_denoised = pixels,
-          .cfg_scale = eval::takes_guidance(c.model) ? c.sample.cfg_scale : 1.0,
+          .cfg_scale = eval::takes_guidance(c.model) || !c.sample.guide.empty() ? c.sample.cfg_scale : 1.0,
           .cfg_channels = number_of(c.sample.cfg_channels),
           .cfg_interval = c.sample.cfg_interval};
 }
@@ -272,6 +282,7 @@ void validate_without_data(const Config& config) {
   check_memory_sizes(config);
   check_sampling(config);
   check_optimizer(config);
+  check_start(config);
   check_threads(config);
   check_strategy(config);
   check_fid(config);

@@ -22,6 +22,7 @@ struct SampleFacts {
   bool latents = false;        ///< the samples are latents, of which pictures show channels
   std::string vae = {};        ///< that decoded them; "": none
   std::string condition = {};  ///< the scene that they were drawn for; "": none
+  std::string guide = {};      ///< checkpoint that guidance led away from; "": it was the absence of the label
 };
 
 /// Where the facts of samples lie: in the folder of images, or beside a file of them ("samples.npz.json").
