@@ -138,7 +138,7 @@ void update_matrices(ops::Context& ctx, const Config& config, const StepSettings
   const DType arithmetic = copy ? DType::kBF16 : DType::kF32;
   const double lr = settings.lr * config.muon_lr / config.lr;  // the schedule of lr
   const auto step = float(lr * std::sqrt(std::max(1.0, double(m.rows) / double(m.columns))));
-  const auto kept = float(1 - lr * config.weight_decay), decay = float(settings.ema_decay);
+  const auto kept = float(1 - lr * config.weight_decay), fresh_ema = float(1 - settings.ema_decay);
   const auto old = float(kMomentum), fresh = float((1 - kMomentum) * settings.grad_scale);
   void* workspace = ctx.workspace(ops::Workspace::kOptimizer, Arrays::bytes(m));
   for (int64_t i = 0; i < p.stacked; ++i) {
@@ -154,7 +154,7 @@ void update_matrices(ops::Context& ctx, const Config& config, const StepSettings
     for_elements(ctx, m.size(), [&](int64_t begin, int64_t n) {
       float *w = values + first + begin, *average = ema + first + begin;
       kernels::scale_add(kept, w, -step, arrays.x + begin, w, n);
-      kernels::scale_add(decay, average, float(1 - settings.ema_decay), w, average, n);
+      kernels::move_average(fresh_ema, w, average, n);
       if (copy) kernels::convert(w, *copy + first + begin, n);
     });
   }

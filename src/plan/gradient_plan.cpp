@@ -124,7 +124,7 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
   DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
-  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer))
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
     if (layout.layout_of(array).size() == 0)
       throw InputError(
           {.where = "optimizer.kind",

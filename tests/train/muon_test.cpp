@@ -132,7 +132,7 @@ TEST_CASE("Muon: the memory plan has what its arrays and its workspace take") {
   };
   nn::Dit model(config.model);
   model.parameters().allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
-                              {.states = optim::state_arrays(config.optimizer)});
+                              {.states = optim::state_arrays(config.optimizer, config.ema)});
   size_t kept = 0;
   for (const autograd::OptimizerState& state : model.parameters().states) kept += state.data.bytes();
   CHECK(bytes_of("optimiser state") == kept);

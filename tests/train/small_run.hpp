@@ -81,7 +81,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .states = optim::state_arrays(config.optimizer),
+                         .states = optim::state_arrays(config.optimizer, config.ema),
                          .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
     step.allocate(&*gradients, {}, moves.get());

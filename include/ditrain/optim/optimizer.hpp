@@ -35,17 +35,15 @@ struct Algorithm {
 };
 const Algorithm& algorithm_of(const Config& config);
 
-inline const std::vector<autograd::StateArray>& state_arrays(const Config& config = {}) {
-  return algorithm_of(config).states;
-}
+/// What a run keeps: the arrays of its optimiser, then its power averages.
+std::vector<autograd::StateArray> state_arrays(const Config& config = {}, const EmaConfig& ema = {});
 inline size_t workspace_bytes(const Config& config, const autograd::ParameterStore& layout) {
   const Algorithm& algorithm = algorithm_of(config);
   return algorithm.workspace_bytes == nullptr ? 0 : algorithm.workspace_bytes(layout);
 }
-inline void update(ops::Context& ctx, const Config& config, const StepSettings& settings,
-                   autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {
-  algorithm_of(config).update(ctx, config, settings, parameters, slice);
-}
+/// Updates a slice as Algorithm::update, then the power averages that the store has.
+void update(ops::Context& ctx, const Config& config, const StepSettings& settings, autograd::ParameterStore& parameters,
+            const autograd::ArenaSlice& slice);
 
 /// Updates values, moments and EMA of a slice or of all parameters from the gradients, in one pass.
 /// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep
