@@ -26,7 +26,8 @@ weights::SafetensorsFile open_checked(const std::string& path) {
   return weights::SafetensorsFile(path);
 }
 
-const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const std::string& name, const Shape& shape) {
+const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const std::string& name,
+                                     const Shape& shape) {
   const weights::TensorView& view = file.tensor(name);
   if (view.shape != shape)
     throw InputError({.where = file.path(),
@@ -80,8 +81,8 @@ std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width) 
       profiles.push_back({double(one.updates), average.exponent});
     }
   }
-  const std::vector<double> factors = optim::solve_average(
-      profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)});
+  const std::vector<double> factors =
+      optim::solve_average(profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)});
   auto model = std::make_unique<nn::Dit>(snapshots.newest.config.model);
   model->parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(*model, 0);  // what is never updated

@@ -169,7 +169,7 @@ void update_slice(ops::Context& ctx, const Config& config, const StepSettings& s
   for (const Parameter* p : parameters.in_arena()) {
     if (p->slice.end <= slice.begin || p->slice.begin >= slice.end) continue;
     if (!is_matrix(p->group)) {
-      others.end = p->slice.end;
+      others.end = std::min(p->slice.end, slice.end);
       continue;
     }
     update_others();
@@ -177,6 +177,13 @@ void update_slice(ops::Context& ctx, const Config& config, const StepSettings& s
     others = {p->slice.end, p->slice.end};
   }
   update_others();
+}
+
+double newton_schulz_cost(const Parameter& p) {
+  if (!is_matrix(p.group)) return 0;
+  const Matrix m = matrix_of(p);
+  const auto n = double(m.shorter());
+  return double(p.stacked) * kIterations * (2 * double(m.size()) * n + n * n * n);
 }
 
 size_t workspace_of_largest(const ParameterStore& layout) {
@@ -193,7 +200,7 @@ Algorithm muon() {
           .states = {{.name = "momentum_buffer", .title = "momentum", .has = is_matrix},
                      {.name = "exp_avg", .title = "first moments", .has = is_other},
                      {.name = "exp_avg_sq", .title = "second moments", .has = is_other}},
-          .whole_parameters = true,
+          .whole_cost = newton_schulz_cost,
           .update = update_slice,
           .workspace_bytes = workspace_of_largest};
 }

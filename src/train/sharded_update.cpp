@@ -27,7 +27,7 @@ ShardedUpdate::ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engin
 void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
   engine_.communicator().count_gradients();
-  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().shard_grain(k));
+  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().cut(k));
 }
 
 std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char* what) {

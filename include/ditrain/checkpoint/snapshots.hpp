@@ -28,7 +28,8 @@ struct Snapshots {
 Snapshots find_snapshots(const std::string& path);
 
 /// The model with the average of this width at the step of the newest snapshot, allocated for inference.
-/// Math:     width in [optim::kLeastWidth, optim::kGreatestWidth]; optim::solve_average over both averages of all snapshots, sums in f64
+/// Math:     width in [optim::kLeastWidth, optim::kGreatestWidth]; optim::solve_average over both averages of all
+///           snapshots, sums in f64
 /// Errors:   InputError for files that are damaged or of another model
 std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width);
 

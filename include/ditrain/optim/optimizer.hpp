@@ -24,8 +24,9 @@ inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a sl
 struct Algorithm {
   Kind kind;
   std::vector<autograd::StateArray> states;
-  /// Updates come in slices that end where parameters do; else a slice may end anywhere.
-  bool whole_parameters = false;
+  /// Multiply-adds of an update of this parameter, if only all of it can be updated at once; 0: a slice may end in it.
+  /// Null: a slice may end anywhere. Where ranks have shards, each such parameter is updated by one of them.
+  double (*whole_cost)(const autograd::Parameter& parameter) = nullptr;
   /// Updates values, states and EMA of a slice from its gradients. Updating all slices is bit-identical to one update
   /// of all parameters, for any number of workers.
   void (*update)(ops::Context& ctx, const Config& config, const StepSettings& settings,
