@@ -142,8 +142,7 @@ TEST_CASE("SwiGLU after a product: values and gradients are those of f64") {
   const Numbers third = f64(w3), dz64 = f64(dz);
   for (int64_t m = 0; m < M; ++m)
     for (int64_t h = 0; h < H; ++h)
-      for (int64_t n = 0; n < N; ++n)
-        dy[size_t(m * H + h)] += dz64[size_t(m * N + n)] * third[size_t(n * H + h)];
+      for (int64_t n = 0; n < N; ++n) dy[size_t(m * H + h)] += dz64[size_t(m * N + n)] * third[size_t(n * H + h)];
   const Numbers x64 = f64(x), w64 = f64(w), b64 = f64(b);
   CHECK(distance(f64(y), swiglu(x64, w64, b64, K, H)) < allowed(type));
   CHECK(f64(again) == f64(y));
