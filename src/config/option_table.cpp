@@ -316,6 +316,9 @@ Rows optimizer_rows() {
       boolean(DITRAIN_KEY(ema.warmup),
               "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its "
               "initial weights"),
+      integer(DITRAIN_KEY(ema.snapshots_every), {0, kMaxSteps},
+              "keep two power averages of the weights, and store them every so many steps, so that ditexport "
+              "--ema-width can make an average of any width after the run; 0: off"),
   };
 }
 

@@ -24,7 +24,9 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
   const nn::DitConfig& m = c.model;
-  const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
+  // Of a block; SwiGLU has two columns before the product with which it has one behind.
+  const double mlp_columns = (m.mlp == nn::Mlp::kSwiglu ? 12.0 : 8.0) * double(m.mlp_size());
+  const double token = 32.0 * double(m.hidden_size) + mlp_columns + double(m.num_heads);
   const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
   const double images =
       4.0 * double((m.in_channels + m.condition_channels) * m.pixels()) * double(c.data.queue_batches + 16);
@@ -99,17 +101,13 @@ void check_optimizer(const Config& c) {
          fmt::format("optimizer.warmup_steps: {}, and optimizer.decay_share: {} of train.steps: {}",
                      c.optimizer.warmup_steps, c.optimizer.decay_share, c.train.steps),
          "at most train.steps together", "a smaller optimizer.decay_share or fewer warmup_steps");
-  if (!optim::algorithm_of(c.optimizer).whole_parameters) return;
+  if (optim::algorithm_of(c.optimizer).whole_cost == nullptr) return;
   if (c.optimizer.lr == 0)
     fail("optimizer.muon_lr has the schedule of optimizer.lr, which is 0", "0", "optimizer.lr above 0");
   if (c.parallel.strategy == Strategy::kDpTp)
     fail(fmt::format("optimizer.kind: {} updates whole matrices, of which ranks that share a replica have parts",
                      c.optimizer.kind),
          "parallel.strategy: dp_tp", "parallel.strategy: cftp or dp", "optimizer.kind: adamw");
-  if (c.dist.shard_optimizer)
-    fail(fmt::format("optimizer.kind: {} updates whole matrices, which shards of the optimiser state cut",
-                     c.optimizer.kind),
-         "dist.shard_optimizer: true", "dist.shard_optimizer: false", "optimizer.kind: adamw");
 }
 
 void check_start(const Config& c) {

@@ -7,6 +7,7 @@
 #include "ditrain/checkpoint/adapt.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 
@@ -83,7 +84,7 @@ void TrainingState::allocate() {
   p.allocate(autograd::ParameterStore::For::kTraining, run.config.train.precision,
              {.home = moves ? &automem->beside() : &memory::system_memory(),
               .gradients = moves && gradient_memory ? &automem->beside(*gradient_memory) : gradient_memory.get(),
-              .states = optim::state_arrays(run.config.optimizer),
+              .states = optim::state_arrays(run.config.optimizer, run.config.ema),
               .state_parts = gradients.state_parts(),
               .gradient_slices = gradients.gradient_slices,
               .segments = moves ? &automem->source() : nullptr});
@@ -104,6 +105,7 @@ void TrainingState::make_saver() {
   saver = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
                                          .config = run.config.checkpoint,
+                                         .snapshots_dir = checkpoint::snapshots_of(run.options.out),
                                          .mine = mine,
                                          .buffer_bytes = mine.parts.empty() ? 0 : buffer,
                                          .pus = run.placement.helper_pus},

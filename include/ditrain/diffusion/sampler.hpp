@@ -83,11 +83,13 @@ struct SampleRequest {
 std::vector<double> model_times(const Process& process, const SamplerConfig& config);
 
 /// Runs all steps of the sampler. With guidance the model gets [x, x] with [conditions, the same without_label()] in
-/// one call of 2n samples, at every evaluation of a step, and the conditional half is kept; with a guide model and guide
+/// one call of 2n samples, at every evaluation of a step, and the conditional half is kept; with a guide model and
+/// guide
 /// get x and the conditions once each.
 /// Memory:   model output (twice the samples under guidance), one copy of z for noise, one of [x, x] under guidance,
 ///           and what the sampler keeps
-/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without a guide, and without conditions or without
+/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without a guide, and without conditions or
+///           without
 ///           a null class
 /// Threads:  runs in the caller; model and noise may use threads of their own
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,

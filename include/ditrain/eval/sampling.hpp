@@ -44,7 +44,8 @@ inline bool takes_guidance(const nn::DitConfig& m) { return m.num_classes != 0 &
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
-/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another size
+/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
+///           size
 ///           than the model takes, and guidance without a guide with a model that has no classes or never trained
 ///           without them (class_dropout 0)
 std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,

@@ -11,7 +11,8 @@ struct PatchEmbedWeights {
 };
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is a table
+/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is a
+///           table
 class PatchEmbed final : public autograd::Node {
  public:
   PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,
