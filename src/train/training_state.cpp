@@ -29,7 +29,7 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
                                                  .disk_folder = run.disk_folder(),
                                                  .copy_pus = run.placement.pus_of_copies(),
                                                  .simulate = m.simulate_bulk});
-  log::info_lines(automem->describe());
+  log::detail_lines(automem->describe());
   for (const std::string& note : automem->notes()) run.note(note);
   automem->engine().record_spans(run.options.trace.has_value());
   return automem;
@@ -48,14 +48,14 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
   make_saver();
   const dist::Engine* engine = step.sync().engine();
   if (engine == nullptr) return;
-  log::info("{}", engine->description());
-  log::info_lines(describe_factors(run.plan.gradients, run.config));
+  log::detail_line(engine->description());
+  log::detail_lines(describe_factors(run.plan.gradients, run.config));
   run.note(engine->binding_failure());
 }
 
 void TrainingState::load_autoencoders(const dataset::Dataset& data) {
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
-    log::info("{}", plan.describe());
+    log::info_lines(plan.describe());
     return std::make_unique<eval::LatentCodec>(plan, use);
   };
   const plan::InputFacts& files = run.settled.facts;
