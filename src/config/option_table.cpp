@@ -436,6 +436,8 @@ Rows output_rows() {
       number(DITRAIN_KEY(log.every_seconds), {0, 1e6},
              "maximum time without a progress line [s]; a line within a step says which micro-batch and layer it is "
              "at; 0: no limit"),
+      word(DITRAIN_KEY(log.level),
+           "what is printed: info, or debug with machine, plans and settled keys; log.txt has both"),
       boolean(DITRAIN_KEY(log.tensorboard), "event files of scalars and sample grids in OUT/tensorboard"),
       text(DITRAIN_KEY(log.prometheus),
            "text file for node_exporter's textfile collector, replaced every few seconds; empty: none",

@@ -70,6 +70,8 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   config::check_agreement(comm, start_invariants(settled.config, options));
 
   platform::install_signal_flags();  // anew: an MPI library may have put handlers of its own there
+  log::show_times(true);
+  log::show_details(settled.config.log.level == config::LogLevel::kDebug);
   RunContext run(settled, options, comm);
   StartingPoint start(run);
   RunReport report(run);

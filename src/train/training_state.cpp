@@ -35,7 +35,7 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
                                                  .disk_folder = run.disk_folder(),
                                                  .copy_pus = run.placement.pus_of_copies(),
                                                  .simulate = m.simulate_bulk});
-  log::info_lines(automem->describe());
+  log::detail_lines(automem->describe());
   for (const std::string& note : automem->notes()) run.note(note);
   automem->engine().record_spans(run.options.trace.has_value());
   return automem;
@@ -54,8 +54,8 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
   make_saver();
   const dist::Engine* engine = step.sync().engine();
   if (engine == nullptr) return;
-  log::info("{}", engine->description());
-  log::info_lines(describe_factors(run.plan.gradients, run.config));
+  log::detail_line(engine->description());
+  log::detail_lines(describe_factors(run.plan.gradients, run.config));
   run.note(engine->binding_failure());
 }
 
@@ -65,7 +65,7 @@ void TrainingState::load_other_models(const dataset::Dataset& data) {
     log::info("guidance leads away from the samples of {}", path);
   }
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
-    log::info("{}", plan.describe());
+    log::info_lines(plan.describe());
     return std::make_unique<eval::LatentCodec>(plan, use);
   };
   const plan::InputFacts& files = run.settled.facts;

@@ -96,8 +96,9 @@ struct CheckpointConfig {
 struct LogConfig {
   int64_t every_steps = 10;   ///< steps between progress lines; metrics.jsonl has every step
   double every_seconds = 60;  ///< maximum time without a line, also within a step; 0: no limit
-  bool tensorboard = false;   ///< event files of scalars and sample grids in OUT/tensorboard
-  std::string prometheus;     ///< a text file for node_exporter; empty: none
+  LogLevel level = LogLevel::kInfo;
+  bool tensorboard = false;  ///< event files of scalars and sample grids in OUT/tensorboard
+  std::string prometheus;    ///< a text file for node_exporter; empty: none
 };
 
 struct SampleConfig {

@@ -22,8 +22,8 @@ class PatchEmbed final : public autograd::Node {
   void backward(ops::Context& ctx, Gradients gradients) override;
 
   ActivationRef image;  ///< input [B, in, H, W], written by the caller, read by forward and by backward
-  ActivationRef
-      dimage;  ///< its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called
+  /// Its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called.
+  ActivationRef dimage;
   void want_input_gradient(autograd::Tape& tape);
 
  private:
