@@ -190,6 +190,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
            "no --condition");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("a guide guides samples of the model's size", "--condition", "guidance by labels", "sample.guide: \"\"");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
