@@ -311,17 +311,19 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
 double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
-                const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
+                const std::vector<Condition>& conditions, const dataset::Dataset* data, dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
+  std::vector<int64_t> labels;
+  for (const Condition& condition : conditions) labels.push_back(condition.label);
   eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
   ProgressLine progress(job.num);
   const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
   for (int64_t r = 0; r < num_rounds; ++r) {
     const Round round = round_of_rank(job, r, num_rounds, comm);
-    const std::vector<int64_t> mine(labels.begin() + round.first, labels.begin() + round.first + round.n);
+    const std::vector<Condition> mine(conditions.begin() + round.first, conditions.begin() + round.first + round.n);
     const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
     auto values = eval::generate(ctx, model, config.diffusion, request,
                                  [&](double share) { progress((double(r) + share) / double(num_rounds)); });
@@ -386,7 +388,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   choose_sampling(job, line, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
-  const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
+  const auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
   config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
   const plan::Placement placement = plan::plan_placement(machine, comm);
@@ -401,7 +403,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto model = checkpoint::load_model(source);
   for (const std::string& note : placement.notes) log::info("{}", note);
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
+  double hits = draw_all(ctx, *model, decoder, job, config, conditions, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
   if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
   log::info("{} images in {}", job.num, job.out);

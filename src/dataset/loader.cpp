@@ -98,7 +98,7 @@ void Loader::begin_batch(int64_t step) {
   Slot& s = slot(step);
   s.batch.step = step;
   s.batch.images.resize(size_t(config_.count * data_.shape().elements()));
-  s.batch.labels.resize(size_t(config_.count));
+  s.batch.conditions.resize(size_t(config_.count));
   s.remaining = config_.count;
 }
 
@@ -110,7 +110,7 @@ void Loader::load_sample(int64_t step, int64_t i) {
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
   float* chw = batch.images.data() + i * data_.shape().elements();
   const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
-  data_.load(index, flip, draw, chw, &batch.labels[size_t(i)]);
+  data_.load(index, flip, draw, chw, &batch.conditions[size_t(i)]);
   if (config_.augment == Augment::kFlips && (bits >> 1 & 1u) != 0) turn_upside_down(data_.shape(), chw);
   if (config_.augment == Augment::kTurns) quarter_turns(data_.shape(), int(bits >> 2 & 3u), chw);
 }

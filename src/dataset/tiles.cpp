@@ -68,13 +68,13 @@ class Tiles final : public Dataset {
                         .hint = "model.input_size of these tiles, or ditdata make --tile N"});
   }
 
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     const TileShard& shard = shards_.shard_of(index);
     const int64_t tile = index - shard.first;
     for (int64_t c = 0; c < shape_.channels; ++c) {
       read_band(shard, tile, c, flip, chw + c * shape_.height * shape_.width);
     }
-    *label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
+    condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
   }
 
   void read_band(const TileShard& shard, int64_t tile, int64_t channel, bool flip, float* out) const {

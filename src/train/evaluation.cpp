@@ -58,7 +58,7 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
   return {.sampler = sampler_of(config),
           .seed = seed,
-          .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
+          .conditions = conditions_of({labels.begin() + mine.begin, labels.begin() + mine.end}),
           .first_index = mine.begin};
 }
 
@@ -72,8 +72,8 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
   if (compare && data.num_classes() > 1 && encoded == nullptr) {
     double own = 0;
-    const double share = eval::nearest_neighbour_accuracy(ctx, images, request.labels, data, kReferenceImages);
-    own = share * double(request.labels.size());
+    const double share = eval::nearest_neighbour_accuracy(ctx, images, request.conditions, data, kReferenceImages);
+    own = share * double(request.conditions.size());
     comm.allreduce_sum(&own, 1);
     extra["sample_class_accuracy"] = own / double(n);
     log::info(
@@ -103,9 +103,9 @@ double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
   bool diverged = false, bad_vae = false;  // eight bits would hide it
-  double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
+  double value = measure.distance(int64_t(mine.conditions.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;
-    some.labels.assign(mine.labels.begin() + first, mine.labels.begin() + first + n);
+    some.conditions.assign(mine.conditions.begin() + first, mine.conditions.begin() + first + n);
     some.first_index += first;
     std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
     diverged = diverged || !all_finite(images);

@@ -49,7 +49,7 @@ struct Rig {
     copy(random_tensor(pass.image().shape(), 2), pass.image());
     for (int64_t b = 0; b < batch; ++b) {
       pass.t()[size_t(b)] = double(100 + 300 * b);
-      pass.y()[size_t(b)] = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
+      pass.conditions()[size_t(b)].label = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
     }
   }
   void backward(const Tensor& dout) {
@@ -128,11 +128,11 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   CHECK(table.bytes() >= size_t(kRows * (6 * 2 + 2) * 32) * sizeof(float));
   for (size_t r = 0; r < kRows; ++r) {
     table.t()[r] = 900 - 111.5 * double(r);
-    table.y()[r] = config.num_classes > 0 ? int64_t(r) % 6 : 0;
+    table.conditions()[r].label = config.num_classes > 0 ? int64_t(r) % 6 : 0;
   }
   for (size_t b = 0; b < rows.size(); ++b) {
     rig.pass.t()[b] = table.t()[size_t(rows[b])];
-    rig.pass.y()[b] = table.y()[size_t(rows[b])];
+    rig.pass.conditions()[b] = table.conditions()[size_t(rows[b])];
   }
   rig.pass.forward(rig.ctx);
   nn::DitPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
