@@ -24,7 +24,7 @@
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
@@ -139,7 +139,7 @@ Job read_job(const config::CommandLine& line) {
 }
 
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
   s = config::sampler_of(config);
   if (line.has("sampler")) s.sampler = read_sampler(line);
@@ -216,7 +216,7 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
+    const size_t model = size_t(nn::Model(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
                        "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
@@ -229,7 +229,7 @@ class Decoder {
   }
 
  private:
-  static eval::SampleForm model_output(const nn::DitConfig& m) {
+  static eval::SampleForm model_output(const nn::ModelConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
 
@@ -262,7 +262,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
              const eval::SampleForm& output, dist::Communicator& comm) {
-  const nn::DitConfig& m = source.config.model;
+  const nn::ModelConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
@@ -310,7 +310,7 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
+double draw_all(ops::Context& ctx, nn::Model& model, Decoder& decode, const Job& job, const config::Config& config,
                 const std::vector<Condition>& conditions, const dataset::Dataset* data, dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);

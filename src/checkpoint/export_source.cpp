@@ -57,8 +57,8 @@ WeightsSource find_weights(const std::string& path, Weights weights) {
   return from_state(folder, folder + "/" + std::string(word_of(weights)) + ".safetensors");
 }
 
-std::unique_ptr<nn::Dit> load_model(const WeightsSource& source) {
-  auto model = std::make_unique<nn::Dit>(source.config.model);
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
+  auto model = std::make_unique<nn::Model>(source.config.model);
   autograd::ParameterStore& parameters = model->parameters();
   parameters.allocate(autograd::ParameterStore::For::kInference);
   load_weights(source.file, parameters, parameters.values);

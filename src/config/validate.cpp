@@ -23,7 +23,7 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
 
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
-  const nn::DitConfig& m = c.model;
+  const nn::ModelConfig& m = c.model;
   const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
   const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
   const double images = 4.0 * double(m.in_channels * m.pixels()) * double(c.data.queue_batches + 16);
@@ -257,7 +257,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
 }
 
 void validate_without_data(const Config& config) {
-  nn::DitConfig model = config.model;
+  nn::ModelConfig model = config.model;
   if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
   nn::validate(model);
   check_process_keys(config);

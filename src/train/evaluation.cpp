@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kReferenceImages = 4000;
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
-                const nn::DitConfig& m, const eval::BandPictures& picture) {
+                const nn::ModelConfig& m, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));

@@ -11,7 +11,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "files/file_size_limit.hpp"
 #include "support/files.hpp"
@@ -64,7 +64,7 @@ struct State {
   }
 
   uint64_t seed = 1;
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();

@@ -32,8 +32,9 @@ float at(const Tensor& t, int64_t i) { return Pin<float>(t)[i]; }
 
 TEST_CASE("extra tokens stand before those of the image, and their gradients are the way back") {
   constexpr int64_t B = 2, L = 5, C = 20, T = L + 2;
-  const Tensor first = random_tensor({B, C}, 1), second = random_tensor({B, C}, 2), patches = random_tensor({B, L, C}, 3),
-               pos = random_tensor({1, T, C}, 4), dx = random_tensor({B, T, C}, 5);
+  const Tensor first = random_tensor({B, C}, 1), second = random_tensor({B, C}, 2),
+               patches = random_tensor({B, L, C}, 3), pos = random_tensor({1, T, C}, 4),
+               dx = random_tensor({B, T, C}, 5);
   on_teams([&](ops::Context& ctx) {
     const Tensor x({B, T, C});
     ops::join_tokens(ctx, {first, second}, patches, pos, x);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ditrain/diffusion/diffusion.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -35,7 +35,7 @@ struct GenerateRequest {
 using GenerateProgress = std::function<void(double share)>;
 
 /// Whether a model has learned labels and their absence, which guidance needs.
-inline bool takes_guidance(const nn::DitConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
+inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
 
 /// Draws request.conditions.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
@@ -45,7 +45,7 @@ inline bool takes_guidance(const nn::DitConfig& m) { return m.num_classes != 0 &
 /// Memory:   generate_bytes() for min(batch, n) images
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, and guidance with a
 ///           model that has no classes or never trained without them (class_dropout 0)
-std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 
 /// Why samples may not be finite, and what to try.
@@ -64,7 +64,7 @@ inline constexpr LikelyCause kDiverged{"the weights have probably diverged in tr
 void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
 
 /// The peak memory of generate() for `batch` images at once with any labels, without the images themselves.
-size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch);
 
 /// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.

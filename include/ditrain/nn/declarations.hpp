@@ -6,7 +6,7 @@
 //                                      .diffusers = {"attn1.to_out.0"}});
 //
 // Layers are declared in the order of the reference's __init__, which is that of its state dict. The order of the
-// arenas is another one: see Dit::Dit.
+// arenas is another one: see Network::in_arena.
 #pragma once
 #include "ditrain/nn/layers.hpp"
 

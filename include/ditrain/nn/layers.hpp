@@ -6,7 +6,7 @@
 
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/base/condition.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"

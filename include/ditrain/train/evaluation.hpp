@@ -8,14 +8,14 @@
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::train {
 
 /// Collective. Results are added to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
   const config::Config& config;
-  nn::Dit& model;
+  nn::Model& model;
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
