@@ -161,6 +161,15 @@ TEST_CASE("ranks that share a replica of a block in all its variants") {
   CHECK(c.sum.sums() == 4 * int(config.depth));
 }
 
+TEST_CASE("ranks that share a replica of a U-ViT") {
+  nn::ModelConfig config = small();
+  config.kind = nn::ModelKind::kUvit, config.depth = 5;
+  const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  Comparison c(GENERATE(2, 4), {.want_input_gradient = true, .recompute = recompute}, 2, config);
+  CHECK(c.worst() < 2e-6);
+  CHECK(c.sum.sums() == 4 * 5 + (recompute == nn::Recompute::kBlock ? 4 : 0));
+}
+
 TEST_CASE("ranks that share a replica: what each has in full has the same bits on all") {
   Comparison c(4, {.want_input_gradient = true});
   for (auto& rig : c.group) {

@@ -147,6 +147,39 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
     }
 }
 
+TEST_CASE("memory.automem moves the gradients of long skips between their nodes, and changes no bit") {
+  const TemporaryFolder folder;
+  config::Config config = moving_config();
+  config.model.kind = nn::ModelKind::kUvit, config.model.depth = 5;
+  config.train.micro_batch = 2;
+  config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  const Outcome off = four_steps(config, 2, 1, "");
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const auto& [automem, by] :
+       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+    config.memory.automem = automem;
+    const Outcome moved = four_steps(config, 2, 0.4, folder.path(), by);
+    CHECK(moved.losses == off.losses);
+    CHECK((moved.states == off.states));
+    CHECK(moved.totals.bytes_in > 0);
+  }
+  nn::Model model(config.model);
+  const automem::Uses uses =
+      plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), config.train.global_batch, 2);
+  const auto users = [&](const std::string& name) {
+    std::string text;
+    for (const automem::Point& point : uses.points)
+      for (const int id : point.uses)
+        if (uses.tensors[size_t(id)].name == name)
+          text += std::string(automem::phase_name(point.phase)) + " of " + point.name + "\n";
+    return text;
+  };
+  const std::string once = "backward of out_blocks.1.skip_linear\nbackward of in_blocks.0.mlp\n";
+  CHECK(users("out_blocks.1.skip_linear.dskip") == once + once);  // of each micro-batch
+  for (const automem::MovableTensor& tensor : uses.tensors)
+    CHECK((tensor.written == automem::Written::kInBackward) == tensor.name.ends_with(".dskip"));
+}
+
 TEST_CASE("memory.automem loses nothing by a step that is skipped, also of images that move") {
   const TemporaryFolder folder;
   config::Config config = moving_config();

@@ -10,8 +10,8 @@
 namespace ditrain::nn {
 
 /// The architecture (model.kind): each has a row in src/nn/models.cpp.
-enum class ModelKind { kDit };
-inline constexpr Word<ModelKind> kModelKinds[] = {{"dit", ModelKind::kDit}};
+enum class ModelKind { kDit, kUvit };
+inline constexpr Word<ModelKind> kModelKinds[] = {{"dit", ModelKind::kDit}, {"uvit", ModelKind::kUvit}};
 constexpr std::span<const Word<ModelKind>> words_of(ModelKind) { return kModelKinds; }
 
 /// Normalisation of queries and keys over the width of a head, before the attention (model.qk_norm): RMSNorm with a
