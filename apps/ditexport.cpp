@@ -1,8 +1,12 @@
 // ditexport: a checkpoint as safetensors files for other programs.
+#include <optional>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/dit_file.hpp"
+#include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/optim/power_average.hpp"
 
 namespace {
 
@@ -25,8 +29,12 @@ config::CommandLine make_command_line() {
         "one file with the public names of that model.kind (default: the checkpoint's own); diffusers: "
         "DiTTransformer2DModel, with its config",
         ""},
-       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
-       {"dtype", "f32|bf16", "of all tensors", "f32"}});
+       {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
+       {"ema-width", "SHARE",
+        "instead of --weights, an average of the weights of this width, 0.01 to 0.28 of the run so far, made of the "
+        "snapshots of a run with ema.snapshots_every; --checkpoint is the run folder, or RUN/snapshots/step_N for the "
+        "average at that step"},
+       {"dtype", config::choices<DType>(), "of all tensors", "f32"}});
 }
 
 // Whether the format is that of diffusers. Errors: InputError for the public format of another kind of model
@@ -53,11 +61,16 @@ int run(int argc, char** argv) {
   if (!line.parse(argc, argv)) return kExitDone;
   const std::string out = required(line, "out");
   const auto dtype = line.get_word<DType>("dtype");
+  const std::string path = required(line, "checkpoint");
+  std::optional<checkpoint::Snapshots> snapshots;
+  if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
   const checkpoint::WeightsSource source =
-      checkpoint::find_weights(required(line, "checkpoint"), line.get_word<checkpoint::Weights>("weights"));
+      snapshots ? snapshots->newest : checkpoint::find_weights(path, line.get_word<checkpoint::Weights>("weights"));
   const bool diffusers = is_diffusers(line.get("format"), source.config.model.kind);
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
-  const auto model = checkpoint::load_model(source);
+  const auto model = snapshots ? checkpoint::load_average(*snapshots, line.get_double("ema-width", optim::kLeastWidth,
+                                                                                      optim::kGreatestWidth))
+                               : checkpoint::load_model(source);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_public)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");

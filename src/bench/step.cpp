@@ -25,9 +25,9 @@ class Trainee {
         step_(plan, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)),
         times_(ctx) {
-    allocate_weights(
-        model_, plan.config.train.precision,
-        {.states = optim::state_arrays(plan.config.optimizer), .gradient_slices = plan.gradients.gradient_slices});
+    allocate_weights(model_, plan.config.train.precision,
+                     {.states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
+                      .gradient_slices = plan.gradients.gradient_slices});
     step_.allocate();
   }
 
@@ -134,7 +134,8 @@ dataset::Batch random_batch(const nn::ModelConfig& m, int64_t batch) {
   b.images.resize(size_t(batch * m.in_channels * m.pixels()));
   key.fill_normal(b.images.data(), int64_t(b.images.size()));
   for (int64_t i = 0; i < batch; ++i)
-    b.conditions.push_back({.label = int64_t(key.below(uint64_t(i), uint64_t(m.num_classes)))});
+    b.conditions.push_back({.label = int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))),
+                            .image = std::vector<float>(size_t(m.condition_channels * m.pixels()))});
   return b;
 }
 

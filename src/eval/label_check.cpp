@@ -67,7 +67,8 @@ class Validation {
 
   void judge_with(const std::vector<Condition>& conditions, int64_t n, double* mse) {
     pass_(x_t_.data(), model_time_.data(), conditions.data(), n, out_.data());
-    const diffusion::LossBatch batch{x0_.data(), x_t_.data(), noise_.data(), time_.data(), out_.data()};
+    const diffusion::LossBatch batch{x0_.data(),   x_t_.data(), noise_.data(),
+                                     time_.data(), out_.data(), conditions.data()};
     ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       diffusion::prediction_error(*process_, shape_, batch, mse, begin, end);
     });

@@ -26,7 +26,8 @@ class StepModulations {
   /// Whether it is for the labels and numbers of these conditions, and no others.
   bool is_of(const std::vector<Condition>& conditions) const;
 
-  /// Gives a pass the modulations of its conditions, all at one time; computes the chunk of that time if the table holds
+  /// Gives a pass the modulations of its conditions, all at one time; computes the chunk of that time if the table
+  /// holds
   /// another one.
   /// Errors:   LogicFault for a time or a condition that was not named
   void give(ops::Context& ctx, nn::ModelPass& pass, double time);

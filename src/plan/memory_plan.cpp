@@ -52,7 +52,8 @@ size_t codec_bytes(const InputFacts& facts, int workers) {
 
 size_t loaded_sample_bytes(const config::Config& c, const InputFacts& facts) {
   const dataset::SampleShape read = facts.encoder ? facts.encoder->images() : model_shape(c.model);
-  return size_t(read.elements()) * sizeof(float);
+  const int64_t given = c.model.condition_channels * c.model.pixels();
+  return size_t(read.elements() + given) * sizeof(float);
 }
 
 MemoryItem tree_of_sums(const config::Config& config, int replicas, int64_t arena_elements) {
@@ -132,7 +133,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
   size_t optimizer = 0;
   std::string arrays;
-  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer)) {
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema)) {
     optimizer += std::min(state, size_t(model.parameters().layout_of(array).size()) * sizeof(float));
     arrays += (arrays.empty() ? "" : ", ") + array.title;
   }

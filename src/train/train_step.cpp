@@ -94,7 +94,7 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
 
 void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
   const Pin<float> x(pass_.image(), Access::kRead), noise(noise_), out(pass_.out()), dout(pass_.dout());
-  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out};
+  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out, micro.conditions};
   const double weight = 1.0 / double(plan_.config.train.global_batch);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     diffusion::training_loss(*process_, shape_, batch, weight, dout, terms_.data(), begin, end);

@@ -15,7 +15,7 @@ TEST_CASE("unknown sections and keys name the line and the nearest") {
   CHECK(parse_error("every_minutes: 3\n") ==
         "[config] a.yaml:1: unknown section every_minutes; try `checkpoint: {every_minutes: ...}`");
   CHECK(parse_error("ema:\n  zzzzzzzzzzzzzz: 3\n") ==
-        "[config] a.yaml:2: unknown key ema.zzzzzzzzzzzzzz; expected decay or warmup");
+        "[config] a.yaml:2: unknown key ema.zzzzzzzzzzzzzz; expected decay, warmup or snapshots_every");
   CHECK(parse_error("train: {steps: 3}\n<<: {ema: {decay: 0}}\n").find("a.yaml:2: unknown section <<") !=
         std::string::npos);
 }
@@ -44,8 +44,6 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
     CHECK(parse_error("train: {seed: " + std::string(seed) + "}") == "[config] a.yaml:1: train.seed: bad value; got '" +
                                                                          std::string(seed) +
                                                                          "', expected an integer from 0 to 2^63 - 1");
-  CHECK(config::config_reference().find("seed of all random numbers; an integer from 0 to 2^63 - 1 [default 0]") !=
-        std::string::npos);
   CHECK(parse_error("train: {steps: 1.5}").find("got '1.5', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 12x}").find("got '12x', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 99999999999999999999}").find("expected an integer") != std::string::npos);

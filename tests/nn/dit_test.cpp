@@ -267,7 +267,7 @@ TEST_CASE("fusing changes no bit of a pass in f32") {
 }
 
 TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
-  nn::ModelConfig config = small(8, 12);
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.hidden_size = 64, config.depth = 3;
   const auto rig = [&](DType precision) {
     auto r = std::make_unique<Rig>(config, 3, 1, Mode::kTraining, nn::Recompute::kSelective, precision);
@@ -431,4 +431,46 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
   // The two embedders end the backward pass in either order; all else is strictly descending.
   CHECK(out_of_order.size() <= 2);
   for (const std::string& name : out_of_order) CHECK((name == "conditioning" || name == "x_embedder"));
+}
+
+TEST_CASE("channels of a condition are embedded beside the image and not predicted") {
+  nn::ModelConfig given = small();
+  given.in_channels = 2, given.condition_channels = 1, given.learn_sigma = false;
+  nn::ModelConfig all = small();
+  all.in_channels = 3, all.learn_sigma = false;
+  Rig rig(given), whole(all);
+  REQUIRE(rig.pass.out().shape() == Shape{2, 2, 8, 8});
+  // The same weights; the model of all channels has rows of its last layer for the third.
+  for (autograd::Parameter* p : rig.model.parameters().state_dict()) {
+    const Tensor& to = whole.model.parameters().find(p->name).value;
+    if (!p->name.starts_with("final_layer.linear")) {
+      copy(p->value, to);
+      continue;
+    }
+    const Pin<float> from(p->value), rows(to);
+    const int64_t width = p->value.size() / p->value.dim(0);
+    for (int64_t k = 0; k < 4; ++k)  // places in the patch
+      for (int64_t c = 0; c < 3; ++c)
+        for (int64_t i = 0; i < width; ++i)
+          rows[(k * 3 + c) * width + i] = c < 2 ? from[(k * 2 + c) * width + i] : 0.5f;
+  }
+  const Tensor condition = random_tensor({2, 1, 8, 8}, 7), dout = random_tensor({2, 2, 8, 8}, 8), dall({2, 3, 8, 8});
+  ditrain::fill_zero(dall);
+  for (int64_t b = 0; b < 2; ++b) {
+    const Pin<float> image(rig.pass.image()), third(condition), both(whole.pass.image()), d(dout), da(dall);
+    std::copy_n(image + b * 128, 128, both + b * 192);
+    std::copy_n(third + b * 64, 64, both + b * 192 + 128);
+    std::copy_n(d + b * 128, 128, da + b * 192);
+    rig.pass.conditions()[size_t(b)].image.assign(third + b * 64, third + (b + 1) * 64);
+  }
+  rig.pass.forward(rig.ctx), whole.pass.forward(whole.ctx);
+  for (int64_t b = 0; b < 2; ++b) {
+    const std::vector<float> got = to_vector(rig.pass.out()), want = to_vector(whole.pass.out());
+    CHECK(std::equal(got.begin() + b * 128, got.begin() + (b + 1) * 128, want.begin() + b * 192));
+  }
+  rig.backward(dout), whole.backward(dall);
+  for (const char* name : {"x_embedder.proj.weight", "x_embedder.proj.bias"})
+    CHECK(to_vector(rig.model.parameters().find(name).grad) == to_vector(whole.model.parameters().find(name).grad));
+  rig.pass.conditions()[1].image.pop_back();
+  CHECK_THROWS_AS(rig.pass.forward(rig.ctx), LogicFault);
 }

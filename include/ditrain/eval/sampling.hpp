@@ -29,6 +29,7 @@ struct GenerateRequest {
   int64_t batch = kDefaultBatch;           ///< images at once, >= 1
   /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
+  nn::Model* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
 };
 
 /// Called after every step with the finished share of the request, in (0, 1].
@@ -43,8 +44,10 @@ inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
-/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, and guidance with a
-///           model that has no classes or never trained without them (class_dropout 0)
+/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
+///           size
+///           than the model takes, and guidance without a guide with a model that has no classes or never trained
+///           without them (class_dropout 0)
 std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 
