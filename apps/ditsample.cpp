@@ -26,7 +26,7 @@
 #include "ditrain/eval/scene_sampling.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
@@ -154,7 +154,7 @@ Job read_job(const config::CommandLine& line) {
 }
 
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
   s = config::sampler_of(config);
   if (line.has("sampler")) s.sampler = read_sampler(line);
@@ -254,7 +254,7 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
+    const size_t model = size_t(nn::Model(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
                        "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
@@ -269,7 +269,7 @@ class Decoder {
  private:
   /// The whole scene is in memory.
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     const size_t fixed = size_t(model.parameters().arena_size()) * sizeof(float) +
                          eval::generate_bytes(model, config.diffusion, job.sampler, job.batch),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
@@ -286,7 +286,7 @@ class Decoder {
                                          side, job.condition));
   }
 
-  static eval::SampleForm model_output(const nn::DitConfig& m) {
+  static eval::SampleForm model_output(const nn::ModelConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
 
@@ -319,7 +319,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
              const eval::SampleForm& output, dist::Communicator& comm) {
-  const nn::DitConfig& m = source.config.model;
+  const nn::ModelConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
@@ -368,7 +368,7 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, nn::Dit* guide, Decoder& decode, const Job& job,
+double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& decode, const Job& job,
                 const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
                 dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();

@@ -59,15 +59,15 @@ WeightsSource find_weights(const std::string& path, Weights weights) {
   return from_state(folder, folder + "/" + std::string(word_of(weights)) + ".safetensors");
 }
 
-std::unique_ptr<nn::Dit> load_model(const WeightsSource& source) {
-  auto model = std::make_unique<nn::Dit>(source.config.model);
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
+  auto model = std::make_unique<nn::Model>(source.config.model);
   autograd::ParameterStore& parameters = model->parameters();
   parameters.allocate(autograd::ParameterStore::For::kInference);
   load_weights(source.file, parameters, parameters.values);
   return model;
 }
 
-std::unique_ptr<nn::Dit> load_guide(const std::string& path, const config::Config& config) {
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
   static const std::set<std::string> kCommon = {
       "model.input_size",     "model.in_channels",     "model.num_classes",   "model.learn_sigma",  "diffusion.process",
       "diffusion.prediction", "diffusion.noise_scale", "diffusion.num_steps", "diffusion.schedule", "data.bands",

@@ -23,7 +23,7 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
 
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
-  const nn::DitConfig& m = c.model;
+  const nn::ModelConfig& m = c.model;
   // Of a block; SwiGLU has two columns before the product with which it has one behind.
   const double mlp_columns = (m.mlp == nn::Mlp::kSwiglu ? 12.0 : 8.0) * double(m.mlp_size());
   const double token = 32.0 * double(m.hidden_size) + mlp_columns + double(m.num_heads);
@@ -272,7 +272,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
 }
 
 void validate_without_data(const Config& config) {
-  nn::DitConfig model = config.model;
+  nn::ModelConfig model = config.model;
   if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
   nn::validate(model);
   check_process_keys(config);

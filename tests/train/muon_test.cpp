@@ -26,7 +26,7 @@ config::Config muon_config() {
 TEST_CASE("Muon: groups of updates end where parameters do, though buckets cut them") {
   config::Config config = muon_config();
   config.dist.bucket_mib = 0.004;  // 1,024 elements
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const autograd::ParameterStore& layout = model.parameters();
   std::set<int64_t> borders{layout.arena_size()};
   for (const autograd::Parameter* p : layout.in_arena()) borders.insert(p->slice.begin);
@@ -100,7 +100,7 @@ TEST_CASE("Muon with dist.shard_optimizer: ranks get matrices of about the same 
   config::Config config = muon_config();
   config.dist.shard_optimizer = true;
   config.model.depth = 6;
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const auto cost = optim::algorithm_of(config.optimizer).whole_cost;
   for (const int ranks : {2, 4}) {
     std::vector<double> work;
@@ -141,7 +141,7 @@ TEST_CASE("Muon with memory.automem: a matrix's arrays are in place at once, to 
     config.dist.shard_optimizer = ranks > 1;
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
     config::Config moving = config;
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), ranks);
     const int64_t samples = config.train.global_batch / ranks;
     const automem::Uses uses = plan::record_step(config, gradients, samples, samples);
@@ -190,7 +190,7 @@ TEST_CASE("Muon: the memory plan has what its arrays and its workspace take") {
       if (item.name == name) return item.bytes;
     return size_t{0};
   };
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   model.parameters().allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
                               {.states = optim::state_arrays(config.optimizer, config.ema)});
   size_t kept = 0;
@@ -205,7 +205,7 @@ TEST_CASE("Muon: the memory plan has what its arrays and its workspace take") {
 
 TEST_CASE("Muon without a matrix of a block is refused") {
   const config::Config config = muon_config();
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   for (autograd::Parameter* p : model.parameters().state_dict()) p->group = autograd::ParameterGroup::kOther;
   CHECK_THROWS_AS(plan::plan_gradients(config, model.parameters(), 1), InputError);
 }
