@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <tuple>
@@ -22,12 +23,14 @@
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sample_writer.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/eval/scene_sampling.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/nn/dit.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace {
 
@@ -45,7 +48,7 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditsample", "sample images from a trained Diffusion Transformer",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
-       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
+       {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
        {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
@@ -55,7 +58,7 @@ config::CommandLine make_command_line() {
        {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
        {"cfg-scale", "G",
         "classifier-free guidance; 1 is off, more follows the label more closely [default: sample.cfg_scale]"},
-       {"cfg-channels", "3|all",
+       {"cfg-channels", config::choices<config::GuidedChannels>(),
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"cfg-interval", "FROM,TO",
         "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},
@@ -73,6 +76,9 @@ config::CommandLine make_command_line() {
         "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles or, decoded, of their latents; "
         "else values as f32",
         "png"},
+       {"condition", "FILE",
+        "a raster with the bands that the model is given (data.condition): the whole scene is sampled in overlapping "
+        "tiles, --num times (default 1), into georeferenced rasters; without it such a model draws nothing"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and to bands of the same name the scale and "
         "offset "
@@ -100,7 +106,7 @@ constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
 /// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae, like, guide;
+  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, guide;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -127,14 +133,20 @@ Job read_job(const config::CommandLine& line) {
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
-  job.like = line.get_path("like");
+  job.like = line.get_path("like"), job.condition = line.get_path("condition");
+  if (!job.condition.empty()) {
+    if (!job.like.empty()) refuse("--like and --condition both say where samples lie", "", "one of them");
+    images::need_gdal("--condition");
+    if (!line.has("format")) job.tiff = true;
+  }
   if (!job.like.empty() && !job.tiff) refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
   for (const auto& [flag, file, ending] : {std::tuple{"--grid", job.grid, ".png"}, {"--npz", job.npz, ".npz"}})
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
              std::string("a name that ends in ") + ending);
   if (job.tiff) images::need_gdal("--format geotiff");
-  job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
+  job.num = job.condition.empty() || line.has("num") ? line.get_int("num", 1, kMaxImages) : 1;
+  job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
   job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : line.get_word<Clip>("clip");
@@ -164,11 +176,22 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
     refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
   if (s.cfg_scale == 1) job.guide.clear();
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
                        m.class_dropout),
            "no --cfg-scale, or 1");
+  if (m.condition_channels > 0 && job.condition.empty())
+    refuse(
+        "this model draws what belongs to a scene that it is given",
+        fmt::format("no --condition, model.condition_channels {}", m.condition_channels),
+        fmt::format("--condition FILE, a raster with {}", fmt::join(dataset::condition_of(config.data).bands, ", ")));
+  if (m.condition_channels == 0 && !job.condition.empty())
+    refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
+           "no --condition");
+  if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
@@ -211,6 +234,11 @@ class Decoder {
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
     if (!job.like.empty()) output_.like = images::Raster(job.like).info();
+    if (!job.condition.empty()) {
+      output_.like = eval::find_condition(job.condition, config.data);
+      output_.height = output_.like->height, output_.width = output_.like->width;
+      check_scene(job, config, comm);
+    }
     output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
@@ -239,6 +267,25 @@ class Decoder {
   }
 
  private:
+  /// The whole scene is in memory.
+  void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
+    nn::Dit model(config.model);
+    const size_t fixed = size_t(model.parameters().arena_size()) * sizeof(float) +
+                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch),
+                 pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
+    const auto ranks = size_t(comm.local_size());
+    const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;
+    const size_t left = limit - std::min(limit, fixed + plan::kProgramBytes);
+    const auto side = int64_t(std::sqrt(double(left) / double(pixel)));
+    plan::check_memory(fixed + size_t(output_.pixels()) * pixel, int(ranks),
+                       fmt::format("the model and a scene of {} x {}", output_.height, output_.width),
+                       side < std::max(config.model.input_height, config.model.input_width)
+                           ? "fewer ranks per node, or a smaller --batch"
+                           : fmt::format("a scene of at most {0} x {0}, such as gdal_translate -srcwin 0 0 {0} {0} {1} "
+                                         "PART.tif",
+                                         side, job.condition));
+  }
+
   static eval::SampleForm model_output(const nn::DitConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
@@ -322,26 +369,42 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
 double draw_all(ops::Context& ctx, nn::Dit& model, nn::Dit* guide, Decoder& decode, const Job& job,
-                const config::Config& config, const std::vector<int64_t>& labels, const dataset::Dataset* data,
+                const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
                 dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
+  std::vector<int64_t> labels;
+  for (const Condition& condition : conditions) labels.push_back(condition.label);
   eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
   ProgressLine progress(job.num);
-  const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
+  std::optional<eval::ConditionScene> scene;
+  if (!job.condition.empty()) scene = eval::read_condition(job.condition, config.data);
+  const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
   for (int64_t r = 0; r < num_rounds; ++r) {
     const Round round = round_of_rank(job, r, num_rounds, comm);
-    const std::vector<int64_t> mine(labels.begin() + round.first, labels.begin() + round.first + round.n);
-    const eval::GenerateRequest request{.sampler = job.sampler,
-                                        .seed = job.seed,
-                                        .labels = mine,
-                                        .first_index = round.first,
-                                        .batch = job.batch,
-                                        .guide = guide};
-    auto values = eval::generate(ctx, model, config.diffusion, request,
-                                 [&](double share) { progress((double(r) + share) / double(num_rounds)); });
+    const std::vector<Condition> mine(conditions.begin() + round.first, conditions.begin() + round.first + round.n);
+    const auto told = [&](double share) { progress((double(r) + share) / double(num_rounds)); };
+    std::vector<float> values;
+    if (!scene) {
+      const eval::GenerateRequest request{.sampler = job.sampler,
+                                          .seed = job.seed,
+                                          .conditions = mine,
+                                          .first_index = round.first,
+                                          .batch = job.batch,
+                                          .guide = guide};
+      values = eval::generate(ctx, model, config.diffusion, request, told);
+    } else if (round.n > 0) {
+      const eval::SceneRequest request{.sampler = job.sampler,
+                                       .seed = job.seed,
+                                       .index = round.first,
+                                       .height = output.height,
+                                       .width = output.width,
+                                       .condition = {.label = mine.front().label, .image = scene->image},
+                                       .batch = job.batch};
+      values = eval::generate_scene(ctx, model, config.diffusion, request, told);
+    }
     eval::expect_finite(values, round.n, round.first, eval::kDiverged);
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
@@ -366,6 +429,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .weights = std::string(word_of(job.weights)),
                                 .latents = latents,
                                 .vae = job.vae,
+                                .condition = job.condition,
                                 .guide = job.guide};
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
   eval::write_sample_facts(job.out, facts, process);
@@ -404,7 +468,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   choose_sampling(job, line, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
-  const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
+  const auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
   config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
   const plan::Placement placement = plan::plan_placement(machine, comm);
@@ -420,7 +484,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config);
   for (const std::string& note : placement.notes) log::info("{}", note);
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, labels, data.get(), comm);
+  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
   if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
   log::info("{} images in {}", job.num, job.out);

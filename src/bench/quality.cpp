@@ -305,6 +305,8 @@ void QualityMeterOfRecipes::open_images() {
   if (inputs.facts.encoder)
     refuse("pictures that a run encodes are compared with latents", "data.vae: " + c.data.vae,
            "latents of ditdata encode, or a model of pixels");
+  if (dataset::condition_of(inputs.facts.data.value_or(c.data)).bands.size() > 0)
+    refuse("samples for given bands are not compared", "data.condition", "data without it");
   settled_data_ = inputs.facts.data.value_or(c.data);
   num_classes_ = c.model.num_classes == nn::kClassesOfData ? inputs.facts.num_classes : c.model.num_classes;
   for (Recipe& r : recipes_) r.config.model.num_classes = num_classes_;  // guidance depends on it
@@ -356,12 +358,12 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const auto model = checkpoint::load_model(source);
   const std::string& guide_path = r.config.sample.guide;
   const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
-  const eval::GenerateRequest request{
-      .sampler = sampler_within(source.config, p.guided, bench_.evaluations),
-      .seed = uint64_t(p.seed),
-      .labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed)),
-      .guide = guide.get()};
-  LabelledImages images{plan::model_shape(r.config.model), {}, request.labels};
+  const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
+  const eval::GenerateRequest request{.sampler = sampler_within(source.config, p.guided, bench_.evaluations),
+                                      .seed = uint64_t(p.seed),
+                                      .conditions = conditions_of(labels),
+                                      .guide = guide.get()};
+  LabelledImages images{plan::model_shape(r.config.model), {}, labels};
   images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
   eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);
   if (config::learns_pixels(r.config))

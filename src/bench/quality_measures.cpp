@@ -43,8 +43,11 @@ LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t 
   LabelledImages all{data.shape()};
   const int64_t n = std::min(most, data.size()), elements = data.shape().elements();
   all.images.resize(size_t(n * elements)), all.labels.resize(size_t(n));
-  for (int64_t i = 0; i < n; ++i)
-    data.load(order.index_at(i), /*flip=*/false, all.images.data() + i * elements, &all.labels[size_t(i)]);
+  for (int64_t i = 0; i < n; ++i) {
+    Condition condition;
+    data.load(order.index_at(i), /*flip=*/false, all.images.data() + i * elements, &condition);
+    all.labels[size_t(i)] = condition.label;
+  }
   return all;
 }
 

@@ -133,7 +133,9 @@ dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
   dataset::Batch b;
   b.images.resize(size_t(batch * m.in_channels * m.pixels()));
   key.fill_normal(b.images.data(), int64_t(b.images.size()));
-  for (int64_t i = 0; i < batch; ++i) b.labels.push_back(int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))));
+  for (int64_t i = 0; i < batch; ++i)
+    b.conditions.push_back({.label = int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))),
+                            .image = std::vector<float>(size_t(m.condition_channels * m.pixels()))});
   return b;
 }
 

@@ -24,7 +24,9 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
 bool may_differ(const std::string& key, const nn::DitConfig& from, const nn::DitConfig& to) {
   static const std::set<std::string> kAdapted = {"input_size", "in_channels", "num_classes", "class_dropout",
                                                  "learn_sigma"};
-  return key == "name" || kAdapted.contains(key) || (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
+  const bool new_condition = key == "condition_channels" && from.condition_channels == 0;
+  return key == "name" || kAdapted.contains(key) || new_condition ||
+         (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
 }
 
 void refuse_other_networks(const DitFile& file, const config::Config& target) {
@@ -49,10 +51,11 @@ class Adapter {
         to_(target.model),
         channels_(from_.in_channels, band_names(file.config()), to_.in_channels, band_names(target)) {
     refuse_other_networks(file, target);
-    if (!channels_.same()) {
-      changes_.push_back(channels_.describe());
-      rules_[kPatches] = &Adapter::patches;
-    }
+    if (!channels_.same()) changes_.push_back(channels_.describe());
+    if (from_.condition_channels != to_.condition_channels)
+      changes_.push_back(fmt::format("{} channels that the file's model is not given: they start without effect",
+                                     to_.condition_channels));
+    if (!channels_.same() || from_.condition_channels != to_.condition_channels) rules_[kPatches] = &Adapter::patches;
     if (!channels_.same() || from_.learn_sigma != to_.learn_sigma)
       rules_[kLast] = rules_[kLastBias] = &Adapter::last_layer;
     if (from_.learn_sigma != to_.learn_sigma)
@@ -116,18 +119,22 @@ class Adapter {
     return ours;
   }
 
-  // [C, channels, P, P]
+  // [C, channels, P, P]: those of the image, then those of a condition, which are the file's or 0.
   std::vector<float> patches(const Parameter& p, const std::vector<float>&) const {
     const std::vector<float> theirs = file_.read(kPatches);
     const int64_t C = to_.hidden_size, PP = to_.patch_size * to_.patch_size, from = channels_.from(),
                   to = channels_.to();
     const float scale = float(double(from) / double(to));
+    const int64_t from_all = from + from_.condition_channels, to_all = to + to_.condition_channels;
     std::vector<float> ours(size_t(num_elements(p.full_shape)));
-    for (int64_t c = 0; c < C; ++c)
+    for (int64_t c = 0; c < C; ++c) {
       for (int64_t i = 0; i < to; ++i)
         for (int64_t k = 0; k < PP; ++k)
-          ours[size_t((c * to + i) * PP + k)] =
-              scale * channels_.value(i, [&](int64_t j) { return theirs[size_t((c * from + j) * PP + k)]; });
+          ours[size_t((c * to_all + i) * PP + k)] =
+              scale * channels_.value(i, [&](int64_t j) { return theirs[size_t((c * from_all + j) * PP + k)]; });
+      std::copy_n(theirs.begin() + (c * from_all + from) * PP, from_.condition_channels * PP,
+                  ours.begin() + (c * to_all + to) * PP);
+    }
     return ours;
   }
 

@@ -53,6 +53,7 @@ Place find_place(const std::string& path, Weights weights) {
 DitHints with(DitHints first, const DitHints& second) {
   if (!first.num_heads) first.num_heads = second.num_heads;
   if (!first.input_height) first.input_height = second.input_height, first.input_width = second.input_width;
+  if (!first.condition_channels) first.condition_channels = second.condition_channels;
   if (!first.num_classes) first.num_classes = second.num_classes;
   if (!first.class_dropout) first.class_dropout = second.class_dropout;
   if (!first.position) first.position = second.position;
@@ -73,6 +74,7 @@ DitHints hints_of(const nn::DitConfig& m) {
   return {.num_heads = m.num_heads,
           .input_height = m.input_height,
           .input_width = m.input_width,
+          .condition_channels = m.condition_channels,
           .num_classes = m.num_classes,
           .class_dropout = m.class_dropout,
           .position = m.position};

@@ -134,6 +134,8 @@ class Sizes {
   void widths() {
     const auto& patches = t_.shape(names_.patches, 4);
     c_.hidden_size = patches[0], c_.in_channels = patches[1], c_.patch_size = patches[2];
+    if (const int64_t given = hints_.condition_channels.value_or(0); given > 0 && given < patches[1])
+      c_.in_channels -= given, c_.condition_channels = given;
     if (patches[0] < 1 || patches[1] < 1 || patches[2] < 1 || patches[2] != patches[3])
       fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, names_.patches), to_string(patches),
            "[width, channels, patch, patch]");
@@ -150,7 +152,8 @@ class Sizes {
     const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),
-           fmt::format("{} (channels of the input), or twice as many (with a variance)", one));
+           fmt::format("{} (channels of the input), or twice as many (with a variance)", one),
+           "--set model.condition_channels=N for a model that is given channels which it does not predict");
     c_.learn_sigma = last != one;
   }
   bool has_block(int64_t i) const {

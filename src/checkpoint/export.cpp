@@ -142,6 +142,9 @@ std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
   config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
   config.train.init_from.clear(), config.train.branch_from.clear(), config.sample.guide.clear();
+  const dataset::ConditionBands condition = dataset::condition_of(config.data);
+  config.data.condition = condition.bands;
+  if (condition.valid) config.data.condition.emplace_back(dataset::kValidChannel);
   return config::to_yaml(config);
 }
 
@@ -162,6 +165,8 @@ void check_diffusers(const nn::DitConfig& m) {
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.condition_channels > 0)
+    refuse("channels that are given and not predicted", "model.condition_channels " + text(m.condition_channels), "0");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   nn::Dit layout(m);
   for (const Parameter* p : layout.parameters().state_dict())

@@ -160,6 +160,8 @@ Rows model_rows() {
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
+      integer(DITRAIN_KEY(model.condition_channels), {0, kMaxChannels},
+              "channels of an image that is given and not predicted; data.condition sets it"),
       integer_or_auto(DITRAIN_KEY(model.num_classes), 0, kMaxClasses,
                       "number of classes; 0: no label conditioning; auto: the classes of the data, 0 without labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
@@ -248,6 +250,14 @@ Rows data_rows() {
                       "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
                       "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
+      names_or(DITRAIN_KEY(data.condition), "none",
+               "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [FOLDER, BAND, "
+               "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
+               "where they have data"),
+      numbers_or_auto(
+          DITRAIN_KEY(data.condition_low),
+          "tiles: the digital number of each band of data.condition that becomes -1; auto: by data.scaling"),
+      numbers_or_auto(DITRAIN_KEY(data.condition_high), "tiles: the same of 1"),
       number_or_auto(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
                      "factor of the latents; auto: the scale_factor that the shards state; 1 if they state none (their "
                      "latents are scaled already)"),
@@ -275,8 +285,9 @@ Rows train_rows() {
            "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       text(DITRAIN_KEY(train.init_from),
-           "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a diffusers folder; weights "
-           "are adapted to other classes, channels and sizes, which the log tells",
+           "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
+           "to "
+           "other classes, channels and sizes, which the log tells",
            "a path"),
       text(DITRAIN_KEY(train.branch_from),
            "checkpoint that a new run goes on from, with weights, EMA, optimiser state and step; what differs from its "
@@ -535,16 +546,6 @@ void apply_set(Config& config, const std::string& assignment) {
   const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
   const Option& option = find_option(section, key, "--set: ");
   option.set(config, value_of_text(assignment.substr(equal + 1), option, "--set: "), "--set: ");
-}
-
-std::string config_reference() {
-  const Config defaults = default_config();
-  std::string text = "Config keys (YAML file, or --set section.key=value):\n", section;
-  for (const Option& o : option_table()) {
-    if (o.section != section) text += "  " + (section = o.section) + ":\n";
-    text += fmt::format("    {:<16} {}; {} [default {}]\n", o.key, o.help, o.expected, o.get(defaults));
-  }
-  return text;
 }
 
 namespace {

@@ -26,7 +26,8 @@ void check_memory_sizes(const Config& c) {
   const nn::DitConfig& m = c.model;
   const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
   const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
-  const double images = 4.0 * double(m.in_channels * m.pixels()) * double(c.data.queue_batches + 16);
+  const double images =
+      4.0 * double((m.in_channels + m.condition_channels) * m.pixels()) * double(c.data.queue_batches + 16);
   const int64_t samples = std::max(c.train.global_batch, 2 * eval::kDefaultBatch);  // training, or guided sampling
   const double bytes = double(samples) * (activations + images);
   if (bytes > kMaxBytes)
@@ -215,6 +216,12 @@ void check_data(const Config& c) {
   if (!c.data.vae.empty() && !kind.pixels)
     fail(fmt::format("data.vae encodes pictures, and data.kind: {} are latents already", kind.name), c.data.vae,
          "data.kind: folder, or no data.vae", "--set data.vae=");
+  if (!c.data.condition.empty() && !kind.of_bands)
+    fail("data.condition names bands of tiles", fmt::format("data.kind: {}", kind.name), "data.kind: tiles",
+         "data.condition: none");
+  if (!c.data.condition.empty() && !c.data.vae.empty())
+    fail("data.condition gives bands to a model of bands, and data.vae makes latents of them", c.data.vae,
+         "no data.vae", "--set data.vae=");
   if (kind.path.empty() || !c.data.path.empty()) return;
   fail(fmt::format("data.path is not set, and data.kind: {} reads from it", kind.name), "", std::string(kind.path),
        "--set data.path=DIR, or in section data of the config the line `path: DIR`");

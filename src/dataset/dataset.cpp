@@ -85,16 +85,16 @@ std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& s
 Dataset::Dataset(const Config& config, const SampleShape& shape)
     : shape_(shape), skip_bad_(config.on_bad_file == OnBadFile::kSkip) {}
 
-void Dataset::load(int64_t index, bool flip, float* chw, int64_t* label) const {
-  load_with(index, [&](int64_t i) { read(i, flip, chw, label); });
+void Dataset::load(int64_t index, bool flip, float* chw, Condition* condition) const {
+  load_with(index, [&](int64_t i) { *condition = {}, read(i, flip, chw, condition); });
 }
 
-void Dataset::load(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const {
-  load_with(index, [&](int64_t i) { read_drawn(i, flip, draw, chw, label); });
+void Dataset::load(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const {
+  load_with(index, [&](int64_t i) { *condition = {}, read_drawn(i, flip, draw, chw, condition); });
 }
 
-void Dataset::read_drawn(int64_t index, bool flip, const RandomKey&, float* chw, int64_t* label) const {
-  read(index, flip, chw, label);
+void Dataset::read_drawn(int64_t index, bool flip, const RandomKey&, float* chw, Condition* condition) const {
+  read(index, flip, chw, condition);
 }
 
 void Dataset::keep(Part part, double share) {

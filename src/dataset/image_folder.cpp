@@ -93,7 +93,7 @@ class ImageFolder final : public Dataset {
     return images::turn_upright(images::decode_image(path, bytes), images::exif_orientation(bytes));
   }
 
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     const File& file = files_[size_t(index)];
     const images::ImageU8 image =
         images::center_crop_adm(read_upright(root_ + "/" + file.name), shape_.height, shape_.width);
@@ -106,7 +106,7 @@ class ImageFolder final : public Dataset {
           const int64_t from = flip ? width - 1 - x : x;
           *chw++ = float(image.pixels[size_t((y * width + from) * 3 + c)]) / 127.5f - 1.0f;
         }
-    *label = file.label;
+    condition->label = file.label;
   }
 
   std::string root_;

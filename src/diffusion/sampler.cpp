@@ -33,9 +33,9 @@ class Loop {
         t_(2 * request.n),
         out_(model_n_ * out_channels_ * shape.pixels),
         noise_(state_n_ * shape.elements()) {
-    if (request.labels != nullptr) labels_.assign(request.labels, request.labels + request.n);
+    if (request.conditions != nullptr) conditions_.assign(request.conditions, request.conditions + request.n);
     if (!guided_ || request.guide != nullptr) return;
-    labels_.resize(model_n_, request.null_class);
+    for (int64_t i = 0; i < request.n; ++i) conditions_.push_back(without_label(conditions_[i], request.null_class));
     both_.resize(model_n_ * shape.elements());
   }
 
@@ -60,10 +60,10 @@ class Loop {
       x = both_.data();
     }
     std::fill(t_.begin(), t_.end(), model_time);
-    const int64_t* labels = labels_.empty() ? nullptr : labels_.data();
-    model_(x, t_.data(), labels, n, out_.data());
+    const Condition* conditions = conditions_.empty() ? nullptr : conditions_.data();
+    model_(x, t_.data(), conditions, n, out_.data());
     if (guided && request_.guide != nullptr)
-      (*request_.guide)(x, t_.data(), labels, n, out_.data() + n * out_channels_ * shape_.pixels);
+      (*request_.guide)(x, t_.data(), conditions, n, out_.data() + n * out_channels_ * shape_.pixels);
     if (guided) {
       guided_output(out_.data(), request_.n, shape_.channels, out_channels_, shape_.pixels, config_.cfg_scale,
                     config_.cfg_channels);
@@ -80,7 +80,7 @@ class Loop {
   const int64_t model_n_, state_n_, out_channels_;
   const std::unique_ptr<SamplerRun> run_;
   std::vector<double> t_;
-  std::vector<int64_t> labels_;
+  std::vector<Condition> conditions_;
   std::vector<float> out_, noise_, both_;
 };
 
@@ -155,7 +155,8 @@ std::vector<double> model_times(const Process& process, const SamplerConfig& con
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
   config.validate(process);
-  if (config.cfg_scale != 1 && request.guide == nullptr && (request.labels == nullptr || request.null_class < 0)) {
+  const bool labelled = request.conditions != nullptr && request.null_class >= 0;
+  if (config.cfg_scale != 1 && request.guide == nullptr && !labelled) {
     refuse("diffusion", "guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
            "cfg_scale 1, or a model with classes and labels dropped in training");
   }

@@ -41,8 +41,15 @@ class StepNoise {
 
 void check_request(const GenerateRequest& request, const nn::DitConfig& model) {
   DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
+  for (const Condition& condition : request.conditions)
+    if (int64_t(condition.image.size()) != model.condition_channels * model.pixels())
+      throw InputError({.where = "sampling",
+                        .what = "the image that conditions a sample is not the one that the model takes",
+                        .got = fmt::format("{} values", condition.image.size()),
+                        .expected = fmt::format("{} channels of {} x {}", model.condition_channels, model.input_height,
+                                                model.input_width)});
   if (model.num_classes == 0) return;
-  for (const int64_t label : request.labels)
+  for (const auto& [label, numbers, image, valid] : request.conditions)
     if (label < 0 || label >= model.num_classes)
       throw InputError({.where = "sampling",
                         .what = "label out of range",
@@ -90,8 +97,7 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
   const auto process = diffusion::make_process(config, sizes.learn_sigma);
   request.sampler.validate(*process);
   const diffusion::Shape shape{sizes.in_channels, sizes.pixels()};
-  const bool labelled = sizes.num_classes > 0;
-  const auto total = int64_t(request.labels.size());
+  const auto total = int64_t(request.conditions.size());
   std::vector<float> images(size_t(total * shape.elements()));
   const int64_t null_class = takes_guidance(sizes) ? sizes.num_classes : -1;
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
@@ -104,18 +110,14 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
     StepNoise noise(ctx, request.seed, request.first_index + first, n, shape.elements());
     float* z = images.data() + first * shape.elements();
     noise.draw(0, z);
-    std::vector<int64_t> labels;
-    if (labelled) labels.assign(request.labels.begin() + first, request.labels.begin() + first + n);
-    if (guide) guide->expect(times, labels, request.modulation_bytes);
-    if (labelled && !guide && request.sampler.cfg_scale != 1) labels.push_back(null_class);
-    pass.expect(times, labels, request.modulation_bytes);
+    const Condition* conditions = request.conditions.data() + first;
+    std::vector<Condition> expected(conditions, conditions + n);
+    if (guide) guide->expect(times, expected, request.modulation_bytes);
+    if (!guide && request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
+    pass.expect(times, expected, request.modulation_bytes);
     diffusion::sample_loop(
         *process, request.sampler, shape, std::ref(pass),
-        {.n = n,
-         .z = z,
-         .labels = labelled ? request.labels.data() + first : nullptr,
-         .null_class = null_class,
-         .guide = guide ? &call_guide : nullptr},
+        {.n = n, .z = z, .conditions = conditions, .null_class = null_class, .guide = guide ? &call_guide : nullptr},
         std::ref(noise), [&](int64_t step, int64_t num_steps, const float*) {
           if (progress) progress((double(first) + double(n) * double(step + 1) / double(num_steps)) / double(total));
         });

@@ -79,9 +79,10 @@ void initialise(Dit& model, uint64_t seed) {
 
 Dit::Modulations Dit::record_modulations(autograd::Tape& tape, TokenStream& stream) const {
   stream.cond_BC = tape.temporary("cond", {stream.batch, config_.hidden_size});
-  Modulations all{.conditioning = &tape.record<Conditioning>(config_, conditioning_, stream)};
+  tape.record<Conditioning>(config_, conditioning_, stream);
+  Modulations all;
   const auto record = [&](const std::string& module, const LinearWeights& weights) {
-    all.of_modules.push_back(tape.record<AdalnModulation>(module, weights, stream).out());
+    all.push_back(tape.record<AdalnModulation>(module, weights, stream).out());
   };
   for (size_t i = 0; i < blocks_.size(); ++i) record("blocks." + std::to_string(i), blocks_[i].adaLN);
   record("final_layer", final_layer_.adaLN);
@@ -92,7 +93,7 @@ Dit::Modulations Dit::given_modulations(autograd::Tape& tape, int64_t batch) con
   DITRAIN_CHECK(tape.mode() == autograd::Mode::kInference, "modulations that backward does not reach");
   Modulations all;
   const auto declare = [&](const std::string& module, const LinearWeights& weights) {
-    all.of_modules.push_back(tape.temporary(module + ".adaLN_modulation", {batch, weights.b->size()}));
+    all.push_back(tape.temporary(module + ".adaLN_modulation", {batch, weights.b->size()}));
   };
   for (size_t i = 0; i < blocks_.size(); ++i) declare("blocks." + std::to_string(i), blocks_[i].adaLN);
   declare("final_layer", final_layer_.adaLN);
@@ -101,13 +102,16 @@ Dit::Modulations Dit::given_modulations(autograd::Tape& tape, int64_t batch) con
 
 ModulationTable::ModulationTable(Dit& model, int64_t rows) {
   stream_.batch = rows;
+  stream_.inputs = std::make_shared<PassInputs>(rows);
   modulations_ = model.record_modulations(tape_, stream_);
 }
 
-DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options) : tape_(mode) {
+DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options)
+    : tape_(mode), given_modulations_(options.given_modulations) {
   const DitConfig& c = model.config();
   const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
   stream_.batch = batch;
+  stream_.inputs = std::make_shared<PassInputs>(batch);
   stream_.activations = options.precision;
   DITRAIN_CHECK(options.recompute_of_blocks.empty() || int64_t(options.recompute_of_blocks.size()) == c.depth,
                 "recomputation of another number of blocks");
@@ -134,23 +138,22 @@ DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptio
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = model.blocks_[size_t(i)];
     if (!options.recompute_of_blocks.empty()) set_recompute(options.recompute_of_blocks[size_t(i)]);
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations_.of_modules[size_t(i)]);
+    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations_[size_t(i)]);
     auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations_.of_modules.back());
+  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations_.back());
   connect(final_layer_->x_BTC);
 }
 
 void DitPass::modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample) {
-  DITRAIN_CHECK(modulations_.conditioning == nullptr, "a pass that computes its modulations");
+  DITRAIN_CHECK(given_modulations_, "a pass that computes its modulations");
   DITRAIN_CHECK(int64_t(row_of_sample.size()) == batch(), "a row of the table for every sample");
-  const auto modules = int64_t(modulations_.of_modules.size());
+  const auto modules = int64_t(modulations_.size());
   ctx.for_range(modules, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t m = begin; m < end; ++m) {
-      const Tensor &all = table.modulations_.of_modules[size_t(m)]->tensor,
-                   &mine = modulations_.of_modules[size_t(m)]->tensor;
+      const Tensor &all = table.modulations_[size_t(m)]->tensor, &mine = modulations_[size_t(m)]->tensor;
       const Pin<float> from(all), to(mine);
       const int64_t width = all.dim(1);
       for (int64_t b = 0; b < batch(); ++b) std::copy_n(from + row_of_sample[size_t(b)] * width, width, to + b * width);

@@ -52,6 +52,7 @@ void validate(const DitConfig& c) {
   const auto text = [](int64_t v) { return std::to_string(v); };
   for (int64_t v : {c.input_height, c.input_width, c.in_channels, c.patch_size, c.hidden_size, c.depth, c.num_heads})
     require(v >= 1, "sizes must be positive", text(v), ">= 1");
+  require(c.condition_channels >= 0, "model.condition_channels", text(c.condition_channels), ">= 0");
   require(c.input_height % c.patch_size == 0 && c.input_width % c.patch_size == 0, "model.input_size",
           text(c.input_height) + " x " + text(c.input_width), "multiples of the patch size " + text(c.patch_size));
   require(c.hidden_size % c.num_heads == 0, "model.hidden_size", text(c.hidden_size),

@@ -52,7 +52,8 @@ size_t codec_bytes(const InputFacts& facts, int workers) {
 
 size_t loaded_sample_bytes(const config::Config& c, const InputFacts& facts) {
   const dataset::SampleShape read = facts.encoder ? facts.encoder->images() : model_shape(c.model);
-  return size_t(read.elements()) * sizeof(float);
+  const int64_t given = c.model.condition_channels * c.model.pixels();
+  return size_t(read.elements() + given) * sizeof(float);
 }
 
 MemoryItem tree_of_sums(const config::Config& config, int replicas, int64_t arena_elements) {

@@ -47,7 +47,7 @@ TrainLoop::TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::T
 void TrainLoop::encode(dataset::Batch& batch) {
   std::vector<RandomKey> keys;
   const int64_t first = run_.groups.data().rank() * run_.plan.samples;
-  for (size_t i = 0; i < batch.labels.size(); ++i)
+  for (size_t i = 0; i < batch.conditions.size(); ++i)
     keys.emplace_back(uint64_t(config_.train.seed), Stream::kPosterior, uint64_t(batch.step), uint64_t(first) + i);
   batch.images = state_.encoder->encode(run_.ctx, batch.images, keys);
 }

@@ -98,7 +98,7 @@ std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::
 std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx) {
   std::copy(batch.x.begin(), batch.x.end(), Pin<float>(pass.image()).get());
   pass.t() = batch.t;
-  pass.y() = batch.y;
+  pass.conditions() = conditions_of(batch.y);
   pass.forward(ctx);
   return to_vector(pass.out());
 }
@@ -139,8 +139,10 @@ LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch,
 
 diffusion::ModelFn model_of(nn::DitPass& pass, const nn::DitConfig& c, int64_t channels, ops::Context& ctx) {
   const int64_t in = c.in_channels * c.pixels(), stride = c.out_channels() * c.pixels(), used = channels * c.pixels();
-  return [=, &pass, &ctx](const float* x, const double* t, const int64_t* labels, int64_t n, float* out) {
-    const std::vector<float> all = run_forward(pass, {{x, x + n * in}, {t, t + n}, {labels, labels + n}}, ctx);
+  return [=, &pass, &ctx](const float* x, const double* t, const Condition* c, int64_t n, float* out) {
+    std::vector<int64_t> labels;
+    for (int64_t i = 0; i < n; ++i) labels.push_back(c[i].label);
+    const std::vector<float> all = run_forward(pass, {{x, x + n * in}, {t, t + n}, labels}, ctx);
     for (int64_t i = 0; i < n; ++i) std::copy_n(all.begin() + i * stride, used, out + i * used);
   };
 }

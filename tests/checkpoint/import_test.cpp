@@ -78,7 +78,7 @@ std::vector<double> output_of(nn::Dit& model, const weights::SafetensorsFile& f)
   pass.allocate();
   copy(from_values(x.shape, weights::to_f32(x)), pass.image());
   const std::vector<int64_t> t = weights::to_i64(f.tensor("t"));
-  pass.t().assign(t.begin(), t.end()), pass.y() = weights::to_i64(f.tensor("y"));
+  pass.t().assign(t.begin(), t.end()), pass.conditions() = conditions_of(weights::to_i64(f.tensor("y")));
   pass.forward(ctx);
   return test::to_f64(to_vector(pass.out()));
 }

@@ -108,7 +108,7 @@ TEST_CASE("noise of another scale: path, losses and the start of sampling") {
     // One step of Euler from noise ends at the data that the model gives at t = 0, which see the scaled noise.
     std::vector<float> z = normals(9), seen(z.size());
     const std::vector<float> start = z;
-    const ModelFn model = [&](const float* x, const double*, const int64_t*, int64_t n, float* out) {
+    const ModelFn model = [&](const float* x, const double*, const Condition*, int64_t n, float* out) {
       std::copy_n(x, n * elements, seen.begin());
       for (int64_t i = 0; i < n * elements; ++i) out[i] = *prediction == 'v' ? 0.25f - x[i] : 0.25f;
     };
@@ -189,7 +189,7 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& sampler
                             std::vector<Call>* calls = nullptr) {
   const Prediction& prediction = *as_flow(process).config().prediction;
   const int64_t elements = kShape.elements();
-  const ModelFn model = [&](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  const ModelFn model = [&](const float* x, const double* t, const Condition*, int64_t n, float* out) {
     if (calls != nullptr) calls->push_back({t[0], n});
     for (int64_t i = 0; i < n * elements; ++i) {
       const int64_t at = i % (kSamples * elements);
@@ -199,8 +199,9 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& sampler
     }
   };
   std::vector<float> z = normals(9);
-  const std::vector<int64_t> labels(kSamples, 1);
-  sample_loop(process, sampler, kShape, model, {.n = kSamples, .z = z.data(), .labels = labels.data(), .null_class = 5},
+  const std::vector<Condition> labels(kSamples, {.label = 1});
+  sample_loop(process, sampler, kShape, model,
+              {.n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 5},
               [](int64_t, int64_t, float*) { FAIL("no noise is wanted"); });
   return to_f64(z);
 }
@@ -254,7 +255,7 @@ TEST_CASE("clipping limits the data that a velocity stands for") {
 TEST_CASE("heun is of second order, euler of first") {
   // dx/dt = velocity(x, t) for data that is normal with deviation 0.5: known in closed form.
   const auto process = make_process(config(), false);
-  const ModelFn model = [](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  const ModelFn model = [](const float* x, const double* t, const Condition*, int64_t n, float* out) {
     for (int64_t i = 0; i < n * kShape.elements(); ++i) {
       const double s = 1 - t[0], variance = 0.25 * t[0] * t[0] + s * s;
       out[i] = static_cast<float>((0.25 * t[0] - s) / variance * x[i]);

@@ -28,9 +28,9 @@ class Sorted final : public dataset::Dataset {
   std::string describe() const override { return "sorted"; }
 
  private:
-  void read(int64_t index, bool /*flip*/, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool /*flip*/, float* chw, Condition* condition) const override {
     std::fill(chw, chw + 4, float(index));
-    *label = index / 100;
+    condition->label = index / 100;
   }
 };
 
@@ -80,8 +80,9 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
   ops::Context ctx(team);
   const auto data = shapes();
   std::vector<float> x0(kImage), noise(kImage);
-  int64_t label = 0;
-  data->load(dataset::EpochSampler(data->size(), 11).index_at(image), false, x0.data(), &label);
+  Condition condition;
+  data->load(dataset::EpochSampler(data->size(), 11).index_at(image), false, x0.data(), &condition);
+  int64_t label = condition.label;
   RandomKey(11, Stream::kEval, uint64_t(image)).fill_normal(noise.data(), kImage);
   if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
   const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
@@ -94,7 +95,7 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
       x[i] = float(s.sqrt_alphas_cumprod[size_t(t)] * x0[size_t(i)] +
                    s.sqrt_one_minus_alphas_cumprod[size_t(t)] * noise[size_t(i)]);
   }
-  pass.t()[0] = double(t), pass.y()[0] = label;
+  pass.t()[0] = double(t), pass.conditions()[0].label = label;
   pass.forward(ctx);
   const Pin<float> out(pass.out());
   double sum = 0;
@@ -128,9 +129,10 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
   constexpr int64_t kImages = 3;
   for (int64_t i = 0; i < kImages; ++i) {
     std::vector<float> x0(kImage), noise(kImage);
-    int64_t label = 0;
+    Condition condition;
     const auto data = shapes();
-    data->load(dataset::EpochSampler(data->size(), 11).index_at(i), false, x0.data(), &label);
+    data->load(dataset::EpochSampler(data->size(), 11).index_at(i), false, x0.data(), &condition);
+    int64_t label = condition.label;
     RandomKey(11, Stream::kEval, uint64_t(i)).fill_normal(noise.data(), kImage);
     const double t = (double(i) + 0.5) / kImages;
     nn::DitPass pass(*model, 1, autograd::Mode::kInference);
@@ -139,7 +141,7 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
       const Pin<float> x(pass.image());
       for (int64_t k = 0; k < kImage; ++k) x[k] = float(t * x0[size_t(k)] + (1 - t) * noise[size_t(k)]);
     }
-    pass.t()[0] = t, pass.y()[0] = label;
+    pass.t()[0] = t, pass.conditions()[0].label = label;
     pass.forward(ctx);
     const Pin<float> out(pass.out());
     for (int64_t k = 0; k < kImage; ++k)
@@ -189,7 +191,9 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
   std::vector<float> images(20 * kImage);
   std::vector<int64_t> labels(20), wrong(20);
   for (int64_t i = 0; i < 20; ++i) {
-    data->load(i + 30, false, images.data() + i * kImage, &labels[size_t(i)]);
+    Condition condition;
+    data->load(i + 30, false, images.data() + i * kImage, &condition);
+    labels[size_t(i)] = condition.label;
     wrong[size_t(i)] = (labels[size_t(i)] + 1) % 8;
   }
   for (size_t i = 0; i < images.size(); ++i) images[i] += 0.05f * RandomKey(1, Stream::kTest, 0).normal(i);
@@ -197,10 +201,10 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
     parallel::Team team({.num_workers = workers});
     ops::Context ctx(team);
     CHECK(eval::nearest_labels(ctx, images, *data, 4000) == labels);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, labels, *data) == 1.0);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 0.0);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(labels), *data) == 1.0);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 0.0);
     wrong[0] = labels[0];
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 1.0 / 20);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 1.0 / 20);
     wrong[0] = (labels[0] + 1) % 8;
   }
 }
@@ -208,9 +212,9 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
 TEST_CASE("only the selected reference images count, and a NaN is near nothing") {
   const auto data = shapes();
   std::vector<float> images(2 * kImage);
-  int64_t label = 0;
-  data->load(43, false, images.data(), &label);  // class 3
-  REQUIRE(label == 3);
+  Condition condition;
+  data->load(43, false, images.data(), &condition);
+  REQUIRE(condition.label == 3);
   images.back() = std::numeric_limits<float>::quiet_NaN();
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);

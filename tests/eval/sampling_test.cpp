@@ -15,7 +15,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 eval::GenerateRequest short_request() {
-  return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .labels = {0, 1, 2, 3, 7, 3, 3}};
+  return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .conditions = conditions_of({0, 1, 2, 3, 7, 3, 3})};
 }
 
 std::vector<float> draw(nn::Dit& model, const eval::GenerateRequest& request, int workers = 1,
@@ -65,7 +65,7 @@ TEST_CASE("an image does not depend on batch, workers or its place in a call") {
   for (const int workers : {2, 3}) CHECK(draw(*model, request, workers) == expected);
 
   eval::GenerateRequest rest = short_request();
-  rest.labels.erase(rest.labels.begin(), rest.labels.begin() + 3);
+  rest.conditions.erase(rest.conditions.begin(), rest.conditions.begin() + 3);
   rest.first_index = 3;
   CHECK(draw(*model, rest) == std::vector<float>(expected.begin() + 3 * 3 * 32 * 32, expected.end()));
 }
@@ -81,11 +81,11 @@ TEST_CASE("images differ by number, label, seed and guidance") {
     change(other);
     return image(draw(*model, other), 0, kImage) != image(images, 0, kImage);
   };
-  CHECK(differs([](auto& r) { r.labels[0] = 4; }));
+  CHECK(differs([](auto& r) { r.conditions[0].label = 4; }));
   CHECK(differs([](auto& r) { r.seed = 6; }));
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
   CHECK(differs([](auto& r) { r.sampler.sampler = diffusion::named<diffusion::Sampler>("ddim"); }));
-  CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
+  CHECK_FALSE(differs([](auto& r) { r.conditions[1].label = 4; }));
 }
 
 TEST_CASE("a guide: guidance away from the model itself changes nothing, and none is needed for labels") {
@@ -120,7 +120,7 @@ std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest
   parallel::Team team({});
   ops::Context ctx(team);
   const nn::DitConfig& m = model.config();
-  const auto n = int64_t(request.labels.size());
+  const auto n = int64_t(request.conditions.size());
   const diffusion::Shape shape{m.in_channels, m.pixels()};
   nn::DitPass pass(model, 2 * n, autograd::Mode::kInference);
   pass.allocate();
@@ -132,13 +132,13 @@ std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest
   for (int64_t i = 0; i < n; ++i) noise(-1, i, z.data() + i * shape.elements());
   diffusion::sample_loop(
       *diffusion::make_process(config, m.learn_sigma), request.sampler, shape,
-      [&](const float* x, const double* t, const int64_t* y, int64_t, float* out) {
+      [&](const float* x, const double* t, const Condition* c, int64_t, float* out) {
         std::copy_n(x, pass.image().size(), Pin<float>(pass.image()).get());
-        pass.t().assign(t, t + 2 * n), pass.y().assign(y, y + 2 * n);
+        pass.t().assign(t, t + 2 * n), pass.conditions().assign(c, c + 2 * n);
         pass.forward(ctx);
         std::copy_n(Pin<float>(pass.out()).get(), pass.out().size(), out);
       },
-      {.n = n, .z = z.data(), .labels = request.labels.data(), .null_class = m.num_classes}, noise);
+      {.n = n, .z = z.data(), .conditions = request.conditions.data(), .null_class = m.num_classes}, noise);
   return z;
 }
 
@@ -216,7 +216,8 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
   nn::initialise(model, 1);
   const diffusion::Config process{.variance = diffusion::Variance::kFixedSmall,
                                   .loss = diffusion::named<diffusion::Objective>("mse")};
-  eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
+  eval::GenerateRequest request{
+      .sampler = {.spacing = "5"}, .seed = 9, .conditions = conditions_of({0, 0}), .first_index = 40};
   const std::vector<float> images = draw(model, request, 2, process);
 
   const diffusion::Schedule s =
@@ -240,7 +241,7 @@ TEST_CASE("models without classes need no labels") {
   nn::DitConfig config = test::tiny_config();
   config.num_classes = 0;
   const auto model = test::random_model(config);
-  eval::GenerateRequest request{.sampler = {.spacing = "3"}, .labels = {0, 99}};
+  eval::GenerateRequest request{.sampler = {.spacing = "3"}, .conditions = conditions_of({0, 99})};
   CHECK(all_finite(draw(*model, request)));
   request.sampler.cfg_scale = 2;
   CHECK_THROWS_WITH(draw(*model, request), Contains("guidance without classes"));
@@ -250,7 +251,7 @@ TEST_CASE("generate refuses what the model cannot do") {
   const auto model = test::random_model(test::tiny_config());
   eval::GenerateRequest request = short_request();
   for (const int64_t label : {-1, 8}) {  // 8 is the row for dropped labels, no class
-    request.labels[2] = label;
+    request.conditions[2].label = label;
     CHECK_THROWS_AS(draw(*model, request), InputError);
   }
   request = short_request();

@@ -222,7 +222,7 @@ struct Rig {
     copy(random_tensor({model.parameters().arena_size()}, 5, 0.15f), model.parameters().values);
     pass.allocate();
     copy(random_tensor(pass.image().shape(), 2), pass.image());
-    pass.t() = {100, 400, 700}, pass.y() = {0, 1, 2};
+    pass.t() = {100, 400, 700}, pass.conditions() = conditions_of({0, 1, 2});
     pass.forward(ctx);
     copy(random_tensor(pass.out().shape(), 7), pass.dout());
     copy(random_tensor({model.parameters().arena_size()}, 9), model.parameters().grads);

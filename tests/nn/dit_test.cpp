@@ -49,7 +49,7 @@ struct Rig {
     copy(random_tensor(pass.image().shape(), 2), pass.image());
     for (int64_t b = 0; b < batch; ++b) {
       pass.t()[size_t(b)] = double(100 + 300 * b);
-      pass.y()[size_t(b)] = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
+      pass.conditions()[size_t(b)].label = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
     }
   }
   void backward(const Tensor& dout) {
@@ -128,11 +128,11 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   CHECK(table.bytes() >= size_t(kRows * (6 * 2 + 2) * 32) * sizeof(float));
   for (size_t r = 0; r < kRows; ++r) {
     table.t()[r] = 900 - 111.5 * double(r);
-    table.y()[r] = config.num_classes > 0 ? int64_t(r) % 6 : 0;
+    table.conditions()[r].label = config.num_classes > 0 ? int64_t(r) % 6 : 0;
   }
   for (size_t b = 0; b < rows.size(); ++b) {
     rig.pass.t()[b] = table.t()[size_t(rows[b])];
-    rig.pass.y()[b] = table.y()[size_t(rows[b])];
+    rig.pass.conditions()[b] = table.conditions()[size_t(rows[b])];
   }
   rig.pass.forward(rig.ctx);
   nn::DitPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
@@ -430,4 +430,46 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
   // The two embedders end the backward pass in either order; all else is strictly descending.
   CHECK(out_of_order.size() <= 2);
   for (const std::string& name : out_of_order) CHECK((name == "conditioning" || name == "x_embedder"));
+}
+
+TEST_CASE("channels of a condition are embedded beside the image and not predicted") {
+  nn::DitConfig given = small();
+  given.in_channels = 2, given.condition_channels = 1, given.learn_sigma = false;
+  nn::DitConfig all = small();
+  all.in_channels = 3, all.learn_sigma = false;
+  Rig rig(given), whole(all);
+  REQUIRE(rig.pass.out().shape() == Shape{2, 2, 8, 8});
+  // The same weights; the model of all channels has rows of its last layer for the third.
+  for (autograd::Parameter* p : rig.model.parameters().state_dict()) {
+    const Tensor& to = whole.model.parameters().find(p->name).value;
+    if (!p->name.starts_with("final_layer.linear")) {
+      copy(p->value, to);
+      continue;
+    }
+    const Pin<float> from(p->value), rows(to);
+    const int64_t width = p->value.size() / p->value.dim(0);
+    for (int64_t k = 0; k < 4; ++k)  // places in the patch
+      for (int64_t c = 0; c < 3; ++c)
+        for (int64_t i = 0; i < width; ++i)
+          rows[(k * 3 + c) * width + i] = c < 2 ? from[(k * 2 + c) * width + i] : 0.5f;
+  }
+  const Tensor condition = random_tensor({2, 1, 8, 8}, 7), dout = random_tensor({2, 2, 8, 8}, 8), dall({2, 3, 8, 8});
+  ditrain::fill_zero(dall);
+  for (int64_t b = 0; b < 2; ++b) {
+    const Pin<float> image(rig.pass.image()), third(condition), both(whole.pass.image()), d(dout), da(dall);
+    std::copy_n(image + b * 128, 128, both + b * 192);
+    std::copy_n(third + b * 64, 64, both + b * 192 + 128);
+    std::copy_n(d + b * 128, 128, da + b * 192);
+    rig.pass.conditions()[size_t(b)].image.assign(third + b * 64, third + (b + 1) * 64);
+  }
+  rig.pass.forward(rig.ctx), whole.pass.forward(whole.ctx);
+  for (int64_t b = 0; b < 2; ++b) {
+    const std::vector<float> got = to_vector(rig.pass.out()), want = to_vector(whole.pass.out());
+    CHECK(std::equal(got.begin() + b * 128, got.begin() + (b + 1) * 128, want.begin() + b * 192));
+  }
+  rig.backward(dout), whole.backward(dall);
+  for (const char* name : {"x_embedder.proj.weight", "x_embedder.proj.bias"})
+    CHECK(to_vector(rig.model.parameters().find(name).grad) == to_vector(whole.model.parameters().find(name).grad));
+  rig.pass.conditions()[1].image.pop_back();
+  CHECK_THROWS_AS(rig.pass.forward(rig.ctx), LogicFault);
 }

@@ -63,7 +63,8 @@ struct Rig {
     model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
     pass.allocate();
     copy(random_tensor(pass.image().shape(), 2), pass.image());
-    for (int64_t b = 0; b < kBatch; ++b) pass.t()[size_t(b)] = double(100 + 300 * b), pass.y()[size_t(b)] = b;
+    for (int64_t b = 0; b < kBatch; ++b)
+      pass.t()[size_t(b)] = double(100 + 300 * b), pass.conditions()[size_t(b)].label = b;
   }
   void run() {
     if (bf16) copy(model.parameters().values, model.parameters().values_bf16);

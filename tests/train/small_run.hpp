@@ -21,7 +21,7 @@ inline dataset::Batch random_batch(const config::Config& c, int64_t first, int64
   const std::vector<float> all = to_vector(random_tensor({c.train.global_batch, elements}, 3));
   dataset::Batch batch;
   batch.images.assign(all.begin() + first * elements, all.begin() + (first + count) * elements);
-  for (int64_t i = first; i < first + count; ++i) batch.labels.push_back(i % c.model.num_classes);
+  for (int64_t i = first; i < first + count; ++i) batch.conditions.push_back({.label = i % c.model.num_classes});
   return batch;
 }
 inline dataset::Batch random_batch(const config::Config& c) { return random_batch(c, 0, c.train.global_batch); }

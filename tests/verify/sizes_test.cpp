@@ -45,7 +45,7 @@ struct Results {
     pass.allocate();
     x = normals(pass.image().size(), 1), dout = normals(pass.out().size(), 2);
     std::copy(x.begin(), x.end(), Pin<float>(pass.image()).get());
-    pass.t() = {0, 500, 999}, pass.y() = {4, 5, 2};
+    pass.t() = {0, 500, 999}, pass.conditions() = conditions_of({4, 5, 2});
     pass.forward(ctx);
     out = to_vector(pass.out());
     std::copy(dout.begin(), dout.end(), Pin<float>(pass.dout()).get());

@@ -19,6 +19,7 @@ namespace ditrain::checkpoint {
 struct DitHints {
   std::optional<int64_t> num_heads = {};
   std::optional<int64_t> input_height = {}, input_width = {};
+  std::optional<int64_t> condition_channels = {};
   std::optional<int64_t> num_classes = {};
   std::optional<double> class_dropout = {};
   std::optional<nn::Position> position = {};

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/base/condition.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/config.hpp"
 
@@ -44,22 +45,24 @@ class Dataset {
   const SampleShape& shape() const { return shape_; }
   /// Number of classes that the data holds; 0: no labels.
   int64_t num_classes() const { return num_classes_; }
+  /// Channels of the image of a sample's condition, [channels, shape().height, shape().width]; 0: none.
+  int64_t condition_channels() const { return condition_channels_; }
   /// One name per class, or empty where the data has none.
   const std::vector<std::string>& class_names() const { return class_names_; }
 
   /// Reads sample `index`.
-  /// Shapes:  chw [channels, height, width], overwritten
-  /// Units:   images in [-1, 1]; latents as stored, times latent_scale. *label in [0, num_classes), 0 without labels
+  /// Shapes:  chw [channels, height, width], overwritten; *condition is overwritten
+  /// Units:   images in [-1, 1]; latents as stored, times latent_scale. Labels in [0, num_classes), 0 without labels
   /// Numerics: the same bytes for the same arguments, whatever was read before; `flip` mirrors left-right, ignored by
   ///          kinds that cannot
   /// Threads: may be called by any number of threads at once
   /// Errors:  an unreadable sample throws InputError that names it; under `on_bad_file: skip` it is counted, logged
   ///          once and replaced by the next readable index (index + 1, modulo size), and InputError is thrown only
   ///          after 1,000 unreadable ones in a row (or all of the set)
-  void load(int64_t index, bool flip, float* chw, int64_t* label) const;
+  void load(int64_t index, bool flip, float* chw, Condition* condition) const;
   /// The same, where every visit of a sample may see another draw of it (latents with mean and logvar). The other load
   /// draws each sample once and for all.
-  void load(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
+  void load(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const;
 
   /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
@@ -90,9 +93,9 @@ class Dataset {
   virtual std::string checksum_of_samples() const { return ""; }
   virtual uint64_t checksum_of_content(int64_t /*index*/) const { return 0; }
   /// Reads one sample, without replacement. Throws InputError if it is unreadable. Thread-safe.
-  virtual void read(int64_t index, bool flip, float* chw, int64_t* label) const = 0;
+  virtual void read(int64_t index, bool flip, float* chw, Condition* condition) const = 0;
   /// The same for kinds that draw. By default read().
-  virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const;
+  virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const;
   /// Counts a file that is not a sample.
   void ignore_file(const std::string& name);
   /// Notes that there is a sample of this class. A kind that never does has samples of all its classes.
@@ -100,7 +103,7 @@ class Dataset {
   bool skips_bad() const { return skip_bad_; }
 
   SampleShape shape_;
-  int64_t size_ = 0, num_classes_ = 0;
+  int64_t size_ = 0, num_classes_ = 0, condition_channels_ = 0;
   std::vector<std::string> class_names_;
 
  private:

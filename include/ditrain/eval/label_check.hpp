@@ -47,7 +47,7 @@ std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>&
 /// Share of the images, in [0, 1], whose nearest_labels entry is their own label; 0 for no images. Chance is 1 /
 /// num_classes.
 double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
-                                  const std::vector<int64_t>& labels, const dataset::Dataset& data,
+                                  const std::vector<Condition>& conditions, const dataset::Dataset& data,
                                   int64_t reference_images = 4000);
 
 }  // namespace ditrain::eval

@@ -22,10 +22,9 @@ class Conditioning final : public autograd::Node {
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
-  std::vector<double> t;   ///< [B], written by the caller
-  std::vector<int64_t> y;  ///< [B] labels, dropped ones already replaced by the null class; unused without labels
-
  private:
+  std::vector<int64_t> labels() const;
+
   ConditioningWeights weights_;
   TokenStream stream_;
   ActivationRef waves_, hidden_, hidden_silu_, c_BC_, label_BC_, dc_BC_, dhidden_;

@@ -5,7 +5,7 @@
 //   model.parameters().allocate(ParameterStore::For::kTraining);
 //   initialise(model, seed);
 //   DitPass pass(model, batch, Mode::kTraining);  pass.allocate();
-//   fill pass.image(), pass.t(), pass.y();  pass.forward(ctx);  fill pass.dout() from pass.out();  pass.backward(ctx);
+//   fill pass.image(), pass.t(), pass.conditions();  pass.forward(ctx);  fill pass.dout() from pass.out();  pass.backward(ctx);
 #pragma once
 #include <memory>
 
@@ -43,11 +43,9 @@ class Dit {
   friend ProductReads block_reads(const DitConfig& config);
   void declare();
   std::vector<Parameter*> in_arena() const;
-  // The nodes of all that depends on times and labels alone.
-  struct Modulations {
-    Conditioning* conditioning = nullptr;        // null: no nodes, tensors only
-    std::vector<ActivationRef> of_modules = {};  // blocks, final layer
-  };
+  // Of blocks, then of the final layer: with the nodes of all that depends on times, labels and numbers alone, or as
+  // tensors that the caller fills.
+  using Modulations = std::vector<ActivationRef>;
   Modulations record_modulations(autograd::Tape& tape, TokenStream& stream) const;
   Modulations given_modulations(autograd::Tape& tape, int64_t batch) const;
 
@@ -74,13 +72,13 @@ struct PassOptions {
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
   std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: the same for all
-  /// Inference only: the pass embeds no times and labels, DitPass::modulate gives it the modulations of a table.
+  /// Inference only: the pass embeds no times, labels and numbers, DitPass::modulate gives it the modulations of a table.
   bool given_modulations = false;
 };
 
-/// Shifts, scales and gates of all blocks and of the final layer for pairs of a time and a label, in rows: computed
+/// Shifts, scales and gates of all blocks and of the final layer for pairs of a time and a condition, in rows: computed
 /// for many steps of a sampler at once, as they depend on nothing else, and read the weights of a third of the model.
-/// Numerics: a row is bit-identical to what a pass with this time and label computes
+/// Numerics: a row is bit-identical to what a pass with this time, label and numbers computes
 class ModulationTable {
  public:
   /// Allocates nothing. The model has to outlive the table.
@@ -88,8 +86,8 @@ class ModulationTable {
   size_t bytes() const { return tape_.temporary_bytes(); }
   void allocate() { tape_.allocate(); }
 
-  std::vector<double>& t() const { return modulations_.conditioning->t; }   ///< [rows], input
-  std::vector<int64_t>& y() const { return modulations_.conditioning->y; }  ///< [rows], input
+  std::vector<double>& t() const { return stream_.inputs->t; }                       ///< [rows], input
+  std::vector<Condition>& conditions() const { return stream_.inputs->conditions; }  ///< [rows], input
   void compute(ops::Context& ctx) { tape_.forward(ctx); }
 
  private:
@@ -108,15 +106,15 @@ class DitPass {
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
   int64_t batch() const { return stream_.batch; }
-  Tensor image() const { return patch_embed_->image->tensor; }              ///< [B, in, H, W], input
-  std::vector<double>& t() const { return modulations_.conditioning->t; }   ///< [B], input
-  std::vector<int64_t>& y() const { return modulations_.conditioning->y; }  ///< [B], input; null class where dropped
-  Tensor out() const { return final_layer_->out->tensor; }                  ///< [B, O, H, W]
-  Tensor dout() const { return final_layer_->dout->tensor; }                ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return patch_embed_->dimage->tensor; }            ///< only if options.want_input_gradient
+  Tensor image() const { return patch_embed_->image->tensor; }                       ///< [B, in, H, W], input
+  std::vector<double>& t() const { return stream_.inputs->t; }                       ///< [B], input
+  std::vector<Condition>& conditions() const { return stream_.inputs->conditions; }  ///< [B], input: see PassInputs
+  Tensor out() const { return final_layer_->out->tensor; }                           ///< [B, O, H, W]
+  Tensor dout() const { return final_layer_->dout->tensor; }      ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return patch_embed_->dimage->tensor; }  ///< only if options.want_input_gradient
 
   /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
-  /// them then, and neither t() nor y() exists.
+  /// them then instead of t(), labels and numbers.
   void modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample);
   void forward(ops::Context& ctx);
   void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
@@ -128,6 +126,7 @@ class DitPass {
   autograd::Tape tape_;
   TokenStream stream_;
   PatchEmbed* patch_embed_;
+  bool given_modulations_;
   Dit::Modulations modulations_;
   FinalLayer* final_layer_;
 };

@@ -40,6 +40,7 @@ struct DitConfig {
   std::string name = "DiT-S/2";  ///< DiT-{S,B,L,XL}/{2,4,8}, or "custom" for the sizes given below
   int64_t input_height = 32, input_width = 32;
   int64_t in_channels = 4;
+  int64_t condition_channels = 0;  ///< of an image that is given beside the noisy one and not predicted
   int64_t patch_size = 2;
   int64_t hidden_size = 384;
   int64_t depth = 12;

@@ -7,6 +7,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
 #include "ditrain/nn/dit.hpp"
 
@@ -33,6 +34,9 @@ struct Evaluation {
   double fid(eval::TrainingFid& measure, std::map<std::string, double>& extra);
   /// Computes the loss on eval.num_images fixed (image, t, noise), with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);
+
+ private:
+  void give_images(eval::GenerateRequest& request) const;
 };
 
 }  // namespace ditrain::train

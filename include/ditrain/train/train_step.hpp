@@ -68,7 +68,7 @@ class TrainStep {
  private:
   struct MicroBatch {
     const float* images;
-    const int64_t* labels;
+    const Condition* conditions;
     MicroBatchPlace place;
   };
   std::vector<MicroBatch> micro_batches_of(const dataset::Batch& batch) const;
