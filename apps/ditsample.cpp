@@ -176,6 +176,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
     refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
   if (s.cfg_scale == 1) job.guide.clear();
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
