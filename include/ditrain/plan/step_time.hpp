@@ -1,5 +1,6 @@
-// How long a step takes, before anything of the run has been started. The rates of the machine are measured on two small
-// blocks of fixed sizes; the work of a step is counted from its config. Nothing of the config that is predicted runs.
+// How long a step takes, before anything of the run has been started. The rates of the machine are measured on two
+// small blocks of fixed sizes; the work of a step is counted from its config. Nothing of the config that is predicted
+// runs.
 //
 // Problem:      the rates of GEMMs, attention and passes over values depend on processor, memory and kernels, and GEMMs
 //               also on the width: those of narrow models do less between two looks at memory
@@ -36,8 +37,8 @@ struct MachineRates {
 };
 
 /// Measures them with forward, backward and update of two small blocks on the calling thread, and the peak of the
-/// team's cores at once; some tenths of a second. What counts is the time that the thread had a core, of several repeats
-/// the shortest: other programs on the machine hardly matter.
+/// team's cores at once; some tenths of a second. What counts is the time that the thread had a core, of several
+/// repeats the shortest: other programs on the machine hardly matter.
 /// Memory:   about 150 MB
 MachineRates measure_rates(parallel::Team& team, DType precision);
 
