@@ -176,6 +176,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
     refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
   if (s.cfg_scale == 1) job.guide.clear();
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
@@ -190,6 +192,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
            "no --condition");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("a guide guides samples of the model's size", "--condition", "guidance by labels", "sample.guide: \"\"");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;

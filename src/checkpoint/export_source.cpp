@@ -69,9 +69,10 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
 
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
   static const std::set<std::string> kCommon = {
-      "model.input_size",     "model.in_channels",     "model.num_classes",   "model.learn_sigma",  "diffusion.process",
-      "diffusion.prediction", "diffusion.noise_scale", "diffusion.num_steps", "diffusion.schedule", "data.bands",
-      "data.scale_low",       "data.scale_high",       "data.latent_scale"};
+      "model.input_size",      "model.condition_channels", "data.condition",     "model.in_channels",
+      "model.num_classes",     "model.learn_sigma",        "diffusion.process",  "diffusion.prediction",
+      "diffusion.noise_scale", "diffusion.num_steps",      "diffusion.schedule", "data.bands",
+      "data.scale_low",        "data.scale_high",          "data.latent_scale"};
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : config::differences(source.config, config))
     if (kCommon.contains(d.key))

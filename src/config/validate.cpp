@@ -70,7 +70,7 @@ void check_sampling(const Config& c) {
   if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
-         "a class_dropout above 0", "sample.cfg_scale: 1, or sample.guide");
+         "a class_dropout above 0", "sample.cfg_scale: 1");
 }
 
 void check_fid(const Config& c) {

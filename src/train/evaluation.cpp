@@ -68,7 +68,7 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
 
 }  // namespace
 
-// Samples of a model that is given images are drawn for the first ones of a shuffle of the data, and have their labels.
+// Samples of a model that is given images are drawn for the first ones of the shuffled data, whose labels they have.
 void Evaluation::give_images(eval::GenerateRequest& request) const {
   if (config.model.condition_channels == 0) return;
   const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));

