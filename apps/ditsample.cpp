@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <tuple>
@@ -22,12 +23,14 @@
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/eval/sample_writer.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/eval/scene_sampling.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace {
 
@@ -59,6 +62,9 @@ config::CommandLine make_command_line() {
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"cfg-interval", "FROM,TO",
         "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},
+       {"guide", "DIR|FILE|none",
+        "checkpoint of a weaker model, such as an earlier one of the run, that --cfg-scale guides away from "
+        "(autoguidance); none: away from samples without labels [default: sample.guide]"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
@@ -70,6 +76,9 @@ config::CommandLine make_command_line() {
         "8-bit pictures, or GeoTIFFs of all bands: digital numbers of models of tiles or, decoded, of their latents; "
         "else values as f32",
         "png"},
+       {"condition", "FILE",
+        "a raster with the bands that the model is given (data.condition): the whole scene is sampled in overlapping "
+        "tiles, --num times (default 1), into georeferenced rasters; without it such a model draws nothing"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and to bands of the same name the scale and "
         "offset "
@@ -97,7 +106,7 @@ constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
 /// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae, like;
+  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, guide;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -124,14 +133,20 @@ Job read_job(const config::CommandLine& line) {
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
-  job.like = line.get_path("like");
+  job.like = line.get_path("like"), job.condition = line.get_path("condition");
+  if (!job.condition.empty()) {
+    if (!job.like.empty()) refuse("--like and --condition both say where samples lie", "", "one of them");
+    images::need_gdal("--condition");
+    if (!line.has("format")) job.tiff = true;
+  }
   if (!job.like.empty() && !job.tiff) refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
   for (const auto& [flag, file, ending] : {std::tuple{"--grid", job.grid, ".png"}, {"--npz", job.npz, ".npz"}})
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
              std::string("a name that ends in ") + ending);
   if (job.tiff) images::need_gdal("--format geotiff");
-  job.num = line.get_int("num", 1, kMaxImages), job.batch = line.get_int("batch", 1, 1 << 16);
+  job.num = job.condition.empty() || line.has("num") ? line.get_int("num", 1, kMaxImages) : 1;
+  job.batch = line.get_int("batch", 1, 1 << 16);
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
   job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : line.get_word<Clip>("clip");
@@ -139,7 +154,7 @@ Job read_job(const config::CommandLine& line) {
 }
 
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
   s = config::sampler_of(config);
   if (line.has("sampler")) s.sampler = read_sampler(line);
@@ -156,11 +171,29 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
       refuse("--cfg-interval is no interval", text, "FROM,TO, such as 0.1,1");
   }
   if (job.clip != Clip::kAuto) s.clip_denoised = job.clip == Clip::kOn;
-  if (s.cfg_scale != 1 && !eval::takes_guidance(m))
+  job.guide = config.sample.guide;
+  if (line.has("guide")) job.guide = line.get_path("guide") == "none" ? "" : line.get_path("guide");
+  if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
+    refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
+  if (s.cfg_scale == 1) job.guide.clear();
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
+  if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
                        m.class_dropout),
            "no --cfg-scale, or 1");
+  if (m.condition_channels > 0 && job.condition.empty())
+    refuse(
+        "this model draws what belongs to a scene that it is given",
+        fmt::format("no --condition, model.condition_channels {}", m.condition_channels),
+        fmt::format("--condition FILE, a raster with {}", fmt::join(dataset::condition_of(config.data).bands, ", ")));
+  if (m.condition_channels == 0 && !job.condition.empty())
+    refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
+           "no --condition");
+  if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("a guide guides samples of the model's size", "--condition", "guidance by labels", "sample.guide: \"\"");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
@@ -177,10 +210,12 @@ void log_origins(const config::CommandLine& line, const Job& job, const config::
                                   {"cfg-scale", "cfg_scale"},
                                   {"cfg-channels", "cfg_channels"},
                                   {"cfg-interval", "cfg_interval"},
+                                  {"guide", "guide"},
                                   {"vae", "vae"}}) {
     if (line.has(flag))
       given += fmt::format("{}--{}", given.empty() ? "" : ", ", flag);
-    else if (std::string_view(key) != "vae" || !job.vae.empty())
+    else if ((std::string_view(key) != "vae" || !job.vae.empty()) &&
+             (std::string_view(key) != "guide" || !job.guide.empty()))
       own += fmt::format("{}{}", own.empty() ? "" : ", ", key);
   }
   if (!given.empty()) log::info("settings of the command line: {}", given);
@@ -201,6 +236,11 @@ class Decoder {
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
     if (!job.like.empty()) output_.like = images::Raster(job.like).info();
+    if (!job.condition.empty()) {
+      output_.like = eval::find_condition(job.condition, config.data);
+      output_.height = output_.like->height, output_.width = output_.like->width;
+      check_scene(job, config, comm);
+    }
     output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
@@ -216,7 +256,7 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
+    const size_t model = size_t(nn::Model(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
                        "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
@@ -229,7 +269,26 @@ class Decoder {
   }
 
  private:
-  static eval::SampleForm model_output(const nn::DitConfig& m) {
+  /// The whole scene is in memory.
+  void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
+    nn::Model model(config.model);
+    const size_t fixed = size_t(model.parameters().arena_size()) * sizeof(float) +
+                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch),
+                 pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
+    const auto ranks = size_t(comm.local_size());
+    const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;
+    const size_t left = limit - std::min(limit, fixed + plan::kProgramBytes);
+    const auto side = int64_t(std::sqrt(double(left) / double(pixel)));
+    plan::check_memory(fixed + size_t(output_.pixels()) * pixel, int(ranks),
+                       fmt::format("the model and a scene of {} x {}", output_.height, output_.width),
+                       side < std::max(config.model.input_height, config.model.input_width)
+                           ? "fewer ranks per node, or a smaller --batch"
+                           : fmt::format("a scene of at most {0} x {0}, such as gdal_translate -srcwin 0 0 {0} {0} {1} "
+                                         "PART.tif",
+                                         side, job.condition));
+  }
+
+  static eval::SampleForm model_output(const nn::ModelConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
 
@@ -262,7 +321,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
              const eval::SampleForm& output, dist::Communicator& comm) {
-  const nn::DitConfig& m = source.config.model;
+  const nn::ModelConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
@@ -271,6 +330,7 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
             interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
+  if (!job.guide.empty()) log::info("guidance leads away from the samples of {}", job.guide);
   if (output.scaling)
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
               job.out, eval::kRawSamplesFile, output.scaling->describe());
@@ -310,21 +370,43 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
-                const std::vector<int64_t>& labels, const dataset::Dataset* data, dist::Communicator& comm) {
+double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& decode, const Job& job,
+                const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
+                dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
+  std::vector<int64_t> labels;
+  for (const Condition& condition : conditions) labels.push_back(condition.label);
   eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
   ProgressLine progress(job.num);
-  const int64_t a_round = job.batch * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
+  std::optional<eval::ConditionScene> scene;
+  if (!job.condition.empty()) scene = eval::read_condition(job.condition, config.data);
+  const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
   for (int64_t r = 0; r < num_rounds; ++r) {
     const Round round = round_of_rank(job, r, num_rounds, comm);
-    const std::vector<int64_t> mine(labels.begin() + round.first, labels.begin() + round.first + round.n);
-    const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
-    auto values = eval::generate(ctx, model, config.diffusion, request,
-                                 [&](double share) { progress((double(r) + share) / double(num_rounds)); });
+    const std::vector<Condition> mine(conditions.begin() + round.first, conditions.begin() + round.first + round.n);
+    const auto told = [&](double share) { progress((double(r) + share) / double(num_rounds)); };
+    std::vector<float> values;
+    if (!scene) {
+      const eval::GenerateRequest request{.sampler = job.sampler,
+                                          .seed = job.seed,
+                                          .conditions = mine,
+                                          .first_index = round.first,
+                                          .batch = job.batch,
+                                          .guide = guide};
+      values = eval::generate(ctx, model, config.diffusion, request, told);
+    } else if (round.n > 0) {
+      const eval::SceneRequest request{.sampler = job.sampler,
+                                       .seed = job.seed,
+                                       .index = round.first,
+                                       .height = output.height,
+                                       .width = output.width,
+                                       .condition = {.label = mine.front().label, .image = scene->image},
+                                       .batch = job.batch};
+      values = eval::generate_scene(ctx, model, config.diffusion, request, told);
+    }
     eval::expect_finite(values, round.n, round.first, eval::kDiverged);
     if (data != nullptr && round.n > 0)
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
@@ -348,7 +430,9 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .step = source.step,
                                 .weights = std::string(word_of(job.weights)),
                                 .latents = latents,
-                                .vae = job.vae};
+                                .vae = job.vae,
+                                .condition = job.condition,
+                                .guide = job.guide};
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
   eval::write_sample_facts(job.out, facts, process);
 }
@@ -386,7 +470,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   choose_sampling(job, line, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
-  const auto labels = eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed);
+  const auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
   config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
   const plan::Placement placement = plan::plan_placement(machine, comm);
@@ -399,9 +483,10 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   log_origins(line, job, config);
 
   const auto model = checkpoint::load_model(source);
+  const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config);
   for (const std::string& note : placement.notes) log::info("{}", note);
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, decoder, job, config, labels, data.get(), comm);
+  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
   if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
   log::info("{} images in {}", job.num, job.out);

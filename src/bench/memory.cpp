@@ -42,7 +42,7 @@ class Training {
     const size_t before = memory::system_memory().bytes_in_use();
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
                                  {.home = automem_ ? &automem_->beside() : &memory::system_memory(),
-                                  .states = optim::state_arrays(plan.config.optimizer),
+                                  .states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
                                   .gradient_slices = plan_.gradients.gradient_slices,
                                   .segments = automem_ ? &automem_->source() : nullptr});
     step_.allocate(nullptr, {}, automem_.get());
@@ -99,7 +99,7 @@ class Training {
   const plan::RunPlan plan_;
   std::unique_ptr<automem::AutoMem> automem_;
   std::unique_ptr<dist::Communicator> comm_ = dist::make_null_communicator();
-  nn::Dit model_;
+  nn::Model model_;
   train::TrainStep step_;
   dataset::Batch batch_;
   train::Progress progress_;

@@ -49,7 +49,7 @@ class Meter {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     allocate_weights(model_, config_.train.precision,
-                     {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer)});
+                     {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer, config_.ema)});
     none_.allocate();
     engine_.allocate(&*memory_, free_pus(harness.placement()));
     harness_.note(engine_.sync().engine()->description());
@@ -179,7 +179,7 @@ class Meter {
   const plan::RunPlan plan_;
   const config::Config& config_;            // of the plan
   std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
-  nn::Dit model_;
+  nn::Model model_;
   dataset::Batch batch_;
   train::TrainStep none_, engine_;
   std::unique_ptr<train::TrainStep> passing_;

@@ -14,7 +14,7 @@ class Drawing {
     request_.sampler = config::sampler_of(config);
     request_.sampler.spacing = std::to_string(bench.steps);
     request_.sampler.cfg_scale = 4;
-    request_.labels = eval::make_labels("balanced", batch, config.model.num_classes, 0);
+    request_.conditions = conditions_of(eval::make_labels("balanced", batch, config.model.num_classes, 0));
     request_.batch = batch;
     model_.parameters().allocate(autograd::ParameterStore::For::kInference);
     nn::initialise(model_, 0);
@@ -28,7 +28,7 @@ class Drawing {
 
  private:
   diffusion::Config process_;
-  nn::Dit model_;
+  nn::Model model_;
   ops::Context& ctx_;
   eval::GenerateRequest request_;
   CallTimes times_;

@@ -25,9 +25,9 @@ class Trainee {
         step_(plan, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)),
         times_(ctx) {
-    allocate_weights(
-        model_, plan.config.train.precision,
-        {.states = optim::state_arrays(plan.config.optimizer), .gradient_slices = plan.gradients.gradient_slices});
+    allocate_weights(model_, plan.config.train.precision,
+                     {.states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
+                      .gradient_slices = plan.gradients.gradient_slices});
     step_.allocate();
   }
 
@@ -52,7 +52,7 @@ class Trainee {
 
   std::unique_ptr<dist::Communicator> comm_;
   const int64_t micro_batch_;
-  nn::Dit model_;
+  nn::Model model_;
   train::TrainStep step_;
   dataset::Batch batch_;
   train::Progress progress_;
@@ -121,26 +121,28 @@ plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
   return plan_on_team(config, harness, copying_on_team(config, harness));
 }
 
-void allocate_weights(nn::Dit& model, DType precision, const autograd::ParameterStore::Homes& homes) {
+void allocate_weights(nn::Model& model, DType precision, const autograd::ParameterStore::Homes& homes) {
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, precision, homes);
   nn::initialise(model, 0);
   copy(store.values, store.ema);
 }
 
-dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
+dataset::Batch random_batch(const nn::ModelConfig& m, int64_t batch) {
   const RandomKey key(0, Stream::kTest, 0);
   dataset::Batch b;
   b.images.resize(size_t(batch * m.in_channels * m.pixels()));
   key.fill_normal(b.images.data(), int64_t(b.images.size()));
-  for (int64_t i = 0; i < batch; ++i) b.labels.push_back(int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))));
+  for (int64_t i = 0; i < batch; ++i)
+    b.conditions.push_back({.label = int64_t(key.below(uint64_t(i), uint64_t(m.num_classes))),
+                            .image = std::vector<float>(size_t(m.condition_channels * m.pixels()))});
   return b;
 }
 
 std::string model_name(const std::string& wanted) {
   for (const ModelShape& shape : kModelShapes)
     if (wanted == shape.name) return "DiT-" + wanted + "/2";
-  nn::DitConfig known;
+  nn::ModelConfig known;
   known.name = wanted;
   nn::apply_name(known);
   return wanted;

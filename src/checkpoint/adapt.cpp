@@ -21,10 +21,12 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
                      *kLastBias = "final_layer.linear.bias";
 
 // Keys of section model that may differ; the name stands for others, and of mlp_ratio the width counts.
-bool may_differ(const std::string& key, const nn::DitConfig& from, const nn::DitConfig& to) {
+bool may_differ(const std::string& key, const nn::ModelConfig& from, const nn::ModelConfig& to) {
   static const std::set<std::string> kAdapted = {"input_size", "in_channels", "num_classes", "class_dropout",
                                                  "learn_sigma"};
-  return key == "name" || kAdapted.contains(key) || (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
+  const bool new_condition = key == "condition_channels" && from.condition_channels == 0;
+  return key == "name" || kAdapted.contains(key) || new_condition ||
+         (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
 }
 
 void refuse_other_networks(const DitFile& file, const config::Config& target) {
@@ -49,10 +51,11 @@ class Adapter {
         to_(target.model),
         channels_(from_.in_channels, band_names(file.config()), to_.in_channels, band_names(target)) {
     refuse_other_networks(file, target);
-    if (!channels_.same()) {
-      changes_.push_back(channels_.describe());
-      rules_[kPatches] = &Adapter::patches;
-    }
+    if (!channels_.same()) changes_.push_back(channels_.describe());
+    if (from_.condition_channels != to_.condition_channels)
+      changes_.push_back(fmt::format("{} channels that the file's model is not given: they start without effect",
+                                     to_.condition_channels));
+    if (!channels_.same() || from_.condition_channels != to_.condition_channels) rules_[kPatches] = &Adapter::patches;
     if (!channels_.same() || from_.learn_sigma != to_.learn_sigma)
       rules_[kLast] = rules_[kLastBias] = &Adapter::last_layer;
     if (from_.learn_sigma != to_.learn_sigma)
@@ -68,6 +71,13 @@ class Adapter {
     compare_labels();
     if (!config::learns_pixels(file.config()) && config::learns_pixels(target))
       changes_.emplace_back("the weights were trained on latents and learn pixels here: expect a long way");
+    if (!rules_.empty() && to_.kind != nn::ModelConfig().kind)
+      throw InputError(
+          {.where = file.path(),
+           .what = fmt::format("weights of model.kind: {} are not adapted to other data", word_of(to_.kind)),
+           .got = changes_.front(),
+           .expected = "the same channels, classes and input size as the file's config",
+           .hint = "weights of a model of the same sizes, or no train.init_from"});
   }
 
   const std::vector<std::string>& changes() const { return changes_; }
@@ -86,7 +96,7 @@ class Adapter {
  private:
   using Rule = std::vector<float> (Adapter::*)(const Parameter& p, const std::vector<float>& values) const;
 
-  bool drops(const nn::DitConfig& m) const { return m.label_rows() == m.num_classes + 1; }
+  bool drops(const nn::ModelConfig& m) const { return m.label_rows() == m.num_classes + 1; }
   void compare_labels() {
     if (from_.num_classes == to_.num_classes && from_.label_rows() == to_.label_rows()) return;
     rules_[kLabels] = from_.num_classes == 0 ? &Adapter::keep : &Adapter::labels;
@@ -116,18 +126,22 @@ class Adapter {
     return ours;
   }
 
-  // [C, channels, P, P]
+  // [C, channels, P, P]: those of the image, then those of a condition, which are the file's or 0.
   std::vector<float> patches(const Parameter& p, const std::vector<float>&) const {
     const std::vector<float> theirs = file_.read(kPatches);
     const int64_t C = to_.hidden_size, PP = to_.patch_size * to_.patch_size, from = channels_.from(),
                   to = channels_.to();
     const float scale = float(double(from) / double(to));
+    const int64_t from_all = from + from_.condition_channels, to_all = to + to_.condition_channels;
     std::vector<float> ours(size_t(num_elements(p.full_shape)));
-    for (int64_t c = 0; c < C; ++c)
+    for (int64_t c = 0; c < C; ++c) {
       for (int64_t i = 0; i < to; ++i)
         for (int64_t k = 0; k < PP; ++k)
-          ours[size_t((c * to + i) * PP + k)] =
-              scale * channels_.value(i, [&](int64_t j) { return theirs[size_t((c * from + j) * PP + k)]; });
+          ours[size_t((c * to_all + i) * PP + k)] =
+              scale * channels_.value(i, [&](int64_t j) { return theirs[size_t((c * from_all + j) * PP + k)]; });
+      std::copy_n(theirs.begin() + (c * from_all + from) * PP, from_.condition_channels * PP,
+                  ours.begin() + (c * to_all + to) * PP);
+    }
     return ours;
   }
 
@@ -150,7 +164,7 @@ class Adapter {
   }
 
   const DitFile& file_;
-  const nn::DitConfig &from_, &to_;
+  const nn::ModelConfig &from_, &to_;
   ChannelMap channels_;
   std::map<std::string, Rule> rules_;
   std::vector<std::string> changes_;
@@ -165,7 +179,7 @@ std::vector<std::string> band_names(const config::Config& config) {
   return {};
 }
 
-std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Dit& model,
+std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Model& model,
                                       const std::vector<int>& pus) {
   const Adapter adapter(file, target);
   autograd::ParameterStore& parameters = model.parameters();

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/nn/block.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -121,7 +122,7 @@ class Sizes {
   Sizes(const DitTensors& t, const DitHints& hints, std::vector<std::string>& notes)
       : t_(t), names_(spelling_of(t)), hints_(hints), notes_(notes) {}
 
-  nn::DitConfig find() {
+  nn::ModelConfig find() {
     widths();
     heads();
     classes();
@@ -134,6 +135,8 @@ class Sizes {
   void widths() {
     const auto& patches = t_.shape(names_.patches, 4);
     c_.hidden_size = patches[0], c_.in_channels = patches[1], c_.patch_size = patches[2];
+    if (const int64_t given = hints_.condition_channels.value_or(0); given > 0 && given < patches[1])
+      c_.in_channels -= given, c_.condition_channels = given;
     if (patches[0] < 1 || patches[1] < 1 || patches[2] < 1 || patches[2] != patches[3])
       fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, names_.patches), to_string(patches),
            "[width, channels, patch, patch]");
@@ -150,7 +153,8 @@ class Sizes {
     const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),
-           fmt::format("{} (channels of the input), or twice as many (with a variance)", one));
+           fmt::format("{} (channels of the input), or twice as many (with a variance)", one),
+           "--set model.condition_channels=N for a model that is given channels which it does not predict");
     c_.learn_sigma = last != one;
   }
   bool has_block(int64_t i) const {
@@ -176,8 +180,8 @@ class Sizes {
   }
   // The number of heads of the published models of this width; 0 if no model has it.
   int64_t published_heads() const {
-    for (const std::string& name : nn::model_names()) {
-      nn::DitConfig known{.name = name};
+    for (const std::string& name : nn::model_names(c_.kind)) {
+      nn::ModelConfig known{.kind = c_.kind, .name = name};
       nn::apply_name(known);
       if (name != "custom" && known.hidden_size == c_.hidden_size) return known.num_heads;
     }
@@ -228,10 +232,10 @@ class Sizes {
 
   void name() {
     c_.name = "custom";
-    for (const std::string& name : nn::model_names()) {
-      nn::DitConfig known{.name = name};
+    for (const std::string& name : nn::model_names(c_.kind)) {
+      nn::ModelConfig known{.kind = c_.kind, .name = name};
       nn::apply_name(known);
-      const auto sizes = [](const nn::DitConfig& c) {
+      const auto sizes = [](const nn::ModelConfig& c) {
         return std::tuple(c.hidden_size, c.depth, c.num_heads, c.patch_size);
       };
       if (name != "custom" && c_.mlp_ratio == 4 && sizes(known) == sizes(c_)) c_.name = name;
@@ -242,13 +246,13 @@ class Sizes {
   const Spelling& names_;
   const DitHints& hints_;
   std::vector<std::string>& notes_;
-  nn::DitConfig c_;
+  nn::ModelConfig c_;
   int64_t head_width_ = 0;  // if the variant's tensors tell it
 };
 
 }  // namespace
 
-nn::DitConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes) {
+nn::ModelConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes) {
   return Sizes(tensors, hints, notes).find();
 }
 
@@ -259,7 +263,7 @@ std::string name_in_file(const DitTensors& tensors, const autograd::Parameter& p
   return star == name.npos ? name : name.substr(0, star) + std::to_string(block) + name.substr(star + 1);
 }
 
-void check_tensors(const DitTensors& t, nn::Dit& layout) {
+void check_tensors(const DitTensors& t, nn::Model& layout) {
   std::set<std::string> known{t.prefix + kTableOfDiffusers};
   for (const autograd::Parameter* p : layout.parameters().state_dict()) {
     const size_t parts = t.diffusers ? p->diffusers.size() : 1;  // 0: computed there
@@ -286,8 +290,10 @@ void check_tensors(const DitTensors& t, nn::Dit& layout) {
           return other.size() > t.prefix.size() && tensor.name.starts_with(other);
         }))
       continue;
-    fail(*t.file, fmt::format("tensor {} is not one of a DiT{}", tensor.name, looks_like(*t.file)), "",
-         fmt::format("the {} tensors of {}", known.size() - 1, layout.config().name));
+    const bool dit = layout.config().kind == nn::ModelConfig().kind;
+    fail(*t.file,
+         fmt::format("tensor {} is not one of {}{}", tensor.name, dit ? "a DiT" : "this model", looks_like(*t.file)),
+         "", fmt::format("the {} tensors of {}", known.size() - 1, layout.config().name));
   }
 }
 

@@ -2,15 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/version.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
@@ -23,12 +27,13 @@ namespace fs = std::filesystem;
 using autograd::Parameter;
 using json = nlohmann::ordered_json;
 
-[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected) {
+[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
+                         const std::string& hint = "--format dit") {
   throw InputError({.where = "export",
                     .what = "diffusers' DiTTransformer2DModel has no place for " + what,
                     .got = got,
                     .expected = expected,
-                    .hint = "--format dit"});
+                    .hint = hint});
 }
 
 // The tensors of a file, taken from parameters whose memory is held in place meanwhile.
@@ -64,7 +69,7 @@ std::vector<std::string> copies(const std::string& name, int64_t depth) {
 }
 
 // The state dict under the names of diffusers that the parameters declare; its position table is computed there.
-TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
+TensorList diffusers_tensors(nn::Model& model, DType dtype) {
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) {
     DITRAIN_CHECK(!p->trainable || !p->diffusers.empty(), p->name + " has no name in files of diffusers");
@@ -78,7 +83,7 @@ TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
   return list;
 }
 
-json transformer_config(const nn::DitConfig& m) {
+json transformer_config(const nn::ModelConfig& m) {
   return {{"_class_name", "DiTTransformer2DModel"},
           {"activation_fn", "gelu-approximate"},
           {"attention_bias", true},
@@ -126,9 +131,9 @@ void write_json(const std::string& path, const json& content) {
 }
 
 // diffusers computes the table itself; weights trained with another one would be read wrongly.
-void check_position_table(nn::Dit& model) {
+void check_position_table(nn::Model& model) {
   constexpr float kBf16Rounding = 0x1p-8f;  // of values up to 1, with room for one more rounding
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const std::vector<float> table = nn::sincos_position_table(m.hidden_size, m.grid_height(), m.grid_width());
   const Pin<float> pos_embed(model.parameters().find("pos_embed").value);
   for (size_t i = 0; i < table.size(); ++i)
@@ -141,13 +146,16 @@ void check_position_table(nn::Dit& model) {
 std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
   config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
-  config.train.init_from.clear();
+  config.train.init_from.clear(), config.train.branch_from.clear(), config.sample.guide.clear();
+  const dataset::ConditionBands condition = dataset::condition_of(config.data);
+  config.data.condition = condition.bands;
+  if (condition.valid) config.data.condition.emplace_back(dataset::kValidChannel);
   return config::to_yaml(config);
 }
 
 }  // namespace
 
-void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype) {
+void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype) {
   NewPath target(path, "export");
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) list.add(p->name, *p);
@@ -155,16 +163,22 @@ void export_dit(const std::string& path, nn::Dit& model, const config::Config& c
   target.commit();
 }
 
-void check_diffusers(const nn::DitConfig& m) {
+void check_diffusers(const nn::ModelConfig& m) {
   const auto text = [](auto v) { return std::to_string(v); };
+  nn::Model layout(m);
+  const std::vector<Parameter*> all = layout.parameters().state_dict();
+  const std::string kind(word_of(m.kind));
+  if (std::all_of(all.begin(), all.end(), [](const Parameter* p) { return p->diffusers.empty(); }))
+    refuse("this architecture", "model.kind: " + kind, "one with names of diffusers", "--format " + kind);
   if (m.input_height != m.input_width)
     refuse("images that are not square", text(m.input_height) + " x " + text(m.input_width), "height = width");
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.condition_channels > 0)
+    refuse("channels that are given and not predicted", "model.condition_channels " + text(m.condition_channels), "0");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
-  nn::Dit layout(m);
-  for (const Parameter* p : layout.parameters().state_dict())
+  for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));
   if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
 }
@@ -178,7 +192,7 @@ void check_diffusers(const diffusion::Config& d) {
                     .hint = "--format dit"});
 }
 
-void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype) {
+void export_diffusers(const std::string& folder, nn::Model& model, const config::Config& config, DType dtype) {
   check_diffusers(model.config());
   check_diffusers(config.diffusion);
   check_position_table(model);

@@ -37,7 +37,7 @@ Option input_size() {
     c.model.input_height = height, c.model.input_width = width;
   };
   o.get = [](const Config& c) {
-    const nn::DitConfig& m = c.model;
+    const nn::ModelConfig& m = c.model;
     return m.input_height == m.input_width ? std::to_string(m.input_height)
                                            : fmt::format("[{}, {}]", m.input_height, m.input_width);
   };
@@ -151,8 +151,9 @@ using Rows = std::vector<Option>;
 
 Rows model_rows() {
   return {
+      word(DITRAIN_KEY(model.kind), "architecture: " + nn::describe_model_kinds()),
       choice(DITRAIN_KEY(model.name), nn::model_names(),
-             "size and patch; custom: set by the next four keys, which otherwise follow from the name"),
+             "size and patch, of model.kind; custom: set by the next four keys, which otherwise follow from the name"),
       integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "values per token"),
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
@@ -160,6 +161,8 @@ Rows model_rows() {
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
+      integer(DITRAIN_KEY(model.condition_channels), {0, kMaxChannels},
+              "channels of an image that is given and not predicted; data.condition sets it"),
       integer_or_auto(DITRAIN_KEY(model.num_classes), 0, kMaxClasses,
                       "number of classes; 0: no label conditioning; auto: the classes of the data, 0 without labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
@@ -208,6 +211,9 @@ Rows diffusion_rows() {
                                 "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100},
                                 "flow, logit_normal: standard deviation of the logit")),
+      of_process("flow", number(DITRAIN_KEY(diffusion.noise_scale), {1e-3, 1e3},
+                                "flow: standard deviation of the noise, in training and sampling; above 1 for large "
+                                "images in pixels, whose neighbours tell through more noise")),
       of_process("flow",
                  number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
                         "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
@@ -221,6 +227,9 @@ Rows data_rows() {
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
            "autoencoder that encodes images to latents while training, as ditdata encode --vae; empty: none", "a path"),
+      number(DITRAIN_KEY(data.hold_out), kShare,
+             "share of the samples, drawn once and for all, that training does not see (ditbench quality compares with "
+             "them)"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
       word(DITRAIN_KEY(data.augment),
            "random orientation of each sample, for imagery from above (tiles, folder): flips also turns it upside "
@@ -242,6 +251,14 @@ Rows data_rows() {
                       "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
                       "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
+      names_or(DITRAIN_KEY(data.condition), "none",
+               "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [FOLDER, BAND, "
+               "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
+               "where they have data"),
+      numbers_or_auto(
+          DITRAIN_KEY(data.condition_low),
+          "tiles: the digital number of each band of data.condition that becomes -1; auto: by data.scaling"),
+      numbers_or_auto(DITRAIN_KEY(data.condition_high), "tiles: the same of 1"),
       number_or_auto(DITRAIN_KEY(data.latent_scale), {1e-6, 1e6},
                      "factor of the latents; auto: the scale_factor that the shards state; 1 if they state none (their "
                      "latents are scaled already)"),
@@ -273,6 +290,10 @@ Rows train_rows() {
            "to "
            "other classes, channels and sizes, which the log tells",
            "a path"),
+      text(DITRAIN_KEY(train.branch_from),
+           "checkpoint that a new run goes on from, with weights, EMA, optimiser state and step; what differs from its "
+           "config is the branch (a decay of the learning rate, other data); the model stays",
+           "a path"),
   };
 }
 
@@ -296,6 +317,9 @@ Rows optimizer_rows() {
       boolean(DITRAIN_KEY(ema.warmup),
               "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its "
               "initial weights"),
+      integer(DITRAIN_KEY(ema.snapshots_every), {0, kMaxSteps},
+              "keep two power averages of the weights, and store them every so many steps, so that ditexport "
+              "--ema-width can make an average of any width after the run; 0: off"),
   };
 }
 
@@ -430,6 +454,11 @@ Rows output_rows() {
            "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "
            "weights)"),
       cfg_interval(),
+      text(DITRAIN_KEY(sample.guide),
+           "checkpoint of a weaker model of the same data, such as an earlier one of the run, that cfg_scale guides "
+           "away "
+           "from (autoguidance); empty: away from samples without labels",
+           "a path"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

@@ -7,22 +7,24 @@
 
 namespace ditrain::dataset {
 
-void turn_upside_down(const SampleShape& s, float* chw) {
+template <class T>
+void turn_upside_down(const SampleShape& s, T* chw) {
   for (int64_t c = 0; c < s.channels; ++c)
     for (int64_t y = 0; y < s.height / 2; ++y) {
-      float* row = chw + (c * s.height + y) * s.width;
+      T* row = chw + (c * s.height + y) * s.width;
       std::swap_ranges(row, row + s.width, chw + (c * s.height + s.height - 1 - y) * s.width);
     }
 }
 
-void quarter_turns(const SampleShape& s, int turns, float* chw) {
+template <class T>
+void quarter_turns(const SampleShape& s, int turns, T* chw) {
   const int64_t n = s.width, plane = s.height * s.width;
   if (turns == 2)
     for (int64_t c = 0; c < s.channels; ++c) std::reverse(chw + c * plane, chw + (c + 1) * plane);
   if (turns % 2 == 0) return;
   DITRAIN_CHECK(s.height == s.width, "only squares are turned by a quarter");
   for (int64_t c = 0; c < s.channels; ++c) {
-    float* x = chw + c * plane;
+    T* x = chw + c * plane;
     for (int64_t y = 0; y < n; ++y)  // over the diagonal, then rows or columns in reverse
       for (int64_t k = y + 1; k < n; ++k) std::swap(x[y * n + k], x[k * n + y]);
     if (turns == 1)
@@ -31,6 +33,11 @@ void quarter_turns(const SampleShape& s, int turns, float* chw) {
       for (int64_t y = 0; y < n; ++y) std::reverse(x + y * n, x + (y + 1) * n);
   }
 }
+
+template void turn_upside_down(const SampleShape&, float*);
+template void turn_upside_down(const SampleShape&, uint8_t*);
+template void quarter_turns(const SampleShape&, int, float*);
+template void quarter_turns(const SampleShape&, int, uint8_t*);
 
 void check_augment(const Config& config, const SampleShape& shape) {
   if (config.augment == Augment::kNone) return;

@@ -210,13 +210,84 @@ BandScaling scaling_of(const Config& config) {
           *config.number_type, config.number_scale, config.number_offset};
 }
 
+ConditionBands condition_of(const Config& config) {
+  ConditionBands all{.path = "", .bands = config.condition};
+  std::error_code unreadable;
+  const auto is_folder = [&](const std::string& text) {
+    return text.find('/') != text.npos || text.ends_with(".safetensors") ||
+           std::filesystem::is_directory(text, unreadable);
+  };
+  if (!all.bands.empty() && is_folder(all.bands.front()))
+    all.path = all.bands.front(), all.bands.erase(all.bands.begin());
+  if (!all.bands.empty() && all.bands.back() == kValidChannel) all.valid = true, all.bands.pop_back();
+  return all;
+}
+
+void fill_condition(float* plane, int64_t pixels) {
+  double sum = 0;
+  int64_t n = 0;
+  for (int64_t p = 0; p < pixels; ++p)
+    if (!std::isnan(plane[p])) sum += double(plane[p]), ++n;
+  if (n == pixels) return;
+  const float mean = n == 0 ? 0.0f : float(sum / double(n));
+  for (int64_t p = 0; p < pixels; ++p)
+    if (std::isnan(plane[p])) plane[p] = mean;
+}
+
+namespace {
+
+// Bands and ranges of the condition are settled as those of tiles that are predicted.
+void settle_condition(Config& config) {
+  if (config.condition.empty()) return;
+  const ConditionBands condition = condition_of(config);
+  if (condition.path.empty() && condition.bands.empty())
+    refuse("data.condition names no bands", fmt::format("[{}]", fmt::join(config.condition, ", ")),
+           "bands of data.path, or a folder of tiles and its bands");
+  Config given = config;
+  given.condition.clear(), given.number_type.reset(), given.number_scale.clear(), given.number_offset.clear();
+  if (!condition.path.empty()) given.path = condition.path;
+  given.bands = condition.bands, given.scale_low = config.condition_low, given.scale_high = config.condition_high;
+  try {
+    settle_tiles(given);
+  } catch (const InputError& error) {  // it does not know the key
+    throw InputError({.where = "data.condition", .what = error.what()});
+  }
+  config.condition = given.bands;
+  if (!condition.path.empty()) {
+    const bool plain = condition.path.find('/') == std::string::npos;  // a folder, wherever the config is read
+    config.condition.insert(config.condition.begin(), plain ? "./" + condition.path : condition.path);
+  }
+  if (condition.valid) config.condition.emplace_back(kValidChannel);
+  config.condition_low = given.scale_low, config.condition_high = given.scale_high;
+}
+
+// The bands that are predicted: all that are not given, unless the config names them.
+void settle_bands(Config& config, const std::vector<std::string>& have) {
+  const ConditionBands condition = condition_of(config);
+  const auto is_given = [&](const std::string& name) {
+    return condition.path.empty() &&
+           std::any_of(condition.bands.begin(), condition.bands.end(),
+                       [&](const std::string& given) { return canonical_band(given) == canonical_band(name); });
+  };
+  for (const std::string& name : config.bands)
+    if (is_given(name))
+      refuse("a band is predicted and given at once", name, "data.bands and data.condition without a band in common");
+  if (!config.bands.empty()) return;
+  std::copy_if(have.begin(), have.end(), std::back_inserter(config.bands),
+               [&](const std::string& name) { return !is_given(name); });
+  if (config.bands.empty()) refuse("data.condition names all bands: none is left to predict");
+}
+
+}  // namespace
+
 void settle_tiles(Config& config) {
   if (config.path.empty()) return;
   if (!config.kind->pixels) settle_latents(config);
   if (!config.kind->of_bands) return;
+  settle_condition(config);
   const TileShards shards(config.path);
   const std::vector<std::string> have = shards.band_names();
-  if (config.bands.empty()) config.bands = have;
+  settle_bands(config, have);
   std::vector<std::string> found;
   std::vector<double> scale, offset;
   const bool needs_scale = config.number_scale.empty() || config.number_offset.empty();

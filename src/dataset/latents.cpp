@@ -180,11 +180,11 @@ class Latents final : public Dataset {
     return *std::prev(after);  // of shards that begin at the same index, the last is the one that is not empty
   }
 
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
-    read_drawn(index, flip, RandomKey(0, Stream::kPosterior, uint64_t(index)), chw, label);
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
+    read_drawn(index, flip, RandomKey(0, Stream::kPosterior, uint64_t(index)), chw, condition);
   }
 
-  void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, int64_t* label) const override {
+  void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const override {
     const Shard& shard = shard_of(index);
     const int64_t row = index - shard.first;
     const std::string name = shard.latents().name;
@@ -197,7 +197,7 @@ class Latents final : public Dataset {
       for (size_t i = 0; i < noise.size(); ++i) chw[i] += std::exp(0.5f * clamp_logvar(logvar[i])) * noise[i];
     }
     for (int64_t i = 0; i < shape_.elements(); ++i) chw[i] *= scale_;
-    *label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];
+    condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];
   }
 
   void read_row(const Shard& shard, const std::string& name, int64_t row, float* chw) const {

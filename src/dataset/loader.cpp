@@ -98,7 +98,7 @@ void Loader::begin_batch(int64_t step) {
   Slot& s = slot(step);
   s.batch.step = step;
   s.batch.images.resize(size_t(config_.count * data_.shape().elements()));
-  s.batch.labels.resize(size_t(config_.count));
+  s.batch.conditions.resize(size_t(config_.count));
   s.remaining = config_.count;
 }
 
@@ -110,9 +110,16 @@ void Loader::load_sample(int64_t step, int64_t i) {
   Batch& batch = slot(step).batch;  // its size is fixed until the last sample is in
   float* chw = batch.images.data() + i * data_.shape().elements();
   const RandomKey draw(config_.seed, Stream::kPosterior, uint64_t(step), uint64_t(g));
-  data_.load(index, flip, draw, chw, &batch.labels[size_t(i)]);
-  if (config_.augment == Augment::kFlips && (bits >> 1 & 1u) != 0) turn_upside_down(data_.shape(), chw);
-  if (config_.augment == Augment::kTurns) quarter_turns(data_.shape(), int(bits >> 2 & 3u), chw);
+  Condition& condition = batch.conditions[size_t(i)];
+  data_.load(index, flip, draw, chw, &condition);
+  const auto turn = [&](int64_t channels, auto* values) {
+    const SampleShape shape{channels, data_.shape().height, data_.shape().width};
+    if (config_.augment == Augment::kFlips && (bits >> 1 & 1u) != 0) turn_upside_down(shape, values);
+    if (config_.augment == Augment::kTurns) quarter_turns(shape, int(bits >> 2 & 3u), values);
+  };
+  turn(data_.shape().channels, chw);
+  turn(data_.condition_channels(), condition.image.data());
+  if (!condition.valid.empty()) turn(1, condition.valid.data());
 }
 
 void Loader::finish(int64_t step, int64_t i, std::exception_ptr error) {

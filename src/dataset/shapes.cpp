@@ -125,7 +125,7 @@ class Shapes final : public Dataset {
   }
 
  private:
-  void read(int64_t index, bool /*flip*/, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool /*flip*/, float* chw, Condition* condition) const override {
     const Scene scene = make_scene(seed_, index, shape_);
     const int64_t plane = shape_.height * shape_.width;
     for (int64_t y = 0; y < shape_.height; ++y)
@@ -134,7 +134,7 @@ class Shapes final : public Dataset {
         float* out = chw + y * shape_.width + x;
         for (int64_t c = 0; c < shape_.channels; ++c) out[c * plane] = 2.0f * band(rgb, c, shape_.channels) - 1.0f;
       }
-    *label = index % num_classes_;
+    condition->label = index % num_classes_;
   }
 
   uint64_t seed_;

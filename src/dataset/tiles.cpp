@@ -1,8 +1,14 @@
 // Tiles of scenes (tile_shards.hpp): chosen bands, scaled to [-1, 1]. Shards stay mapped; a tile is converted when it
 // is wanted. A missing pixel gets the mean of the valid pixels of its band in its tile, so that it neither adds an edge
-// nor shifts the colours; a tile in which a band has no valid pixel is unreadable (data.on_bad_file).
+// nor shifts the colours; a tile in which a band has no valid pixel is unreadable (data.on_bad_file). With
+// data.condition the bands that are given come from the same or from other shards; their missing pixels are filled too,
+// and the loss leaves out the pixels that a predicted band lacks.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
@@ -15,7 +21,10 @@ namespace {
 class Tiles final : public Dataset {
  public:
   Tiles(const OpenRequest& request, const Config& settled)
-      : Dataset(settled, request.shape), shards_(settled.path), scaling_(scaling_of(settled)) {
+      : Dataset(settled, request.shape),
+        shards_(settled.path),
+        scaling_(scaling_of(settled)),
+        condition_(condition_of(settled)) {
     bands_ = find_bands(shards_.band_names(), settled.bands, "data.bands");
     size_ = shards_.size();
     num_classes_ = shards_.num_classes();
@@ -25,6 +34,7 @@ class Tiles final : public Dataset {
     for (const std::string& name : shards_.other_files())
       if (name != "stats.json") ignore_file(name);
     check_shape();
+    if (condition_.channels() > 0) open_condition(settled);
   }
 
   std::string describe() const override {
@@ -33,11 +43,11 @@ class Tiles final : public Dataset {
     return "tiles '" + shards_.path() + "': " + std::to_string(size_) + " of " + std::to_string(s.height) + " x " +
            std::to_string(s.width) + " (" + std::string(word_of(s.type)) + ") in " +
            std::to_string(shards_.shards().size()) + " shards, " + labels +
-           ", bands in [-1, 1]: " + scaling_.describe();
+           ", bands in [-1, 1]: " + scaling_.describe() + describe_condition();
   }
 
   // Covers of each shard its header and size, and each thousandth tile.
-  std::string samples_checksum() const override {
+  std::string checksum_of_samples() const override {
     files::Checksum sum;
     for (const TileShard& shard : shards_.shards()) {
       const weights::TensorView& images = shard.file.tensor("images");
@@ -68,33 +78,108 @@ class Tiles final : public Dataset {
                         .hint = "model.input_size of these tiles, or ditdata make --tile N"});
   }
 
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
-    const TileShard& shard = shards_.shard_of(index);
-    const int64_t tile = index - shard.first;
-    for (int64_t c = 0; c < shape_.channels; ++c) {
-      read_band(shard, tile, c, flip, chw + c * shape_.height * shape_.width);
+  void open_condition(const Config& settled) {
+    if (!condition_.path.empty()) other_.emplace(condition_.path);
+    given_bands_ = find_bands(given().band_names(), condition_.bands, "data.condition");
+    for (size_t c = 0; c < given_bands_.size(); ++c)
+      given_scales_.emplace_back(settled.condition_low[c], settled.condition_high[c]);
+    condition_channels_ = condition_.channels();
+    const auto same = [&](const char* what, const std::string& got, const std::string& want) {
+      if (got != want)
+        refuse("data.condition",
+               fmt::format("the tiles in {} do not go with those of data.path: {}", given().path(), what), got, want,
+               "ditdata make with the same --tile on scenes of the same grid (--resolution resamples)");
+    };
+    const auto side = [](const TileShards& all) {
+      return fmt::format("{} x {}", all.shards().front().height, all.shards().front().width);
+    };
+    same("their size", side(given()), side(shards_));
+    same("their number", std::to_string(given().size()), std::to_string(shards_.size()));
+    for (int64_t i = 0; other_ && i < size_; ++i) {
+      const auto here = place_of(shards_, i), there = place_of(*other_, i);
+      const auto apart = [&](int k, double least) { return std::abs(here[size_t(k)] - there[size_t(k)]) > least; };
+      if (here.empty() || there.empty() || !(apart(0, std::abs(here[1]) / 2) || apart(3, std::abs(here[5]) / 2)))
+        continue;
+      same(fmt::format("tile {} lies elsewhere", i).c_str(), fmt::format("{}, {}", there[0], there[3]),
+           fmt::format("{}, {}", here[0], here[3]));
     }
-    *label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
   }
 
-  void read_band(const TileShard& shard, int64_t tile, int64_t channel, bool flip, float* out) const {
-    const auto c = size_t(channel);
-    const double low = scaling_.low[c];
-    const float factor = float(2 / (scaling_.high[c] - low)), offset = float(-1 - low * 2 / (scaling_.high[c] - low));
+  const TileShards& given() const { return other_ ? *other_ : shards_; }
+
+  // Its geotransform; empty: not known.
+  static std::vector<double> place_of(const TileShards& shards, int64_t tile) {
+    const TileShard& shard = shards.shard_of(tile);
+    if (!shard.file.contains("geotransform")) return {};
+    return weights::to_f64(weights::row_range(shard.file.tensor("geotransform"), tile - shard.first, 1));
+  }
+
+  std::string describe_condition() const {
+    if (condition_.channels() == 0) return "";
+    return fmt::format("; given {}{}{}", fmt::join(condition_.bands, ", "),
+                       condition_.valid ? " and where they have data" : "",
+                       condition_.path.empty() ? "" : " of '" + condition_.path + "'");
+  }
+
+  int64_t pixels() const { return shape_.height * shape_.width; }
+
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
+    const TileShard& shard = shards_.shard_of(index);
+    const int64_t tile = index - shard.first;
+    std::vector<uint8_t> valid(size_t(condition_channels_ == 0 ? 0 : pixels()), 1);
+    for (int64_t c = 0; c < shape_.channels; ++c) {
+      float* out = chw + c * pixels();
+      const RangeScale scale(scaling_.low[size_t(c)], scaling_.high[size_t(c)]);
+      if (read_band(shard, tile, bands_[size_t(c)], scale, out, valid) > 0)
+        fill_missing(shard, tile, bands_[size_t(c)], out);
+    }
+    condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
+    if (std::count(valid.begin(), valid.end(), 0) > 0) condition->valid = std::move(valid);
+    if (condition_channels_ > 0) condition->image = read_given(index);
+    if (!flip) return;
+    mirror(chw, shape_.channels);
+    mirror(condition->image.data(), condition_channels_);
+    if (!condition->valid.empty()) mirror(condition->valid.data(), 1);
+  }
+
+  std::vector<float> read_given(int64_t index) const {
+    const TileShard& shard = given().shard_of(index);
+    std::vector<float> image(size_t(condition_channels_ * pixels()));
+    std::vector<uint8_t> valid(static_cast<size_t>(pixels()), 1);
+    float* out = image.data();
+    for (size_t c = 0; c < given_bands_.size(); ++c, out += pixels())
+      if (read_band(shard, index - shard.first, given_bands_[c], given_scales_[c], out, valid) > 0)
+        fill_condition(out, pixels());
+    for (size_t p = 0; condition_.valid && p < valid.size(); ++p) out[p] = valid[p] != 0 ? 1.0f : -1.0f;
+    return image;
+  }
+
+  // The number of missing pixels, which become NaN and 0 in `valid` (may be empty).
+  static int64_t read_band(const TileShard& shard, int64_t tile, int band, const RangeScale& scale, float* out,
+                           std::vector<uint8_t>& valid) {
     int64_t missing = 0;
-    for_pixels(shard, tile, bands_[c], [&](int64_t p, auto x, bool is_gone) {
-      const float scaled = std::clamp(float(x) * factor + offset, -1.0f, 1.0f);
+    for_pixels(shard, tile, band, [&](int64_t p, auto x, bool is_gone) {
+      const float scaled = scale(x);
       out[p] = is_gone ? NAN : scaled;
       missing += is_gone;
     });
-    if (missing > 0) fill_missing(shard, tile, bands_[c], out);
-    if (flip)
-      for (int64_t y = 0; y < shape_.height; ++y) std::reverse(out + y * shape_.width, out + (y + 1) * shape_.width);
+    for (size_t p = 0; missing > 0 && p < valid.size(); ++p)
+      if (std::isnan(out[p])) valid[p] = 0;
+    return missing;
+  }
+
+  template <class T>
+  void mirror(T* chw, int64_t channels) const {
+    for (T* row = chw; row != chw + channels * pixels(); row += shape_.width) std::reverse(row, row + shape_.width);
   }
 
   TileShards shards_;
   BandScaling scaling_;
   std::vector<int> bands_;
+  ConditionBands condition_;
+  std::optional<TileShards> other_;  // that the condition is of, if not of shards_
+  std::vector<int> given_bands_;
+  std::vector<RangeScale> given_scales_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 // The fixed triples, in batches, and the loss of each image under both labels.
 class Validation {
  public:
-  Validation(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config, const dataset::Dataset& data,
+  Validation(ops::Context& ctx, nn::Model& model, const diffusion::Config& config, const dataset::Dataset& data,
              int64_t num_images, uint64_t seed)
       : ctx_(ctx),
         data_(data),
@@ -34,15 +34,15 @@ class Validation {
   /// Images first ... first + n - 1; right and wrong [n]. Without a second class wrong is left as it is.
   void judge(int64_t first, int64_t n, double* right, double* wrong) {
     prepare(first, n);
-    judge_with(right_labels_, n, right);
-    if (num_classes_ > 1) judge_with(wrong_labels_, n, wrong);
+    judge_with(right_, n, right);
+    if (num_classes_ > 1) judge_with(wrong_, n, wrong);
   }
 
  private:
   void prepare(int64_t first, int64_t n) {
     const int64_t elements = shape_.elements();
     for (auto* array : {&x0_, &x_t_, &noise_}) array->resize(size_t(n * elements));
-    for (auto* array : {&right_labels_, &wrong_labels_}) array->resize(size_t(n));
+    for (auto* array : {&right_, &wrong_}) array->resize(size_t(n));
     for (auto* array : {&time_, &model_time_}) array->resize(size_t(n));
     out_.resize(size_t(n * process_->output_channels(shape_.channels) * shape_.pixels));
     ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
@@ -53,21 +53,22 @@ class Validation {
 
   void prepare_image(int64_t image, int64_t at) {
     const int64_t elements = shape_.elements();
-    int64_t label = 0;
-    data_.load(order_.index_at(image), /*flip=*/false, x0_.data() + at * elements, &label);
+    Condition& right = right_[size_t(at)];
+    data_.load(order_.index_at(image), /*flip=*/false, x0_.data() + at * elements, &right);
     kernels::fill_normal(RandomKey(seed_, Stream::kEval, uint64_t(image)), 0, noise_.data() + at * elements, elements);
     time_[size_t(at)] = process_->spread_time(image, num_images_);
     model_time_[size_t(at)] = process_->model_time(time_[size_t(at)]);
-    right_labels_[size_t(at)] = label;
     if (num_classes_ < 2) return;
     const auto shift =
         int64_t(RandomKey(seed_, Stream::kEval, uint64_t(image), 1).below(0, uint64_t(num_classes_ - 1)));
-    wrong_labels_[size_t(at)] = (label + 1 + shift) % num_classes_;
+    wrong_[size_t(at)] = right;
+    wrong_[size_t(at)].label = (right.label + 1 + shift) % num_classes_;
   }
 
-  void judge_with(const std::vector<int64_t>& labels, int64_t n, double* mse) {
-    pass_(x_t_.data(), model_time_.data(), num_classes_ > 0 ? labels.data() : nullptr, n, out_.data());
-    const diffusion::LossBatch batch{x0_.data(), x_t_.data(), noise_.data(), time_.data(), out_.data()};
+  void judge_with(const std::vector<Condition>& conditions, int64_t n, double* mse) {
+    pass_(x_t_.data(), model_time_.data(), conditions.data(), n, out_.data());
+    const diffusion::LossBatch batch{x0_.data(),   x_t_.data(), noise_.data(),
+                                     time_.data(), out_.data(), conditions.data()};
     ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
       diffusion::prediction_error(*process_, shape_, batch, mse, begin, end);
     });
@@ -83,7 +84,7 @@ class Validation {
   ModelPass pass_;
   std::vector<float> x0_, x_t_, noise_, out_;
   std::vector<double> time_, model_time_;
-  std::vector<int64_t> right_labels_, wrong_labels_;
+  std::vector<Condition> right_, wrong_;  // wrong_: another label
 };
 
 double mean(const double* values, int64_t n) {
@@ -112,10 +113,10 @@ struct Nearest {
 
 }  // namespace
 
-ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Model& model,
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed) {
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const dataset::SampleShape& s = data.shape();
   DITRAIN_CHECK(num_images >= 1, "a mean over images");
   DITRAIN_CHECK(s.channels == m.in_channels && s.height == m.input_height && s.width == m.input_width,
@@ -151,9 +152,11 @@ std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>&
                 [&](int64_t begin, int64_t end, const parallel::Worker& worker) {
                   std::vector<float> reference(static_cast<size_t>(elements));
                   Nearest candidate;
+                  Condition condition;
                   for (int64_t at = begin; at < end; ++at) {
                     candidate.index = order.index_at(at);
-                    data.load(candidate.index, /*flip=*/false, reference.data(), &candidate.label);
+                    data.load(candidate.index, /*flip=*/false, reference.data(), &condition);
+                    candidate.label = condition.label;
                     for (int64_t i = 0; i < n; ++i) {
                       candidate.distance = squared_distance(images.data() + i * elements, reference.data(), elements);
                       Nearest& best = found[size_t(worker.worker)][size_t(i)];
@@ -172,14 +175,14 @@ std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>&
 }
 
 double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
-                                  const std::vector<int64_t>& labels, const dataset::Dataset& data,
+                                  const std::vector<Condition>& conditions, const dataset::Dataset& data,
                                   int64_t reference_images) {
   const std::vector<int64_t> nearest = nearest_labels(ctx, images, data, reference_images);
-  DITRAIN_CHECK(nearest.size() == labels.size(), "one label per image");
-  if (labels.empty()) return 0;
+  DITRAIN_CHECK(nearest.size() == conditions.size(), "one label per image");
+  if (conditions.empty()) return 0;
   int64_t hits = 0;
-  for (size_t i = 0; i < labels.size(); ++i) hits += nearest[i] == labels[i] ? 1 : 0;
-  return double(hits) / double(labels.size());
+  for (size_t i = 0; i < nearest.size(); ++i) hits += nearest[i] == conditions[i].label ? 1 : 0;
+  return double(hits) / double(nearest.size());
 }
 
 }  // namespace ditrain::eval

@@ -88,17 +88,17 @@ void EncodedImages::prepare(ops::Context& ctx, const std::vector<int64_t>& sampl
   for (const int64_t index : samples) {
     if (samples_.contains(index)) continue;
     Sample sample;
-    images_.load(index, /*flip=*/false, image.data(), &sample.label);
+    images_.load(index, /*flip=*/false, image.data(), &sample.condition);
     sample.latent = codec_.encode(ctx, image, {RandomKey(0, Stream::kPosterior, uint64_t(index))});
     samples_[index] = std::move(sample);
   }
 }
 
-void EncodedImages::read(int64_t index, bool, float* chw, int64_t* label) const {
+void EncodedImages::read(int64_t index, bool, float* chw, Condition* condition) const {
   const auto found = samples_.find(index);
   DITRAIN_CHECK(found != samples_.end(), "a sample that was encoded");
   std::copy(found->second.latent.begin(), found->second.latent.end(), chw);
-  *label = found->second.label;
+  *condition = found->second.condition;
 }
 
 }  // namespace ditrain::eval

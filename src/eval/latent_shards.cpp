@@ -147,12 +147,12 @@ class Writer {
   void encode(int64_t first, int64_t n, bool mirrored, Content& content) {
     const Tensor images({n, image_.channels, image_.height, image_.width});
     const Tensor moments({n, 2 * latent_[0], latent_[1], latent_[2]});
-    std::vector<int64_t> labels(static_cast<size_t>(n));
+    std::vector<Condition> conditions(static_cast<size_t>(n));
     {
       const Pin<float> p(images);
       ctx_.for_range(n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
         for (int64_t i = begin; i < end; ++i)
-          data_.load(first + i, mirrored, p + i * image_.elements(), &labels[size_t(i)]);
+          data_.load(first + i, mirrored, p + i * image_.elements(), &conditions[size_t(i)]);
       });
     }
     vae_.encode(ctx_, images, moments);
@@ -161,7 +161,7 @@ class Writer {
     Encoded& all = mirrored ? content.flipped : content.plain;
     append(all.latents, request_.posterior == PosteriorUse::kSample ? drawn(posterior, first) : posterior.mean);
     if (request_.posterior == PosteriorUse::kMoments) append(all.logvar, posterior.logvar);
-    if (!mirrored) content.labels.insert(content.labels.end(), labels.begin(), labels.end());
+    for (int64_t i = 0; i < n && !mirrored; ++i) content.labels.push_back(conditions[size_t(i)].label);
   }
 
   void expect_finite(const Tensor& moments, int64_t first, bool mirrored) const {

@@ -6,17 +6,15 @@
 
 namespace ditrain::eval {
 
-void ModelPass::expect(const std::vector<double>& times, std::vector<int64_t> labels, size_t most_bytes) {
-  std::sort(labels.begin(), labels.end());
-  labels.erase(std::unique(labels.begin(), labels.end()), labels.end());
-  if (modulations_ && labels == labels_) return;  // batches of one sampling have the same times
-  DITRAIN_CHECK(modulations_ || !pass_, "times and labels before the first call");
-  labels_ = std::move(labels);
-  modulations_.reset();  // its memory goes before the new table takes some
-  modulations_.emplace(model_, times, labels_, most_bytes);
+void ModelPass::expect(const std::vector<double>& times, const std::vector<Condition>& conditions, size_t most_bytes) {
+  if (!model_.has_modulations()) return;
+  DITRAIN_CHECK(modulations_ || !pass_, "times and conditions before the first call");
+  if (modulations_ && modulations_->is_of(conditions)) return;  // batches of one sampling have the same times
+  modulations_.reset();                                         // its memory goes before the new table takes some
+  modulations_.emplace(model_, times, conditions, most_bytes);
 }
 
-void ModelPass::operator()(const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
+void ModelPass::operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out) {
   if (!pass_ || pass_->batch() != n) {
     pass_.reset();  // its memory goes before the new pass takes some
     pass_.emplace(model_, n, autograd::Mode::kInference,
@@ -28,12 +26,12 @@ void ModelPass::operator()(const float* x, const double* t, const int64_t* y, in
     const Pin<float> to(image);
     std::copy_n(x, image.size(), to.get());
   }
+  std::copy_n(c, n, pass_->conditions().begin());
   if (modulations_) {
     DITRAIN_CHECK(std::all_of(t, t + n, [&](double time) { return time == t[0]; }), "samples at one time");
-    modulations_->give(ctx_, *pass_, t[0], y);
+    modulations_->give(ctx_, *pass_, t[0]);
   } else {
     std::copy_n(t, n, pass_->t().begin());
-    if (y != nullptr) std::copy_n(y, n, pass_->y().begin());
   }
   pass_->forward(ctx_);
   const Tensor result = pass_->out();

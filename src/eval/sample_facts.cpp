@@ -29,7 +29,9 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"step", f.step},
                      {"weights", f.weights},
                      {"latents", f.latents},
-                     {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)}};
+                     {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)},
+                     {"condition", f.condition.empty() ? Json(nullptr) : Json(f.condition)},
+                     {"guide", f.guide.empty() ? Json(nullptr) : Json(f.guide)}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   files::write_file_atomically(sample_facts_path(samples), text);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
@@ -38,10 +39,17 @@ class StepNoise {
   int64_t drawn_step_ = -1;
 };
 
-void check_request(const GenerateRequest& request, const nn::DitConfig& model) {
+void check_request(const GenerateRequest& request, const nn::ModelConfig& model) {
   DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
+  for (const Condition& condition : request.conditions)
+    if (int64_t(condition.image.size()) != model.condition_channels * model.pixels())
+      throw InputError({.where = "sampling",
+                        .what = "the image that conditions a sample is not the one that the model takes",
+                        .got = fmt::format("{} values", condition.image.size()),
+                        .expected = fmt::format("{} channels of {} x {}", model.condition_channels, model.input_height,
+                                                model.input_width)});
   if (model.num_classes == 0) return;
-  for (const int64_t label : request.labels)
+  for (const auto& [label, numbers, image, valid] : request.conditions)
     if (label < 0 || label >= model.num_classes)
       throw InputError({.where = "sampling",
                         .what = "label out of range",
@@ -82,31 +90,34 @@ std::vector<int64_t> checked_list(const std::string& spec, int64_t num_classes) 
 
 }  // namespace
 
-std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress) {
-  const nn::DitConfig& sizes = model.config();
+  const nn::ModelConfig& sizes = model.config();
   check_request(request, sizes);
   const auto process = diffusion::make_process(config, sizes.learn_sigma);
   request.sampler.validate(*process);
   const diffusion::Shape shape{sizes.in_channels, sizes.pixels()};
-  const bool labelled = sizes.num_classes > 0;
-  const auto total = int64_t(request.labels.size());
+  const auto total = int64_t(request.conditions.size());
   std::vector<float> images(size_t(total * shape.elements()));
   const int64_t null_class = takes_guidance(sizes) ? sizes.num_classes : -1;
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
   ModelPass pass(ctx, model);
+  std::optional<ModelPass> guide;
+  if (request.guide != nullptr && request.sampler.cfg_scale != 1) guide.emplace(ctx, *request.guide);
+  const diffusion::ModelFn call_guide = [&](auto... args) { (*guide)(args...); };
   for (int64_t first = 0; first < total; first += request.batch) {
     const int64_t n = std::min(request.batch, total - first);
     StepNoise noise(ctx, request.seed, request.first_index + first, n, shape.elements());
     float* z = images.data() + first * shape.elements();
     noise.draw(0, z);
-    std::vector<int64_t> labels;
-    if (labelled) labels.assign(request.labels.begin() + first, request.labels.begin() + first + n);
-    if (labelled && request.sampler.cfg_scale != 1) labels.push_back(null_class);
-    pass.expect(times, labels, request.modulation_bytes);
+    const Condition* conditions = request.conditions.data() + first;
+    std::vector<Condition> expected(conditions, conditions + n);
+    if (guide) guide->expect(times, expected, request.modulation_bytes);
+    if (!guide && request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
+    pass.expect(times, expected, request.modulation_bytes);
     diffusion::sample_loop(
         *process, request.sampler, shape, std::ref(pass),
-        {.n = n, .z = z, .labels = labelled ? request.labels.data() + first : nullptr, .null_class = null_class},
+        {.n = n, .z = z, .conditions = conditions, .null_class = null_class, .guide = guide ? &call_guide : nullptr},
         std::ref(noise), [&](int64_t step, int64_t num_steps, const float*) {
           if (progress) progress((double(first) + double(n) * double(step + 1) / double(num_steps)) / double(total));
         });
@@ -130,12 +141,13 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
                   .hint = cause.advice});
 }
 
-size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch) {
   const auto process = diffusion::make_process(config, model.config().learn_sigma);
   const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
-  nn::DitPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = true});
+  nn::ModelPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = model.has_modulations()});
+  if (!model.has_modulations()) return pass.tape().temporary_bytes();
   const int64_t labels = std::min(batch, std::max<int64_t>(1, model.config().num_classes)) + twice - 1;
   return pass.tape().temporary_bytes() + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
 }

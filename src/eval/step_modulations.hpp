@@ -1,4 +1,5 @@
-// Modulations of the steps of a sampler, ahead of them: for every time that it visits with every label of a batch.
+// Modulations of the steps of a sampler, ahead of them: for every time that it visits with every label and numbers
+// of a batch.
 // They go into a table of limited size in chunks of steps, in the order of sampling; a chunk takes one product per
 // block over all of its rows, where each step by itself would read the same weights for a few rows. Every batch of
 // samples makes its own table: for 50 steps of XL/2 and 8 labels that is 0.1 % of the work of sampling.
@@ -8,31 +9,40 @@
 #include <optional>
 #include <vector>
 
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
 class StepModulations {
  public:
   /// times     those of all evaluations in their order; a time may come again
-  /// labels    those of a batch in any order; empty: the model has no classes
+  /// conditions  those of a batch in any order; parts that the model lacks and images make no difference
   /// Memory:   allocates a table for the steps that fit into most_bytes, at least for one step
-  StepModulations(nn::Dit& model, const std::vector<double>& times, const std::vector<int64_t>& labels,
+  StepModulations(nn::Model& model, const std::vector<double>& times, const std::vector<Condition>& conditions,
                   size_t most_bytes);
   /// The most that the table takes of that, for num_times different times and num_labels labels.
-  static size_t table_bytes(nn::Dit& model, int64_t num_times, int64_t num_labels, size_t most_bytes);
+  static size_t table_bytes(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes);
 
-  /// Gives a pass the modulations of its samples, all at one time; computes the chunk of that time if the table holds
-  /// another one. labels [n], or null: the model has no classes.
-  /// Errors:   LogicFault for a time or a label that was not named
-  void give(ops::Context& ctx, nn::DitPass& pass, double time, const int64_t* labels);
+  /// Whether it is for the labels and numbers of these conditions, and no others.
+  bool is_of(const std::vector<Condition>& conditions) const;
+
+  /// Gives a pass the modulations of its conditions, all at one time; computes the chunk of that time if the table
+  /// holds
+  /// another one.
+  /// Errors:   LogicFault for a time or a condition that was not named
+  void give(ops::Context& ctx, nn::ModelPass& pass, double time);
 
  private:
+  // What the table tells conditions apart by: their labels, if the model has classes.
+  using Key = int64_t;
+  Key key_of(const Condition& condition) const { return num_classes_ > 0 ? condition.label : 0; }
+  std::map<Key, int64_t> columns_of(const std::vector<Condition>& conditions) const;
   void compute(ops::Context& ctx, int64_t chunk);
 
-  std::map<double, int64_t> step_;     // of a time, numbered by their first evaluation
-  std::map<int64_t, int64_t> column_;  // of a label, in the rows of a step
-  std::vector<double> times_;          // of steps
+  int64_t num_classes_;
+  std::map<double, int64_t> step_;  // of a time, numbered by their first evaluation
+  std::map<Key, int64_t> column_;   // of a condition, in the rows of a step
+  std::vector<double> times_;       // of steps
   int64_t steps_of_chunk_;
   nn::ModulationTable table_;
   int64_t computed_chunk_ = -1;

@@ -45,8 +45,8 @@ class ImagesOfData final : public ImageSet {
   EvalImage image(int64_t i) override {
     const int64_t index = (mine_.begin + i) * data_.size() / all_;
     std::vector<float> chw(size_t(data_.shape().elements()));
-    int64_t label = 0;
-    data_.load(index, /*flip=*/false, chw.data(), &label);
+    Condition condition;
+    data_.load(index, /*flip=*/false, chw.data(), &condition);
     return as_in_a_file(chw.data(), data_.shape(), fmt::format("image {} of the data", index));
   }
 

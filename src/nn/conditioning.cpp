@@ -6,7 +6,7 @@
 namespace ditrain::nn {
 
 // The reference's t_embedder and y_embedder. diffusers has both in every block, where they get the same inputs.
-ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& c) {
+ConditioningWeights declare_conditioning(const Declarations& model, const ModelConfig& c) {
   const std::string embedders = "transformer_blocks.*.norm1.emb.";
   const Initial normal = Initial::normal(0.02);
   const int64_t C = c.hidden_size;
@@ -38,13 +38,9 @@ std::vector<Parameter*> ConditioningWeights::in_arena() const {
   return all;
 }
 
-Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const ConditioningWeights& weights,
+Conditioning::Conditioning(autograd::Tape& tape, const ModelConfig& c, const ConditioningWeights& weights,
                            const TokenStream& stream)
-    : Node("conditioning", weights.in_arena()),
-      t(size_t(stream.batch)),
-      y(size_t(stream.batch)),
-      weights_(weights),
-      stream_(stream) {
+    : Node("conditioning", weights.in_arena()), weights_(weights), stream_(stream) {
   const Shape BC{stream.batch, c.hidden_size};
   waves_ = tape.keep(*this, "waves", {stream.batch, kTimestepFrequencies});
   hidden_ = tape.keep(*this, "hidden", BC);
@@ -55,13 +51,19 @@ Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const Condi
   dhidden_ = tape.temporary("dhidden", BC);
 }
 
+std::vector<int64_t> Conditioning::labels() const {
+  std::vector<int64_t> all;
+  for (const Condition& condition : stream_.inputs->conditions) all.push_back(condition.label);
+  return all;
+}
+
 void Conditioning::forward(ops::Context& ctx) {
-  ops::timestep_embedding(ctx, t, waves_->tensor);
+  ops::timestep_embedding(ctx, stream_.inputs->t, waves_->tensor);
   weights_.mlp0.forward(ctx, waves_->tensor, hidden_->tensor);
   ops::silu_forward(ctx, hidden_->tensor, hidden_silu_->tensor);
   weights_.mlp2.forward(ctx, hidden_silu_->tensor, c_BC_->tensor);
   if (weights_.label_table != nullptr) {
-    ops::embedding_forward(ctx, weights_.label_table->value, y, label_BC_->tensor);
+    ops::embedding_forward(ctx, weights_.label_table->value, labels(), label_BC_->tensor);
     ops::add(ctx, label_BC_->tensor, c_BC_->tensor);
   }
   ops::silu_forward(ctx, c_BC_->tensor, stream_.cond_BC->tensor);
@@ -72,7 +74,7 @@ void Conditioning::backward(ops::Context& ctx, Gradients gradients) {
   if (weights_.label_table != nullptr) {
     const Tensor& dtable = weights_.label_table->grad;
     if (gradients == Gradients::kOverwrite) ops::zero(ctx, dtable);  // most rows get nothing
-    ops::embedding_backward(ctx, y, dc_BC_->tensor, dtable);
+    ops::embedding_backward(ctx, labels(), dc_BC_->tensor, dtable);
   }
   weights_.mlp2.backward_weight(ctx, hidden_silu_->tensor, dc_BC_->tensor, gradients);
   weights_.mlp2.backward_data(ctx, dc_BC_->tensor, dhidden_->tensor);

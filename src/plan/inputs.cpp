@@ -7,15 +7,16 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::plan {
 
-dataset::SampleShape model_shape(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
+dataset::SampleShape model_shape(const nn::ModelConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
 
 namespace {
 
@@ -58,6 +59,7 @@ Inputs open_inputs(const config::Config& wanted) {
   facts.data = c.data;
   inputs.data = open_data(c, facts.encoder.get());
   facts.num_classes = inputs.data->num_classes();
+  facts.condition_channels = inputs.data->condition_channels();
   if (facts.decoder) expect_learned_scale(*facts.decoder, c);
   if (c.eval.fid_every_steps > 0 && c.eval.features == config::FidFeatures::kInception)
     eval::expect_colours_in_order(c.data);
@@ -86,6 +88,14 @@ Settled settle(const config::Config& wanted, const InputFacts& facts, const Rank
   }
   config::validate_for_ranks(c, ranks.world_size);
   if (facts.data) c.data = *facts.data;
+  const int64_t given = facts.data ? facts.condition_channels : dataset::condition_of(c.data).channels();
+  if (c.model.condition_channels != 0 && c.model.condition_channels != given)
+    throw InputError({.where = "config",
+                      .what = "data.condition makes another number of channels than the model is to be given",
+                      .got = fmt::format("model.condition_channels: {}", c.model.condition_channels),
+                      .expected = std::to_string(given),
+                      .hint = "model.condition_channels: 0, which data.condition replaces"});
+  c.model.condition_channels = given;
   if (c.model.num_classes == nn::kClassesOfData) c.model.num_classes = facts.data ? facts.num_classes : kAssumedClasses;
   return settled;
 }
@@ -109,8 +119,8 @@ void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Co
 }
 
 std::string describe_model(const config::Config& config) {
-  const nn::DitConfig& m = config.model;
-  nn::Dit model(m);
+  const nn::ModelConfig& m = config.model;
+  nn::Model model(m);
   return fmt::format(
       "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
       "{:.2f} GFLOP per image and training step\n",

@@ -14,7 +14,8 @@
 #include "ditrain/base/duration.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/kernels/measure.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/optim/optimizer.hpp"
 
 namespace ditrain::plan {
@@ -31,7 +32,7 @@ bool computes_block_again(const config::Config& config, int64_t block) {
 }
 
 StepWork work_of_step(const config::Config& config, double samples, double parameters) {
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   const double width = double(m.hidden_size), depth = double(m.depth);
   double again = 0;  // blocks whose forward runs twice
   for (int64_t i = 0; i < m.depth; ++i) again += computes_block_again(config, i) ? 1 : 0;
@@ -58,7 +59,7 @@ constexpr int kRepeats = 3;
 
 config::Config config_of(const Reference& reference, DType precision) {
   config::Config config;
-  nn::DitConfig& m = config.model;
+  nn::ModelConfig& m = config.model;
   m.name = "custom";
   m.hidden_size = reference.width, m.depth = 2, m.num_heads = reference.width / 64;
   m.input_height = m.input_width = m.patch_size * reference.tokens_per_side;
@@ -83,14 +84,14 @@ Measured measure(const Reference& reference, DType precision) {
   const config::Config config = config_of(reference, precision);
   parallel::Team team({.num_workers = 1});
   const int64_t batch = reference.samples;
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, precision, {.states = optim::state_arrays()});
   nn::initialise(model, 0);
-  nn::DitPass pass(model, batch, autograd::Mode::kTraining, {.precision = precision});
+  nn::ModelPass pass(model, batch, autograd::Mode::kTraining, {.precision = precision});
   pass.allocate();
   ops::Context ctx(team);
-  for (int64_t i = 0; i < batch; ++i) pass.t()[size_t(i)] = double(i), pass.y()[size_t(i)] = 0;
+  for (int64_t i = 0; i < batch; ++i) pass.t()[size_t(i)] = double(i);
   Measured best;
   best.work = work_of_step(config, double(batch), double(store.num_parameters()));
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
@@ -127,7 +128,7 @@ std::filesystem::path existing_part(std::filesystem::path folder) {
 
 std::string describe_checkpoints(const RunPlan& plan, const std::string& run_folder) {
   const config::CheckpointConfig& c = plan.config.checkpoint;
-  nn::Dit model(plan.config.model);
+  nn::Model model(plan.config.model);
   const double parameters = double(model.parameters().num_parameters());
   const double bytes =
       parameters * double(sizeof(float)) * double(2 + optim::state_arrays(plan.config.optimizer).size());
@@ -194,7 +195,7 @@ int workers_of(const RunPlan& plan) {
 }  // namespace
 
 StepWork work_of(const RunPlan& plan) {
-  nn::Dit model(plan.config.model);
+  nn::Model model(plan.config.model);
   const double all = double(model.parameters().num_parameters()), sharing = double(plan.world_size / plan.replicas);
   const bool shards = plan.config.dist.shard_optimizer;
   StepWork work = work_of_step(plan.config, double(plan.samples), all / (shards ? plan.replicas : 1) / sharing);

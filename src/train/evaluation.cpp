@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/dataset/sampler.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/sample_facts.hpp"
@@ -19,7 +20,7 @@ namespace {
 constexpr int64_t kReferenceImages = 4000;
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
-                const nn::DitConfig& m, const eval::BandPictures& picture) {
+                const nn::ModelConfig& m, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));
@@ -47,33 +48,47 @@ void write_facts(const std::string& picture, int64_t step, const config::Config&
                             .step = step,
                             .weights = "ema",
                             .latents = !decoded && !config::learns_pixels(c),
-                            .vae = decoded ? c.sample.vae : ""},
+                            .vae = decoded ? c.sample.vae : "",
+                            .guide = c.sample.guide},
                            *diffusion::make_process(c.diffusion, c.model.learn_sigma));
 }
 
 // This rank's of n samples, classes in turn.
-eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm) {
+eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm,
+                               nn::Model* guide) {
   const auto seed = uint64_t(config.train.seed);
   const std::vector<int64_t> labels = eval::make_labels(kLabels, n, config.model.num_classes, seed);
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
   return {.sampler = sampler_of(config),
           .seed = seed,
-          .labels = {labels.begin() + mine.begin, labels.begin() + mine.end},
-          .first_index = mine.begin};
+          .conditions = conditions_of({labels.begin() + mine.begin, labels.begin() + mine.end}),
+          .first_index = mine.begin,
+          .guide = guide};
 }
 
 }  // namespace
+
+// Samples of a model that is given images are drawn for the first ones of the shuffled data, whose labels they have.
+void Evaluation::give_images(eval::GenerateRequest& request) const {
+  if (config.model.condition_channels == 0) return;
+  const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));
+  std::vector<float> unused(static_cast<size_t>(data.shape().elements()));
+  for (size_t i = 0; i < request.conditions.size(); ++i)
+    data.load(order.index_at((request.first_index + int64_t(i)) % data.size()), /*flip=*/false, unused.data(),
+              &request.conditions[i]);
+}
 
 void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare,
                              std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
-  const eval::GenerateRequest request = share_of(config, n, comm);
+  eval::GenerateRequest request = share_of(config, n, comm, guide);
+  give_images(request);
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
   if (compare && data.num_classes() > 1 && encoded == nullptr) {
     double own = 0;
-    const double share = eval::nearest_neighbour_accuracy(ctx, images, request.labels, data, kReferenceImages);
-    own = share * double(request.labels.size());
+    const double share = eval::nearest_neighbour_accuracy(ctx, images, request.conditions, data, kReferenceImages);
+    own = share * double(request.conditions.size());
     comm.allreduce_sum(&own, 1);
     extra["sample_class_accuracy"] = own / double(n);
     log::info(
@@ -101,12 +116,13 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
-  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
+  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm, guide);
   bool diverged = false, bad_vae = false;  // eight bits would hide it
-  double value = measure.distance(int64_t(mine.labels.size()), [&](int64_t first, int64_t n) {
+  double value = measure.distance(int64_t(mine.conditions.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;
-    some.labels.assign(mine.labels.begin() + first, mine.labels.begin() + first + n);
+    some.conditions.assign(mine.conditions.begin() + first, mine.conditions.begin() + first + n);
     some.first_index += first;
+    give_images(some);
     std::vector<float> images = eval::generate(ctx, model, config.diffusion, some);
     diverged = diverged || !all_finite(images);
     if (decoder != nullptr) images = decoder->decode(ctx, std::move(images));

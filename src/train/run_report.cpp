@@ -55,6 +55,7 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   if (run_.leader())
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   log::info("data: {}", data.describe());
+  if (const std::string part = data.describe_part(); !part.empty()) log::info("data: {}", part);
   if (const std::string unused = data.describe_unused(config.model.num_classes); run_.leader() && !unused.empty())
     log::warn("data: there are no samples of {}", unused);
   if (config.sample.cfg_scale != 1 && config::draws_samples(config) && config.model.num_classes == 0)
@@ -150,6 +151,7 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   m.tflops = flop_per_image_ * m.images_per_second * 1e-12;
   m.mfu = m.tflops * 1e12 / peak_flops_;
   last_mfu_ = m.mfu;
+  m.cpu_seconds = facts.cpu_seconds;
   m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
   m.allreduce_hidden_s = result.allreduce_hidden_s;
   interval_.add(m, step_s);

@@ -18,7 +18,7 @@ nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync
 
 }  // namespace
 
-TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+TrainStep::TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
                      plan::TensorGroup* group)
     : plan_(plan),
       model_(model),
@@ -51,11 +51,11 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
 }
 
 std::vector<TrainStep::MicroBatch> TrainStep::micro_batches_of(const dataset::Batch& batch) const {
-  DITRAIN_CHECK(int64_t(batch.labels.size()) == plan_.samples, "batch of another size");
+  DITRAIN_CHECK(int64_t(batch.conditions.size()) == plan_.samples, "batch of another size");
   std::vector<MicroBatch> all;
   for (int64_t first = 0; first < plan_.samples; first += plan_.micro_batch)
     all.push_back({batch.images.data() + first * shape_.elements(),
-                   batch.labels.data() + first,
+                   batch.conditions.data() + first,
                    {.number = int64_t(all.size()),
                     .first_sample = comm_.rank() * plan_.samples + first,
                     .last = first + plan_.micro_batch == plan_.samples}});
@@ -73,7 +73,7 @@ void TrainStep::refresh_bf16_copy() {
 
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   const auto seed = uint64_t(plan_.config.train.seed);
-  const nn::DitConfig& m = plan_.config.model;
+  const nn::ModelConfig& m = plan_.config.model;
   const int64_t elements = shape_.elements();
   const Pin<float> x(pass_.image()), noise(noise_);
   std::vector<RandomKey> noise_keys;
@@ -82,7 +82,8 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
     time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
     pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
     const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
-    pass_.y()[size_t(i)] = drop ? m.num_classes : micro.labels[i];
+    Condition& condition = pass_.conditions()[size_t(i)] = micro.conditions[i];
+    if (drop) condition.label = m.num_classes;
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
   }
   ops::fill_normal(ctx_, noise_keys, elements, noise);
@@ -93,7 +94,7 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
 
 void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
   const Pin<float> x(pass_.image(), Access::kRead), noise(noise_), out(pass_.out()), dout(pass_.dout());
-  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out};
+  const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out, micro.conditions};
   const double weight = 1.0 / double(plan_.config.train.global_batch);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     diffusion::training_loss(*process_, shape_, batch, weight, dout, terms_.data(), begin, end);

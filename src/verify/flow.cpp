@@ -47,7 +47,7 @@ struct Batch {
     return x;
   }
 
-  nn::DitConfig config;
+  nn::ModelConfig config;
   int64_t B = 0;
   Shape image;
   df::Shape shape;
@@ -98,12 +98,13 @@ std::vector<float> with_channels(const std::vector<float>& from, int64_t B, int6
   return to;
 }
 
-void verify_training(Verification& v, const Batch& b, nn::Dit& model) {
+void verify_training(Verification& v, const Batch& b, nn::Model& model) {
   const auto process = df::make_process(flow_config(), false);
   const auto pass = make_pass(model, b.B, autograd::Mode::kTraining);
   const std::vector<float> x_t = b.noised(*process, b.t);
   std::vector<float> out(x_t.size()), dout(x_t.size());
-  model_of(*pass, b.config, b.config.in_channels, v.ctx())(x_t.data(), b.t.data(), b.y.data(), b.B, out.data());
+  model_of(*pass, b.config, b.config.in_channels, v.ctx())(x_t.data(), b.t.data(), conditions_of(b.y).data(), b.B,
+                                                           out.data());
   std::vector<df::LossTerms> terms(size_t(b.B));
   df::training_loss(*process, b.shape, {b.data.data(), x_t.data(), b.noise.data(), b.t.data(), out.data()},
                     1.0 / double(b.B), dout.data(), terms.data(), 0, b.B);
@@ -124,12 +125,12 @@ void verify_training(Verification& v, const Batch& b, nn::Dit& model) {
 
 /// Points of the way from z, the start among them: [points, samples, ...]; the second half of the samples is
 /// unconditional and never reaches the model.
-void verify_sampling(Verification& v, const Batch& b, nn::Dit& model) {
+void verify_sampling(Verification& v, const Batch& b, nn::Model& model) {
   const int64_t samples = v.shape("z", 4, kLargestBatch)[0];
   if (samples % 2 != 0) v.refuse("z has no two halves", std::to_string(samples) + " samples");
   const Shape image = image_shape(b.config, samples);
   const std::vector<float> z = v.f32("z", image);
-  const std::vector<int64_t> y = v.i64("ode.y", {samples}, 0, b.config.num_classes);
+  const std::vector<Condition> y = conditions_of(v.i64("ode.y", {samples}, 0, b.config.num_classes));
   const double cfg_scale = read_cfg_scale(v);
   const auto pass = make_pass(model, samples, autograd::Mode::kInference);
   for (const auto& [name, sampler] : {std::pair{"ode.euler", "euler"}, std::pair{"ode.heun2", "heun"}}) {
@@ -143,7 +144,8 @@ void verify_sampling(Verification& v, const Batch& b, nn::Dit& model) {
          .cfg_scale = cfg_scale,
          .cfg_channels = kGuidedChannels},
         b.shape, model_of(*pass, b.config, b.config.in_channels, v.ctx()),
-        {.n = samples / 2, .labels = y.data(), .null_class = b.config.num_classes, .keep_unconditional_half = true}, z);
+        {.n = samples / 2, .conditions = y.data(), .null_class = b.config.num_classes, .keep_unconditional_half = true},
+        z);
     got.insert(got.end(), steps.begin(), steps.end());
     for (const char* end : {"", ".f64"}) v.check_halves(name + std::string(end), all, got, 3e-6, 3e-6, shape[0]);
   }
@@ -243,7 +245,7 @@ void verify_flow(Verification& v) {
                "v.scaled_linear", "snr.zero."});
   const Batch batch(v);
   verify_path(v, batch);
-  nn::Dit model = lay_out(batch.config);
+  nn::Model model = lay_out(batch.config);
   fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
   verify_training(v, batch, model);
   verify_sampling(v, batch, model);

@@ -3,6 +3,7 @@
 // compared apart.
 #include <algorithm>
 
+#include "ditrain/nn/patch_embed.hpp"
 #include "kinds.hpp"
 #include "model.hpp"
 
@@ -46,9 +47,9 @@ struct Sampling {
   void verify_run(const RunKind& run) const;
 
   Verification& v;
-  nn::DitConfig config;
-  nn::Dit model;
-  std::unique_ptr<nn::DitPass> pass;
+  nn::ModelConfig config;
+  nn::Model model;
+  std::unique_ptr<nn::ModelPass> pass;
   diffusion::ModelFn network;
   int64_t n = 0, steps = 0;
   std::vector<float> z, noise;
@@ -72,7 +73,7 @@ void Sampling::verify_guided_output() const {
   const std::vector<double> t(size_t(2 * n), kTrainedSteps - 1);
   const Shape shape = output_shape(config, 2 * n);
   std::vector<float> out(size_t(num_elements(shape)));
-  network(z.data(), t.data(), y.data(), 2 * n, out.data());
+  network(z.data(), t.data(), conditions_of(y).data(), 2 * n, out.data());
   diffusion::guided_output(out.data(), n, config.in_channels, shape[1], config.pixels(), cfg_scale, kGuidedChannels);
   for (const char* name : {"guided.out", "guided.out.f64"}) v.check_halves(name, shape, to_f64(out), 2e-5, 2e-5);
 }
@@ -82,6 +83,7 @@ void Sampling::verify_run(const RunKind& run) const {
   const auto noise_of = [&](int64_t step, int64_t row, float* out) {
     std::copy_n(noise.begin() + (step * 2 * n + row) * each.elements(), each.elements(), out);
   };
+  const std::vector<Condition> conditions = conditions_of(y);
   const std::vector<double> latents = trajectory(
       *diffusion::make_process({}, config.learn_sigma),
       {.sampler = diffusion::named<diffusion::Sampler>(run.sampler),
@@ -90,7 +92,8 @@ void Sampling::verify_run(const RunKind& run) const {
        .clip_denoised = run.clip,
        .cfg_scale = cfg_scale,
        .cfg_channels = kGuidedChannels},
-      each, network, {.n = n, .labels = y.data(), .null_class = config.num_classes, .keep_unconditional_half = true}, z,
+      each, network,
+      {.n = n, .conditions = conditions.data(), .null_class = config.num_classes, .keep_unconditional_half = true}, z,
       noise_of);
   const std::string stem = std::string(run.name) + ".";
   const auto check = [&](const std::string& moment, int64_t step, const char* ending) {

@@ -34,7 +34,7 @@ struct Start {
   /// [steps, ...] after each step of the sampler.
   std::vector<double> run(const df::Process& process, const char* sampler, const df::Spacing& spacing,
                           const std::function<float(float, double)>& denoiser) const {
-    const auto model = [&](const float* in, const double* t, const int64_t*, int64_t n, float* out) {
+    const auto model = [&](const float* in, const double* t, const Condition*, int64_t n, float* out) {
       for (int64_t i = 0; i < n * each.elements(); ++i) out[i] = denoiser(in[i], t[i / each.elements()]);
     };
     return trajectory(process, {.sampler = df::named<df::Sampler>(sampler), .spacing = spacing}, each, model,

@@ -39,7 +39,9 @@ struct Sample {
 
 inline Sample load(const Dataset& data, int64_t index, bool flip = false) {
   Sample s{std::vector<float>(size_t(data.shape().elements()), -99.0f)};
-  data.load(index, flip, s.chw.data(), &s.label);
+  Condition condition;
+  data.load(index, flip, s.chw.data(), &condition);
+  s.label = condition.label;
   return s;
 }
 

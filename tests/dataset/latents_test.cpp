@@ -226,7 +226,9 @@ TEST_CASE("mean and logvar are drawn anew by step and sample, and once by the nu
   const auto drawn = [](const Dataset& data, int64_t index, const RandomKey& key) {
     Sample s;
     s.chw.resize(kElements);
-    data.load(index, false, key, s.chw.data(), &s.label);
+    Condition condition;
+    data.load(index, false, key, s.chw.data(), &condition);
+    s.label = condition.label;
     return s.chw;
   };
   const auto data = write("a.safetensors", {std::log(9.f)}, {"mean", "logvar", "mean_flip", "logvar_flip"});

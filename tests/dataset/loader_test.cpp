@@ -35,12 +35,12 @@ class Numbered final : public Dataset {
   mutable std::atomic<int64_t> reads{0};
 
  private:
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     ++reads;
     gate.wait(false);
     if (broken.contains(index)) throw InputError({.where = "numbered", .what = "sample " + std::to_string(index)});
     chw[0] = float(index), chw[1] = flip ? 1.0f : 0.0f;
-    *label = index;
+    condition->label = index;
   }
 };
 
@@ -50,7 +50,15 @@ LoaderConfig config_of(int64_t global_batch, int64_t first, int64_t count) {
   return config;
 }
 
-bool same(const Batch& a, const Batch& b) { return a.step == b.step && a.images == b.images && a.labels == b.labels; }
+std::vector<int64_t> labels_of(const Batch& batch) {
+  std::vector<int64_t> labels;
+  for (const Condition& condition : batch.conditions) labels.push_back(condition.label);
+  return labels;
+}
+
+bool same(const Batch& a, const Batch& b) {
+  return a.step == b.step && a.images == b.images && labels_of(a) == labels_of(b);
+}
 
 std::vector<Batch> batches_of(const Dataset& data, const LoaderConfig& config, int64_t count) {
   Loader loader(data, EpochSampler(data.size(), kSeed), config);
@@ -68,12 +76,12 @@ TEST_CASE("batches hold the samples and flips that their positions say") {
   int64_t mirrored = 0;
   for (int64_t s = 0; s < 8; ++s) {
     REQUIRE(batches[size_t(s)].step == s);
-    REQUIRE(batches[size_t(s)].labels.size() == 3);
+    REQUIRE(batches[size_t(s)].conditions.size() == 3);
     REQUIRE(batches[size_t(s)].images.size() == 6);
     for (int64_t i = 0; i < 3; ++i) {
       const int64_t g = 1 + i, index = sampler.index_at(s * 4 + g);
       const bool flip = RandomKey(kSeed, Stream::kFlip, uint64_t(s), uint64_t(g)).bits(0) & 1u;
-      CHECK(batches[size_t(s)].labels[size_t(i)] == index);
+      CHECK(batches[size_t(s)].conditions[size_t(i)].label == index);
       CHECK(batches[size_t(s)].images[size_t(2 * i)] == float(index));
       CHECK(batches[size_t(s)].images[size_t(2 * i + 1)] == float(flip));
       mirrored += flip;
@@ -101,7 +109,7 @@ TEST_CASE("1, 2 and 4 ranks see the same global batches") {
       Batch joined{whole[s].step, {}, {}};
       for (const auto& part : parts) {
         joined.images.insert(joined.images.end(), part[s].images.begin(), part[s].images.end());
-        joined.labels.insert(joined.labels.end(), part[s].labels.begin(), part[s].labels.end());
+        joined.conditions.insert(joined.conditions.end(), part[s].conditions.begin(), part[s].conditions.end());
       }
       CHECK(same(joined, whole[s]));
     }
@@ -135,7 +143,7 @@ TEST_CASE("an epoch through the loader shows every sample once") {
   const Numbered data(24);
   std::vector<int> seen(24, 0);
   for (const Batch& batch : batches_of(data, config_of(8, 0, 8), 3))
-    for (int64_t label : batch.labels) ++seen[size_t(label)];
+    for (int64_t label : labels_of(batch)) ++seen[size_t(label)];
   CHECK(seen == std::vector<int>(24, 1));
 }
 

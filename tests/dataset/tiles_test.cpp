@@ -330,3 +330,80 @@ TEST_CASE("augmentation: the loader draws all positions of a tile, the same for 
   CHECK(positions(Augment::kTurns, false).size() == 4);
   CHECK(positions(Augment::kTurns, true).size() == 8);
 }
+
+TEST_CASE("tiles: bands that are given come scaled beside those that are predicted, and move with them") {
+  const ScratchFolder scratch;
+  TestTiles{}.write(scratch.at("set/a.safetensors"));
+  Config config = tiles_config(scratch / "set");
+  config.condition = {"b4", "B2"};
+  settle_tiles(config);
+  CHECK(config.bands == std::vector<std::string>{"B3"});  // what is left
+  CHECK(config.condition == std::vector<std::string>{"B4", "B2"});
+  CHECK(config.condition_high == std::vector<double>{1000, 1000});
+  const auto data = open_dataset(config, {1, 4, 4}, 0, 0);
+  CHECK(data->condition_channels() == 2);
+  CHECK(data->describe().find("given B4, B2") != std::string::npos);
+  std::vector<float> chw(16);
+  Condition condition;
+  for (const bool flip : {false, true}) {
+    data->load(1, flip, chw.data(), &condition);
+    REQUIRE(condition.image.size() == 32);
+    CHECK(condition.valid.empty());
+    for (int64_t p = 0; p < 16; ++p) {
+      const int64_t at = flip ? p / 4 * 4 + 3 - p % 4 : p;
+      CHECK(chw[size_t(p)] == Approx(scaled(201 + double(at))).margin(1e-6));
+      CHECK(condition.image[size_t(p)] == Approx(scaled(301 + double(at))).margin(1e-6));
+      CHECK(condition.image[size_t(16 + p)] == Approx(scaled(101 + double(at))).margin(1e-6));
+    }
+  }
+  LoaderConfig turned{.global_batch = 8, .count = 8, .seed = 3, .augment = Augment::kTurns};
+  const Batch batch = Loader(*data, EpochSampler(4, 3), turned).next();
+  for (size_t i = 0; i < 8; ++i)  // B4 is B3 + 100 everywhere
+    for (size_t p = 0; p < 16; ++p)
+      CHECK(batch.conditions[i].image[p] == Approx(batch.images[i * 16 + p] + 0.2).margin(1e-6));
+}
+
+TEST_CASE("tiles: a second folder is given with a channel of where it has data, and what is missing does not count") {
+  const ScratchFolder scratch;
+  TestTiles target{.bands = {"B2"}, .metadata = {{"nodata", "[103]"}}}, radar{.bands = {"VV"}};
+  target.write(scratch.at("set/a.safetensors"));
+  std::vector<uint8_t> valid(4 * 16, 1);
+  valid[5] = 0;                                          // of tile 0
+  std::fill(valid.begin() + 16, valid.begin() + 32, 0);  // tile 1
+  radar.write(scratch.at("radar/a.safetensors"), radar.numbers(), "U16", valid);
+  Config config = tiles_config(scratch / "set");
+  config.condition = {scratch / "radar", "VV", "valid"};
+  settle_tiles(config);
+  const auto data = open_dataset(config, {1, 4, 4}, 0, 0);
+  REQUIRE(data->condition_channels() == 2);
+  std::vector<float> chw(16);
+  Condition condition;
+  data->load(0, true, chw.data(), &condition);
+  CHECK(std::count(condition.valid.begin(), condition.valid.end(), 0) == 1);
+  CHECK(condition.valid[0] == 0);  // number 103 is pixel 3, mirrored
+  const size_t gone = 4 + 2;       // pixel 5, mirrored
+  CHECK(condition.image[16 + gone] == -1);
+  CHECK(std::count(condition.image.begin() + 16, condition.image.end(), 1.0f) == 15);
+  double mean = 0;
+  for (int p = 0; p < 16; ++p) mean += p == 5 ? 0 : scaled(100 + p) / 15;
+  CHECK(condition.image[gone] == Approx(mean).margin(1e-6));
+  data->load(1, false, chw.data(), &condition);
+  CHECK(std::count(condition.image.begin(), condition.image.begin() + 16, 0.0f) == 16);  // nothing is known
+  CHECK(std::count(condition.image.begin() + 16, condition.image.end(), -1.0f) == 16);
+
+  const auto refuse = [&](const std::vector<std::string>& given, const std::string& text) {
+    Config other = tiles_config(scratch / "set");
+    other.condition = given;
+    refused([&] { settle_tiles(other), open_dataset(other, {1, 4, 4}, 0, 0); }, text);
+  };
+  refuse({scratch / "radar", "VH"}, "one of VV");
+  refuse({"B2"}, "none is left to predict");
+  refuse({"valid"}, "names no bands");
+  refuse({scratch / "none"}, "data.condition");
+  TestTiles{.side = 8, .bands = {"VV"}}.write(scratch.at("large/a.safetensors"));
+  refuse({scratch / "large"}, "their size; got 8 x 8, expected 4 x 4");
+  TestTiles{.n = 3, .bands = {"VV"}}.write(scratch.at("few/a.safetensors"));
+  refuse({scratch / "few"}, "their number; got 3, expected 4");
+  config.bands = {"B2"}, config.condition = {"B2"};
+  refused([&] { settle_tiles(config); }, "predicted and given at once");
+}

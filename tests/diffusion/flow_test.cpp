@@ -83,6 +83,48 @@ TEST_CASE("predicting data is trained on the same velocities, with a bounded wei
   for (const LossTerms& term : want) CHECK(term.loss == term.mse);
 }
 
+// In f64: x_t = t x0 + (1 - t) s e, velocity = x0 - s e, and sampling starts from s e.
+TEST_CASE("noise of another scale: path, losses and the start of sampling") {
+  constexpr double kScale = 2.5;
+  for (const char* prediction : {"velocity", "x0"}) {
+    INFO(prediction);
+    Config c = config(prediction);
+    c.noise_scale = kScale;
+    const auto process = make_process(c, false);
+    const Batch b(*process);
+    const std::vector<LossTerms> terms = b.judge(*process);
+    const int64_t elements = kShape.elements();
+    for (int64_t i = 0; i < kSamples; ++i) {
+      double sum = 0;
+      for (int64_t j = i * elements; j < (i + 1) * elements; ++j) {
+        const double t = b.time[i], noise = kScale * b.noise[j];
+        CHECK(b.x_t[j] == Approx(t * b.x0[j] + (1 - t) * noise).margin(1e-6));
+        const double target = *prediction == 'v' ? b.x0[j] - noise : double(b.x0[j]);
+        sum += (target - b.out[j]) * (target - b.out[j]);
+      }
+      const double sigma = *prediction == 'v' ? 1 : std::max(1 - b.time[i], 0.05);
+      CHECK(terms[i].loss == Approx(sum / double(elements) / (sigma * sigma)).epsilon(1e-6));
+    }
+    // One step of Euler from noise ends at the data that the model gives at t = 0, which see the scaled noise.
+    std::vector<float> z = normals(9), seen(z.size());
+    const std::vector<float> start = z;
+    const ModelFn model = [&](const float* x, const double*, const Condition*, int64_t n, float* out) {
+      std::copy_n(x, n * elements, seen.begin());
+      for (int64_t i = 0; i < n * elements; ++i) out[i] = *prediction == 'v' ? 0.25f - x[i] : 0.25f;
+    };
+    sample_loop(*process, {.sampler = test::sampler("euler"), .spacing = "1"}, kShape, model,
+                {.n = kSamples, .z = z.data()}, {});
+    for (size_t i = 0; i < z.size(); ++i) {
+      CHECK(seen[i] == Approx(kScale * start[i]).epsilon(1e-6));
+      CHECK(z[i] == Approx(0.25).margin(1e-6));
+    }
+    CHECK(process->data_share(0.5) == Approx(1 / (1 + kScale)));
+  }
+  Config c = config();
+  c.noise_scale = 0;
+  CHECK_THROWS_WITH(make_process(c, false), Contains("noise_scale"));
+}
+
 TEST_CASE("times of flow follow their distribution") {
   const auto moments = [](const Config& c) {
     const auto process = make_process(c, false);
@@ -147,7 +189,7 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& sampler
                             std::vector<Call>* calls = nullptr) {
   const Prediction& prediction = *as_flow(process).config().prediction;
   const int64_t elements = kShape.elements();
-  const ModelFn model = [&](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  const ModelFn model = [&](const float* x, const double* t, const Condition*, int64_t n, float* out) {
     if (calls != nullptr) calls->push_back({t[0], n});
     for (int64_t i = 0; i < n * elements; ++i) {
       const int64_t at = i % (kSamples * elements);
@@ -157,8 +199,9 @@ std::vector<double> sampled(const Process& process, const SamplerConfig& sampler
     }
   };
   std::vector<float> z = normals(9);
-  const std::vector<int64_t> labels(kSamples, 1);
-  sample_loop(process, sampler, kShape, model, {.n = kSamples, .z = z.data(), .labels = labels.data(), .null_class = 5},
+  const std::vector<Condition> labels(kSamples, {.label = 1});
+  sample_loop(process, sampler, kShape, model,
+              {.n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 5},
               [](int64_t, int64_t, float*) { FAIL("no noise is wanted"); });
   return to_f64(z);
 }
@@ -212,7 +255,7 @@ TEST_CASE("clipping limits the data that a velocity stands for") {
 TEST_CASE("heun is of second order, euler of first") {
   // dx/dt = velocity(x, t) for data that is normal with deviation 0.5: known in closed form.
   const auto process = make_process(config(), false);
-  const ModelFn model = [](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  const ModelFn model = [](const float* x, const double* t, const Condition*, int64_t n, float* out) {
     for (int64_t i = 0; i < n * kShape.elements(); ++i) {
       const double s = 1 - t[0], variance = 0.25 * t[0] * t[0] + s * s;
       out[i] = static_cast<float>((0.25 * t[0] - s) / variance * x[i]);

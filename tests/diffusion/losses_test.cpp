@@ -245,3 +245,44 @@ TEST_CASE("times of ddpm are its steps, drawn and spread as ever") {
   CHECK(*std::min_element(drawn.begin(), drawn.end()) > 0);
   for (int64_t i = 0; i < 7; ++i) CHECK(process->spread_time(i, 7) == static_cast<double>((2 * i + 1) * 100 / 14));
 }
+
+TEST_CASE("the loss leaves out pixels without data, whatever is predicted there") {
+  const auto process = make_process({.num_steps = 100}, true);
+  RandomBatch batch(*process);
+  const int64_t n = batch.n, outputs = process->output_channels(3);
+  // The first pixel alone counts: the loss is that of samples of one pixel.
+  std::vector<Condition> conditions(static_cast<size_t>(n));
+  for (Condition& c : conditions) c.valid = {1, 0};
+  const auto judge = [&](const Shape& shape, const LossBatch& b, std::vector<float>& dout) {
+    std::vector<LossTerms> terms(static_cast<size_t>(n));
+    dout.assign(size_t(n * outputs * shape.pixels), 9.0f);
+    training_loss(*process, shape, b, 1, dout.data(), terms.data(), 0, n);
+    return terms;
+  };
+  const auto first_pixels = [](const std::vector<float>& from) {
+    std::vector<float> to;
+    for (size_t i = 0; i < from.size(); i += 2) to.push_back(from[i]);
+    return to;
+  };
+  const auto x0 = first_pixels(batch.x0), x_t = first_pixels(batch.x_t), noise = first_pixels(batch.noise),
+             out = first_pixels(batch.out);
+  std::vector<float> of_one, of_both;
+  const auto want = judge({3, 1}, {x0.data(), x_t.data(), noise.data(), batch.time.data(), out.data()}, of_one);
+  LossBatch masked = batch.batch();
+  masked.conditions = conditions.data();
+  const auto got = judge(batch.shape, masked, of_both);
+  std::vector<double> mse(static_cast<size_t>(n));
+  prediction_error(*process, batch.shape, masked, mse.data(), 0, n);
+  for (size_t i = 0; i < size_t(n); ++i) {
+    CHECK(got[i].loss == want[i].loss);
+    CHECK(got[i].vb == want[i].vb);
+    CHECK(mse[i] == want[i].mse);
+  }
+  for (size_t i = 0; i < of_one.size(); ++i) {
+    CHECK(of_both[2 * i] == of_one[i]);
+    CHECK(of_both[2 * i + 1] == 0);
+  }
+  for (Condition& c : conditions) c.valid = {0, 0};
+  for (const LossTerms& terms : judge(batch.shape, masked, of_both)) CHECK(terms.loss == 0);
+  for (const float x : of_both) CHECK(x == 0);
+}

@@ -29,7 +29,7 @@ struct Oracle {
   const Process& process;
   const std::vector<float>& x0;
 
-  void operator()(const float* x, const double* t, const int64_t*, int64_t n, float* out) const {
+  void operator()(const float* x, const double* t, const Condition*, int64_t n, float* out) const {
     const int64_t elements = kShape.elements(), stride = process.output_channels(kShape.channels) * kShape.pixels;
     const Ddpm& ddpm = as_ddpm(process);
     for (int64_t i = 0; i < n * elements; ++i) {
@@ -79,7 +79,7 @@ TEST_CASE("samplers return the data of a model that knows it") {
 namespace {
 
 /// A model whose answers depend on x and t, as noise.
-void wavy_model(const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+void wavy_model(const float* x, const double* t, const Condition*, int64_t n, float* out) {
   for (int64_t i = 0; i < n * kShape.elements(); ++i) {
     out[i] = 0.5f * x[i] + 0.1f * std::sin(static_cast<float>(t[i / kShape.elements()]));
   }
@@ -89,10 +89,11 @@ void wavy_model(const float* x, const double* t, const int64_t*, int64_t n, floa
 
 TEST_CASE("leaving out the unconditional half does not change the samples") {
   const auto process = make_process({}, false);
-  const std::vector<int64_t> labels = {4, 0, 2, 7, 7, 7};
-  const ModelFn model = [](const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
+  const std::vector<Condition> labels = conditions_of({4, 0, 2, 7, 7, 7});
+  const ModelFn model = [](const float* x, const double* t, const Condition* y, int64_t n, float* out) {
     wavy_model(x, t, y, n, out);
-    for (int64_t i = 0; i < n * kShape.elements(); ++i) out[i] += 0.05f * static_cast<float>(y[i / kShape.elements()]);
+    for (int64_t i = 0; i < n * kShape.elements(); ++i)
+      out[i] += 0.05f * static_cast<float>(y[i / kShape.elements()].label);
   };
   for (const char* sampler : {"ddpm", "ddim"}) {
     std::vector<std::vector<float>> runs;
@@ -101,7 +102,7 @@ TEST_CASE("leaving out the unconditional half does not change the samples") {
       const SamplerConfig config{.sampler = test::sampler(sampler), .spacing = "10", .cfg_scale = 3};
       std::vector<float>& z = runs.back();
       const SampleRequest request{
-          .n = kSamples, .z = z.data(), .labels = labels.data(), .null_class = 7, .keep_unconditional_half = both};
+          .n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 7, .keep_unconditional_half = both};
       int64_t steps = 0;
       std::vector<float> last;
       sample_loop(*process, config, kShape, model, request, philox_noise,
@@ -143,7 +144,7 @@ TEST_CASE("dpm++ leaves out the step that is nearly clean") {
   const auto process = make_process({.num_steps = 100}, false);
   const auto visited = [&](const char* spacing) {
     std::vector<double> steps;
-    const ModelFn model = [&](const float*, const double* t, const int64_t*, int64_t n, float* out) {
+    const ModelFn model = [&](const float*, const double* t, const Condition*, int64_t n, float* out) {
       steps.push_back(t[0]);
       std::fill_n(out, n * kShape.elements(), 0.1f);
     };
@@ -161,7 +162,7 @@ TEST_CASE("dpm++ leaves out the step that is nearly clean") {
 TEST_CASE("dpm++ nears the limit of many steps faster than implicit sampling") {
   const auto process = make_process({}, false);
   // The exact noise of data that is normal with deviation 0.5.
-  const ModelFn model = [&](const float* x, const double* t, const int64_t*, int64_t n, float* out) {
+  const ModelFn model = [&](const float* x, const double* t, const Condition*, int64_t n, float* out) {
     for (int64_t i = 0; i < n * kShape.elements(); ++i) {
       const double a = as_ddpm(*process).schedule().alphas_cumprod[static_cast<size_t>(t[i / kShape.elements()])];
       out[i] = static_cast<float>(std::sqrt(1 - a) * x[i] / (0.25 * a + 1 - a));
@@ -181,7 +182,7 @@ TEST_CASE("dpm++ nears the limit of many steps faster than implicit sampling") {
 
 TEST_CASE("the loop gives the model original timesteps and asks for noise only where it is used") {
   const auto process = make_process({}, true);
-  const int64_t labels[kSamples] = {4, 0, 2};
+  const std::vector<Condition> labels = conditions_of({4, 0, 2});
   struct Case {
     SamplerConfig config;
     int64_t model_n, noisy_steps;
@@ -193,12 +194,12 @@ TEST_CASE("the loop gives the model original timesteps and asks for noise only w
                         Case{{.sampler = test::sampler("ddim"), .spacing = "5", .eta = 0.3}, kSamples, 4}}) {
     std::vector<int64_t> noise_calls;
     std::vector<double> timesteps;
-    const ModelFn model = [&](const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
+    const ModelFn model = [&](const float* x, const double* t, const Condition* y, int64_t n, float* out) {
       CHECK(n == c.model_n);
       timesteps.push_back(t[0]);
       for (int64_t i = 0; i < n; ++i) {
         CHECK(t[i] == t[0]);
-        CHECK(y[i] == (i < kSamples ? labels[i] : 7));
+        CHECK(y[i].label == (i < kSamples ? labels[size_t(i)].label : 7));
         CHECK(std::equal(x, x + kShape.elements(), x + (n / kSamples - 1) * kSamples * kShape.elements()));
       }
       std::fill_n(out, n * 2 * kShape.elements(), 0.25f);
@@ -209,7 +210,7 @@ TEST_CASE("the loop gives the model original timesteps and asks for noise only w
       std::fill_n(out, kShape.elements(), 0.5f);
     };
     std::vector<float> z = normals(kSamples * kShape.elements(), 2);
-    const SampleRequest request{.n = kSamples, .z = z.data(), .labels = labels, .null_class = 7};
+    const SampleRequest request{.n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 7};
     sample_loop(*process, c.config, kShape, model, request, noise);
     CHECK(model_times(*process, c.config) == timesteps);
     if (c.least_timestep == 0) CHECK(timesteps == std::vector<double>{999, 749, 500, 250, 0});
@@ -256,18 +257,19 @@ TEST_CASE("guidance touches the channels it is asked to") {
 }
 
 TEST_CASE("guidance acts within its interval, outside of which the model runs once") {
-  const int64_t labels[kSamples] = {4, 0, 2};
+  const std::vector<Condition> labels = conditions_of({4, 0, 2});
   const ProgressFn quiet;
   const auto sample = [&](const Process& process, const SamplerConfig& config, bool keeps,
                           std::vector<double>& guided) {
-    const ModelFn model = [&](const float* x, const double* t, const int64_t* y, int64_t n, float* out) {
+    const ModelFn model = [&](const float* x, const double* t, const Condition* y, int64_t n, float* out) {
       const int64_t each = process.output_channels(kShape.channels) * kShape.pixels;
       if (n == 2 * kSamples && !keeps) guided.push_back(process.data_share(t[0]));
-      for (int64_t i = 0; i < n * each; ++i) out[i] = 0.1f * float(y[i / each]) + 0.01f * x[i % kShape.elements()];
+      for (int64_t i = 0; i < n * each; ++i)
+        out[i] = 0.1f * float(y[i / each].label) + 0.01f * x[i % kShape.elements()];
     };
     std::vector<float> z = normals((keeps ? 2 : 1) * kSamples * kShape.elements(), 2);
     const SampleRequest request{
-        .n = kSamples, .z = z.data(), .labels = labels, .null_class = 7, .keep_unconditional_half = keeps};
+        .n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 7, .keep_unconditional_half = keeps};
     sample_loop(process, config, kShape, model, request, philox_noise, quiet);
     z.resize(size_t(kSamples * kShape.elements()));
     return z;
@@ -297,13 +299,45 @@ TEST_CASE("guidance acts within its interval, outside of which the model runs on
   CHECK(make_process({}, true)->data_share(0) > 0.98);
 }
 
+TEST_CASE("a guide takes the place of the model without labels") {
+  Config c;
+  c.process = test::process("flow"), c.prediction = test::prediction("velocity");
+  const auto process = make_process(c, false);
+  const auto constant = [](float velocity, int64_t* calls) {
+    return ModelFn([=](const float*, const double*, const Condition* c, int64_t n, float* out) {
+      ++*calls;
+      CHECK((n == kSamples && c == nullptr));  // labels are not needed
+      std::fill_n(out, n * kShape.elements(), velocity);
+    });
+  };
+  int64_t of_model = 0, of_guide = 0;
+  const ModelFn model = constant(1.0f, &of_model), guide = constant(0.25f, &of_guide);
+  SamplerConfig config{.sampler = test::sampler("euler"), .spacing = "4", .cfg_scale = 3};
+  const auto moved = [&] {
+    const std::vector<float> start = normals(kSamples * kShape.elements(), 2);
+    std::vector<float> z = start;
+    sample_loop(*process, config, kShape, model, {.n = kSamples, .z = z.data(), .guide = &guide}, philox_noise);
+    for (size_t i = 1; i < z.size(); ++i) CHECK(z[i] - start[i] == Approx(z[0] - start[0]).margin(1e-5));
+    return double(z[0]) - start[0];
+  };
+  CHECK(moved() == Approx(0.25 + 3 * (1 - 0.25)));
+  CHECK((of_model == 4 && of_guide == 4));
+  config.cfg_interval = {0.5, 1};  // two of the four steps
+  CHECK(moved() == Approx(0.5 * 1 + 0.5 * 2.5));
+  CHECK((of_model == 8 && of_guide == 6));
+  config.cfg_scale = 1;
+  CHECK(moved() == Approx(1));
+  CHECK(of_guide == 6);
+}
+
 TEST_CASE("guidance needs classes") {
   const auto process = make_process({.num_steps = 100}, true);
   float z[6] = {};
-  const int64_t label = 0;
-  const ModelFn model = [](const float*, const double*, const int64_t*, int64_t, float*) { FAIL("called"); };
-  for (const SampleRequest& request : {SampleRequest{.n = 1, .z = z}, SampleRequest{.n = 1, .z = z, .labels = &label},
-                                       SampleRequest{.n = 1, .z = z, .null_class = 10}}) {
+  const Condition condition;
+  const ModelFn model = [](const float*, const double*, const Condition*, int64_t, float*) { FAIL("called"); };
+  for (const SampleRequest& request :
+       {SampleRequest{.n = 1, .z = z}, SampleRequest{.n = 1, .z = z, .conditions = &condition},
+        SampleRequest{.n = 1, .z = z, .null_class = 10}}) {
     CHECK_THROWS_WITH(sample_loop(*process, {.spacing = "5", .cfg_scale = 4}, kShape, model, request, philox_noise),
                       Catch::Contains("guidance without classes"));
   }

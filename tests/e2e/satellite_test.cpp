@@ -1,7 +1,9 @@
 // From scenes to georeferenced samples: ditdata make, ditrain on the tiles, ditsample as GeoTIFF, ditfid of the bands.
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
 
+#include "../images/raster_fixture.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -213,4 +215,76 @@ TEST_CASE("satellite: bad input of ditdata and of tiles ends with 2 and says wha
   fs::remove(scratch / "tiles/stats.json");
   refused(train({}), "ditdata stats");
   REQUIRE_EXIT(run(train({"data.scaling=[0, 4000]"})), 0);
+}
+
+TEST_CASE("satellite: bands that are drawn from others, tile by tile in training and a whole scene at once after it") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  write_scenes(scratch / "scenes", 32, 48);
+  REQUIRE_EXIT(run(make(scratch / "scenes", scratch / "tiles")), 0);
+  const auto training = [&](const std::string& out, const std::string& condition, int64_t steps,
+                            const Args& more = {}) {
+    return tiny_ditrain(
+        scratch / out, steps,
+        sets({"data.kind=tiles", "data.path=" + scratch / "tiles", "data.bands=[B8]", "data.condition=" + condition,
+              "data.augment=turns", "data.scaling=[0, 4000]", "model.in_channels=1", "model.input_size=16",
+              "model.patch_size=8", "model.num_classes=2", "train.global_batch=4", "sample.every_steps=2",
+              "sample.num_images=4", "sample.steps=2", "eval.every_steps=2", "eval.num_images=4"}) +
+            more);
+  };
+  const Result trained = run(training("run", "[B4, B3, B2, valid]", 2));
+  REQUIRE_EXIT(trained, 0);
+  CHECK_THAT(trained.out, Contains("settled: model.condition_channels: 4, was 0") && Contains("given B4, B3, B2"));
+  CHECK(fs::exists(scratch / "run/samples/step_00000002.png"));
+  CHECK(read_metrics(scratch / "run").at(1).contains("val_mse"));
+  REQUIRE_EXIT(run(training("run", "[B4, B3, B2, valid]", 3, {"--resume", "auto"})), 0);
+  const auto refused = [](const Args& line, const std::string& text) {
+    const Result result = run(line);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains(text));
+  };
+  refused(training("run", "[B4, B3, valid]", 4, {"--resume", "auto"}), "data.condition");
+  refused(training("other", "[B4, B99]", 2), "B99");
+  refused(training("other", "[B4, B3]", 2, sets({"train.init_from=" + scratch / "run"})), "model.condition_channels");
+  refused(training("other", "[B4, B3]", 2, sets({"model.condition_channels=3"})), "model.condition_channels: 0");
+
+  const std::string scene = scratch / "scenes/lake/b.tif";
+  const auto draw = [&](const std::string& checkpoint, const std::string& out, const Args& more) {
+    return program("ditsample",
+                   Args{"--checkpoint", scratch / checkpoint, "--steps", "2", "--out", scratch / out} + more);
+  };
+  REQUIRE_EXIT(run(draw("run", "one", {"--condition", scene, "--num", "2", "--labels", "1"})), 0);
+  REQUIRE_EXIT(
+      run(mpirun(2, draw("run", "two",
+                         {"--condition", scene, "--num", "2", "--labels", "1", "--threads", "1", "--batch", "3"}))),
+      0);
+  CHECK(shards(scratch / "one") == shards(scratch / "two"));
+  images::Raster drawn(scratch / "one/000001.tif"), given(scene);
+  CHECK((drawn.info().width == 48 && drawn.info().height == 32));
+  CHECK(drawn.info().transform == given.info().transform);
+  CHECK(drawn.info().epsg == 32633);
+  CHECK(drawn.info().type == images::PixelType::kU16);
+  REQUIRE(drawn.info().bands.size() == 1);
+  CHECK(drawn.info().bands[0].name == "B8");
+  CHECK(nlohmann::json::parse(read_file(scratch / "one/samples.json")).at("condition") == scene);
+
+  REQUIRE_EXIT(run(program("ditexport",
+                           {"--checkpoint", scratch / "run", "--out", scratch / "w.safetensors", "--format", "dit"})),
+               0);
+  REQUIRE_EXIT(run(draw("w.safetensors", "three", {"--condition", scene, "--num", "2", "--labels", "1"})), 0);
+  CHECK(read_file(scratch / "one/000001.tif") == read_file(scratch / "three/000001.tif"));
+  refused(program("ditexport", {"--checkpoint", scratch / "run", "--out", scratch / "d", "--format", "diffusers"}),
+          "given and not predicted");
+  refused(draw("run", "none", {}), "--condition FILE, a raster with B4, B3, B2");
+  refused(draw("run", "none", {"--condition", scene, "--like", scene}), "one of them");
+  images::write_u16(scratch / "few.tif", {"B4", "B3"}, 32, 32);
+  refused(draw("run", "none", {"--condition", scratch / "few.tif"}), "B2");
+  images::write_u16(scratch / "small.tif", {"B4", "B3", "B2"}, 8, 32);
+  refused(draw("run", "none", {"--condition", scratch / "small.tif"}), "smaller than the model's input");
+  std::ofstream(scratch / "huge.vrt") << fmt::format(
+      "<VRTDataset rasterXSize=\"900000\" rasterYSize=\"900000\">{}{}{}</VRTDataset>",
+      R"(<VRTRasterBand dataType="UInt16" band="1"><Description>B4</Description></VRTRasterBand>)",
+      R"(<VRTRasterBand dataType="UInt16" band="2"><Description>B3</Description></VRTRasterBand>)",
+      R"(<VRTRasterBand dataType="UInt16" band="3"><Description>B2</Description></VRTRasterBand>)");
+  refused(draw("run", "none", {"--condition", scratch / "huge.vrt"}), "a scene of at most");
 }

@@ -28,9 +28,9 @@ class Sorted final : public dataset::Dataset {
   std::string describe() const override { return "sorted"; }
 
  private:
-  void read(int64_t index, bool /*flip*/, float* chw, int64_t* label) const override {
+  void read(int64_t index, bool /*flip*/, float* chw, Condition* condition) const override {
     std::fill(chw, chw + 4, float(index));
-    *label = index / 100;
+    condition->label = index / 100;
   }
 };
 
@@ -67,7 +67,7 @@ class TwoRanks final : public dist::Communicator {
   std::vector<double> first_;
 };
 
-eval::ValidationLoss validate(nn::Dit& model, int64_t num_images, int workers = 1) {
+eval::ValidationLoss validate(nn::Model& model, int64_t num_images, int workers = 1) {
   parallel::Team team({.num_workers = workers});
   ops::Context ctx(team);
   const auto comm = dist::make_null_communicator();
@@ -75,18 +75,19 @@ eval::ValidationLoss validate(nn::Dit& model, int64_t num_images, int workers = 
 }
 
 // One image at a time, from the definition.
-double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
+double loss_of(nn::Model& model, int64_t image, int64_t num_images, bool right) {
   parallel::Team team({});
   ops::Context ctx(team);
   const auto data = shapes();
   std::vector<float> x0(kImage), noise(kImage);
-  int64_t label = 0;
-  data->load(dataset::EpochSampler(data->size(), 11).index_at(image), false, x0.data(), &label);
+  Condition condition;
+  data->load(dataset::EpochSampler(data->size(), 11).index_at(image), false, x0.data(), &condition);
+  int64_t label = condition.label;
   RandomKey(11, Stream::kEval, uint64_t(image)).fill_normal(noise.data(), kImage);
   if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
   const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
   const diffusion::Schedule s = diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000);
-  nn::DitPass pass(model, 1, autograd::Mode::kInference);
+  nn::ModelPass pass(model, 1, autograd::Mode::kInference);
   pass.allocate();
   {
     const Pin<float> x(pass.image());
@@ -94,7 +95,7 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
       x[i] = float(s.sqrt_alphas_cumprod[size_t(t)] * x0[size_t(i)] +
                    s.sqrt_one_minus_alphas_cumprod[size_t(t)] * noise[size_t(i)]);
   }
-  pass.t()[0] = double(t), pass.y()[0] = label;
+  pass.t()[0] = double(t), pass.conditions()[0].label = label;
   pass.forward(ctx);
   const Pin<float> out(pass.out());
   double sum = 0;
@@ -117,7 +118,7 @@ TEST_CASE("validation loss is the mean over fixed images, steps and noise") {
 }
 
 TEST_CASE("a model of flow is judged at even times, which it is given as they are") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   parallel::Team team({});
@@ -128,18 +129,19 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
   constexpr int64_t kImages = 3;
   for (int64_t i = 0; i < kImages; ++i) {
     std::vector<float> x0(kImage), noise(kImage);
-    int64_t label = 0;
+    Condition condition;
     const auto data = shapes();
-    data->load(dataset::EpochSampler(data->size(), 11).index_at(i), false, x0.data(), &label);
+    data->load(dataset::EpochSampler(data->size(), 11).index_at(i), false, x0.data(), &condition);
+    int64_t label = condition.label;
     RandomKey(11, Stream::kEval, uint64_t(i)).fill_normal(noise.data(), kImage);
     const double t = (double(i) + 0.5) / kImages;
-    nn::DitPass pass(*model, 1, autograd::Mode::kInference);
+    nn::ModelPass pass(*model, 1, autograd::Mode::kInference);
     pass.allocate();
     {
       const Pin<float> x(pass.image());
       for (int64_t k = 0; k < kImage; ++k) x[k] = float(t * x0[size_t(k)] + (1 - t) * noise[size_t(k)]);
     }
-    pass.t()[0] = t, pass.y()[0] = label;
+    pass.t()[0] = t, pass.conditions()[0].label = label;
     pass.forward(ctx);
     const Pin<float> out(pass.out());
     for (int64_t k = 0; k < kImage; ++k)
@@ -170,7 +172,7 @@ TEST_CASE("validation loss is the same for any number of workers and ranks") {
 }
 
 TEST_CASE("models without a second class have no wrong label") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.num_classes = 0;
   const eval::ValidationLoss loss = validate(*test::random_model(config), 4);
   CHECK(std::isfinite(loss.right_label));
@@ -189,7 +191,9 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
   std::vector<float> images(20 * kImage);
   std::vector<int64_t> labels(20), wrong(20);
   for (int64_t i = 0; i < 20; ++i) {
-    data->load(i + 30, false, images.data() + i * kImage, &labels[size_t(i)]);
+    Condition condition;
+    data->load(i + 30, false, images.data() + i * kImage, &condition);
+    labels[size_t(i)] = condition.label;
     wrong[size_t(i)] = (labels[size_t(i)] + 1) % 8;
   }
   for (size_t i = 0; i < images.size(); ++i) images[i] += 0.05f * RandomKey(1, Stream::kTest, 0).normal(i);
@@ -197,10 +201,10 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
     parallel::Team team({.num_workers = workers});
     ops::Context ctx(team);
     CHECK(eval::nearest_labels(ctx, images, *data, 4000) == labels);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, labels, *data) == 1.0);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 0.0);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(labels), *data) == 1.0);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 0.0);
     wrong[0] = labels[0];
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, wrong, *data) == 1.0 / 20);
+    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 1.0 / 20);
     wrong[0] = (labels[0] + 1) % 8;
   }
 }
@@ -208,9 +212,9 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
 TEST_CASE("only the selected reference images count, and a NaN is near nothing") {
   const auto data = shapes();
   std::vector<float> images(2 * kImage);
-  int64_t label = 0;
-  data->load(43, false, images.data(), &label);  // class 3
-  REQUIRE(label == 3);
+  Condition condition;
+  data->load(43, false, images.data(), &condition);
+  REQUIRE(condition.label == 3);
   images.back() = std::numeric_limits<float>::quiet_NaN();
   parallel::Team team({.num_workers = 2});
   ops::Context ctx(team);

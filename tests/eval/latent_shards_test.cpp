@@ -88,13 +88,13 @@ TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics,
   std::vector<double> sum(4);
   for (int64_t i = 0; i < kImages; ++i)
     for (const bool flip : {false, true}) {
-      int64_t label = -1, want = -1;
+      Condition label, want;
       latents->load(i, flip, got.data(), &label);
       for (float& value : got) value /= 0.25f;
       bench.data->load(i, flip, Pin<float>(image), &want);
       bench.vae.encode(bench.ctx, image, moments);
       CHECK(got == to_vector(nn::Posterior(moments).mean));
-      CHECK(label == want);
+      CHECK(label.label == want.label);
       for (size_t j = 0; j < got.size() && !flip; ++j) sum[j / (got.size() / 4)] += double(got[j]);
     }
   for (size_t c = 0; c < 4; ++c)
@@ -118,8 +118,8 @@ TEST_CASE("latent shards: mean and log-variance of the posterior, and statistics
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < kImages; ++i)
     for (const bool flip : {false, true}) {
-      int64_t label = 0;
-      bench.data->load(i, flip, Pin<float>(image), &label);
+      Condition condition;
+      bench.data->load(i, flip, Pin<float>(image), &condition);
       bench.vae.encode(bench.ctx, image, moments);
       const nn::Posterior want(moments);
       const weights::SafetensorsFile shard(request.out + "/latents_0000" + std::to_string(i / 3) + ".safetensors");

@@ -15,10 +15,10 @@ using Catch::Matchers::Contains;
 namespace {
 
 eval::GenerateRequest short_request() {
-  return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .labels = {0, 1, 2, 3, 7, 3, 3}};
+  return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .conditions = conditions_of({0, 1, 2, 3, 7, 3, 3})};
 }
 
-std::vector<float> draw(nn::Dit& model, const eval::GenerateRequest& request, int workers = 1,
+std::vector<float> draw(nn::Model& model, const eval::GenerateRequest& request, int workers = 1,
                         const diffusion::Config& config = {}) {
   parallel::Team team({.num_workers = workers});
   ops::Context ctx(team);
@@ -65,7 +65,7 @@ TEST_CASE("an image does not depend on batch, workers or its place in a call") {
   for (const int workers : {2, 3}) CHECK(draw(*model, request, workers) == expected);
 
   eval::GenerateRequest rest = short_request();
-  rest.labels.erase(rest.labels.begin(), rest.labels.begin() + 3);
+  rest.conditions.erase(rest.conditions.begin(), rest.conditions.begin() + 3);
   rest.first_index = 3;
   CHECK(draw(*model, rest) == std::vector<float>(expected.begin() + 3 * 3 * 32 * 32, expected.end()));
 }
@@ -81,22 +81,48 @@ TEST_CASE("images differ by number, label, seed and guidance") {
     change(other);
     return image(draw(*model, other), 0, kImage) != image(images, 0, kImage);
   };
-  CHECK(differs([](auto& r) { r.labels[0] = 4; }));
+  CHECK(differs([](auto& r) { r.conditions[0].label = 4; }));
   CHECK(differs([](auto& r) { r.seed = 6; }));
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 1; }));
   CHECK(differs([](auto& r) { r.sampler.sampler = diffusion::named<diffusion::Sampler>("ddim"); }));
-  CHECK_FALSE(differs([](auto& r) { r.labels[1] = 4; }));
+  CHECK_FALSE(differs([](auto& r) { r.conditions[1].label = 4; }));
+}
+
+TEST_CASE("a guide: guidance away from the model itself changes nothing, and none is needed for labels") {
+  nn::ModelConfig unconditional = test::tiny_config();
+  unconditional.num_classes = 0;
+  for (const nn::ModelConfig& config : {test::tiny_config(), unconditional}) {
+    const auto model = test::random_model(config);
+    nn::ModelConfig smaller = config;
+    smaller.depth = 1;
+    const auto guide = test::random_model(smaller);
+    eval::GenerateRequest plain = short_request();
+    plain.sampler.cfg_scale = 1, plain.batch = 4;
+    const std::vector<float> expected = draw(*model, plain);
+    eval::GenerateRequest guided = plain;
+    guided.guide = model.get(), guided.sampler.cfg_scale = 2.5;
+    const std::vector<float> same = draw(*model, guided);
+    double most = 0;
+    for (size_t i = 0; i < same.size(); ++i) most = std::max(most, std::abs(double(same[i]) - expected[i]));
+    CHECK(most < 1e-4);
+    guided.guide = guide.get();
+    const std::vector<float> other = draw(*model, guided);
+    CHECK(all_finite(other));
+    CHECK(other != expected);
+    guided.sampler.cfg_scale = 1;  // off
+    CHECK(draw(*model, guided) == expected);
+  }
 }
 
 // Times and labels embedded in every evaluation, as in training.
-std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest& request,
+std::vector<float> draw_step_by_step(nn::Model& model, const eval::GenerateRequest& request,
                                      const diffusion::Config& config) {
   parallel::Team team({});
   ops::Context ctx(team);
-  const nn::DitConfig& m = model.config();
-  const auto n = int64_t(request.labels.size());
+  const nn::ModelConfig& m = model.config();
+  const auto n = int64_t(request.conditions.size());
   const diffusion::Shape shape{m.in_channels, m.pixels()};
-  nn::DitPass pass(model, 2 * n, autograd::Mode::kInference);
+  nn::ModelPass pass(model, 2 * n, autograd::Mode::kInference);
   pass.allocate();
   const auto noise = [&](int64_t loop_step, int64_t sample, float* out) {
     const RandomKey key(request.seed, Stream::kSampleNoise, uint64_t(sample), uint64_t(loop_step + 1));
@@ -106,18 +132,18 @@ std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest
   for (int64_t i = 0; i < n; ++i) noise(-1, i, z.data() + i * shape.elements());
   diffusion::sample_loop(
       *diffusion::make_process(config, m.learn_sigma), request.sampler, shape,
-      [&](const float* x, const double* t, const int64_t* y, int64_t, float* out) {
+      [&](const float* x, const double* t, const Condition* c, int64_t, float* out) {
         std::copy_n(x, pass.image().size(), Pin<float>(pass.image()).get());
-        pass.t().assign(t, t + 2 * n), pass.y().assign(y, y + 2 * n);
+        pass.t().assign(t, t + 2 * n), pass.conditions().assign(c, c + 2 * n);
         pass.forward(ctx);
         std::copy_n(Pin<float>(pass.out()).get(), pass.out().size(), out);
       },
-      {.n = n, .z = z.data(), .labels = request.labels.data(), .null_class = m.num_classes}, noise);
+      {.n = n, .z = z.data(), .conditions = request.conditions.data(), .null_class = m.num_classes}, noise);
   return z;
 }
 
 TEST_CASE("modulations computed ahead of the steps, in chunks of any size, change no bit") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   for (const char* name : {"ddpm", "heun"}) {
@@ -138,7 +164,7 @@ TEST_CASE("modulations computed ahead of the steps, in chunks of any size, chang
 }
 
 TEST_CASE("memory of sampling is known ahead, and grows with steps until the table is full") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
@@ -154,7 +180,7 @@ TEST_CASE("memory of sampling is known ahead, and grows with steps until the tab
 }
 
 TEST_CASE("samplers of either process draw the same image in any batch, each its own") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   std::set<std::vector<float>> pictures;
@@ -183,14 +209,15 @@ TEST_CASE("a sampler of another process is refused") {
 
 // With a fresh model, which predicts no noise, every value of an image is a recursion of its own.
 TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.learn_sigma = false;
-  nn::Dit model(config);
+  nn::Model model(config);
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 1);
   const diffusion::Config process{.variance = diffusion::Variance::kFixedSmall,
                                   .loss = diffusion::named<diffusion::Objective>("mse")};
-  eval::GenerateRequest request{.sampler = {.spacing = "5"}, .seed = 9, .labels = {0, 0}, .first_index = 40};
+  eval::GenerateRequest request{
+      .sampler = {.spacing = "5"}, .seed = 9, .conditions = conditions_of({0, 0}), .first_index = 40};
   const std::vector<float> images = draw(model, request, 2, process);
 
   const diffusion::Schedule s =
@@ -211,10 +238,10 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
 }
 
 TEST_CASE("models without classes need no labels") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.num_classes = 0;
   const auto model = test::random_model(config);
-  eval::GenerateRequest request{.sampler = {.spacing = "3"}, .labels = {0, 99}};
+  eval::GenerateRequest request{.sampler = {.spacing = "3"}, .conditions = conditions_of({0, 99})};
   CHECK(all_finite(draw(*model, request)));
   request.sampler.cfg_scale = 2;
   CHECK_THROWS_WITH(draw(*model, request), Contains("guidance without classes"));
@@ -224,14 +251,14 @@ TEST_CASE("generate refuses what the model cannot do") {
   const auto model = test::random_model(test::tiny_config());
   eval::GenerateRequest request = short_request();
   for (const int64_t label : {-1, 8}) {  // 8 is the row for dropped labels, no class
-    request.labels[2] = label;
+    request.conditions[2].label = label;
     CHECK_THROWS_AS(draw(*model, request), InputError);
   }
   request = short_request();
   request.sampler.spacing = "1001";
   CHECK_THROWS_AS(draw(*model, request), InputError);
 
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.class_dropout = 0;
   CHECK_THROWS_WITH(draw(*test::random_model(config), short_request()), Contains("guidance without classes"));
 }

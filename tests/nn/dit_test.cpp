@@ -1,10 +1,11 @@
 // The whole model: public names, initialisation, gradients, and the same bits for any team, for unusual sizes too.
-#include "ditrain/nn/dit.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/model.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -14,8 +15,8 @@ using autograd::ParameterStore;
 
 namespace {
 
-nn::DitConfig small(int64_t height = 8, int64_t width = 8) {
-  nn::DitConfig c;
+nn::ModelConfig small(int64_t height = 8, int64_t width = 8) {
+  nn::ModelConfig c;
   c.name = "custom";
   c.input_height = height, c.input_width = width, c.in_channels = 3, c.patch_size = 2;
   c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
@@ -23,7 +24,7 @@ nn::DitConfig small(int64_t height = 8, int64_t width = 8) {
 }
 
 // All weights random, also those that start at 0, so that every gradient is there.
-void randomise(nn::Dit& model, float deviation = 0.15f) {
+void randomise(nn::Model& model, float deviation = 0.15f) {
   copy(random_tensor({model.parameters().arena_size()}, 5, deviation), model.parameters().values);
 }
 
@@ -35,7 +36,7 @@ struct Crew {
 };
 
 struct Rig {
-  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
+  explicit Rig(const nn::ModelConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
                nn::Recompute recompute = nn::Recompute::kSelective, DType precision = DType::kF32)
       : model(config),
         team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
@@ -49,7 +50,7 @@ struct Rig {
     copy(random_tensor(pass.image().shape(), 2), pass.image());
     for (int64_t b = 0; b < batch; ++b) {
       pass.t()[size_t(b)] = double(100 + 300 * b);
-      pass.y()[size_t(b)] = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
+      pass.conditions()[size_t(b)].label = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
     }
   }
   void backward(const Tensor& dout) {
@@ -57,17 +58,17 @@ struct Rig {
     ditrain::fill_zero(model.parameters().grads);
     pass.backward(ctx);
   }
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
-  nn::DitPass pass;
+  nn::ModelPass pass;
 };
 
 }  // namespace
 
 TEST_CASE("state dict of DiT-S/2 has the public names, shapes and size") {
-  nn::DitConfig config;
-  nn::Dit model(config);
+  nn::ModelConfig config;
+  nn::Model model(config);
   const auto all = model.parameters().state_dict();
   REQUIRE(all.size() == 132);
   CHECK(all[0]->name == "pos_embed");
@@ -83,7 +84,7 @@ TEST_CASE("state dict of DiT-S/2 has the public names, shapes and size") {
 
 TEST_CASE("model names give the published sizes and work") {
   const auto macs = [](const char* name) {
-    nn::DitConfig c;
+    nn::ModelConfig c;
     c.name = name;
     nn::apply_name(c);
     return nn::forward_macs(c) * 1e-9;
@@ -93,14 +94,14 @@ TEST_CASE("model names give the published sizes and work") {
   CHECK(macs("DiT-L/2") == Approx(80.7).epsilon(0.002));
   CHECK(macs("DiT-XL/2") == Approx(118.6).epsilon(0.002));
   CHECK(macs("DiT-XL/4") == Approx(29.0).epsilon(0.003));
-  nn::DitConfig c;
+  nn::ModelConfig c;
   c.name = "DiT-M/2";
   CHECK_THROWS_WITH(nn::apply_name(c), Catch::Contains("got DiT-M/2"));
   c = small(8, 9);
   CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("multiples of the patch size 2"));
   c = small();
   c.num_heads = 5;
-  CHECK_THROWS_AS(nn::Dit(c), InputError);
+  CHECK_THROWS_AS(nn::Model(c), InputError);
   c = small();
   c.position = nn::Position::kRope, c.hidden_size = 36, c.num_heads = 6;
   CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("got 6, expected a multiple of 4 for model.position: rope"));
@@ -118,7 +119,7 @@ TEST_CASE("a fresh model answers zero, whatever the input") {
 
 TEST_CASE("modulations of a table have the bits that a pass computes") {
   const int workers = GENERATE(1, 3);
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   if (workers == 1) config.num_classes = 0;
   constexpr int64_t kRows = 7;  // more than samples, in another order
   const std::vector<int64_t> rows = {5, 0, 5, 3};
@@ -128,14 +129,14 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   CHECK(table.bytes() >= size_t(kRows * (6 * 2 + 2) * 32) * sizeof(float));
   for (size_t r = 0; r < kRows; ++r) {
     table.t()[r] = 900 - 111.5 * double(r);
-    table.y()[r] = config.num_classes > 0 ? int64_t(r) % 6 : 0;
+    table.conditions()[r].label = config.num_classes > 0 ? int64_t(r) % 6 : 0;
   }
   for (size_t b = 0; b < rows.size(); ++b) {
     rig.pass.t()[b] = table.t()[size_t(rows[b])];
-    rig.pass.y()[b] = table.y()[size_t(rows[b])];
+    rig.pass.conditions()[b] = table.conditions()[size_t(rows[b])];
   }
   rig.pass.forward(rig.ctx);
-  nn::DitPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
+  nn::ModelPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
   given.allocate();
   copy(rig.pass.image(), given.image());
   table.compute(rig.ctx);
@@ -146,12 +147,12 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   const std::vector<int64_t> too_few = {0};
   CHECK_THROWS_AS(given.modulate(rig.ctx, table, too_few), LogicFault);
   CHECK_THROWS_AS(rig.pass.modulate(rig.ctx, table, rows), LogicFault);
-  CHECK_THROWS_AS(nn::DitPass(rig.model, 2, Mode::kTraining, {.given_modulations = true}), LogicFault);
+  CHECK_THROWS_AS(nn::ModelPass(rig.model, 2, Mode::kTraining, {.given_modulations = true}), LogicFault);
 }
 
 TEST_CASE("gradients of the whole model agree with finite differences") {
   const auto kind = GENERATE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
-  nn::DitConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
+  nn::ModelConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
   if (kind == 2) config.num_classes = 0, config.learn_sigma = false;
   if (kind == 4 || kind == 9) config.qk_norm = nn::QkNorm::kRms;
   if (kind == 5) config.qk_norm = nn::QkNorm::kLayer;
@@ -201,13 +202,13 @@ Outcome run(Rig& rig) {
   return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
 }
 /// With all variants of a block.
-nn::DitConfig small_variant(int64_t height, int64_t width) {
-  nn::DitConfig c = small(height, width);
+nn::ModelConfig small_variant(int64_t height, int64_t width) {
+  nn::ModelConfig c = small(height, width);
   c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
   c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
   return c;
 }
-Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
+Outcome run(const nn::ModelConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
   Rig rig(config, batch, crew, Mode::kTraining, nn::Recompute::kSelective, precision);
   rig.ctx.gemm_settings.fuse = fuse;
   return run(rig);
@@ -218,7 +219,7 @@ Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool
 TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  for (const nn::DitConfig& config : {small(8, 12), small_variant(8, 12)}) {
+  for (const nn::ModelConfig& config : {small(8, 12), small_variant(8, 12)}) {
     const Outcome one = run(config, 1, precision, fuse);
     for (int workers : {2, 3, 8}) {
       INFO(dtype_name(precision) << ", " << workers << " workers, " << (fuse ? "fused" : "in passes") << ", qk_norm "
@@ -232,7 +233,7 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
   using ops::Cut;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  const nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
+  const nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   const Outcome one = run(config, 1, precision, fuse, 4);
   for (const Crew& crew :
        {Crew(2, 2, Cut::kSamples), Crew(2, 2, Cut::kN), Crew(5, 2, Cut::kSamples), Crew(5, 2, Cut::kN),
@@ -266,7 +267,7 @@ TEST_CASE("fusing changes no bit of a pass in f32") {
 }
 
 TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
-  nn::DitConfig config = small(8, 12);
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.hidden_size = 64, config.depth = 3;
   const auto rig = [&](DType precision) {
     auto r = std::make_unique<Rig>(config, 3, 1, Mode::kTraining, nn::Recompute::kSelective, precision);
@@ -299,7 +300,7 @@ TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
 }
 
 TEST_CASE("what is kept and what is computed again changes no bit") {
-  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
@@ -322,7 +323,7 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
 }
 
 TEST_CASE("gradients that overwrite are those added to zeros, whatever was there") {
-  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 8) : small();
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 8) : small();
   if (GENERATE(false, true)) config.num_classes = 0;
   Rig rig(config);
   const auto gradients = [&] {  // without the padding between them
@@ -349,7 +350,7 @@ TEST_CASE("recompute modes have words") {
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
   const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples));
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   config.depth = 4;
   Rig training(config, 4), inference(config, 4, crew, Mode::kInference);
   training.pass.forward(training.ctx);
@@ -376,9 +377,9 @@ TEST_CASE("a block keeps 18, 11 or 1 values per token and channel") {
   const Row row = GENERATE(Row{nn::Recompute::kNone, 8, 10},      // x, h1, qkv, attn, proj, x_mid; h2, fc1, gelu, fc2
                            Row{nn::Recompute::kSelective, 6, 5},  // x, qkv, attn, proj; fc1, fc2
                            Row{nn::Recompute::kBlock, 1, 0});     // x
-  nn::DitConfig config;                                           // S/2
-  nn::Dit model(config);
-  nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = row.recompute});
+  nn::ModelConfig config;                                         // S/2
+  nn::Model model(config);
+  nn::ModelPass pass(model, 1, Mode::kTraining, {.recompute = row.recompute});
   const auto kept = [&](const std::string& name) {
     size_t bytes = 0;
     for (const auto& node : pass.tape().nodes())
@@ -392,10 +393,10 @@ TEST_CASE("a block keeps 18, 11 or 1 values per token and channel") {
 
 TEST_CASE("normalised queries and keys keep nothing more") {
   const auto kept = [](nn::QkNorm qk_norm) {
-    nn::DitConfig config;
+    nn::ModelConfig config;
     config.qk_norm = qk_norm;
-    nn::Dit model(config);
-    nn::DitPass pass(model, 2, Mode::kTraining);
+    nn::Model model(config);
+    nn::ModelPass pass(model, 2, Mode::kTraining);
     return std::pair(pass.tape().kept_bytes(), pass.tape().temporary_bytes());
   };
   const auto without = kept(nn::QkNorm::kNone), with = kept(nn::QkNorm::kLayer);
@@ -406,10 +407,10 @@ TEST_CASE("normalised queries and keys keep nothing more") {
 
 TEST_CASE("a deeper model that recomputes blocks needs the input of a block more, not its inside") {
   const auto bytes = [](int64_t depth, nn::Recompute recompute) {
-    nn::DitConfig config;
+    nn::ModelConfig config;
     config.depth = depth;
-    nn::Dit model(config);
-    nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
+    nn::Model model(config);
+    nn::ModelPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
     return double(pass.tape().kept_bytes() + pass.tape().temporary_bytes()) / (4.0 * 256 * 384);
   };
   CHECK(bytes(13, nn::Recompute::kBlock) - bytes(12, nn::Recompute::kBlock) == Approx(1).epsilon(0.03));
@@ -417,8 +418,8 @@ TEST_CASE("a deeper model that recomputes blocks needs the input of a block more
 }
 
 TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its start") {
-  nn::Dit model(small());
-  nn::DitPass pass(model, 1, Mode::kTraining);
+  nn::Model model(small());
+  nn::ModelPass pass(model, 1, Mode::kTraining);
   int64_t end = model.parameters().arena_size();
   std::vector<std::string> out_of_order;
   for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
@@ -430,4 +431,46 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
   // The two embedders end the backward pass in either order; all else is strictly descending.
   CHECK(out_of_order.size() <= 2);
   for (const std::string& name : out_of_order) CHECK((name == "conditioning" || name == "x_embedder"));
+}
+
+TEST_CASE("channels of a condition are embedded beside the image and not predicted") {
+  nn::ModelConfig given = small();
+  given.in_channels = 2, given.condition_channels = 1, given.learn_sigma = false;
+  nn::ModelConfig all = small();
+  all.in_channels = 3, all.learn_sigma = false;
+  Rig rig(given), whole(all);
+  REQUIRE(rig.pass.out().shape() == Shape{2, 2, 8, 8});
+  // The same weights; the model of all channels has rows of its last layer for the third.
+  for (autograd::Parameter* p : rig.model.parameters().state_dict()) {
+    const Tensor& to = whole.model.parameters().find(p->name).value;
+    if (!p->name.starts_with("final_layer.linear")) {
+      copy(p->value, to);
+      continue;
+    }
+    const Pin<float> from(p->value), rows(to);
+    const int64_t width = p->value.size() / p->value.dim(0);
+    for (int64_t k = 0; k < 4; ++k)  // places in the patch
+      for (int64_t c = 0; c < 3; ++c)
+        for (int64_t i = 0; i < width; ++i)
+          rows[(k * 3 + c) * width + i] = c < 2 ? from[(k * 2 + c) * width + i] : 0.5f;
+  }
+  const Tensor condition = random_tensor({2, 1, 8, 8}, 7), dout = random_tensor({2, 2, 8, 8}, 8), dall({2, 3, 8, 8});
+  ditrain::fill_zero(dall);
+  for (int64_t b = 0; b < 2; ++b) {
+    const Pin<float> image(rig.pass.image()), third(condition), both(whole.pass.image()), d(dout), da(dall);
+    std::copy_n(image + b * 128, 128, both + b * 192);
+    std::copy_n(third + b * 64, 64, both + b * 192 + 128);
+    std::copy_n(d + b * 128, 128, da + b * 192);
+    rig.pass.conditions()[size_t(b)].image.assign(third + b * 64, third + (b + 1) * 64);
+  }
+  rig.pass.forward(rig.ctx), whole.pass.forward(whole.ctx);
+  for (int64_t b = 0; b < 2; ++b) {
+    const std::vector<float> got = to_vector(rig.pass.out()), want = to_vector(whole.pass.out());
+    CHECK(std::equal(got.begin() + b * 128, got.begin() + (b + 1) * 128, want.begin() + b * 192));
+  }
+  rig.backward(dout), whole.backward(dall);
+  for (const char* name : {"x_embedder.proj.weight", "x_embedder.proj.bias"})
+    CHECK(to_vector(rig.model.parameters().find(name).grad) == to_vector(whole.model.parameters().find(name).grad));
+  rig.pass.conditions()[1].image.pop_back();
+  CHECK_THROWS_AS(rig.pass.forward(rig.ctx), LogicFault);
 }

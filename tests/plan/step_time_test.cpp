@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "recompute_config.hpp"
 
 using namespace ditrain;

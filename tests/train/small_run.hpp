@@ -21,13 +21,13 @@ inline dataset::Batch random_batch(const config::Config& c, int64_t first, int64
   const std::vector<float> all = to_vector(random_tensor({c.train.global_batch, elements}, 3));
   dataset::Batch batch;
   batch.images.assign(all.begin() + first * elements, all.begin() + (first + count) * elements);
-  for (int64_t i = first; i < first + count; ++i) batch.labels.push_back(i % c.model.num_classes);
+  for (int64_t i = first; i < first + count; ++i) batch.conditions.push_back({.label = i % c.model.num_classes});
   return batch;
 }
 inline dataset::Batch random_batch(const config::Config& c) { return random_batch(c, 0, c.train.global_batch); }
 
 /// A whole arena of weights; 0 between parameters, as everywhere.
-inline Tensor random_weights(nn::Dit& model) {
+inline Tensor random_weights(nn::Model& model) {
   Tensor arena({model.parameters().arena_size()});
   for (const autograd::Parameter* p : model.parameters().state_dict())
     if (p->trainable) copy(random_tensor(p->shape, 5, 0.1f), model.parameters().view(arena, *p));
@@ -67,7 +67,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
   run_ranks(world, [&](ThreadCommunicator& comm) {
     std::optional<dist::NodeMemory> gradients;  // outlives the model, whose gradients lie there
     std::unique_ptr<automem::AutoMem> moves;    // likewise
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     autograd::ParameterStore& parameters = model.parameters();
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
@@ -81,7 +81,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .states = optim::state_arrays(config.optimizer),
+                         .states = optim::state_arrays(config.optimizer, config.ema),
                          .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
     step.allocate(&*gradients, {}, moves.get());
@@ -102,7 +102,15 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
     o.state_elements = parameters.ema.size();
     o.states.push_back(to_vector(step.whole(parameters.ema_state())));
-    for (const autograd::OptimizerState& state : parameters.states) o.states.push_back(to_vector(step.whole(state)));
+    for (const autograd::OptimizerState& state : parameters.states) {
+      const std::vector<float> whole = to_vector(step.whole(state));
+      std::vector<float>& all = o.states.emplace_back(size_t(parameters.arena_size()), 0.0f);
+      const bool packed = whole.size() < all.size();  // arrays of some parameters, as they lie
+      const autograd::StateLayout layout = parameters.layout_of(state.declared);
+      for (const autograd::ArenaSlice& part : layout.slices())
+        std::copy_n(whole.begin() + (packed ? state.layout.at(part.begin) : part.begin), part.size(),
+                    all.begin() + part.begin);
+    }
     o.spoilt = step.weights_are_spoilt();
     comm.barrier();  // no rank frees its memory while others still use it
   });

@@ -19,12 +19,13 @@ namespace ditrain::checkpoint {
 struct DitHints {
   std::optional<int64_t> num_heads = {};
   std::optional<int64_t> input_height = {}, input_width = {};
+  std::optional<int64_t> condition_channels = {};
   std::optional<int64_t> num_classes = {};
   std::optional<double> class_dropout = {};
   std::optional<nn::Position> position = {};
 };
 /// All of them, from a model.
-DitHints hints_of(const nn::DitConfig& model);
+DitHints hints_of(const nn::ModelConfig& model);
 
 /// How diffusers' network differs from ours, in words, for import and export.
 inline constexpr const char* kDiffusersDiffers =

@@ -2,6 +2,7 @@
 // beyond it are limited. Ranges come from the config or from stats.json, are settled before a run starts and lie in its
 // config from then on, so that samples can be turned back into digital numbers years later.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,8 +12,21 @@
 
 namespace ditrain::dataset {
 
-/// The bands of a model and their ranges.
-/// Math:     x = 2 (number - low) / (high - low) - 1, limited to [-1, 1]
+/// x of a band's digital numbers.
+/// Math:     x = 2 (number - low) / (high - low) - 1, limited to [-1, 1]; in f32
+class RangeScale {
+ public:
+  RangeScale(double low, double high) : factor_(float(2 / (high - low))), offset_(float(-1 - low * 2 / (high - low))) {}
+  template <class T>
+  float operator()(T number) const {
+    return std::clamp(float(number) * factor_ + offset_, -1.0f, 1.0f);
+  }
+
+ private:
+  float factor_, offset_;
+};
+
+/// The bands of a model and their ranges, as RangeScale has them.
 struct BandScaling {
   std::vector<std::string> names;
   std::vector<double> low, high;
@@ -32,13 +46,30 @@ bool has_scaling(const Config& config);
 /// Errors:   InputError if the lists of the config do not go together
 BandScaling scaling_of(const Config& config);
 
-/// Fills data.bands, data.scale_low, data.scale_high and data.number_* of a config of tiles from its shards and,
+/// Fills data.condition with names as the tiles write them, data.condition_low and data.condition_high, data.bands
+/// (without those that are given as condition), data.scale_low, data.scale_high and data.number_* of a config of tiles
+/// from its shards and,
 /// where data.scaling wants it, from stats.json beside them; of latents from the tile_facts of their first shard, if it
 /// has any. Values that are given stay. Other kinds are left as they are.
 /// Errors:   InputError: no shards of tiles, unknown bands, no stats.json or one of other bands, a range of no width
 ///           (scaling would divide by zero), shards of several scales whose data.number_* are not given; latents of
 ///           tiles with other values than those that are given
 void settle_tiles(Config& config);
+
+/// What data.condition names: [FOLDER of tiles, BAND, ..., kValidChannel]; without a folder bands of data.path, without
+/// bands all of the folder.
+struct ConditionBands {
+  std::string path;  ///< "": data.path
+  std::vector<std::string> bands;
+  bool valid = false;  ///< one more channel, behind the bands: 1 where all of them have data, else -1
+  int64_t channels() const { return int64_t(bands.size()) + (valid ? 1 : 0); }
+};
+inline constexpr const char* kValidChannel = "valid";
+ConditionBands condition_of(const Config& config);
+
+/// Replaces NaN, which stands for missing pixels of a condition's band, by the mean of the others; 0 if all are
+/// missing.
+void fill_condition(float* plane, int64_t pixels);
 
 /// What shards of latents keep of the tiles that they were made of: metadata_of the bands as in shards of tiles, and
 /// number_type, scale_low and scale_high (JSON lists) of the settled config.

@@ -50,6 +50,7 @@ struct Config {
   std::string path;  ///< folder (folder, latents, tiles) or one .safetensors file (latents, tiles)
   std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
   OnBadFile on_bad_file = OnBadFile::kError;
+  double hold_out = 0;      ///< share of the samples, drawn once and for all, that training does not see
   bool random_flip = true;  ///< mirror half of the samples (folder, tiles; latents that hold flipped copies)
   Augment augment = Augment::kNone;
   bool exif_orientation = false;        ///< folder: photographs are turned as their cameras say; the reference does not
@@ -60,6 +61,9 @@ struct Config {
   /// tiles: quantity = number * scale + offset, per band; empty: as the tiles say (settle_tiles). For samples; training
   /// does not use them.
   std::vector<double> number_scale = {}, number_offset = {};
+  /// tiles: bands that the model is given and does not predict, as condition_of() reads them
+  std::vector<std::string> condition = {};
+  std::vector<double> condition_low = {}, condition_high = {};  ///< per band of the condition; empty: by `scaling`
   std::optional<double> latent_scale = {};  ///< latents are multiplied by it; none: by what the shards state, or 1
   int64_t num_images = 50000;               ///< shapes: images per epoch
   int64_t loader_threads = 1;               ///< threads that read and decode, 1 to 1024

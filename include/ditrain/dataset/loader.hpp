@@ -36,8 +36,8 @@ struct LoaderConfig {
 /// Samples [first_in_batch, first_in_batch + count) of one step.
 struct Batch {
   int64_t step = 0;
-  std::vector<float> images;    ///< [count, C, H, W]
-  std::vector<int64_t> labels;  ///< [count]
+  std::vector<float> images;          ///< [count, C, H, W]
+  std::vector<Condition> conditions;  ///< [count]
 };
 
 class Loader {

@@ -13,7 +13,7 @@
 //   model(x_t, process->model_time(time[i]), y, n, out);
 //   training_loss(*process, shape, {x0, x_t, noise, time, out}, 1.0 / n, dout, terms, 0, n);
 //   ...
-//   sample_loop(*process, {.spacing = "50"}, shape, model, {.n = n, .z = z, .labels = y}, noise_of);
+//   sample_loop(*process, {.spacing = "50"}, shape, model, {.n = n, .z = z, .conditions = c}, noise_of);
 //
 // Bodies: schedule.cpp (schedules), predictions.cpp, losses.cpp (objectives and weights), ddpm.cpp and flow.cpp (the
 // processes) with ddpm_samplers.cpp and flow_samplers.cpp. To add one: its body there, its row in registry.cpp.

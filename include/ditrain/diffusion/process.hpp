@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "ditrain/base/condition.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/diffusion/config.hpp"
 
@@ -70,14 +71,16 @@ void q_sample(const Process& process, const float* x0, const float* noise, const
 
 /// A batch whose loss is computed; all arrays start at sample 0 of the batch.
 struct LossBatch {
-  const float* x0 = nullptr;         ///< [N, C, P] clean data
-  const float* x_t = nullptr;        ///< [N, C, P] what the model saw
-  const float* noise = nullptr;      ///< [N, C, P] what x_t was made with
-  const double* time = nullptr;      ///< [N]
-  const float* model_out = nullptr;  ///< [N, output channels, P]
+  const float* x0 = nullptr;              ///< [N, C, P] clean data
+  const float* x_t = nullptr;             ///< [N, C, P] what the model saw
+  const float* noise = nullptr;           ///< [N, C, P] what x_t was made with
+  const double* time = nullptr;           ///< [N]
+  const float* model_out = nullptr;       ///< [N, output channels, P]
+  const Condition* conditions = nullptr;  ///< [N]; pixels that are not `valid` are left out; null: all are valid
 };
 
 /// Loss of samples begin..end-1 and its gradient by the model's output; see the process for the mathematics.
+/// Numerics: a sample's loss is that of its valid pixels alone, as if it had no others; 0 without any
 /// Grads:    dout [N, output channels, P] = grad_weight * d loss / d model_out, overwritten; null: no gradient.
 ///           grad_weight = 1 / global_batch gives the gradient of the mean loss
 /// Types:    f32 arrays; arithmetic and the sums over a sample f64

@@ -7,7 +7,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -24,7 +24,7 @@ struct ValidationLoss {
 /// Numerics: bit-identical for any number of ranks and workers
 /// Threads:  collective: ranks split the images; every rank returns the result
 /// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape
-ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Model& model,
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 
@@ -47,7 +47,7 @@ std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>&
 /// Share of the images, in [0, 1], whose nearest_labels entry is their own label; 0 for no images. Chance is 1 /
 /// num_classes.
 double nearest_neighbour_accuracy(ops::Context& ctx, const std::vector<float>& images,
-                                  const std::vector<int64_t>& labels, const dataset::Dataset& data,
+                                  const std::vector<Condition>& conditions, const dataset::Dataset& data,
                                   int64_t reference_images = 4000);
 
 }  // namespace ditrain::eval

@@ -62,11 +62,11 @@ class EncodedImages final : public dataset::Dataset {
   std::string describe() const override { return images_.describe(); }
 
  private:
-  void read(int64_t index, bool flip, float* chw, int64_t* label) const override;
+  void read(int64_t index, bool flip, float* chw, Condition* condition) const override;
 
   struct Sample {
     std::vector<float> latent;
-    int64_t label = 0;
+    Condition condition;
   };
   const dataset::Dataset& images_;
   LatentCodec& codec_;

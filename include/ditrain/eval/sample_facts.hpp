@@ -16,11 +16,13 @@ struct SampleFacts {
   diffusion::SamplerConfig sampler = {};
   std::string labels;  ///< as make_labels() takes them
   uint64_t seed = 0;
-  std::string checkpoint;  ///< a file, or the folder of a run
-  int64_t step = -1;       ///< of the training; -1: unknown
-  std::string weights;     ///< ema or model
-  bool latents = false;    ///< the samples are latents, of which pictures show channels
-  std::string vae = {};    ///< that decoded them; "": none
+  std::string checkpoint;      ///< a file, or the folder of a run
+  int64_t step = -1;           ///< of the training; -1: unknown
+  std::string weights;         ///< ema or model
+  bool latents = false;        ///< the samples are latents, of which pictures show channels
+  std::string vae = {};        ///< that decoded them; "": none
+  std::string condition = {};  ///< the scene that they were drawn for; "": none
+  std::string guide = {};      ///< checkpoint that guidance led away from; "": it was the absence of the label
 };
 
 /// Where the facts of samples lie: in the folder of images, or beside a file of them ("samples.npz.json").

@@ -3,7 +3,7 @@
 // and any batch size. Not here: files (sample_writer.hpp, module train).
 //
 //   const WeightsFrom averaged(model.parameters(), model.parameters().ema);
-//   GenerateRequest request{.sampler = sampler, .seed = 0, .labels = make_labels("balanced", 64, 8, 0)};
+//   GenerateRequest request{.sampler = sampler, .seed = 0, .conditions = conditions_of(make_labels(...))};
 //   std::vector<float> images = generate(ctx, model, config.diffusion, request);
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ditrain/diffusion/diffusion.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -24,28 +24,30 @@ inline constexpr int64_t kDefaultBatch = 32;  ///< images at once; guidance runs
 struct GenerateRequest {
   diffusion::SamplerConfig sampler = {};
   uint64_t seed = 0;
-  std::vector<int64_t> labels = {};  ///< one per image wanted here; a model without classes ignores their values
-  int64_t first_index = 0;           ///< number of the first of these images among all images of the run
-  int64_t batch = kDefaultBatch;     ///< images at once, >= 1
+  std::vector<Condition> conditions = {};  ///< one per image wanted here; what the model lacks is ignored
+  int64_t first_index = 0;                 ///< number of the first of these images among all images of the run
+  int64_t batch = kDefaultBatch;           ///< images at once, >= 1
   /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
+  nn::Model* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
 };
 
 /// Called after every step with the finished share of the request, in (0, 1].
 using GenerateProgress = std::function<void(double share)>;
 
 /// Whether a model has learned labels and their absence, which guidance needs.
-inline bool takes_guidance(const nn::DitConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
+inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
 
-/// Draws request.labels.size() images with the weights that the model's parameters are bound to.
+/// Draws request.conditions.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
 ///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
-/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, and guidance with a
-///           model that has no classes or never trained without them (class_dropout 0)
-std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+/// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
+///           size than the model takes, and guidance without a guide with a model that has no classes or never trained
+///           without them (class_dropout 0)
+std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 
 /// Why samples may not be finite, and what to try.
@@ -64,7 +66,7 @@ inline constexpr LikelyCause kDiverged{"the weights have probably diverged in tr
 void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
 
 /// The peak memory of generate() for `batch` images at once with any labels, without the images themselves.
-size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch);
 
 /// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.

@@ -10,22 +10,21 @@ struct ConditioningWeights {
   Parameter* label_table = nullptr;  ///< y_embedder.embedding_table.weight [classes + 1, C]; null: no labels
   std::vector<Parameter*> in_arena() const;
 };
-ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& config);
+ConditioningWeights declare_conditioning(const Declarations& model, const ModelConfig& config);
 
 inline constexpr int64_t kTimestepFrequencies = 256;
 
 /// Math:     cond = silu(mlp2 silu(mlp0 timestep_embedding(t)) + label_table[y])
 class Conditioning final : public autograd::Node {
  public:
-  Conditioning(autograd::Tape& tape, const DitConfig& config, const ConditioningWeights& weights,
+  Conditioning(autograd::Tape& tape, const ModelConfig& config, const ConditioningWeights& weights,
                const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
-  std::vector<double> t;   ///< [B], written by the caller
-  std::vector<int64_t> y;  ///< [B] labels, dropped ones already replaced by the null class; unused without labels
-
  private:
+  std::vector<int64_t> labels() const;
+
   ConditioningWeights weights_;
   TokenStream stream_;
   ActivationRef waves_, hidden_, hidden_silu_, c_BC_, label_BC_, dc_BC_, dhidden_;

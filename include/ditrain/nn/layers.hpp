@@ -1,10 +1,12 @@
 // What the half-layers of a DiT share: weights of a linear layer and the tensors that pass from node to node.
 // Legend of shapes: B batch, T tokens, C width, H heads, F MLP width, P patch, O output channels.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "ditrain/autograd/tape.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/base/condition.hpp"
+#include "ditrain/nn/model_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"
@@ -34,9 +36,10 @@ struct TokenStream;
 /// Weight [N, K] and bias [N] of a linear layer.
 struct LinearWeights {
   Parameter* w = nullptr;
-  Parameter* b = nullptr;
+  Parameter* b = nullptr;        ///< null: none
   DType products = DType::kF32;  ///< kBF16: forward and data gradient read the weight's bf16 copy
   const Tensor& weight() const { return products == DType::kBF16 ? w->value_bf16 : w->value; }
+  Tensor bias() const { return b != nullptr ? b->value : Tensor(); }
   void forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
                const ops::LinearOutput& output = {}) const;
   void backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy, Gradients gradients) const;
@@ -57,9 +60,17 @@ struct LinearWeights {
 using Samples = parallel::Range;
 inline Tensor of(const ActivationRef& a, const Samples& s) { return a->tensor.rows(s.begin, s.end); }
 
+/// What the caller says of the samples of a pass, beside their noisy pixels.
+struct PassInputs {
+  explicit PassInputs(int64_t batch) : t(size_t(batch)), conditions(size_t(batch)) {}
+  std::vector<double> t;              ///< [B], as Process::model_time gives it
+  std::vector<Condition> conditions;  ///< [B]; a dropped label is the null class; parts that the model lacks are unused
+};
+
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
+  std::shared_ptr<PassInputs> inputs;
   DType activations = DType::kF32;                 ///< type of stored activations; the residual stream itself is f32
   KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< for what one pass over memory recomputes
   KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< for what takes GEMMs or attention

@@ -6,28 +6,34 @@ namespace ditrain::nn {
 
 struct PatchEmbedWeights {
   Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen; null with rotary embedding
-  LinearWeights proj;              ///< x_embedder.proj: w [C, in, P, P]
+  LinearWeights proj;              ///< x_embedder.proj: w [C, in + condition channels, P, P]
   std::vector<Parameter*> in_arena() const { return {proj.w, proj.b}; }
 };
-PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
+PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b) + pos_embed[t,:], the latter if there is a table
+/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is a
+///           table
 class PatchEmbed final : public autograd::Node {
  public:
-  PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,
+  PatchEmbed(autograd::Tape& tape, const ModelConfig& config, const PatchEmbedWeights& weights,
              const TokenStream& stream);
   void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
-  ActivationRef image;   ///< input [B, in, H, W], written by the caller, read by forward and by backward
-  ActivationRef dimage;  ///< its gradient, written by backward if `want_input_gradient` was called
+  ActivationRef image;  ///< input [B, in, H, W], written by the caller, read by forward and by backward
+  /// Its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called.
+  ActivationRef dimage;
   void want_input_gradient(autograd::Tape& tape);
 
  private:
+  /// What is embedded: the image, with channels of the condition behind its own.
+  const Tensor& input(ops::Context& ctx);
+
   int64_t patch_;
   PatchEmbedWeights weights_;
   TokenStream stream_;
+  ActivationRef given_;  // [B, in + condition channels, H, W]; null: no such channels
   ActivationRef dpatches_, x_BTC_;
 };
 

@@ -7,19 +7,21 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/eval/latent_codec.hpp"
+#include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::train {
 
 /// Collective. Results are added to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
   const config::Config& config;
-  nn::Dit& model;
+  nn::Model& model;
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
   Tensor ema;                              ///< the EMA weights, a whole arena
+  nn::Model* guide = nullptr;              ///< sample.guide; null: not set
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
   eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
 
@@ -32,6 +34,9 @@ struct Evaluation {
   double fid(eval::TrainingFid& measure, std::map<std::string, double>& extra);
   /// Computes the loss on eval.num_images fixed (image, t, noise), with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);
+
+ private:
+  void give_images(eval::GenerateRequest& request) const;
 };
 
 }  // namespace ditrain::train
