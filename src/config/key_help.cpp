@@ -127,12 +127,14 @@ std::string section_in_full(const std::string& section, const Config& defaults, 
 std::string all_keys(const Config& defaults, size_t width) {
   std::string text = wrapped(
       "Config keys (YAML file, or --set KEY=VALUE): meaning; values [default]. A star marks keys for experts.", width);
+  size_t indent = 0;
+  for (const Option& o : option_table()) indent = std::max(indent, o.key.size() + 4);
   std::string section;
   for (const Option& o : option_table()) {
     if (o.section != section) text += "\n" + (section = o.section) + ":\n";
     const char* mark = audience_of(o) == Audience::kExperts ? "*" : " ";
     text += labelled(fmt::format("{} {}", mark, o.key),
-                     fmt::format("{}; {} [{}]", o.help, o.expected, default_of(o, defaults)), 19, width);
+                     fmt::format("{}; {} [{}]", o.help, o.expected, default_of(o, defaults)), indent, width);
   }
   return text;
 }
