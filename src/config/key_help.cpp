@@ -132,7 +132,7 @@ std::string all_keys(const Config& defaults, size_t width) {
     if (o.section != section) text += "\n" + (section = o.section) + ":\n";
     const char* mark = audience_of(o) == Audience::kExperts ? "*" : " ";
     text += labelled(fmt::format("{} {}", mark, o.key),
-                     fmt::format("{}; {} [{}]", o.help, o.expected, default_of(o, defaults)), 19, width);
+                     fmt::format("{}; {} [{}]", o.help, o.expected, default_of(o, defaults)), 21, width);
   }
   return text;
 }
