@@ -484,6 +484,10 @@ void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
     const auto is_as_real = [&](const Point& p) {
       return bootstrap(bench_.seeds, [&](const auto& s) { return last_cost(p, s); }).low <= real_cost.high;
     };
+    // Whether it has the reference's last value at its first mark.
+    const auto starts_at = [&](const Point& p) {
+      return mean_curve(p, m, all).front().cost <= last_cost(reference, all);
+    };
     const Interval times = bootstrap(bench_.seeds, [&](const std::vector<size_t>& s) {
       const std::vector<CurvePoint> theirs = mean_curve(reference, m, s);
       return crossing(theirs, theirs.back().cost) / crossing(mean_curve(ours, m, s), theirs.back().cost);
@@ -493,9 +497,10 @@ void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
       text = "-";
     } else if (is_as_real(ours) && is_as_real(reference)) {
       text = "not decidable";
+    } else if (starts_at(reference)) {
+      text = "reference does not improve";
     } else {
-      const std::vector<CurvePoint> curve = mean_curve(ours, m, all);
-      const bool at_first = curve.front().cost <= last_cost(reference, all);  // it may have been there before
+      const bool at_first = starts_at(ours);  // it may have been there before
       text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
       if (times.contains(1)) text += ", even";
       ++decided, better += times.low > 1, worse += times.high < 1;
