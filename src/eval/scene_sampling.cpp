@@ -63,7 +63,8 @@ class SceneModel {
 
   void operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out) {
     const int64_t pixels = height_ * width_;
-    for (int64_t i = 0; i < n; ++i) run(x + i * m_.in_channels * pixels, t[i], c[i], out + i * output_channels_ * pixels);
+    for (int64_t i = 0; i < n; ++i)
+      run(x + i * m_.in_channels * pixels, t[i], c[i], out + i * output_channels_ * pixels);
   }
 
  private:
@@ -150,7 +151,8 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
     scene.image.insert(scene.image.end(), plane.begin(), plane.end());
     ++c;
   }
-  for (int64_t p = 0; condition.valid && p < pixels; ++p) scene.image.push_back(has_data[size_t(p)] != 0 ? 1.0f : -1.0f);
+  for (int64_t p = 0; condition.valid && p < pixels; ++p)
+    scene.image.push_back(has_data[size_t(p)] != 0 ? 1.0f : -1.0f);
   return scene;
 }
 
@@ -159,7 +161,8 @@ std::vector<float> generate_scene(ops::Context& ctx, nn::Dit& model, const diffu
   const nn::DitConfig& m = model.config();
   const int64_t pixels = request.height * request.width;
   DITRAIN_CHECK(request.batch >= 1 && request.index >= 0, "a number of tiles and of the sample");
-  DITRAIN_CHECK(int64_t(request.condition.image.size()) == m.condition_channels * pixels, "an image of the scene's size");
+  DITRAIN_CHECK(int64_t(request.condition.image.size()) == m.condition_channels * pixels,
+                "an image of the scene's size");
   if (request.height < m.input_height || request.width < m.input_width)
     throw InputError({.where = "sampling",
                       .what = "the scene is smaller than the model's input",

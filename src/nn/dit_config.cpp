@@ -1,6 +1,9 @@
 #include "ditrain/nn/dit_config.hpp"
 
+#include <set>
+
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/kernels/attention.hpp"
 
 namespace ditrain::nn {
@@ -66,6 +69,12 @@ void validate(const DitConfig& c) {
   require(c.mlp_size() >= 1, "model.mlp_ratio", std::to_string(c.mlp_ratio), "at least 1 / hidden_size");
   require(c.num_classes >= 0, "model.num_classes",
           c.num_classes == kClassesOfData ? "auto, which needs the data" : text(c.num_classes), ">= 0 (0: no labels)");
+  std::set<size_t> numbers;
+  for (const std::string& name : c.metadata)
+    require(numbers.insert(metadata_index(name, "model.metadata")).second, "model.metadata", name + " twice",
+            "each once");
+  require(c.metadata_drop >= 0 && c.metadata_drop < 1, "model.metadata_drop", std::to_string(c.metadata_drop),
+          "a share in [0, 1)");
   require(c.class_dropout >= 0 && c.class_dropout < 1, "model.class_dropout", std::to_string(c.class_dropout),
           "a share in [0, 1)");
 }

@@ -27,10 +27,10 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
 struct SceneRequest {
   diffusion::SamplerConfig sampler = {};
   uint64_t seed = 0;
-  int64_t index = 0;                ///< number of the sample among all of this scene
-  int64_t height = 0, width = 0;    ///< at least those of the model's input
-  Condition condition = {};         ///< its image [condition channels, height, width]; label and numbers of all tiles
-  int64_t batch = kDefaultBatch;    ///< tiles at once, >= 1
+  int64_t index = 0;              ///< number of the sample among all of this scene
+  int64_t height = 0, width = 0;  ///< at least those of the model's input
+  Condition condition = {};       ///< its image [condition channels, height, width]; label and numbers of all tiles
+  int64_t batch = kDefaultBatch;  ///< tiles at once, >= 1
   size_t modulation_bytes = kModulationBytes;
 };
 

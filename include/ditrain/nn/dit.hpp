@@ -5,7 +5,8 @@
 //   model.parameters().allocate(ParameterStore::For::kTraining);
 //   initialise(model, seed);
 //   DitPass pass(model, batch, Mode::kTraining);  pass.allocate();
-//   fill pass.image(), pass.t(), pass.conditions();  pass.forward(ctx);  fill pass.dout() from pass.out();  pass.backward(ctx);
+//   fill pass.image(), pass.t(), pass.conditions();  pass.forward(ctx);
+//   fill pass.dout() from pass.out();  pass.backward(ctx);
 #pragma once
 #include <memory>
 
@@ -72,7 +73,8 @@ struct PassOptions {
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
   std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: the same for all
-  /// Inference only: the pass embeds no times, labels and numbers, DitPass::modulate gives it the modulations of a table.
+  /// Inference only: the pass embeds no times, labels and numbers; DitPass::modulate gives it the modulations of a
+  /// table.
   bool given_modulations = false;
 };
 

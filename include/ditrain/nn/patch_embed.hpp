@@ -11,7 +11,7 @@ struct PatchEmbedWeights {
 };
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is a table
+/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is one
 class PatchEmbed final : public autograd::Node {
  public:
   PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,
@@ -21,8 +21,8 @@ class PatchEmbed final : public autograd::Node {
   void backward(ops::Context& ctx, Gradients gradients) override;
 
   ActivationRef image;  ///< input [B, in, H, W], written by the caller, read by forward and by backward
-  ActivationRef
-      dimage;  ///< its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called
+  /// Its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called.
+  ActivationRef dimage;
   void want_input_gradient(autograd::Tape& tape);
 
  private:
