@@ -15,8 +15,8 @@ config::CommandLine make_command_line() {
        {"out", "PATH", "what to write, which must not exist yet: a file for dit, a folder for diffusers"},
        {"format", "dit|diffusers",
         "dit: one file with the public DiT names; diffusers: DiTTransformer2DModel, with its config", "dit"},
-       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
-       {"dtype", "f32|bf16", "of all tensors", "f32"}});
+       {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
+       {"dtype", config::choices<DType>(), "of all tensors", "f32"}});
 }
 
 enum class Format { kDit, kDiffusers };

@@ -21,7 +21,8 @@ config::CommandLine make_command_line() {
         "a file of weights (safetensors, or PyTorch's .pt, .pth, .bin: told by the content), a folder of diffusers, or "
         "a checkpoint of ditrain"},
        {"out", "DIR", "the checkpoint to write, a new folder: for ditsample, or train.init_from"},
-       {"weights", "ema|model", "EMA weights, or the weights themselves, of files that hold both", "ema"},
+       {"weights", config::choices<checkpoint::Weights>(),
+        "EMA weights, or the weights themselves, of files that hold both", "ema"},
        {"set", "model.key=value", "config key of the checkpoint; repeat it for several", "", true},
        {"list", "", "only list the tensors: type, shape, the begin of the SHA-256 of its bytes, name"},
        {"json", "FILE", "with --list: write names, types, shapes and hashes there as JSON"}},

@@ -5,7 +5,6 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/command_line.hpp"
-#include "ditrain/config/option_table.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/files/files.hpp"
@@ -22,27 +21,30 @@ using namespace ditrain;
 namespace {
 
 config::CommandLine make_command_line() {
-  return config::CommandLine(
-      "ditrain", "train a Diffusion Transformer; alone or under mpirun / srun",
-      {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
-       {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
-       {"out", "DIR", "run folder (default: runs/NAME of the config)"},
-       {"resume", "auto|DIR", "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
-       {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
-       {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
-       {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
-       {"print-config", "", "print the effective config, then stop"},
-       {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
-       {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
-       {"explain-memory", "[FILE.svg]",
-        "print what every layer stores, draw the memory plan (with tiers, each of them over a step) if a file is "
-        "given, "
-        "then stop"}},
-      "",
-      "ditrain report DIR... [--out FILE] writes a page that shows a run, or compares several.\n"
-      "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
-      "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.\n\n" +
-          config::config_reference());
+  return config::CommandLine(config::Usage{
+      .program = "ditrain",
+      .summary = "train a Diffusion Transformer; alone or under mpirun / srun",
+      .flags =
+          {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
+           {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
+           {"out", "DIR", "run folder (default: runs/NAME of the config)"},
+           {"resume", "auto|DIR",
+            "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
+           {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
+           {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
+           {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
+           {"print-config", "", "print the effective config, then stop"},
+           {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
+           {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
+           {"explain-memory", "[FILE.svg]",
+            "print what every layer stores, draw the memory plan (with tiers, each of them over a step) if a file is "
+            "given, then stop"}},
+      .details =
+          "`ditrain --help SECTION|KEY|all` explains all other keys, as --help data or --help train.recompute.\n"
+          "`ditrain report DIR... [--out FILE]` writes a page that shows a run, or compares several.\n"
+          "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
+          "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.",
+      .explains_keys = true});
 }
 
 std::string default_out(const std::string& config_path) {

@@ -50,7 +50,7 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditsample", "sample images from a trained Diffusion Transformer",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
-       {"weights", "ema|model", "EMA weights, or the weights themselves", "ema"},
+       {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
        {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
@@ -60,7 +60,7 @@ config::CommandLine make_command_line() {
        {"eta", "E", "ddim only: 0 adds no noise, 1 as much as ddpm", "0"},
        {"cfg-scale", "G",
         "classifier-free guidance; 1 is off, more follows the label more closely [default: sample.cfg_scale]"},
-       {"cfg-channels", "3|all",
+       {"cfg-channels", config::choices<config::GuidedChannels>(),
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"cfg-interval", "FROM,TO",
         "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},

@@ -30,8 +30,8 @@ function(ditrain_module name uses)
   endif()
 endfunction()
 
-# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, with these modules; installed, and part of the
-# target `programs`.
+# ditrain_program(NAME LIBRARIES...): apps/NAME.cpp or apps/NAME/*.cpp, with these modules, its man page and its completion
+# for bash, which it prints itself; all of them installed, and part of the target `programs`.
 add_custom_target(programs)
 function(ditrain_program name)
   if(DITRAIN_ONLY_KERNELS)
@@ -46,4 +46,13 @@ function(ditrain_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   add_dependencies(programs ${name})
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set(manual ${PROJECT_BINARY_DIR}/manual)
+  file(MAKE_DIRECTORY ${manual})
+  add_custom_command(OUTPUT ${manual}/${name}.1 ${manual}/${name} DEPENDS ${name} VERBATIM
+    COMMAND ${name} --help man > ${manual}/${name}.1
+    COMMAND ${name} --help bash > ${manual}/${name})
+  add_custom_target(${name}_manual ALL DEPENDS ${manual}/${name}.1 ${manual}/${name})
+  add_dependencies(programs ${name}_manual)
+  install(FILES ${manual}/${name}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${manual}/${name} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endfunction()

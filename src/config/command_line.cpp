@@ -18,6 +18,9 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/config/key_help.hpp"
+#include "ditrain/config/manual.hpp"
+#include "ditrain/config/text_layout.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
 
@@ -32,10 +35,6 @@ namespace {
 bool is_switch(const Flag& flag) { return flag.argument.empty(); }
 bool is_optional(const Flag& flag) { return flag.argument.starts_with('['); }
 
-std::string usage_of(const Flag& flag) {
-  return "--" + flag.name + (is_switch(flag) ? "" : " " + flag.argument) + (flag.repeated ? "..." : "");
-}
-
 template <class T>
 bool read_whole(const std::string& text, T& value) {
   const char* end = text.data() + text.size();
@@ -45,40 +44,46 @@ bool read_whole(const std::string& text, T& value) {
 
 }  // namespace
 
-CommandLine::CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional,
-                         std::string details)
-    : program_(std::move(program)),
-      summary_(std::move(summary)),
-      positional_help_(std::move(positional)),
-      details_(std::move(details)),
-      flags_(std::move(flags)) {
-  flags_.push_back({"help", "", "print this and exit"});
-  flags_.push_back({"version", "", "print the version and exit"});
+std::string usage_of(const Flag& flag) {
+  return "--" + flag.name + (is_switch(flag) ? "" : " " + flag.argument) + (flag.repeated ? "..." : "");
 }
 
+CommandLine::CommandLine(Usage usage) : usage_(std::move(usage)) {
+  usage_.flags.push_back({"help", usage_.explains_keys ? "[SECTION|KEY|all]" : "[man|bash]",
+                          usage_.explains_keys ? "print this, or what is known of config keys, and exit"
+                                               : "print this, the man page or the completion of bash, and exit"});
+  usage_.flags.push_back({"version", "", "print the version and exit"});
+}
+
+CommandLine::CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional,
+                         std::string details)
+    : CommandLine(
+          Usage{std::move(program), std::move(summary), std::move(flags), std::move(positional), std::move(details)}) {}
+
 const Flag* CommandLine::find(const std::string& name) const {
-  const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
-  return found == flags_.end() ? nullptr : &*found;
+  const auto found =
+      std::find_if(usage_.flags.begin(), usage_.flags.end(), [&](const Flag& f) { return f.name == name; });
+  return found == usage_.flags.end() ? nullptr : &*found;
 }
 
 const Flag& CommandLine::flag(const std::string& name) const {
   const Flag* found = find(name);
-  DITRAIN_CHECK(found != nullptr, program_ + " has no flag --" + name);
+  DITRAIN_CHECK(found != nullptr, usage_.program + " has no flag --" + name);
   return *found;
 }
 
 const Flag& CommandLine::given_flag(const std::string& name) const {
   if (const Flag* found = find(name)) return *found;
   std::vector<std::string> names;
-  for (const Flag& f : flags_) names.push_back(f.name);
+  for (const Flag& f : usage_.flags) names.push_back(f.name);
   const std::string near = nearest_word(name, names);
   fail("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",
-       near.empty() ? program_ + " --help" : "");
+       near.empty() ? usage_.program + " --help" : "");
 }
 
 /// Every value joined to its flag ("--num", "8" -> "--num=8"), so that a value can begin with a dash or be left out.
 std::vector<std::string> CommandLine::with_joined_values(int argc, const char* const* argv) const {
-  std::vector<std::string> joined = {program_};
+  std::vector<std::string> joined = {usage_.program};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--") {
@@ -86,7 +91,7 @@ std::vector<std::string> CommandLine::with_joined_values(int argc, const char* c
       break;
     }
     if (argument.size() > 1 && argument[0] == '-' && argument[1] != '-')
-      fail("unknown flag " + argument, "", "flags with two dashes", program_ + " --help");
+      fail("unknown flag " + argument, "", "flags with two dashes", usage_.program + " --help");
     joined.push_back(argument);
     if (!argument.starts_with("--")) continue;
     const size_t equal = argument.find('=');
@@ -104,8 +109,8 @@ std::vector<std::string> CommandLine::with_joined_values(int argc, const char* c
 }
 
 void CommandLine::run_parser(const std::vector<std::string>& arguments) {
-  cxxopts::Options options(program_, summary_);
-  for (const Flag& f : flags_) {
+  cxxopts::Options options(usage_.program, usage_.summary);
+  for (const Flag& f : usage_.flags) {
     const auto value = is_switch(f) ? std::shared_ptr<cxxopts::Value>(cxxopts::value<bool>())
                                     : std::shared_ptr<cxxopts::Value>(cxxopts::value<std::string>());
     options.add_options()(f.name, f.help, value);
@@ -117,7 +122,7 @@ void CommandLine::run_parser(const std::vector<std::string>& arguments) {
     for (const auto& pair : result.arguments()) values_[pair.key()].push_back(pair.value());
     positional_ = result.unmatched();
   } catch (const cxxopts::exceptions::exception& error) {
-    fail(error.what(), "", "", program_ + " --help");
+    fail(error.what(), "", "", usage_.program + " --help");
   }
 }
 
@@ -125,7 +130,7 @@ void CommandLine::check_counts() const {
   for (const auto& [name, values] : values_)
     if (values.size() > 1 && !flag(name).repeated && !is_switch(flag(name)))
       fail("--" + name + " is given twice", values[0] + " and " + values[1], "one value");
-  if (!positional_help_.empty() || positional_.empty()) return;
+  if (!usage_.positional.empty() || positional_.empty()) return;
   const std::string& first = positional_[0];
   std::string hint;
   if (find("config") != nullptr && (first.ends_with(".yaml") || first.ends_with(".yml"))) hint = "--config " + first;
@@ -137,9 +142,9 @@ bool CommandLine::parse(int argc, const char* const* argv, std::ostream& out) {
   values_.clear();
   run_parser(with_joined_values(argc, argv));
   if (has("help"))
-    out << help_text();
+    out << text_on(get("help"));
   else if (has("version"))
-    out << program_ << " " << kVersion << "\n";
+    out << usage_.program << " " << kVersion << "\n";
   if (has("help") || has("version")) return false;
   check_counts();
   return true;
@@ -185,21 +190,35 @@ double CommandLine::get_double(const std::string& name, double low, double high)
   return value;
 }
 
-std::string CommandLine::help_text() const {
-  size_t width = 0;
-  for (const Flag& f : flags_) width = std::max(width, usage_of(f).size());
-  std::string text = fmt::format("{} - {}\n\nUsage: {} [flags]{}{}\n\n", program_, summary_, program_,
-                                 positional_help_.empty() ? "" : " ", positional_help_);
-  for (const Flag& f : flags_) {
+std::string CommandLine::help_text(size_t width) const {
+  const Usage& u = usage_;
+  size_t indent = 0;
+  for (const Flag& f : u.flags) indent = std::max(indent, usage_of(f).size() + 4);
+  indent = std::min(indent, width / 3);
+  std::string text = fmt::format("{} - {}\n\nUsage: {} [flags]{}{}\n\n", u.program, u.summary, u.program,
+                                 u.positional.empty() ? "" : " ", u.positional);
+  for (const Flag& f : u.flags) {
     const std::string fallback = f.default_value.empty() ? "" : " [default " + f.default_value + "]";
-    text += fmt::format("  {:<{}}  {}{}\n", usage_of(f), width, f.help, fallback);
+    text += labelled("  " + usage_of(f), f.help + fallback, indent, width);
   }
-  return details_.empty() ? text : text + "\n" + details_ + (details_.ends_with('\n') ? "" : "\n");
+  if (u.explains_keys)
+    text += "\nConfig keys that most runs set (--set KEY=VALUE, or in the YAML file) [default]:\n" + common_keys(width);
+  return u.details.empty() ? text : text + "\n" + wrapped(u.details, width);
+}
+
+// What --help prints. A word that is no topic of a program without keys may be one of its own, as in `ditbench --help
+// gemm`.
+std::string CommandLine::text_on(const std::string& topic) const {
+  if (topic == "man") return man_page(usage_);
+  if (topic == "bash") return bash_completion(usage_);
+  if (topic == "markdown" && usage_.explains_keys) return keys_page();
+  if (!topic.empty() && usage_.explains_keys) return help_on_keys(topic, terminal_columns());
+  return help_text(terminal_columns());
 }
 
 std::string CommandLine::effective_text(const std::vector<std::string>& but) const {
   std::string text;
-  for (const Flag& f : flags_) {
+  for (const Flag& f : usage_.flags) {
     if (std::find(but.begin(), but.end(), f.name) != but.end()) continue;
     if (is_switch(f)) {
       text += fmt::format("{}--{}\n", has(f.name) ? "" : "no ", f.name);

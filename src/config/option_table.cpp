@@ -286,8 +286,9 @@ Rows train_rows() {
            "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       text(DITRAIN_KEY(train.init_from),
-           "weights that a new run starts from: a checkpoint, a file (safetensors, .pt) or a diffusers folder; weights "
-           "are adapted to other classes, channels and sizes, which the log tells",
+           "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
+           "to "
+           "other classes, channels and sizes, which the log tells",
            "a path"),
   };
 }
@@ -537,16 +538,6 @@ void apply_set(Config& config, const std::string& assignment) {
   const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equal - dot - 1);
   const Option& option = find_option(section, key, "--set: ");
   option.set(config, value_of_text(assignment.substr(equal + 1), option, "--set: "), "--set: ");
-}
-
-std::string config_reference() {
-  const Config defaults = default_config();
-  std::string text = "Config keys (YAML file, or --set section.key=value):\n", section;
-  for (const Option& o : option_table()) {
-    if (o.section != section) text += "  " + (section = o.section) + ":\n";
-    text += fmt::format("    {:<16} {}; {} [default {}]\n", o.key, o.help, o.expected, o.get(defaults));
-  }
-  return text;
 }
 
 namespace {

@@ -119,6 +119,7 @@ Option number_or_auto(const std::string& name, F field, const NumberRange& range
 template <class F>
 Option boolean(const std::string& name, F field, std::string help) {
   Option o = named_option(name, std::move(help), "true or false");
+  o.words = {"true", "false"};
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) { field(c) = read_boolean(v, origin, name); };
   o.get = [=](const Config& c) { return field(c) ? "true" : "false"; };
   return o;
@@ -135,6 +136,7 @@ Option text(const std::string& name, F field, std::string help, std::string expe
 template <class F>
 Option choice(const std::string& name, F field, const std::vector<std::string>& words, std::string help) {
   Option o = named_option(name, std::move(help), alternatives(words));
+  o.words = words;
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     field(c) = read_choice(v, words, origin, name);
   };
@@ -182,6 +184,7 @@ template <class F>
 Option word(const std::string& name, F field, std::string help) {
   using V = std::remove_cvref_t<decltype(field(std::declval<Config&>()))>;
   Option o = named_option(name, std::move(help), alternatives(all_words<V>()));
+  o.words = all_words<V>();
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     find_word(read_choice(v, all_words<V>(), origin, name), field(c));
   };
@@ -206,6 +209,7 @@ Option word_or_auto(const std::string& name, F field, std::string help, const st
   for (const V& value : only) words.emplace_back(word_of(value));
   words.emplace_back("auto");
   Option o = named_option(name, std::move(help), alternatives(words));
+  o.words = words;
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     V value{};
     field(c) = {};

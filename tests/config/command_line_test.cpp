@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/text_layout.hpp"
 #include "ditrain/version.hpp"
 
 using namespace ditrain;
@@ -156,10 +157,10 @@ TEST_CASE("help lists every flag, version is that of the build") {
   config::CommandLine line = test_line("FILE...");
   std::string printed;
   CHECK_FALSE(parse(line, {"--num", "2", "--help"}, &printed));
-  CHECK(printed == line.help_text());
+  CHECK(printed == line.help_text(config::terminal_columns()));
   for (const char* text :
        {"prog - tests flags", "Usage: prog [flags] FILE...", "--config FILE", "--set a.b=v...", "--trace [FILE]",
-        "--strict ", "--num N ", "[default 8]", "--help", "--version", "More words.\n"}) {
+        "--strict ", "--num N ", "[default 8]", "--help [man|bash]", "--version", "More words.\n"}) {
     INFO(text);
     CHECK(printed.find(text) != std::string::npos);
   }

@@ -234,16 +234,6 @@ TEST_CASE("numbers and texts survive the dump exactly") {
   }
 }
 
-TEST_CASE("help lists every key with its default") {
-  const std::string help = config::config_reference();
-  for (const config::Option& option : config::option_table()) {
-    INFO(option.name());
-    CHECK(help.find("    " + option.key + " ") != std::string::npos);
-    CHECK(!option.help.empty());
-    CHECK(help.find(option.expected + " [default " + option.get(config::default_config()) + "]") != std::string::npos);
-  }
-}
-
 TEST_CASE("kernels.tuned is a word or a file, and never empty") {
   const auto tuned = [](const std::string& text) {
     return config::parse_config("kernels: {tuned: " + text + "}", "a.yaml").kernels;

@@ -44,8 +44,6 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
     CHECK(parse_error("train: {seed: " + std::string(seed) + "}") == "[config] a.yaml:1: train.seed: bad value; got '" +
                                                                          std::string(seed) +
                                                                          "', expected an integer from 0 to 2^63 - 1");
-  CHECK(config::config_reference().find("seed of all random numbers; an integer from 0 to 2^63 - 1 [default 0]") !=
-        std::string::npos);
   CHECK(parse_error("train: {steps: 1.5}").find("got '1.5', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 12x}").find("got '12x', expected an integer") != std::string::npos);
   CHECK(parse_error("train: {steps: 99999999999999999999}").find("expected an integer") != std::string::npos);

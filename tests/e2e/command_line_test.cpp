@@ -17,14 +17,21 @@ using namespace ditrain::e2e;
 using Catch::Contains;
 using Catch::StartsWith;
 
-TEST_CASE("command line: help names every flag and key, version is that of the build") {
-  const Result help = run(program("ditrain", {"--help"}));
+TEST_CASE("command line: help fits two screens, reaches every key, version is that of the build") {
+  const Result help = run(program("ditrain", {"--help"}), {.environment = {"COLUMNS=80"}});
   REQUIRE_EXIT(help, 0);
+  CHECK(std::count(help.out.begin(), help.out.end(), '\n') <= 100);
   for (const char* text :
        {"--config FILE", "--set KEY=VALUE...", "--out DIR", "--resume auto|DIR", "--maxh H", "--dry-run", "--ranks N",
         "--print-config", "--trace [FILE]", "--strict", "--explain-memory [FILE.svg]", "--help", "--version",
-        "global_batch", "on_bad_file", "every_steps", "75 stopped early"})
+        "train.global_batch", "[SECTION|KEY|all]", "sample.every_steps", "75 stopped early"})
     CHECK_THAT(help.out, Contains(text));
+  const Result key = run(program("ditrain", {"--help", "on_bad_file"}));
+  REQUIRE_EXIT(key, 0);
+  CHECK_THAT(key.out, StartsWith("data.on_bad_file\n  meaning "));
+  const Result unknown = run(program("ditrain", {"--help", "on_bad_flie"}));
+  REQUIRE_EXIT(unknown, 2);
+  CHECK_THAT(unknown.err, Contains("try --help on_bad_file"));
   const Result version = run(program("ditrain", {"--version"}));
   REQUIRE_EXIT(version, 0);
   REQUIRE(version.out == std::string("ditrain ") + ditrain::kVersion + "\n");

@@ -21,8 +21,9 @@ using namespace ditrain::e2e;
 namespace {
 
 const std::string kRoot = DITRAIN_SOURCE_DIR;
-constexpr std::array kGuides = {"README.md",     "configs/README.md", "scripts/README.md", "apps/README.md",
-                                "src/README.md", "tests/README.md",   "CONTRIBUTING.md",   "CHANGELOG.md"};
+constexpr std::array kGuides = {"README.md",       "configs/README.md", "scripts/README.md",
+                                "apps/README.md",  "src/README.md",     "tests/README.md",
+                                "CONTRIBUTING.md", "CHANGELOG.md",      "configs/KEYS.md"};
 
 // Lines of the ```sh blocks, without comments, or those outside of all blocks.
 enum class Lines { kShell, kProse };
@@ -84,7 +85,7 @@ std::string as_run_here(std::string line) {
   }
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
-  if (program_name == "ditrain" && line.find(" report ") == line.npos)
+  if (program_name == "ditrain" && line.find(" report ") == line.npos && line.find(" --help ") == line.npos)
     line += " --set train.steps=2 --set sample.every_steps=0";
   if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
   replace(line, "--batch 4", "--batch 1");

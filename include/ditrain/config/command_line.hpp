@@ -24,15 +24,35 @@ struct Flag {
   bool repeated = false;  ///< may be given more than once
 };
 
+/// "a|b|c", the words of a type, for Flag::argument.
+template <class E>
+std::string choices(const char* between = "|") {
+  return fmt::format("{}", fmt::join(all_words<E>(), between));
+}
+
+/// How a flag is given, as "--set KEY=VALUE...".
+std::string usage_of(const Flag& flag);
+
+/// What a program says about itself: the one source of --help, its man page and its completion (manual.hpp).
+struct Usage {
+  std::string program, summary;
+  std::vector<Flag> flags;
+  std::string positional = {};  ///< what may follow the flags ("FIXTURE..."); empty: nothing may
+  std::string details = {};     ///< closes --help
+  bool explains_keys = false;   ///< --help lists the config keys of common runs; --help SECTION|KEY|all the others
+};
+
 class CommandLine {
  public:
+  explicit CommandLine(Usage usage);
   /// `positional` names what may follow the flags ("FIXTURE..."); empty: nothing may. `details` closes `--help`.
   CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional = "",
               std::string details = "");
 
   /// Reads the command line. Returns false if --help or --version was given and printed to stdout; the program is done
-  /// then.
-  /// Errors:   InputError "[command line] ...": unknown flag (the nearest is named), missing value, flag given twice
+  /// then. `--help man` prints the man page, `--help bash` the completion script of every program.
+  /// Errors:   InputError "[command line] ...": unknown flag or topic of help (the nearest is named), missing value,
+  ///           flag given twice
   bool parse(int argc, const char* const* argv);
   /// The same, printing to `out`.
   bool parse(int argc, const char* const* argv, std::ostream& out);
@@ -55,7 +75,7 @@ class CommandLine {
   std::vector<std::string> get_all(const std::string& name) const;
   const std::vector<std::string>& positional() const { return positional_; }
 
-  std::string help_text() const;
+  std::string help_text(size_t width) const;  ///< in so many columns
   /// The effective command line: one line per flag with its values or its default, then what follows the flags. The
   /// flags named in `but` are left out.
   std::string effective_text(const std::vector<std::string>& but = {}) const;
@@ -68,8 +88,9 @@ class CommandLine {
   void run_parser(const std::vector<std::string>& arguments);
   void check_counts() const;
 
-  std::string program_, summary_, positional_help_, details_;
-  std::vector<Flag> flags_;
+  std::string text_on(const std::string& topic) const;
+
+  Usage usage_;
   std::map<std::string, std::vector<std::string>> values_;
   std::vector<std::string> positional_;
 };

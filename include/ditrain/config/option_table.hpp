@@ -1,5 +1,6 @@
-// The one table of config keys. The YAML reader, `--set a.b=v`, the config reference of `--help`, the dump of the
-// effective config and the check on resume all walk it; a key that is not in it does not exist.
+// The one table of config keys. The YAML reader, `--set a.b=v`, `--help` with reference page, man page and completion
+// (key_help.hpp, manual.hpp), the dump of the effective config and the check on resume all walk it; a key that is not
+// in it does not exist.
 #pragma once
 #include <functional>
 #include <string>
@@ -18,9 +19,10 @@ struct OptionValue {
 
 struct Option {
   std::string section, key;
-  std::string help;          ///< what it does, with its unit
-  std::string expected;      ///< the values that are accepted, for messages and the reference
-  std::string process = {};  ///< the diffusion process that alone reads the key; "": all
+  std::string help;                     ///< what it does, with its unit; the first clause says it alone (key_help.hpp)
+  std::string expected;                 ///< the values that are accepted, for messages and the reference
+  std::vector<std::string> words = {};  ///< the words among them, for completion
+  std::string process = {};             ///< the diffusion process that alone reads the key; "": all
   bool may_change_on_resume = false;
   bool takes_map = false;
   /// Stores `value`. Errors: InputError "[config] ORIGINsection.key: ..."; `origin` is "FILE:LINE: ", "--set: " or "".
@@ -44,9 +46,6 @@ const Option& find_option(const std::string& section, const std::string& key, co
 /// Applies one "a.b=v"; v is a scalar, taken as it is, or a list or map in YAML's flow style, as "[1, 2]".
 /// Errors:   InputError "[config] --set: ..."
 void apply_set(Config& config, const std::string& assignment);
-
-/// The config reference that `--help` prints: every key with type, default and meaning.
-std::string config_reference();
 
 struct Difference {
   std::string key, old_value, new_value;

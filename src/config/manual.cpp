@@ -1,0 +1,140 @@
+#include "ditrain/config/manual.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "ditrain/config/key_help.hpp"
+#include "ditrain/version.hpp"
+
+namespace ditrain::config {
+namespace {
+
+// ---- man page ----
+
+/// Text that roff prints as it is: backslashes and dashes escaped, no line that begins like a request.
+std::string roff(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '\\')
+      safe += "\\e";
+    else if (c == '-')
+      safe += "\\-";
+    else if ((c == '.' || c == '\'') && (safe.empty() || safe.back() == '\n'))
+      safe += std::string("\\&") + c;
+    else
+      safe += c;
+  }
+  return safe;
+}
+
+std::string entry(const std::string& label, const std::string& text) {
+  return fmt::format(".TP\n.B {}\n{}\n", roff(label), roff(text));
+}
+
+std::string keys_for_man() {
+  const Config defaults = default_config();
+  std::string text, section;
+  for (const Option& o : option_table()) {
+    if (o.section != section) text += fmt::format(".SS {}\n", section = o.section);
+    const char* mark = audience_of(o) == Audience::kExperts ? " For experts." : "";
+    text += entry(o.name(), fmt::format("{}. Values: {}. Default: {}.{}", o.help, o.expected, o.get(defaults), mark));
+  }
+  return text;
+}
+
+// ---- completion ----
+
+/// What a value of the flag can be: its words, or none if it is a file, a folder or a number.
+std::vector<std::string> words_of_argument(std::string argument) {
+  std::erase_if(argument, [](char c) { return c == '[' || c == ']'; });
+  std::vector<std::string> words;
+  std::istringstream parts(argument);
+  for (std::string part; std::getline(parts, part, '|');)
+    if (std::none_of(part.begin(), part.end(), [](unsigned char c) { return std::isupper(c) != 0; }))
+      words.push_back(part);
+  return words;
+}
+
+/// A line of a `case` of bash.
+std::string line_of_case(const std::string& pattern, const std::vector<std::string>& words) {
+  return fmt::format("    {}) words=\"{}\" ;;\n", pattern, fmt::join(words, " "));
+}
+
+std::string names_of_keys() {
+  std::vector<std::string> names;
+  for (const Option& o : option_table()) names.push_back(o.name() + "=");
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string topics_of_help(const Usage& usage) {
+  std::vector<std::string> topics = {"man", "bash"};
+  if (usage.explains_keys) {
+    topics = option_sections();
+    topics.emplace_back("all");
+    for (const Option& o : option_table()) topics.push_back(o.name());
+  }
+  return fmt::format("{}", fmt::join(topics, " "));
+}
+
+}  // namespace
+
+std::string man_page(const Usage& usage) {
+  std::string name = usage.program;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return char(std::toupper(c)); });
+  std::string text = fmt::format(".TH {} 1 \"\" \"ditrain {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", name, kVersion,
+                                 usage.program, roff(usage.summary));
+  text += fmt::format(".SH SYNOPSIS\n.B {}\n[flags]{}\n.SH OPTIONS\n", usage.program,
+                      usage.positional.empty() ? "" : " " + roff(usage.positional));
+  for (const Flag& f : usage.flags)
+    text += entry(usage_of(f), f.help + (f.default_value.empty() ? "" : " [default " + f.default_value + "]"));
+  if (!usage.details.empty()) {
+    text += ".SH NOTES\n.nf\n" + roff(usage.details) + "\n.fi\n";
+  }
+  if (usage.explains_keys)
+    text += ".SH CONFIG KEYS\nKeys of the YAML file, or of \\-\\-set KEY=VALUE.\n" + keys_for_man();
+  return text;
+}
+
+// Bash splits words at "=": `--set train.precision=b` comes as --set, train.precision, =, b.
+std::string bash_completion(const Usage& usage) {
+  const std::string function = "_" + usage.program;
+  std::vector<std::string> flags;
+  std::string of_flags, of_keys;
+  bool sets_keys = false;
+  for (const Flag& f : usage.flags) {
+    flags.push_back("--" + f.name);
+    sets_keys |= f.name == "set";
+    if (const auto words = words_of_argument(f.argument); !words.empty() && f.name != "help")
+      of_flags += line_of_case("--" + f.name, words);
+  }
+  if (sets_keys)
+    for (const Option& o : option_table())
+      if (!o.words.empty()) of_keys += line_of_case(o.name(), o.words);
+  std::string text = fmt::format(
+      "# Completion of {0} for bash, made by `{0} --help bash`.\n"
+      "{1}() {{\n"
+      "  local cur=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=\"\"\n"
+      "  if [[ $cur == = ]]; then\n"
+      "    cur=\"\"\n"
+      "  elif [[ $before == = ]]; then\n"
+      "    before=${{COMP_WORDS[COMP_CWORD-2]}}\n"
+      "  fi\n"
+      "  case $before in\n"
+      "    --help) words=\"{2}\" ;;\n",
+      usage.program, function, topics_of_help(usage));
+  if (sets_keys) text += fmt::format("    --set) words=\"{}\"; compopt -o nospace 2> /dev/null ;;\n", names_of_keys());
+  text += of_flags + of_keys;
+  text += fmt::format(
+      "    *) [[ $cur == -* ]] && words=\"{}\" ;;\n"
+      "  esac\n"
+      "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+      "}}\n"
+      "complete -o default -F {} {}\n",
+      fmt::join(flags, " "), function, usage.program);
+  return text;
+}
+
+}  // namespace ditrain::config
