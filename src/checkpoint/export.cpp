@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/files/files.hpp"

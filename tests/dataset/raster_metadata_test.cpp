@@ -8,9 +8,19 @@
 using namespace ditrain;
 using namespace ditrain::dataset;
 
+namespace {
+
+std::vector<double> told(const std::string& path, const std::map<std::string, std::string>& tags) {
+  images::RasterInfo info;
+  info.path = path, info.tags = tags;
+  return metadata_of_raster(info);
+}
+
+}  // namespace
+
 TEST_CASE("raster metadata: dates come from tags of acquisition, then from names, then from the time of the file") {
   const auto date = [](const std::string& path, const std::map<std::string, std::string>& tags) {
-    const std::vector<double> n = metadata_of_raster({.path = path, .tags = tags});
+    const std::vector<double> n = told(path, tags);
     return std::vector<double>{n[kYear], n[kMonth], n[kDay]};
   };
   using Date = std::vector<double>;
@@ -20,8 +30,8 @@ TEST_CASE("raster metadata: dates come from tags of acquisition, then from names
   CHECK(date("x/scene_20201301.tif", {{"TIFFTAG_DATETIME", "2024:01:02 00:00:00"}}) == Date{2024, 1, 2});
   CHECK(date("x/a_20200601.tif", {{"ACQUISITIONDATETIME", "2018-03-04T01:02:03Z"}}) == Date{2018, 3, 4});
   CHECK(std::isnan(date("x/scene_123456789.tif", {})[0]));
-  CHECK(metadata_of_raster({.tags = {{"CLOUD_COVER", "12.5"}}})[kCloudCover] == 0.125);
-  CHECK(std::isnan(metadata_of_raster({.tags = {{"CLOUD_COVER", "few"}}})[kCloudCover]));
+  CHECK(told("", {{"CLOUD_COVER", "12.5"}})[kCloudCover] == 0.125);
+  CHECK(std::isnan(told("", {{"CLOUD_COVER", "few"}})[kCloudCover]));
 }
 
 TEST_CASE("raster metadata: the place of a tile follows from its georeference") {
