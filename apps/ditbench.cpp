@@ -22,6 +22,7 @@
 #include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/quality.hpp"
 #include "ditrain/bench/sample.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
@@ -64,7 +65,16 @@ config::CommandLine make_command_line() {
        {"memory-gib", "X",
         "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
-       {"out", "FILE", "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json)"},
+       {"config", "FILE", "the config that recipes change and are compared with (quality)"},
+       {"recipe", "FILE", "a YAML file whose keys replace those of --config (quality)", "", true},
+       {"minutes", "M,...", "CPU minutes of training after which recipes are compared (quality)", "1,2,4"},
+       {"seeds", "N", "runs of each recipe (quality)", "3"},
+       {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
+       {"samples", "N", "images that are drawn of each run (quality)", "1000"},
+       {"evaluations", "N", "of the model per image, those that guide included (quality)", "50"},
+       {"out", "FILE|DIR",
+        "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json); folder of runs, "
+        "plots and grids, from which the same command goes on after it was ended (quality)"},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -96,7 +106,10 @@ config::CommandLine make_command_line() {
       "  strategies  the same cores as one process whose clusters share everything (cftp), as one process per "
       "cluster,\n"
       "          each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): seconds\n"
-      "          per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n");
+      "          per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun itself\n"
+      "  quality  recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good their "
+      "samples\n"
+      "          are, by measures that need no other weights; starts ditrain itself\n");
 }
 
 /// The numbers of a flag, from least to most, separated by commas.
@@ -289,15 +302,42 @@ void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::
   bench::bench_memory(harness, bench);
 }
 
+void run_quality(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  for (const char* flag : {"config", "out"})
+    if (!line.has(flag))
+      throw InputError({.where = "command line",
+                        .what = fmt::format("quality needs --{}", flag),
+                        .hint = "ditbench quality --config cifar10.yaml --recipe FILE --out runs/quality"});
+  if (comm.world_size() > 1)
+    throw InputError({.where = "ditbench", .what = "quality starts ditrain itself", .got = "several ranks"});
+  bench::QualityBench quality{.config = line.get("config"),
+                              .recipes = line.get_all("recipe"),
+                              .sets = line.get_all("set"),
+                              .minutes = numbers<double>(line, "minutes", 1e-3, 1e6, "rising minutes, as 1,2,4"),
+                              .seeds = line.get_int("seeds", 1, 1000),
+                              .first_seed = line.get_int("first-seed", 0, 1 << 30),
+                              .samples = line.get_int("samples", 2, 1 << 20),
+                              .evaluations = line.get_int("evaluations", 1, 10000),
+                              .out = line.get_path("out"),
+                              .quick = line.has("quick")};
+  if (!std::is_sorted(quality.minutes.begin(), quality.minutes.end(), std::less_equal<>()))
+    throw InputError({.where = "command line",
+                      .what = "--minutes do not rise",
+                      .got = "'" + line.get("minutes") + "'",
+                      .expected = "such as 1,2,4"});
+  if (quality.quick) quality.seeds = 1, quality.samples = 16, quality.evaluations = 4;
+  bench::bench_quality(harness, quality);
+}
+
 struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step}, {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm}, {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},   {"inception", run_inception},
-    {"sample", run_sample}, {"data", run_data}};
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},      {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},      {"strategies", run_strategies},
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},        {"inception", run_inception},
+    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
@@ -342,6 +382,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   std::fflush(stdout);
   if (leader)
     harness.on_row = [](const bench::Row& row) {
+      if (row.time.repeats == 0) return;
       std::fprintf(stderr, "%s: %.4g s", row.name.c_str(), row.time.median_s);
       if (std::isfinite(row.share)) std::fprintf(stderr, ", share %.1f %%", 100 * row.share);
       std::fputc('\n', stderr);

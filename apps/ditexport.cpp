@@ -1,8 +1,12 @@
 // ditexport: a checkpoint as safetensors files for other programs.
+#include <optional>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/dit_file.hpp"
+#include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/optim/power_average.hpp"
 
 namespace {
 
@@ -16,6 +20,10 @@ config::CommandLine make_command_line() {
        {"format", "dit|diffusers",
         "dit: one file with the public DiT names; diffusers: DiTTransformer2DModel, with its config", "dit"},
        {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
+       {"ema-width", "SHARE",
+        "instead of --weights, an average of the weights of this width, 0.01 to 0.28 of the run so far, made of the "
+        "snapshots of a run with ema.snapshots_every; --checkpoint is the run folder, or RUN/snapshots/step_N for the "
+        "average at that step"},
        {"dtype", config::choices<DType>(), "of all tensors", "f32"}});
 }
 
@@ -35,10 +43,15 @@ int run(int argc, char** argv) {
   const std::string out = required(line, "out");
   const bool diffusers = line.get_word<Format>("format") == Format::kDiffusers;
   const auto dtype = line.get_word<DType>("dtype");
+  const std::string path = required(line, "checkpoint");
+  std::optional<checkpoint::Snapshots> snapshots;
+  if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
   const checkpoint::WeightsSource source =
-      checkpoint::find_weights(required(line, "checkpoint"), line.get_word<checkpoint::Weights>("weights"));
+      snapshots ? snapshots->newest : checkpoint::find_weights(path, line.get_word<checkpoint::Weights>("weights"));
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
-  const auto model = checkpoint::load_model(source);
+  const auto model = snapshots ? checkpoint::load_average(*snapshots, line.get_double("ema-width", optim::kLeastWidth,
+                                                                                      optim::kGreatestWidth))
+                               : checkpoint::load_model(source);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");

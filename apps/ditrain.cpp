@@ -14,6 +14,7 @@
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/report/page.hpp"
+#include "ditrain/train/preflight.hpp"
 #include "ditrain/train/trainer.hpp"
 
 using namespace ditrain;
@@ -26,6 +27,7 @@ config::CommandLine make_command_line() {
       .summary = "train a Diffusion Transformer; alone or under mpirun / srun",
       .flags =
           {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
+           {"recipe", "FILE", "a YAML file whose keys replace those of --config, as those of recipes/", "", true},
            {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
            {"out", "DIR", "run folder (default: runs/NAME of the config)"},
            {"resume", "auto|DIR",
@@ -33,6 +35,7 @@ config::CommandLine make_command_line() {
            {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
            {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
            {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
+           {"preflight", "", "measure every node, name slow ones and what is wrong with them, then stop"},
            {"print-config", "", "print the effective config, then stop"},
            {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
            {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
@@ -82,8 +85,9 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
-  if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run")) platform::remove_signal_flags();
-  const config::Config config = config::load_config(line.get("config"), line.get_all("set"));
+  if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run") || line.has("preflight"))
+    platform::remove_signal_flags();
+  const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))
     throw InputError({.where = "command line",
@@ -106,6 +110,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     plan::print_dry_run(config, ranks, out, comm);
     return kExitDone;
   }
+  if (line.has("preflight")) return train::run_preflight(config, out, comm) ? kExitDone : kExitFailed;
   train::TrainOptions options;
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";

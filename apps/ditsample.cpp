@@ -64,6 +64,9 @@ config::CommandLine make_command_line() {
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"cfg-interval", "FROM,TO",
         "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},
+       {"guide", "DIR|FILE|none",
+        "checkpoint of a weaker model, such as an earlier one of the run, that --cfg-scale guides away from "
+        "(autoguidance); none: away from samples without labels [default: sample.guide]"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
@@ -108,7 +111,7 @@ constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
 /// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, metadata;
+  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, metadata, guide;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -173,7 +176,14 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
       refuse("--cfg-interval is no interval", text, "FROM,TO, such as 0.1,1");
   }
   if (job.clip != Clip::kAuto) s.clip_denoised = job.clip == Clip::kOn;
-  if (s.cfg_scale != 1 && !eval::takes_guidance(m))
+  job.guide = config.sample.guide;
+  if (line.has("guide")) job.guide = line.get_path("guide") == "none" ? "" : line.get_path("guide");
+  if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
+    refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
+  if (s.cfg_scale == 1) job.guide.clear();
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("scenes are not guided by another model", job.guide, "--guide none");
+  if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
                        m.class_dropout),
@@ -276,10 +286,12 @@ void log_origins(const config::CommandLine& line, const Job& job, const config::
                                   {"cfg-scale", "cfg_scale"},
                                   {"cfg-channels", "cfg_channels"},
                                   {"cfg-interval", "cfg_interval"},
+                                  {"guide", "guide"},
                                   {"vae", "vae"}}) {
     if (line.has(flag))
       given += fmt::format("{}--{}", given.empty() ? "" : ", ", flag);
-    else if (std::string_view(key) != "vae" || !job.vae.empty())
+    else if ((std::string_view(key) != "vae" || !job.vae.empty()) &&
+             (std::string_view(key) != "guide" || !job.guide.empty()))
       own += fmt::format("{}{}", own.empty() ? "" : ", ", key);
   }
   if (!given.empty()) log::info("settings of the command line: {}", given);
@@ -394,6 +406,7 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
             interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
+  if (!job.guide.empty()) log::info("guidance leads away from the samples of {}", job.guide);
   if (output.scaling)
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
               job.out, eval::kRawSamplesFile, output.scaling->describe());
@@ -433,8 +446,9 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& job, const config::Config& config,
-                const std::vector<Condition>& conditions, const dataset::Dataset* data, dist::Communicator& comm) {
+double draw_all(ops::Context& ctx, nn::Dit& model, nn::Dit* guide, Decoder& decode, const Job& job,
+                const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
+                dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
@@ -452,7 +466,12 @@ double draw_all(ops::Context& ctx, nn::Dit& model, Decoder& decode, const Job& j
     const auto told = [&](double share) { progress((double(r) + share) / double(num_rounds)); };
     std::vector<float> values;
     if (!scene) {
-      const eval::GenerateRequest request{job.sampler, job.seed, mine, round.first, job.batch};
+      const eval::GenerateRequest request{.sampler = job.sampler,
+                                          .seed = job.seed,
+                                          .conditions = mine,
+                                          .first_index = round.first,
+                                          .batch = job.batch,
+                                          .guide = guide};
       values = eval::generate(ctx, model, config.diffusion, request, told);
     } else if (round.n > 0) {
       const eval::SceneRequest request{
@@ -490,7 +509,8 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .latents = latents,
                                 .vae = job.vae,
                                 .metadata = job.metadata,
-                                .condition = job.condition};
+                                .condition = job.condition,
+                                .guide = job.guide};
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
   eval::write_sample_facts(job.out, facts, process);
 }
@@ -543,9 +563,10 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   log_origins(line, job, config);
 
   const auto model = checkpoint::load_model(source);
+  const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config);
   for (const std::string& note : placement.notes) log::info("{}", note);
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, decoder, job, config, conditions, data.get(), comm);
+  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
   if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
   log::info("{} images in {}", job.num, job.out);

@@ -2,9 +2,11 @@
 
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <ctime>
 #include <mutex>
 #include <sstream>
 
@@ -16,7 +18,7 @@ namespace {
 struct State {
   std::mutex mutex;
   int rank = 0, world_size = 1;
-  bool progress_open = false;
+  bool progress_open = false, shows_times = false, shows_details = false;
   std::shared_ptr<spdlog::logger> file;
 };
 State& state() {
@@ -29,14 +31,33 @@ void end_progress(State& s) {
   s.progress_open = false;
 }
 
+// "16:03:59 " of the local time, or nothing.
+std::string time_of_day(const State& s) {
+  if (!s.shows_times) return "";
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  char text[16] = {};
+  std::strftime(text, sizeof text, "%H:%M:%S ", ::localtime_r(&now, &local));
+  return text;
+}
+
+// A line that is longer than the terminal would not replace itself.
+std::string as_wide_as_terminal(std::string line) {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && line.size() >= size.ws_col)
+    line.resize(size.ws_col - 1);
+  return line;
+}
+
 void print(std::FILE* stream, const std::string& prefix, const std::string& line, spdlog::level::level_enum level) {
   State& s = state();
   std::lock_guard lock(s.mutex);
-  const bool silent = level == spdlog::level::info && s.rank != 0;
+  const bool is_detail = level == spdlog::level::debug;
+  const bool silent = (is_detail && !s.shows_details) || (level <= spdlog::level::info && s.rank != 0);
   if (!silent) {
     end_progress(s);
     const std::string who = s.rank != 0 ? fmt::format("[rank {}] ", s.rank) : "";
-    std::fputs((who + prefix + line + "\n").c_str(), stream);
+    std::fputs((time_of_day(s) + who + prefix + line + "\n").c_str(), stream);
     std::fflush(stream);
   }
   if (s.file) s.file->log(level, line);
@@ -66,7 +87,8 @@ void open_file(const std::string& path) {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     s.file = std::make_shared<spdlog::logger>("ditrain", sink);
     s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %v");
-    s.file->flush_on(spdlog::level::info);
+    s.file->set_level(spdlog::level::debug);
+    s.file->flush_on(spdlog::level::debug);
     s.file->set_error_handler([](const std::string&) {});  // a full disk must not stop the run
   } catch (const spdlog::spdlog_ex& e) {
     throw InputError({.where = "log", .what = "cannot open " + path + ": " + e.what()});
@@ -79,11 +101,30 @@ void close_file() {
   s.file.reset();
 }
 
-void info_line(const std::string& line) { print(stdout, "", line, spdlog::level::info); }
-void info_lines(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) info_line(line);
+void show_times(bool shown) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.shows_times = shown;
 }
+void show_details(bool shown) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.shows_details = shown;
+}
+
+namespace {
+
+void each_line(const std::string& text, void (*print_line)(const std::string&)) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) print_line(line);
+}
+
+}  // namespace
+
+void info_line(const std::string& line) { print(stdout, "", line, spdlog::level::info); }
+void info_lines(const std::string& text) { each_line(text, info_line); }
+void detail_line(const std::string& line) { print(stdout, "", line, spdlog::level::debug); }
+void detail_lines(const std::string& text) { each_line(text, detail_line); }
 void warn_line(const std::string& line) { print(stderr, "warning: ", line, spdlog::level::warn); }
 
 void progress_line(const std::string& line) {
@@ -93,7 +134,7 @@ void progress_line(const std::string& line) {
   std::lock_guard lock(s.mutex);
   if (s.file) s.file->info(line);
   if (s.rank != 0) return;
-  std::fputs(("\r\033[2K" + line).c_str(), stdout);
+  std::fputs(("\r\033[2K" + as_wide_as_terminal(time_of_day(s) + line)).c_str(), stdout);
   std::fflush(stdout);
   s.progress_open = true;
 }

@@ -110,6 +110,10 @@ void Child::end() {
   wait(true);
 }
 
+std::string program_beside(const char* name) {
+  return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
 std::string program_of(pid_t pid) {
   std::error_code gone;
   return fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone).string();

@@ -41,6 +41,8 @@ class Child {
   int exit_code_ = -1;
 };
 
+/// The path of another program in the folder of this one.
+std::string program_beside(const char* name);
 /// The program that a process runs; "" if it is gone.
 std::string program_of(pid_t pid);
 /// Proportional set size: what it shares counts in parts. Its own explicit huge pages are counted. 0 if it is gone.

@@ -37,7 +37,7 @@ class Meter {
         batch_(random_batch(model_.config(), bench.batch)) {
     plan::check_memory(automatic_);
     allocate_weights(model_, automatic_.config.train.precision,
-                     {.states = optim::state_arrays(automatic_.config.optimizer)});
+                     {.states = optim::state_arrays(automatic_.config.optimizer, automatic_.config.ema)});
     add("one core", plan_of("auto", one_), one_);
     add("clusters", automatic_, harness);
     add("clusters, n", plan_of("n", harness), harness);

@@ -42,7 +42,7 @@ class Training {
     const size_t before = memory::system_memory().bytes_in_use();
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
                                  {.home = automem_ ? &automem_->beside() : &memory::system_memory(),
-                                  .states = optim::state_arrays(plan.config.optimizer),
+                                  .states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
                                   .gradient_slices = plan_.gradients.gradient_slices,
                                   .segments = automem_ ? &automem_->source() : nullptr});
     step_.allocate(nullptr, {}, automem_.get());

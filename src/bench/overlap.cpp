@@ -49,7 +49,7 @@ class Meter {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     allocate_weights(model_, config_.train.precision,
-                     {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer)});
+                     {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer, config_.ema)});
     none_.allocate();
     engine_.allocate(&*memory_, free_pus(harness.placement()));
     harness_.note(engine_.sync().engine()->description());

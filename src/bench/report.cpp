@@ -92,13 +92,14 @@ void add_row(Table& table, const Row& row) {
   table.cell("type", row.dtype);
   for (const Field& f : row.details)
     if (f.in_table) table.cell(f.name, text_of(f));
-  table.cell("median", seconds_text(row.time.median_s));
-  table.cell("min", seconds_text(row.time.min_s));
-  table.cell("p90", seconds_text(row.time.p90_s));
+  const bool timed = row.time.repeats > 0;
+  table.cell("median", timed ? seconds_text(row.time.median_s) : "");
+  table.cell("min", timed ? seconds_text(row.time.min_s) : "");
+  table.cell("p90", timed ? seconds_text(row.time.p90_s) : "");
   table.cell("GFLOP/s", row.gflops > 0 ? number_text(row.gflops) : "");
   table.cell("GB/s", row.gb_s > 0 ? number_text(row.gb_s) : "");
   table.cell("limit", row.limit > 0 ? number_text(row.limit) : "");
-  table.cell("share", percent(row.share));
+  table.cell("share", timed ? percent(row.share) : "");
   for (const auto& [name, ratio] : row.peers) table.cell("/ " + name, number_text(ratio));
   table.cell("drift", row.drift > kMaxDrift ? percent(row.drift) : "");
 }

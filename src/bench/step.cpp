@@ -25,9 +25,9 @@ class Trainee {
         step_(plan, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)),
         times_(ctx) {
-    allocate_weights(
-        model_, plan.config.train.precision,
-        {.states = optim::state_arrays(plan.config.optimizer), .gradient_slices = plan.gradients.gradient_slices});
+    allocate_weights(model_, plan.config.train.precision,
+                     {.states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
+                      .gradient_slices = plan.gradients.gradient_slices});
     step_.allocate();
   }
 

@@ -109,10 +109,6 @@ int clusters_of(const Harness& harness, const StrategiesBench& bench) {
   return natural > 1 ? natural : harness.num_threads();
 }
 
-std::string program_beside(const char* name) {
-  return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
-}
-
 StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
     : harness_(harness),
       bench_(bench),

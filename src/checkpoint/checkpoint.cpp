@@ -248,10 +248,9 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     // Versions before checksums wrote neither.
     if (j.contains("format") || j.contains("files") || j.contains("checksum")) {
       check_own_sum(path, text);
-      for (size_t i = 0; i < kTensorFiles; ++i) {
-        const char* name = files::kCheckpointFiles[i];
-        s.files[name] = file_from_json(j.at("files").at(name), path);
-      }
+      for (const char* name : kTensorFiles)
+        if (name != files::kAveragesFile || j.at("files").contains(name))
+          s.files[name] = file_from_json(j.at("files").at(name), path);
     }
     check_ranges(path, s);
     return s;
@@ -315,19 +314,25 @@ void load_training_state(const std::string& folder, ParameterStore& parameters, 
   };
   take(parameters.ema_state(),
        [&](const StateLayout*, const Tensor& to) { load_weights(folder + "/ema.safetensors", parameters, to, pus); });
-  ExactReader reader(folder + "/optimizer.safetensors");
-  for (const OptimizerState& state : parameters.states)
-    for (const Parameter* p : parameters.state_dict())
-      if (p->trainable && state.declared.holds(p->group)) reader.expect(state.declared.tensor_of(p->name), *p);
-  reader.expect_nothing_else();
-  for (const OptimizerState& state : parameters.states)
-    take(state, [&](const StateLayout* layout, const Tensor& to) {
+  for (const bool averages : {false, true}) {
+    std::vector<const OptimizerState*> states;
+    for (const OptimizerState& state : parameters.states)
+      if (state.declared.is_average() == averages) states.push_back(&state);
+    if (states.empty()) continue;
+    ExactReader reader(folder + "/" + kTensorFiles[averages ? 3 : 2]);
+    for (const OptimizerState* state : states)
       for (const Parameter* p : parameters.state_dict())
-        if (p->trainable && state.declared.holds(p->group))
-          reader.want(state.declared.tensor_of(p->name), *p,
-                      to.slice(layout ? layout->at(p->slice.begin) : p->slice.begin, p->shape));
-      reader.read(pus);
-    });
+        if (p->trainable && state->declared.holds(p->group)) reader.expect(state->declared.tensor_of(p->name), *p);
+    reader.expect_nothing_else();
+    for (const OptimizerState* state : states)
+      take(*state, [&](const StateLayout* layout, const Tensor& to) {
+        for (const Parameter* p : parameters.state_dict())
+          if (p->trainable && state->declared.holds(p->group))
+            reader.want(state->declared.tensor_of(p->name), *p,
+                        to.slice(layout ? layout->at(p->slice.begin) : p->slice.begin, p->shape));
+        reader.read(pus);
+      });
+  }
 }
 
 }  // namespace ditrain::checkpoint

@@ -119,7 +119,8 @@ void expect_coverage(const CheckedFile& file, const std::string& where) {
 
 std::optional<CheckedFile> checks_of(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (std::find(files::kCheckpointFiles.begin(), files::kCheckpointFiles.end(), name) == files::kCheckpointFiles.end())
+  if (name != files::kAveragesFile &&
+      std::find(files::kCheckpointFiles.begin(), files::kCheckpointFiles.end(), name) == files::kCheckpointFiles.end())
     return std::nullopt;  // some other file: a state.json beside it may be anything
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();

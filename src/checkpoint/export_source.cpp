@@ -1,9 +1,11 @@
 // Where weights come from: checkpoints, exports, and the config that belongs to them.
 #include <filesystem>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
@@ -63,6 +65,22 @@ std::unique_ptr<nn::Dit> load_model(const WeightsSource& source) {
   parameters.allocate(autograd::ParameterStore::For::kInference);
   load_weights(source.file, parameters, parameters.values);
   return model;
+}
+
+std::unique_ptr<nn::Dit> load_guide(const std::string& path, const config::Config& config) {
+  static const std::set<std::string> kCommon = {
+      "model.input_size",     "model.in_channels",     "model.num_classes",   "model.learn_sigma",  "diffusion.process",
+      "diffusion.prediction", "diffusion.noise_scale", "diffusion.num_steps", "diffusion.schedule", "data.bands",
+      "data.scale_low",       "data.scale_high",       "data.latent_scale"};
+  const WeightsSource source = find_weights(path, Weights::kEma);
+  for (const config::Difference& d : config::differences(source.config, config))
+    if (kCommon.contains(d.key))
+      throw InputError({.where = "guide",
+                        .what = "the outputs of the guide and of the model mean different things: " + path,
+                        .got = d.key + ": " + d.old_value,
+                        .expected = d.new_value,
+                        .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
+  return load_model(source);
 }
 
 }  // namespace ditrain::checkpoint

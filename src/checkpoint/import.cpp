@@ -84,7 +84,7 @@ Imported import_weights(const ImportRequest& request) {
   nn::Dit model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
-                      {.states = optim::state_arrays(imported.config.optimizer)});
+                      {.states = optim::state_arrays(imported.config.optimizer, imported.config.ema)});
   parameters.ema = parameters.values;
   nn::initialise(model, uint64_t(imported.config.train.seed));
   for (const std::string& change : load_adapted(file, imported.config, model)) imported.notes.push_back(change);

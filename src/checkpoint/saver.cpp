@@ -25,7 +25,7 @@ std::string report_of(const StateWriter& writer) {
   std::map<std::string, std::vector<CheckedPiece>> files;
   json report = json::object();
   try {
-    for (const StatePiece& piece : writer.written()) files[files::kCheckpointFiles[piece.file]].push_back(piece.place);
+    for (const StatePiece& piece : writer.written()) files[kTensorFiles[piece.file]].push_back(piece.place);
   } catch (const std::exception& e) {
     report["problem"] = log::of_rank() + e.what();
   }
@@ -49,8 +49,8 @@ struct CheckpointSaver::Buffer {
 
 // On rank 0: from the empty folder to the whole checkpoint.
 struct CheckpointSaver::Commit {
-  Commit(const Setup& s, const CheckpointState& of, dist::Communicator& c)
-      : setup(s), state(of), comm(c), writer(s.checkpoints_dir, of.step) {}
+  Commit(const Setup& s, const CheckpointState& of, bool keeps_averages, dist::Communicator& c)
+      : setup(s), state(of), snapshot(keeps_averages), comm(c), writer(s.checkpoints_dir, of.step) {}
   ~Commit() {
     if (thread.joinable()) thread.join();
   }
@@ -93,11 +93,20 @@ struct CheckpointSaver::Commit {
                 [](const CheckedPiece& a, const CheckedPiece& b) { return a.offset < b.offset; });
     for (const auto& [name, file] : state.files) expect_coverage(file, name);  // ranks that left something out
     write_checkpoint_state(writer.folder(), state);
+    if (snapshot) keep_snapshot();
     writer.commit();
     try {
       clear_old();
     } catch (const Error& e) {  // the new one is whole
       log::warn("old checkpoints stay: {}", e.what());
+    }
+  }
+  // Before the checkpoint has its name: a run that resumes from it has the snapshot.
+  void keep_snapshot() const {
+    try {
+      files::keep_files(writer.folder(), {files::kAveragesFile, "state.json"}, setup.snapshots_dir, state.step);
+    } catch (const RunError& e) {  // the checkpoint is whole, and other snapshots will do
+      log::warn("no snapshot of the averages of step {}: {}", state.step, e.what());
     }
   }
   void clear_old() const {
@@ -108,6 +117,7 @@ struct CheckpointSaver::Commit {
 
   const Setup& setup;
   CheckpointState state;
+  const bool snapshot;
   dist::Communicator& comm;
   files::CheckpointWriter writer;
   std::thread thread;
@@ -121,14 +131,14 @@ CheckpointSaver::CheckpointSaver(Setup setup, autograd::ParameterStore& paramete
 
 CheckpointSaver::~CheckpointSaver() = default;
 
-std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) {
+std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state, bool snapshot) {
   DITRAIN_CHECK(phase_ == Phase::kIdle, "a checkpoint while the one before is being written");
   phase_ = Phase::kWriting, step_ = state.step;
   std::string begun[2];  // the folder to write into; the problem
   if (leads()) try {
       const dist::DiskWork work(comm_);
-      commit_ = std::make_unique<Commit>(setup_, state, comm_);
-      for (size_t i = 0; i < kTensorFiles; ++i) commit_->create(files::kCheckpointFiles[i], layouts_[i]);
+      commit_ = std::make_unique<Commit>(setup_, state, snapshot, comm_);
+      for (size_t i = 0; i < layouts_.size(); ++i) commit_->create(kTensorFiles[i], layouts_[i]);
       begun[0] = commit_->writer.folder();
     } catch (const RunError& e) {
       begun[1] = e.what();
@@ -137,8 +147,8 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state) 
   if (!begun[1].empty()) return end(begun[1]);
   if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
   const dist::DiskWork work(comm_);  // the files are opened
-  writer_ = std::make_unique<StateWriter>(begun[0], state_pieces(parameters_, layouts_, setup_.mine), buffer_->span(),
-                                          setup_.pus, comm_);
+  writer_ = std::make_unique<StateWriter>(begun[0], layouts_.size(), state_pieces(parameters_, layouts_, setup_.mine),
+                                          buffer_->span(), setup_.pus, comm_);
   return std::nullopt;
 }
 

@@ -10,7 +10,7 @@ namespace {
 using autograd::Parameter;
 using autograd::ParameterStore;
 
-enum : size_t { kModel, kEma, kOptimizer };
+enum : size_t { kModel, kEma, kOptimizer, kAverages };
 
 // Elements of a piece that begins at this offset of a file, if n are left: pieces end where a multiple of their size
 // does, so that most of their bytes fill whole blocks.
@@ -23,16 +23,19 @@ int64_t elements_of_piece(uint64_t offset, int64_t n) {
 }  // namespace
 
 std::vector<weights::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
-  std::vector<weights::TensorToWrite> weights, states;
+  std::vector<weights::TensorToWrite> weights, states, averages;
   for (const Parameter* p : parameters.state_dict()) {
     weights.push_back({p->name, "F32", p->full_shape, nullptr});
     if (!p->trainable) continue;
     for (const autograd::OptimizerState& state : parameters.states)
       if (state.declared.holds(p->group))
-        states.push_back({state.declared.tensor_of(p->name), "F32", p->full_shape, nullptr});
+        (state.declared.is_average() ? averages : states)
+            .push_back({state.declared.tensor_of(p->name), "F32", p->full_shape, nullptr});
   }
   const weights::SafetensorsLayout layout = weights::lay_out_safetensors(weights);
-  return {layout, layout, weights::lay_out_safetensors(std::move(states))};
+  std::vector<weights::SafetensorsLayout> all{layout, layout, weights::lay_out_safetensors(std::move(states))};
+  if (!averages.empty()) all.push_back(weights::lay_out_safetensors(std::move(averages)));
+  return all;
 }
 
 namespace {
@@ -82,7 +85,8 @@ std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vect
   std::vector<Source> sources = {{kModel, nullptr, parameters.values, nullptr},
                                  {kEma, nullptr, parameters.ema, &parameters.kept}};
   for (const autograd::OptimizerState& state : parameters.states)
-    sources.push_back({kOptimizer, &state.declared, state.data, &state.layout});
+    sources.push_back(
+        {state.declared.is_average() ? kAverages : kOptimizer, &state.declared, state.data, &state.layout});
   std::vector<StatePiece> pieces, frozen;
   for (const Parameter* p : parameters.state_dict()) {
     if (!p->trainable) {

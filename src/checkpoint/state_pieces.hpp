@@ -1,5 +1,6 @@
 // The files of a checkpoint as pieces of the arenas: what each rank writes, and where.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "ditrain/autograd/parameters.hpp"
@@ -9,13 +10,15 @@
 
 namespace ditrain::checkpoint {
 
-inline constexpr size_t kTensorFiles = files::kCheckpointFiles.size() - 1;  // the last one is state.json
+/// The files with tensors. The last one is there if the store has power averages.
+inline constexpr std::array<const char*, 4> kTensorFiles = {files::kCheckpointFiles[0], files::kCheckpointFiles[1],
+                                                            files::kCheckpointFiles[2], files::kAveragesFile};
 
-/// Layouts of model, ema and optimizer .safetensors, in this order: names and full shapes, whatever part ranks have.
+/// Layouts of the files, in this order: names and full shapes, whatever part ranks have.
 std::vector<weights::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters);
 
 struct StatePiece {
-  size_t file = 0;          ///< of kCheckpointFiles
+  size_t file = 0;          ///< of kTensorFiles
   CheckedPiece place = {};  ///< its checksum is not known yet
   Tensor data = {};
   parallel::Range arena = {};  ///< which elements of the arenas an update changes; empty: none

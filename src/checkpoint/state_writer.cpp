@@ -18,16 +18,16 @@ bool overlap(const parallel::Range& a, const parallel::Range& b) { return a.begi
 
 }  // namespace
 
-StateWriter::StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
-                         std::vector<int> pus, dist::Communicator& comm)
-    : files_(kTensorFiles), buffer_(buffer), pus_(std::move(pus)), comm_(comm) {
+StateWriter::StateWriter(const std::string& folder, size_t num_files, std::vector<StatePiece> pieces,
+                         std::span<std::byte> buffer, std::vector<int> pus, dist::Communicator& comm)
+    : files_(num_files), buffer_(buffer), pus_(std::move(pus)), comm_(comm) {
   for (const StatePiece& piece : pieces) items_.push_back({piece});
   unread_ = unwritten_ = items_.size();
   const bool made_files = comm.rank() == 0;  // their beginnings are not synced yet
   try {
     for (size_t i = 0; i < files_.size(); ++i)
       if (made_files || std::any_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.file == i; }))
-        files_[i] = std::make_unique<files::PieceFile>(folder + "/" + files::kCheckpointFiles[i]);
+        files_[i] = std::make_unique<files::PieceFile>(folder + "/" + kTensorFiles[i]);
   } catch (const RunError&) {
     end(std::current_exception());
     return;

@@ -21,7 +21,7 @@ class StateWriter {
   /// Starts to write. Rank 0 has made the files by files::PieceFile::create, and syncs all of them here; the other
   /// ranks sync those that they write to. `buffer` outlives the object. `pus`: cores for its threads. `comm`: its ranks
   /// wait for what is written here.
-  StateWriter(const std::string& folder, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
+  StateWriter(const std::string& folder, size_t num_files, std::vector<StatePiece> pieces, std::span<std::byte> buffer,
               std::vector<int> pus, dist::Communicator& comm);
   ~StateWriter();  ///< gives up what has not been written
   StateWriter(const StateWriter&) = delete;

@@ -178,6 +178,26 @@ void fill_model_sizes(Config& config, const Origins& origins) {
   }
 }
 
+struct NamedText {
+  std::string text, file_name;
+};
+
+Config parse_layers(const std::vector<NamedText>& layers, const std::vector<std::string>& sets) {
+  Config config = default_config();
+  Origins origins;
+  for (const NamedText& layer : layers) {
+    ConfigReader reader(config, layer.file_name);
+    reader.read(layer.text);
+    for (const auto& [key, origin] : reader.origins()) origins[key] = origin;
+  }
+  for (const std::string& assignment : sets) {
+    apply_set(config, assignment);
+    origins[assignment.substr(0, assignment.find('='))] = "--set: ";
+  }
+  fill_model_sizes(config, origins);
+  return config;
+}
+
 }  // namespace
 
 Config default_config() {
@@ -187,21 +207,19 @@ Config default_config() {
 }
 
 Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets) {
-  Config config = default_config();
-  ConfigReader reader(config, file_name);
-  reader.read(text);
-  Origins origins = reader.origins();
-  for (const std::string& assignment : sets) {
-    apply_set(config, assignment);
-    origins[assignment.substr(0, assignment.find('='))] = "--set: ";
-  }
-  fill_model_sizes(config, origins);
-  return config;
+  return parse_layers({{text, file_name}}, sets);
 }
 
-Config load_config(const std::string& path, const std::vector<std::string>& sets) {
-  const std::string file = find_config_file(path);
-  return parse_config(files::read_text_file(file, kMaxFileBytes), file, sets);
+Config load_config(const std::string& path, const std::vector<std::string>& sets,
+                   const std::vector<std::string>& overlays) {
+  std::vector<std::string> paths = {path};
+  paths.insert(paths.end(), overlays.begin(), overlays.end());
+  std::vector<NamedText> layers;
+  for (const std::string& each : paths) {
+    const std::string file = find_config_file(each);
+    layers.push_back({files::read_text_file(file, kMaxFileBytes), file});
+  }
+  return parse_layers(layers, sets);
 }
 
 std::string to_yaml(const Config& config) {

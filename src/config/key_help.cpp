@@ -12,27 +12,78 @@ namespace ditrain::config {
 namespace {
 
 // Keys that stand in neither list are for some runs.
-constexpr std::string_view kEveryRun[] = {
-    "model.name",          "model.input_size",  "model.in_channels",      "model.num_classes",
-    "diffusion.process",   "data.kind",         "data.path",              "data.vae",
-    "data.random_flip",    "data.bands",        "train.steps",            "train.global_batch",
-    "train.micro_batch",   "train.precision",   "train.recompute",        "train.seed",
-    "train.init_from",     "optimizer.lr",      "optimizer.schedule",     "optimizer.warmup_steps",
-    "ema.decay",           "parallel.threads",  "memory.automem",         "dist.shard_optimizer",
-    "checkpoint.every_steps", "checkpoint.keep_last", "log.tensorboard",  "sample.every_steps",
-    "sample.num_images",   "sample.cfg_scale",  "sample.vae",             "eval.every_steps",
-    "eval.fid_every_steps"};
-constexpr std::string_view kExperts[] = {
-    "diffusion.num_steps", "diffusion.variance",    "diffusion.min_snr_gamma", "diffusion.time_mean",
-    "diffusion.time_deviation", "data.scale_low",   "data.scale_high",         "data.number_type",
-    "data.number_scale",   "data.number_offset",    "data.loader_threads",     "data.queue_batches",
-    "optimizer.betas",     "optimizer.eps",         "optimizer.decay_share",   "parallel.strategy",
-    "parallel.clusters",   "parallel.tensor_ranks", "parallel.cut",            "parallel.comm_cores",
-    "parallel.smt",        "memory.pages",          "memory.simulate_bulk",    "memory.copy_cores",
-    "memory.copy",         "kernels.gemm",          "kernels.fuse",            "kernels.tuned",
-    "dist.bucket_mib",     "dist.overlap",          "dist.engine",             "dist.allreduce",
-    "dist.wire",           "dist.adaln",            "dist.verify_every",       "dist.simulate_link",
-    "checkpoint.keep_discarded", "checkpoint.buffer_gib", "sample.cfg_channels"};
+constexpr std::string_view kEveryRun[] = {"model.name",
+                                          "model.input_size",
+                                          "model.in_channels",
+                                          "model.num_classes",
+                                          "diffusion.process",
+                                          "data.kind",
+                                          "data.path",
+                                          "data.vae",
+                                          "data.random_flip",
+                                          "data.bands",
+                                          "train.steps",
+                                          "train.global_batch",
+                                          "train.micro_batch",
+                                          "train.precision",
+                                          "train.recompute",
+                                          "train.seed",
+                                          "train.init_from",
+                                          "optimizer.lr",
+                                          "optimizer.schedule",
+                                          "optimizer.warmup_steps",
+                                          "ema.decay",
+                                          "parallel.threads",
+                                          "memory.automem",
+                                          "dist.shard_optimizer",
+                                          "checkpoint.every_steps",
+                                          "checkpoint.keep_last",
+                                          "log.tensorboard",
+                                          "sample.every_steps",
+                                          "sample.num_images",
+                                          "sample.cfg_scale",
+                                          "sample.vae",
+                                          "eval.every_steps",
+                                          "eval.fid_every_steps"};
+constexpr std::string_view kExperts[] = {"diffusion.num_steps",
+                                         "diffusion.variance",
+                                         "diffusion.min_snr_gamma",
+                                         "diffusion.time_mean",
+                                         "diffusion.time_deviation",
+                                         "data.scale_low",
+                                         "data.scale_high",
+                                         "data.number_type",
+                                         "data.number_scale",
+                                         "data.number_offset",
+                                         "data.loader_threads",
+                                         "data.queue_batches",
+                                         "optimizer.betas",
+                                         "optimizer.eps",
+                                         "optimizer.decay_share",
+                                         "parallel.strategy",
+                                         "parallel.clusters",
+                                         "parallel.tensor_ranks",
+                                         "parallel.cut",
+                                         "parallel.comm_cores",
+                                         "parallel.smt",
+                                         "memory.pages",
+                                         "memory.simulate_bulk",
+                                         "memory.copy_cores",
+                                         "memory.copy",
+                                         "kernels.gemm",
+                                         "kernels.fuse",
+                                         "kernels.tuned",
+                                         "dist.bucket_mib",
+                                         "dist.overlap",
+                                         "dist.engine",
+                                         "dist.allreduce",
+                                         "dist.wire",
+                                         "dist.adaln",
+                                         "dist.verify_every",
+                                         "dist.simulate_link",
+                                         "checkpoint.keep_discarded",
+                                         "checkpoint.buffer_gib",
+                                         "sample.cfg_channels"};
 
 template <class List>
 bool lists(const List& list, const std::string& name) {
@@ -140,7 +191,8 @@ std::string keys_page() {
   std::string text =
       "# Config keys\n\n"
       "All keys of a config file, as `ditrain --help all` lists them. This page is made from the program's table:\n"
-      "`ditrain --help markdown > configs/KEYS.md` renews it. [README.md](README.md) explains how keys work together.\n\n"
+      "`ditrain --help markdown > configs/KEYS.md` renews it. [README.md](README.md) explains how keys work "
+      "together.\n\n"
       "**Bold** keys are those that most runs set (`ditrain --help`); the keys *in italics* are for experts: their\n"
       "defaults suit nearly every run. A dagger (†) marks what a resumed run may change.\n";
   std::string section;

@@ -84,8 +84,8 @@ std::string topics_of_help(const Usage& usage) {
 std::string man_page(const Usage& usage) {
   std::string name = usage.program;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return char(std::toupper(c)); });
-  std::string text = fmt::format(".TH {} 1 \"\" \"ditrain {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", name, kVersion,
-                                 usage.program, roff(usage.summary));
+  std::string text = fmt::format(".TH {} 1 \"\" \"ditrain {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", name,
+                                 kVersion, usage.program, roff(usage.summary));
   text += fmt::format(".SH SYNOPSIS\n.B {}\n[flags]{}\n.SH OPTIONS\n", usage.program,
                       usage.positional.empty() ? "" : " " + roff(usage.positional));
   for (const Flag& f : usage.flags)

@@ -217,6 +217,9 @@ Rows diffusion_rows() {
                                 "flow, logit_normal: mean of the logit; below 0 more noise (t = 0 is noise, 1 data)")),
       of_process("flow", number(DITRAIN_KEY(diffusion.time_deviation), {1e-3, 100},
                                 "flow, logit_normal: standard deviation of the logit")),
+      of_process("flow", number(DITRAIN_KEY(diffusion.noise_scale), {1e-3, 1e3},
+                                "flow: standard deviation of the noise, in training and sampling; above 1 for large "
+                                "images in pixels, whose neighbours tell through more noise")),
       of_process("flow",
                  number(DITRAIN_KEY(diffusion.time_shift), {1e-3, 1e3},
                         "flow: shift of the times in training and sampling; above 1 more noise, for large images")),
@@ -230,6 +233,9 @@ Rows data_rows() {
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
            "autoencoder that encodes images to latents while training, as ditdata encode --vae; empty: none", "a path"),
+      number(DITRAIN_KEY(data.hold_out), kShare,
+             "share of the samples, drawn once and for all, that training does not see (ditbench quality compares with "
+             "them)"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
       word(DITRAIN_KEY(data.augment),
            "random orientation of each sample, for imagery from above (tiles, folder): flips also turns it upside "
@@ -290,6 +296,10 @@ Rows train_rows() {
            "to "
            "other classes, channels and sizes, which the log tells",
            "a path"),
+      text(DITRAIN_KEY(train.branch_from),
+           "checkpoint that a new run goes on from, with weights, EMA, optimiser state and step; what differs from its "
+           "config is the branch (a decay of the learning rate, other data); the model stays",
+           "a path"),
   };
 }
 
@@ -313,6 +323,9 @@ Rows optimizer_rows() {
       boolean(DITRAIN_KEY(ema.warmup),
               "smaller decay in the first steps, min(decay, (1 + k) / (10 + k)), so that a short run forgets its "
               "initial weights"),
+      integer(DITRAIN_KEY(ema.snapshots_every), {0, kMaxSteps},
+              "keep two power averages of the weights, and store them every so many steps, so that ditexport "
+              "--ema-width can make an average of any width after the run; 0: off"),
   };
 }
 
@@ -430,6 +443,8 @@ Rows output_rows() {
       number(DITRAIN_KEY(log.every_seconds), {0, 1e6},
              "maximum time without a progress line [s]; a line within a step says which micro-batch and layer it is "
              "at; 0: no limit"),
+      word(DITRAIN_KEY(log.level),
+           "what is printed: info, or debug with machine, plans and settled keys; log.txt has both"),
       boolean(DITRAIN_KEY(log.tensorboard), "event files of scalars and sample grids in OUT/tensorboard"),
       text(DITRAIN_KEY(log.prometheus),
            "text file for node_exporter's textfile collector, replaced every few seconds; empty: none",
@@ -445,6 +460,11 @@ Rows output_rows() {
            "channels that guidance acts on: all, or the first 3, as in the reference DiT (ditimport sets this for its "
            "weights)"),
       cfg_interval(),
+      text(DITRAIN_KEY(sample.guide),
+           "checkpoint of a weaker model of the same data, such as an earlier one of the run, that cfg_scale guides "
+           "away "
+           "from (autoguidance); empty: away from samples without labels",
+           "a path"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

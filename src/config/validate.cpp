@@ -24,7 +24,9 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
   const nn::DitConfig& m = c.model;
-  const double token = 32.0 * double(m.hidden_size) + 8.0 * double(m.mlp_size()) + double(m.num_heads);  // of a block
+  // Of a block; SwiGLU has two columns before the product with which it has one behind.
+  const double mlp_columns = (m.mlp == nn::Mlp::kSwiglu ? 12.0 : 8.0) * double(m.mlp_size());
+  const double token = 32.0 * double(m.hidden_size) + mlp_columns + double(m.num_heads);
   const double activations = 4.0 * double(m.depth + 2) * (double(m.tokens()) * token + 16.0 * double(m.hidden_size));
   const double images =
       4.0 * double((m.in_channels + m.condition_channels) * m.pixels()) * double(c.data.queue_batches + 16);
@@ -61,11 +63,14 @@ void check_sampling(const Config& c) {
   } catch (const InputError& error) {  // it does not know the section
     fail(std::string("section sample is not usable: ") + error.what(), "", "");
   }
-  const bool guided = c.sample.cfg_scale != 1;
+  const bool guided = c.sample.cfg_scale != 1 && c.sample.guide.empty();
+  if (c.sample.cfg_scale == 1 && !c.sample.guide.empty())
+    fail("sample.guide guides by sample.cfg_scale, which is off", "sample.cfg_scale: 1", "a number above 1",
+         "sample.cfg_scale: 2, or --set sample.guide=");
   if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
-         "a class_dropout above 0", "sample.cfg_scale: 1");
+         "a class_dropout above 0", "sample.cfg_scale: 1, or sample.guide");
 }
 
 void check_fid(const Config& c) {
@@ -96,17 +101,20 @@ void check_optimizer(const Config& c) {
          fmt::format("optimizer.warmup_steps: {}, and optimizer.decay_share: {} of train.steps: {}",
                      c.optimizer.warmup_steps, c.optimizer.decay_share, c.train.steps),
          "at most train.steps together", "a smaller optimizer.decay_share or fewer warmup_steps");
-  if (!optim::algorithm_of(c.optimizer).whole_parameters) return;
+  if (optim::algorithm_of(c.optimizer).whole_cost == nullptr) return;
   if (c.optimizer.lr == 0)
     fail("optimizer.muon_lr has the schedule of optimizer.lr, which is 0", "0", "optimizer.lr above 0");
   if (c.parallel.strategy == Strategy::kDpTp)
     fail(fmt::format("optimizer.kind: {} updates whole matrices, of which ranks that share a replica have parts",
                      c.optimizer.kind),
          "parallel.strategy: dp_tp", "parallel.strategy: cftp or dp", "optimizer.kind: adamw");
-  if (c.dist.shard_optimizer)
-    fail(fmt::format("optimizer.kind: {} updates whole matrices, which shards of the optimiser state cut",
-                     c.optimizer.kind),
-         "dist.shard_optimizer: true", "dist.shard_optimizer: false", "optimizer.kind: adamw");
+}
+
+void check_start(const Config& c) {
+  if (!c.train.init_from.empty() && !c.train.branch_from.empty())
+    fail("train.init_from and train.branch_from both say what a run starts from",
+         fmt::format("{} and {}", c.train.init_from, c.train.branch_from), "one of them",
+         "train.branch_from to go on with optimiser state and step");
 }
 
 void check_threads(const Config& c) {
@@ -258,7 +266,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
           .spacing = c.sample.steps,
           .eta = 0,
           .clip_denoised = pixels,
-          .cfg_scale = eval::takes_guidance(c.model) ? c.sample.cfg_scale : 1.0,
+          .cfg_scale = eval::takes_guidance(c.model) || !c.sample.guide.empty() ? c.sample.cfg_scale : 1.0,
           .cfg_channels = number_of(c.sample.cfg_channels),
           .cfg_interval = c.sample.cfg_interval};
 }
@@ -272,6 +280,7 @@ void validate_without_data(const Config& config) {
   check_memory_sizes(config);
   check_sampling(config);
   check_optimizer(config);
+  check_start(config);
   check_threads(config);
   check_strategy(config);
   check_fid(config);

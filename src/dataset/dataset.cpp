@@ -1,5 +1,7 @@
 #include "ditrain/dataset/dataset.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -69,13 +71,14 @@ void settle(Config& config) {
 }
 
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
-                                      uint64_t seed) {
+                                      uint64_t seed, Part part) {
   check_config(config);
   check_shape(shape);
   check_augment(config, shape);
   auto data = config.kind->open({config, shape, num_classes, seed});
   DITRAIN_CHECK(data->size() > 0, "an empty data set was opened");
   check_classes(*data, num_classes);
+  if (config.hold_out > 0 || part == Part::kHeldOut) data->keep(part, config.hold_out);
   return data;
 }
 
@@ -94,12 +97,30 @@ void Dataset::read_drawn(int64_t index, bool flip, const RandomKey&, float* chw,
   read(index, flip, chw, condition);
 }
 
+void Dataset::keep(Part part, double share) {
+  for (int64_t i = 0; i < size_; ++i)
+    if ((RandomKey(0, Stream::kHeldOut, uint64_t(i)).uniform(0) < share) == (part == Part::kHeldOut))
+      members_.push_back(i);
+  const bool training = part == Part::kTraining;
+  part_ = fmt::format("{} of them are {}, the others {} (data.hold_out: {})", members_.size(),
+                      training ? "for training" : "held out", training ? "held out" : "for training", share);
+  if (members_.empty())
+    throw InputError(
+        {.where = "data",
+         .what = std::string(training ? "all samples are held out: " : "no sample is held out: ") + describe(),
+         .got = fmt::format("data.hold_out: {}", share),
+         .expected = "a share that leaves both parts a sample",
+         .hint = "data.hold_out: 0.2"});
+}
+
+std::string Dataset::describe_part() const { return part_; }
+
 void Dataset::load_with(int64_t index, const Read& read) const {
-  DITRAIN_CHECK(index >= 0 && index < size_, "sample " + std::to_string(index));
-  if (!skip_bad_) return read_or_explain(index, read);
-  const int64_t tries = std::min(size_, kMaxBadInARow);
+  DITRAIN_CHECK(index >= 0 && index < size(), "sample " + std::to_string(index));
+  if (!skip_bad_) return read_or_explain(member(index), read);
+  const int64_t tries = std::min(size(), kMaxBadInARow);
   for (int64_t k = 0; k < tries; ++k)
-    if (try_read((index + k) % size_, read)) return;
+    if (try_read(member((index + k) % size()), read)) return;
   throw InputError({.where = "data",
                     .what = std::to_string(tries) + " unreadable samples in a row, from sample " +
                             std::to_string(index) + " on: " + describe(),

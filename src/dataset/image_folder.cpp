@@ -52,13 +52,13 @@ class ImageFolder final : public Dataset {
     const std::string labels = num_classes_ == 0 ? "no labels" : std::to_string(num_classes_) + " classes";
     return "folder '" + root_ + "': " + std::to_string(size_) + " images, " + labels;
   }
-  std::string samples_checksum() const override {
+  std::string checksum_of_samples() const override {
     std::string names;
     for (const File& file : files_) names += file.name + ' ' + std::to_string(file.label) + '\n';
     for (const std::string& name : class_names_) names += name + '\n';
     return files::to_hex(files::checksum_of(names));
   }
-  uint64_t content_checksum(int64_t index) const override try {
+  uint64_t checksum_of_content(int64_t index) const override try {
     return files::checksum_of_parts(root_ + "/" + files_[size_t(index)].name);
   } catch (const files::OpenError&) {
     if (!skips_bad()) throw;

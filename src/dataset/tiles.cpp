@@ -50,7 +50,7 @@ class Tiles final : public Dataset {
   }
 
   // Covers of each shard its header and size, and each thousandth tile.
-  std::string samples_checksum() const override {
+  std::string checksum_of_samples() const override {
     files::Checksum sum;
     for (const TileShard& shard : shards_.shards()) {
       const weights::TensorView& images = shard.file.tensor("images");

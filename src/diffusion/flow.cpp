@@ -33,6 +33,7 @@ void check(const Config& c, bool learn_sigma) {
   in_range("time_mean", c.time_mean, false);
   in_range("time_deviation", c.time_deviation, true);
   in_range("time_shift", c.time_shift, true);
+  in_range("noise_scale", c.noise_scale, true);
   if (c.time == TimeDraw::kUniform && (c.time_mean != 0 || c.time_deviation != 1)) {
     refuse("diffusion", "time_mean and time_deviation are those of logit_normal times",
            std::to_string(c.time_mean) + " and " + std::to_string(c.time_deviation) + " with time uniform", "0 and 1",
@@ -80,20 +81,31 @@ double Flow::spread_time(int64_t i, int64_t n) const { return (static_cast<doubl
 
 void Flow::add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const {
   DITRAIN_CHECK(time >= 0 && time <= 1, "t = " + std::to_string(time) + " of [0, 1]");
-  kernels::scale_add(static_cast<float>(time), x0, static_cast<float>(1 - time), noise, x_t, n);
+  const auto sigma = static_cast<float>((1 - time) * config_.noise_scale);
+  kernels::scale_add(static_cast<float>(time), x0, sigma, noise, x_t, n);
+}
+
+double Flow::data_share(double model_time) const {
+  if (config_.noise_scale == 1) return model_time;
+  return model_time / (model_time + (1 - model_time) * config_.noise_scale);
+}
+
+// A prediction speaks of the noise in x_t, which is noise_scale times the normal one of a sample.
+Prediction::Target Flow::target_at(double time) const {
+  Prediction::Target target = config_.prediction->target(level_at(time));
+  target.by_noise *= config_.noise_scale;
+  return target;
 }
 
 LossTerms Flow::loss(const LossSample& sample) const {
-  const Prediction& prediction = *config_.prediction;
   const double sigma = std::max(1 - sample.time, kLeastSigma);
-  const double weight = gives_velocity(prediction, sample.time) ? 1 : 1 / (sigma * sigma);
-  const Prediction::Target target = prediction.target(level_at(sample.time));
-  const double mse = mean_square_error(sample, target, weight * sample.grad_weight, sample.dout);
+  const double weight = gives_velocity(*config_.prediction, sample.time) ? 1 : 1 / (sigma * sigma);
+  const double mse = mean_square_error(sample, target_at(sample.time), weight * sample.grad_weight, sample.dout);
   return {.mse = mse, .vb = 0, .loss = weight * mse};
 }
 
 double Flow::mse(const LossSample& sample) const {
-  return mean_square_error(sample, config_.prediction->target(level_at(sample.time)), 0, nullptr);
+  return mean_square_error(sample, target_at(sample.time), 0, nullptr);
 }
 
 std::vector<double> Flow::sampling_times(const Spacing& spacing) const {

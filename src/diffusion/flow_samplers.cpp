@@ -1,6 +1,7 @@
 // The samplers of process flow.
 //   euler: x += (t' - t) velocity(x, t)
 //   heun:  y = x + (t' - t) velocity(x, t);   x += (t' - t) (velocity(x, t) + velocity(y, t')) / 2
+// Both start from noise_scale times the noise that they are given.
 // The last step of heun ends at t' = 1, where only a model that gives the velocity itself has one (SiT); with another,
 // or with clipped clean data, it is a step of euler (JiT).
 #include <vector>
@@ -25,6 +26,8 @@ class FlowRun final : public SamplerRun {
   int64_t num_steps() const override { return static_cast<int64_t>(times_.size()) - 1; }
 
   void step(int64_t k, const GuidedModel& model, const float* /*noise*/, float* x) override {
+    const double scale = flow_.config().noise_scale;
+    for (size_t i = 0; k == 0 && scale != 1 && i < v_.size(); ++i) x[i] = static_cast<float>(scale * x[i]);
     const double t = times_[static_cast<size_t>(k)], next = times_[static_cast<size_t>(k) + 1], dt = next - t;
     const bool corrects = is_heun_ && (k + 1 < num_steps() || flow_.has_final_velocity(clip_));
     velocity(t, model, x, v_);

@@ -34,7 +34,7 @@ class Loop {
         out_(model_n_ * out_channels_ * shape.pixels),
         noise_(state_n_ * shape.elements()) {
     if (request.conditions != nullptr) conditions_.assign(request.conditions, request.conditions + request.n);
-    if (!guided_) return;
+    if (!guided_ || request.guide != nullptr) return;
     for (int64_t i = 0; i < request.n; ++i) conditions_.push_back(without_label(conditions_[i], request.null_class));
     both_.resize(model_n_ * shape.elements());
   }
@@ -51,7 +51,8 @@ class Loop {
  private:
   const float* run_model(const float* x, double model_time) {
     const bool guided = guided_ && config_.cfg_interval.contains(process_.data_share(model_time));
-    const int64_t n = guided || request_.keep_unconditional_half ? model_n_ : request_.n;
+    const bool twice = guided_ && request_.guide == nullptr && (guided || request_.keep_unconditional_half);
+    const int64_t n = twice ? model_n_ : request_.n;
     if (n > request_.n) {
       const int64_t half = request_.n * shape_.elements();
       std::copy_n(x, half, both_.begin());
@@ -59,7 +60,10 @@ class Loop {
       x = both_.data();
     }
     std::fill(t_.begin(), t_.end(), model_time);
-    model_(x, t_.data(), conditions_.empty() ? nullptr : conditions_.data(), n, out_.data());
+    const Condition* conditions = conditions_.empty() ? nullptr : conditions_.data();
+    model_(x, t_.data(), conditions, n, out_.data());
+    if (guided && request_.guide != nullptr)
+      (*request_.guide)(x, t_.data(), conditions, n, out_.data() + n * out_channels_ * shape_.pixels);
     if (guided) {
       guided_output(out_.data(), request_.n, shape_.channels, out_channels_, shape_.pixels, config_.cfg_scale,
                     config_.cfg_channels);
@@ -151,12 +155,13 @@ std::vector<double> model_times(const Process& process, const SamplerConfig& con
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
   config.validate(process);
-  if (config.cfg_scale != 1 && (request.conditions == nullptr || request.null_class < 0)) {
+  if (config.cfg_scale != 1 && request.guide == nullptr && (request.conditions == nullptr || request.null_class < 0)) {
     refuse("diffusion", "guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
            "cfg_scale 1, or a model with classes and labels dropped in training");
   }
   DITRAIN_CHECK(request.n >= 0, "a count of samples");
-  DITRAIN_CHECK(!request.keep_unconditional_half || config.cfg_scale != 1, "only guidance has an unconditional half");
+  DITRAIN_CHECK(!request.keep_unconditional_half || (config.cfg_scale != 1 && request.guide == nullptr),
+                "only guidance by labels has an unconditional half");
   Loop loop(process, config, shape, model, request);
   for (int64_t k = 0; k < loop.num_steps(); ++k) {
     loop.step(k, noise);

@@ -21,7 +21,8 @@ struct Sum {
   float* data;
   int64_t n;
   uint32_t sequence;
-  int64_t gather_grain;  // 0: a sum
+  bool only_shards;                // need its result
+  std::optional<ShardCut> gather;  // none: a sum
   // Under the engine's mutex:
   bool done = false;
   std::exception_ptr error = {};
@@ -64,13 +65,13 @@ struct Engine::State final : Task {
   bool alone() const { return communicator.world_size() == 1; }
   // A gathering takes half of what a link takes for a sum: nothing comes back.
   double link_seconds(const Sum& sum) const {
-    if (sum.gather_grain > 0) return 0.5 * config.link->seconds(double(sum.n) * sizeof(float));
+    if (sum.gather) return 0.5 * config.link->seconds(double(sum.n) * sizeof(float));
     return config.link->seconds(double(sum.n) * double(dtype_bytes(config.wire)));
   }
   std::unique_ptr<Reduction> make_reduction(const Sum& sum) {
-    if (sum.gather_grain > 0) return group->start_gather(sum.sequence, sum.data, sum.n, sum.gather_grain);
+    if (sum.gather) return group->start_gather(sum.sequence, sum.data, sum.n, *sum.gather);
     if (!config.hierarchical) return make_flat_reduction(communicator, sum.data, sum.n);
-    return group->start_sum(sum.sequence, sum.data, sum.n, config.shards);
+    return group->start_sum(sum.sequence, sum.data, sum.n, sum.only_shards);
   }
 
   PollResult advance() override;
@@ -219,18 +220,21 @@ Engine::~Engine() {
   state_->group.reset();
 }
 
-std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n) { return start(data, n, 0); }
-
-std::unique_ptr<Request> Engine::start_allgather(float* data, int64_t n, int64_t grain) {
-  DITRAIN_CHECK(grain >= 1 && (state_->config.shards || state_->config.gathers), "an engine that gathers nothing");
-  return start(data, n, grain);
+std::unique_ptr<Request> Engine::start_allreduce_sum(float* data, int64_t n, bool whole) {
+  return start(data, n, state_->config.shards && !whole, std::nullopt);
 }
 
-std::unique_ptr<Request> Engine::start(float* data, int64_t n, int64_t gather_grain) {
+std::unique_ptr<Request> Engine::start_allgather(float* data, int64_t n, const ShardCut& cut) {
+  DITRAIN_CHECK(cut.grain >= 1 && (state_->config.shards || state_->config.gathers), "an engine that gathers nothing");
+  return start(data, n, false, cut);
+}
+
+std::unique_ptr<Request> Engine::start(float* data, int64_t n, bool only_shards,
+                                       const std::optional<ShardCut>& gather) {
   DITRAIN_CHECK(n >= 0, "count " + std::to_string(n));
   if (state_->alone()) return std::make_unique<DoneRequest>();
   auto sum = std::make_shared<Sum>(
-      Sum{.data = data, .n = n, .sequence = state_->next_sequence++, .gather_grain = gather_grain});
+      Sum{.data = data, .n = n, .sequence = state_->next_sequence++, .only_shards = only_shards, .gather = gather});
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.push_back(sum);

@@ -69,8 +69,8 @@ void GradientBuckets::start_complete_buckets() {
 std::unique_ptr<Request> GradientBuckets::start(int64_t k) {
   float* data = arena_ + bucket(k).begin;
   if (const int64_t elements = gathered_[size_t(k)]; elements > 0)
-    return engine_->start_allgather(data, elements, elements / communicator_.world_size());
-  return engine_ ? engine_->start_allreduce_sum(data, bucket(k).size())
+    return engine_->start_allgather(data, elements, {.grain = elements / communicator_.world_size()});
+  return engine_ ? engine_->start_allreduce_sum(data, bucket(k).size(), grid_.is_owned(k))
                  : communicator_.start_allreduce_sum(data, bucket(k).size());
 }
 

@@ -158,7 +158,7 @@ bool LeaderExchange::advance() {
   return true;
 }
 
-ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, int64_t grain) {
+ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, const ShardCut& cut) {
   Communicator& communicator = group.communicator();
   const int tag = exchange_tag(sequence);
   size_t own = 0;
@@ -167,13 +167,13 @@ ShardExchange::ShardExchange(const NodeGroup& group, uint32_t sequence, float* d
     if (node == own) continue;
     const int other = group.leaders()[node];
     for (const int rank : group.led()[node]) {
-      const parallel::Range theirs = shard_of(n, rank, communicator.world_size(), grain);
+      const parallel::Range theirs = shard_of(n, rank, communicator.world_size(), cut);
       if (!theirs.empty())
         requests_.push_back(
             communicator.start_receive(data + theirs.begin, size_t(theirs.size()) * sizeof(float), other, tag));
     }
     for (const int rank : group.led()[own]) {
-      const parallel::Range ours = shard_of(n, rank, communicator.world_size(), grain);
+      const parallel::Range ours = shard_of(n, rank, communicator.world_size(), cut);
       if (!ours.empty())
         requests_.push_back(
             communicator.start_send(data + ours.begin, size_t(ours.size()) * sizeof(float), other, tag));

@@ -19,12 +19,13 @@ bool passed(uint32_t counter, uint32_t sequence) { return int32_t(counter - sequ
 
 class NodeReduction final : public Reduction {
  public:
-  /// gather_grain 0: a sum.
-  NodeReduction(NodeGroup& group, uint32_t sequence, float* data, int64_t n, bool only_shards, int64_t gather_grain)
+  /// gather: none for a sum.
+  NodeReduction(NodeGroup& group, uint32_t sequence, float* data, int64_t n, bool only_shards,
+                const std::optional<ShardCut>& gather)
       : group_(group),
         sequence_(sequence),
         only_shards_(only_shards),
-        gather_grain_(gather_grain),
+        gather_cut_(gather),
         offset_(n > 0 ? reinterpret_cast<std::byte*>(data) - group.arena().part(group.arena().own_part()) : 0),
         n_(n),
         mine_(parallel::partition(num_pieces(n), group.arena().own_part(), group.num_parts())) {
@@ -61,7 +62,7 @@ class NodeReduction final : public Reduction {
     }
   }
 
-  bool sums() const { return gather_grain_ == 0; }
+  bool sums() const { return !gather_cut_; }
   bool one_node() const { return group_.leaders().size() == 1; }
 
   float* arena(int part, int64_t first) const {
@@ -109,7 +110,7 @@ class NodeReduction final : public Reduction {
   /// This rank's shard, to all parts of the only node or to the one from which it leaves.
   void gather_shard() {
     const Communicator& communicator = group_.communicator();
-    const parallel::Range shard = shard_of(n_, communicator.rank(), communicator.world_size(), gather_grain_);
+    const parallel::Range shard = shard_of(n_, communicator.rank(), communicator.world_size(), *gather_cut_);
     if (one_node())
       copy_to_parts(group_.arena().own_part(), shard.begin, shard.size());
     else
@@ -129,7 +130,7 @@ class NodeReduction final : public Reduction {
       if (sums())
         sum_exchange_ = std::make_unique<LeaderExchange>(group_, sequence_, arena(0, 0), n_);
       else
-        shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_, gather_grain_);
+        shard_exchange_ = std::make_unique<ShardExchange>(group_, sequence_, arena(0, 0), n_, *gather_cut_);
     }
     result.poll = true;
     if (sums() ? !sum_exchange_->advance() : !shard_exchange_->advance()) return;
@@ -159,7 +160,7 @@ class NodeReduction final : public Reduction {
   NodeGroup& group_;
   const uint32_t sequence_;
   const bool only_shards_;
-  const int64_t gather_grain_;
+  const std::optional<ShardCut> gather_cut_;
   const ptrdiff_t offset_;  // bytes from the start of a part
   const int64_t n_;
   const parallel::Range mine_;  // pieces
@@ -227,19 +228,19 @@ void NodeGroup::wake_all() {
 }
 
 std::unique_ptr<Reduction> NodeGroup::start_sum(uint32_t sequence, float* data, int64_t n, bool only_shards) {
-  return start(sequence, data, n, only_shards, 0);
+  return start(sequence, data, n, only_shards, std::nullopt);
 }
-std::unique_ptr<Reduction> NodeGroup::start_gather(uint32_t sequence, float* data, int64_t n, int64_t grain) {
-  return start(sequence, data, n, false, grain);
+std::unique_ptr<Reduction> NodeGroup::start_gather(uint32_t sequence, float* data, int64_t n, const ShardCut& cut) {
+  return start(sequence, data, n, false, cut);
 }
 
 std::unique_ptr<Reduction> NodeGroup::start(uint32_t sequence, float* data, int64_t n, bool only_shards,
-                                            int64_t gather_grain) {
+                                            const std::optional<ShardCut>& gather) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::byte* part = arena_.part(arena_.own_part());
   DITRAIN_CHECK(n == 0 || (bytes >= part && bytes + n * int64_t(sizeof(float)) <= part + arena_.part_bytes()),
                 "gradients outside of the arena");
-  return std::make_unique<NodeReduction>(*this, sequence, data, n, only_shards, gather_grain);
+  return std::make_unique<NodeReduction>(*this, sequence, data, n, only_shards, gather);
 }
 
 }  // namespace ditrain::dist

@@ -8,6 +8,7 @@
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/node_memory.hpp"
+#include "ditrain/dist/shards.hpp"
 #include "ditrain/dist/sums.hpp"
 
 namespace ditrain::dist {
@@ -45,8 +46,8 @@ class NodeGroup {
   /// Number `sequence` (increasing, the same on all ranks) of the run; `data`, n elements, lies in this rank's part of
   /// the arena. Their sums come to all ranks, or (only_shards) each at least to the rank whose shard_of(n) it is in.
   std::unique_ptr<Reduction> start_sum(uint32_t sequence, float* data, int64_t n, bool only_shards);
-  /// Without a sum, from the rank whose shard_of(n) of this grain it is in to all ranks.
-  std::unique_ptr<Reduction> start_gather(uint32_t sequence, float* data, int64_t n, int64_t grain);
+  /// Without a sum, from the rank whose shard_of(n) of this cut it is in to all ranks.
+  std::unique_ptr<Reduction> start_gather(uint32_t sequence, float* data, int64_t n, const ShardCut& cut);
 
   /// Tells the others that this rank is in the middle of something, so that they look again.
   void wake_all();
@@ -76,7 +77,8 @@ class NodeGroup {
   bool tree() const { return tree_; }
 
  private:
-  std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n, bool only_shards, int64_t gather_grain);
+  std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n, bool only_shards,
+                                   const std::optional<ShardCut>& gather);
 
   Communicator& communicator_;
   NodeMemory& arena_;
@@ -102,11 +104,11 @@ class LeaderExchange {
   std::unique_ptr<State> state_;
 };
 
-/// Brings the shards (of this grain) of each node's ranks to the first ranks of all others; `data` has those of its own
+/// Brings the shards (of this cut) of each node's ranks to the first ranks of all others; `data` has those of its own
 /// node.
 class ShardExchange {
  public:
-  ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, int64_t grain);
+  ShardExchange(const NodeGroup& group, uint32_t sequence, float* data, int64_t n, const ShardCut& cut);
   /// True once `data` is whole.
   bool advance();
 

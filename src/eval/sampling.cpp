@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
@@ -101,6 +102,9 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
   const int64_t null_class = takes_guidance(sizes) ? sizes.num_classes : -1;
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
   ModelPass pass(ctx, model);
+  std::optional<ModelPass> guide;
+  if (request.guide != nullptr && request.sampler.cfg_scale != 1) guide.emplace(ctx, *request.guide);
+  const diffusion::ModelFn call_guide = [&](auto... args) { (*guide)(args...); };
   for (int64_t first = 0; first < total; first += request.batch) {
     const int64_t n = std::min(request.batch, total - first);
     StepNoise noise(ctx, request.seed, request.first_index + first, n, shape.elements());
@@ -108,12 +112,13 @@ std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::
     noise.draw(0, z);
     const Condition* conditions = request.conditions.data() + first;
     std::vector<Condition> expected(conditions, conditions + n);
-    if (request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
+    if (guide) guide->expect(times, expected, request.modulation_bytes);
+    if (!guide && request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
     pass.expect(times, expected, request.modulation_bytes);
     diffusion::sample_loop(
         *process, request.sampler, shape, std::ref(pass),
-        {.n = n, .z = z, .conditions = conditions, .null_class = null_class}, std::ref(noise),
-        [&](int64_t step, int64_t num_steps, const float*) {
+        {.n = n, .z = z, .conditions = conditions, .null_class = null_class, .guide = guide ? &call_guide : nullptr},
+        std::ref(noise), [&](int64_t step, int64_t num_steps, const float*) {
           if (progress) progress((double(first) + double(n) * double(step + 1) / double(num_steps)) / double(total));
         });
   }

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -125,6 +126,18 @@ void remove_checkpoint(const std::string& dir, const std::string& name) {
   const std::string deleted = hidden(dir, kDeleted, name);
   rename_or_throw(join(dir, name), deleted);
   remove_tree(deleted);
+}
+
+void copy_synced(const std::string& from, const std::string& to) {
+  std::ifstream in(from, std::ios::binary);
+  FileWriter out(to);
+  std::vector<char> part(size_t{1} << 20);
+  do {
+    in.read(part.data(), std::streamsize(part.size()));
+    out.write(part.data(), size_t(in.gcount()));
+  } while (in);
+  if (!in.eof()) throw RunError({.where = from, .what = "cannot read the file"});
+  out.finish();
 }
 
 // Whether it is one of the hidden names; `stem` has no suffix.
@@ -283,6 +296,38 @@ void remove_discarded(const std::string& dir) {
       log::warn("a discarded checkpoint stays: {}", error.what());
     }
   }
+}
+
+void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step) {
+  const std::string name = checkpoint_name(step), folder = hidden(dir, kWriting, name);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw RunError({.where = folder, .what = "cannot create the folder", .got = error.message()});
+  try {
+    for (const std::string& file : names) {
+      const std::string source = join(from, file), to = join(folder, file);
+      fs::create_hard_link(source, to, error);
+      if (error) copy_synced(source, to);
+    }
+    fsync_directory(folder);
+    if (fs::exists(join(dir, name))) remove_checkpoint(dir, name);
+    rename_or_throw(folder, join(dir, name));
+  } catch (...) {
+    fs::remove_all(folder, error);
+    throw;
+  }
+  fsync_directory(dir);
+  fsync_directory(fs::path(dir).parent_path().string());
+}
+
+std::vector<int64_t> list_kept(const std::string& dir) { return steps_in(dir); }
+
+void remove_kept_after(const std::string& dir, int64_t step) {
+  for (const int64_t later : steps_in(dir)) try {
+      if (later > step) remove_checkpoint(dir, checkpoint_name(later));
+    } catch (const RunError& error) {
+      log::warn("a snapshot of a later step stays: {}", error.what());
+    }
 }
 
 void remove_stale_temporaries(const std::string& dir) {

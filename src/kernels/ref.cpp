@@ -213,6 +213,10 @@ void add(const float* x, float* y, int64_t n) {
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(double(a) * double(x[i]) + double(b) * double(noise[i]));
 }
+void move_average(float share, const float* x, float* average, int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    average[i] = static_cast<float>(double(average[i]) + double(share) * (double(x[i]) - double(average[i])));
+}
 double sum_squares(const float* x, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += double(x[i]) * double(x[i]);

@@ -138,7 +138,7 @@ void update_matrices(ops::Context& ctx, const Config& config, const StepSettings
   const DType arithmetic = copy ? DType::kBF16 : DType::kF32;
   const double lr = settings.lr * config.muon_lr / config.lr;  // the schedule of lr
   const auto step = float(lr * std::sqrt(std::max(1.0, double(m.rows) / double(m.columns))));
-  const auto kept = float(1 - lr * config.weight_decay), decay = float(settings.ema_decay);
+  const auto kept = float(1 - lr * config.weight_decay), fresh_ema = float(1 - settings.ema_decay);
   const auto old = float(kMomentum), fresh = float((1 - kMomentum) * settings.grad_scale);
   void* workspace = ctx.workspace(ops::Workspace::kOptimizer, Arrays::bytes(m));
   for (int64_t i = 0; i < p.stacked; ++i) {
@@ -154,7 +154,7 @@ void update_matrices(ops::Context& ctx, const Config& config, const StepSettings
     for_elements(ctx, m.size(), [&](int64_t begin, int64_t n) {
       float *w = values + first + begin, *average = ema + first + begin;
       kernels::scale_add(kept, w, -step, arrays.x + begin, w, n);
-      kernels::scale_add(decay, average, float(1 - settings.ema_decay), w, average, n);
+      kernels::move_average(fresh_ema, w, average, n);
       if (copy) kernels::convert(w, *copy + first + begin, n);
     });
   }
@@ -169,7 +169,7 @@ void update_slice(ops::Context& ctx, const Config& config, const StepSettings& s
   for (const Parameter* p : parameters.in_arena()) {
     if (p->slice.end <= slice.begin || p->slice.begin >= slice.end) continue;
     if (!is_matrix(p->group)) {
-      others.end = p->slice.end;
+      others.end = std::min(p->slice.end, slice.end);
       continue;
     }
     update_others();
@@ -177,6 +177,13 @@ void update_slice(ops::Context& ctx, const Config& config, const StepSettings& s
     others = {p->slice.end, p->slice.end};
   }
   update_others();
+}
+
+double newton_schulz_cost(const Parameter& p) {
+  if (!is_matrix(p.group)) return 0;
+  const Matrix m = matrix_of(p);
+  const auto n = double(m.shorter());
+  return double(p.stacked) * kIterations * (2 * double(m.size()) * n + n * n * n);
 }
 
 size_t workspace_of_largest(const ParameterStore& layout) {
@@ -193,7 +200,7 @@ Algorithm muon() {
           .states = {{.name = "momentum_buffer", .title = "momentum", .has = is_matrix},
                      {.name = "exp_avg", .title = "first moments", .has = is_other},
                      {.name = "exp_avg_sq", .title = "second moments", .has = is_other}},
-          .whole_parameters = true,
+          .whole_cost = newton_schulz_cost,
           .update = update_slice,
           .workspace_bytes = workspace_of_largest};
 }

@@ -7,6 +7,7 @@
 
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/ops/elementwise.hpp"
+#include "ditrain/optim/power_average.hpp"
 
 namespace ditrain::optim {
 
@@ -42,6 +43,30 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters) {
   adamw_ema_step(ctx, config, settings, parameters, {0, parameters.arena_size()});
+}
+
+namespace {
+
+void update_average(ops::Context& ctx, int64_t step, autograd::ParameterStore& parameters,
+                    const autograd::OptimizerState& average, const autograd::ArenaSlice& slice) {
+  const auto share = float(share_of_update(average.declared.exponent, step));
+  for_common_parts({parameters.values.slice(slice.begin, {slice.size()}), average.of(slice)},
+                   [&](int64_t, const std::vector<Tensor>& part) {
+                     const Pin<float> values(part[0]), kept(part[1]);
+                     ctx.for_range(ops::WorkKind::kOptimizer, part[0].size(), kUpdateGrain,
+                                   [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                                     kernels::move_average(share, values + begin, kept + begin, end - begin);
+                                   });
+                   });
+}
+
+}  // namespace
+
+void update(ops::Context& ctx, const Config& config, const StepSettings& settings, autograd::ParameterStore& parameters,
+            const autograd::ArenaSlice& slice) {
+  algorithm_of(config).update(ctx, config, settings, parameters, slice);
+  for (const autograd::OptimizerState& state : parameters.states)
+    if (state.declared.is_average()) update_average(ctx, settings.step, parameters, state, slice);
 }
 
 void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {

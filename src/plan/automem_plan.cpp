@@ -121,7 +121,7 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
   gradients.updates = schedule_updates(gradients, store);
   store.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                  {.home = &nowhere,
-                  .states = optim::state_arrays(config.optimizer),
+                  .states = optim::state_arrays(config.optimizer, config.ema),
                   .state_parts = gradients.state_parts(),
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});

@@ -38,6 +38,39 @@ std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) 
   return slices;
 }
 
+// Parameters that a rank updates as a whole, each with the vectors behind it. The costliest goes first, to the rank
+// that has least to do.
+std::vector<dist::WholeBucket> deal_out(const autograd::ParameterStore& layout,
+                                        double (*cost)(const autograd::Parameter&), int ranks) {
+  struct Item {
+    dist::WholeBucket bucket;
+    double cost;
+  };
+  std::vector<Item> items;
+  bool follows = false;
+  for (const autograd::Parameter* p : layout.in_arena()) {
+    if (const double of_p = cost(*p); of_p > 0)
+      items.push_back({{p->slice.begin, p->slice.end}, of_p});
+    else if (follows && p->shape.size() == 1)
+      items.back().bucket.end = p->slice.end;
+    else {
+      follows = false;
+      continue;
+    }
+    follows = true;
+  }
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  std::vector<double> work(size_t(ranks), 0.0);
+  std::vector<dist::WholeBucket> buckets;
+  for (Item& item : items) {
+    const auto least = std::min_element(work.begin(), work.end());
+    *least += item.cost;
+    item.bucket.owner = int(least - work.begin());
+    buckets.push_back(item.bucket);
+  }
+  return buckets;
+}
+
 }  // namespace
 
 int64_t GradientPlan::state_elements() const {
@@ -45,7 +78,7 @@ int64_t GradientPlan::state_elements() const {
 }
 
 int64_t GradientPlan::most_state_elements() const {
-  return sharded ? dist::Shards(buckets, /*rank=*/0, replicas).size() : buckets.n();
+  return sharded ? dist::largest_shards(buckets, replicas) : buckets.n();
 }
 
 std::vector<autograd::ArenaSlice> GradientPlan::state_parts() const {
@@ -114,8 +147,11 @@ size_t GradientPlan::factor_scratch_bytes() const {
 
 GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank) {
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
-  std::vector<parallel::Range> slices;
-  for (const FactorLayer& layer : factors) slices.push_back(layer.slice);
+  const optim::Algorithm& algorithm = optim::algorithm_of(config.optimizer);
+  const bool sharded = config.dist.shard_optimizer && replicas > 1, whole_parameters = algorithm.whole_cost != nullptr;
+  std::vector<dist::WholeBucket> whole_buckets;
+  if (sharded && whole_parameters) whole_buckets = deal_out(layout, algorithm.whole_cost, replicas);
+  for (const FactorLayer& layer : factors) whole_buckets.push_back({layer.slice.begin, layer.slice.end});
   const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;
   const bool whole = config::tensor_ranks(config) == 1;
@@ -124,18 +160,18 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
   DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
-  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer))
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
     if (layout.layout_of(array).size() == 0)
       throw InputError(
           {.where = "optimizer.kind",
            .what = fmt::format("no parameter of the model has the state {} of {}", array.name, config.optimizer.kind),
            .hint = "optimizer.kind: adamw"});
   return {.replicas = replicas,
-          .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), slices},
+          .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), whole_buckets},
           .factors = factors,
           .factor_rows = factors.empty() ? 0 : config.train.global_batch,
-          .whole_parameters = optim::algorithm_of(config.optimizer).whole_parameters,
-          .sharded = config.dist.shard_optimizer && replicas > 1,
+          .whole_parameters = whole_parameters,
+          .sharded = sharded,
           .updates_early = stops && whole && replicas > 1,
           .updates_in_backward = in_backward,
           .gradient_slices = one_pass ? nodes : std::vector<autograd::ArenaSlice>(),

@@ -56,7 +56,6 @@ std::string what_fits_sharded(config::Config config, int world_size, const RankP
   if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
       config.parallel.strategy == config::Strategy::kDpTp)
     return "";
-  if (optim::algorithm_of(config.optimizer).whole_parameters) return "";
   config.dist.shard_optimizer = true;
   const int64_t micro = config::micro_batch_of(config, world_size);
   const int64_t fits = fitting_micro_batch(config, world_size, place, facts, micro);

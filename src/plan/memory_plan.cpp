@@ -133,7 +133,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
   size_t optimizer = 0;
   std::string arrays;
-  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer)) {
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema)) {
     optimizer += std::min(state, size_t(model.parameters().layout_of(array).size()) * sizeof(float));
     arrays += (arrays.empty() ? "" : ", ") + array.title;
   }

@@ -21,7 +21,12 @@ Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunRepo
 
 bool Checkpointing::is_due(int64_t step) const {
   const int64_t every = run_.config.checkpoint.every_steps;
-  return every > 0 && step % every == 0;
+  return (every > 0 && step % every == 0) || is_snapshot(step);
+}
+
+bool Checkpointing::is_snapshot(int64_t step) const {
+  const int64_t every = run_.config.ema.snapshots_every;
+  return every > 0 && (step % every == 0 || step == run_.config.train.steps);
 }
 
 void Checkpointing::begin(bool must_succeed) {
@@ -41,7 +46,8 @@ void Checkpointing::begin(bool must_succeed) {
                               .isa = kernels::chosen_isa(),
                               .kernels = kernels::dispatch_report(),
                               .version = kVersion,
-                              .config_yaml = config::to_yaml(run_.config)}),
+                              .config_yaml = config::to_yaml(run_.config)},
+                             is_snapshot(progress.step)),
                  must_succeed);
   if (must_succeed || !run_.config.checkpoint.async) handle_outcome(saver.finish(), must_succeed);
 }

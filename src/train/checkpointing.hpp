@@ -38,6 +38,7 @@ class Checkpointing {
   void report_best(const std::string& metric) const;
 
  private:
+  bool is_snapshot(int64_t step) const;
   void handle_outcome(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed);
 
   TrainingState& state_;

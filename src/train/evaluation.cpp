@@ -48,19 +48,22 @@ void write_facts(const std::string& picture, int64_t step, const config::Config&
                             .step = step,
                             .weights = "ema",
                             .latents = !decoded && !config::learns_pixels(c),
-                            .vae = decoded ? c.sample.vae : ""},
+                            .vae = decoded ? c.sample.vae : "",
+                            .guide = c.sample.guide},
                            *diffusion::make_process(c.diffusion, c.model.learn_sigma));
 }
 
 // This rank's of n samples, classes in turn.
-eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm) {
+eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm,
+                               nn::Dit* guide) {
   const auto seed = uint64_t(config.train.seed);
   const std::vector<int64_t> labels = eval::make_labels(kLabels, n, config.model.num_classes, seed);
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
   return {.sampler = sampler_of(config),
           .seed = seed,
           .conditions = conditions_of({labels.begin() + mine.begin, labels.begin() + mine.end}),
-          .first_index = mine.begin};
+          .first_index = mine.begin,
+          .guide = guide};
 }
 
 }  // namespace
@@ -80,7 +83,7 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
                              std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const int64_t n = config.sample.num_images;
-  eval::GenerateRequest request = share_of(config, n, comm);
+  eval::GenerateRequest request = share_of(config, n, comm, guide);
   give_images(request);
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
   if (compare && data.num_classes() > 1 && encoded == nullptr) {
@@ -114,7 +117,7 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
-  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm);
+  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm, guide);
   bool diverged = false, bad_vae = false;  // eight bits would hide it
   double value = measure.distance(int64_t(mine.conditions.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;

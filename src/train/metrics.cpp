@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
 
@@ -84,20 +85,33 @@ std::optional<double> metric_of_step(const std::string& run_folder, int64_t step
   return value;
 }
 
-std::string format_duration(double seconds) {
-  const auto s = int64_t(std::max(0.0, seconds) + 0.5);
-  if (s < 60) return fmt::format("{} s", s);
-  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
-  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+void IntervalMeans::add(const StepMetrics& m, double step_s) {
+  images_ += m.images_per_second * step_s, seconds_ += step_s;
+  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) return;
+  sum_loss_ += m.loss, sum_mse_ += m.mse, sum_vb_ += m.vb, sum_norm_ += m.grad_norm;
+  ++finite_;
 }
 
-std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left) {
-  std::string s = fmt::format("step {}/{} ({:.1f} %)  loss {:.4f}", m.step, total_steps,
-                              100.0 * double(m.step) / double(std::max<int64_t>(1, total_steps)), m.loss);
-  if (m.vb != 0) s += fmt::format(" (mse {:.4f} vb {:.4f})", m.mse, m.vb);
-  s += fmt::format("  |g| {:.3g}  {:.1f} img/s  {:.3f} TFLOP/s  MFU {:.1f} %  ETA {}", m.grad_norm, m.images_per_second,
-                   m.tflops, 100 * m.mfu, format_duration(seconds_left));
-  return s;
+StepMetrics IntervalMeans::take(const StepMetrics& last) {
+  StepMetrics m = last;
+  if (const auto n = double(finite_); finite_ > 0)
+    m.loss = sum_loss_ / n, m.mse = sum_mse_ / n, m.vb = sum_vb_ / n, m.grad_norm = sum_norm_ / n;
+  if (seconds_ > 0 && last.images_per_second > 0) {
+    m.images_per_second = images_ / seconds_;
+    m.mfu *= m.images_per_second / last.images_per_second;
+  }
+  *this = {};
+  return m;
+}
+
+std::string progress_text(const StepMetrics& m, const Standing& s) {
+  const int64_t steps = std::max<int64_t>(1, s.steps);
+  std::string text = fmt::format("step {}/{} ({:.1f} %)  epoch {:.2f}  loss {:.4f}", m.step, s.steps,
+                                 100.0 * double(m.step) / double(steps), s.epoch, m.loss);
+  if (m.vb != 0) text += fmt::format(" (mse {:.4f} vb {:.4f})", m.mse, m.vb);
+  return text + fmt::format("  lr {:.2e}  |g| {:.3g}  {:.1f} img/s  MFU {:.1f} %  {}  {}, {} left", m.lr, m.grad_norm,
+                            m.images_per_second, 100 * m.mfu, format_bytes(m.rss_bytes), format_duration(s.elapsed_s),
+                            format_duration(s.left_s));
 }
 
 std::string phase_table(const PhaseTimes& total, double wall_s, dist::Communicator& comm) {

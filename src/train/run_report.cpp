@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "ditrain/base/bytes.hpp"
@@ -19,6 +21,17 @@ namespace {
 
 constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says that it was measured too low
 
+// How to start another program of this build from here: by its name if the shell finds this one, else by its path.
+std::string command_beside(const std::string& name) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const char* path = std::getenv("PATH");
+  if ((":" + std::string(path ? path : "") + ":").find(":" + folder.string() + ":") != std::string::npos) return name;
+  const std::string near = fs::proximate(folder / name, ignored).string();
+  return near.empty() || near.starts_with("..") ? (folder / name).string() : near;
+}
+
 }  // namespace
 
 RunReport::RunReport(RunContext& run)
@@ -31,15 +44,18 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   const config::Config& config = run_.config;
   const std::string machine = describe(run_.placement, run_.comm) + "kernels: " + kernels::chosen_isa() + "\n" +
                               kernels::dispatch_report() + run_.products + "\n" + "cut: " + run_.plan.cut.why + "\n";
+  const std::string memory =
+      describe(run_.plan.memory) + (run_.plan.automem ? automem::describe(*run_.plan.automem) : "");
   log::info("ditrain {}: {} -> {}", kVersion, resumed.empty() ? "new run" : "resuming " + resumed, run_.options.out);
-  log::info_lines(machine);
-  log::info_lines(run_.settled.describe());
+  log::detail_lines(machine + run_.settled.describe() + memory);
+  log::info("ranks: {} on {} node(s), {} thread(s) each, {} kernels, {} of memory planned per rank",
+            run_.comm.world_size(), run_.comm.num_nodes(), run_.team.num_workers(), kernels::chosen_isa(),
+            format_bytes(run_.plan.memory.total()));
   log::info_lines(plan::describe_model(config));
-  log::info_lines(describe(run_.plan.memory));
-  if (run_.plan.automem) log::info_lines(automem::describe(*run_.plan.automem));
   if (run_.leader())
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   log::info("data: {}", data.describe());
+  if (const std::string part = data.describe_part(); !part.empty()) log::info("data: {}", part);
   if (const std::string unused = data.describe_unused(config.model.num_classes); run_.leader() && !unused.empty())
     log::warn("data: there are no samples of {}", unused);
   if (config.sample.cfg_scale != 1 && config::draws_samples(config) && config.model.num_classes == 0 &&
@@ -47,11 +63,16 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
     log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
               config.sample.cfg_scale);
   if (const std::string ignored = data.describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
-  topology_ = machine;
+  topology_ = machine + run_.settled.describe() + memory;
   if (run_.plan.automem) topology_ += automem::describe_copying(*run_.plan.automem);
   for (int i = 0; i < 3; ++i) measure_peak();
-  log::info("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(run_.peak_type),
-            run_.comm.world_size() * run_.team.num_workers(), peak_flops_ * 1e-9);
+  log::detail("FMA peak ({}) of {} thread(s): {:.1f} GFLOP/s", dtype_name(run_.peak_type),
+              run_.comm.world_size() * run_.team.num_workers(), peak_flops_ * 1e-9);
+  samples_of_data_ = data.size();
+  const config::TrainConfig& t = config.train;
+  log::info("steps: {} of {} samples = {:.2f} epochs", t.steps, t.global_batch,
+            double(t.steps * t.global_batch) / double(samples_of_data_));
+  log::info("machine, threads and memory plan: {}/topology.txt", run_.options.out);
 }
 
 // The highest of all measurements counts: other programs on the machine can only lower one.
@@ -131,8 +152,10 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   m.tflops = flop_per_image_ * m.images_per_second * 1e-12;
   m.mfu = m.tflops * 1e12 / peak_flops_;
   last_mfu_ = m.mfu;
+  m.cpu_seconds = facts.cpu_seconds;
   m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
   m.allreduce_hidden_s = result.allreduce_hidden_s;
+  interval_.add(m, step_s);
   trace_.add_step(m.step, start_s, spans, state_->step.sync().communication().buckets);
   return m;
 }
@@ -154,7 +177,12 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
   if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
   heartbeat.told();
-  log::progress_line(progress_text(m, run_.config.train.steps, left));
+  const int64_t total = run_.config.train.steps;
+  log::progress_line(progress_text(
+      interval_.take(m), {.steps = total,
+                          .epoch = double(m.step) * double(run_.config.train.global_batch) / double(samples_of_data_),
+                          .elapsed_s = now_s() - loop_start_s_,
+                          .left_s = left}));
 }
 
 // Collective, once pages are in use: what the system says of them, each line once for all ranks that say so.
@@ -164,7 +192,7 @@ void RunReport::tell_pages() {
   std::string text, late, all;
   if (gradients) text += fmt::format("gradients in the {}: {}\n", gradients->name(), gradients->describe_pages());
   if (automem) text += automem->describe_places();
-  for (const auto& [line, ranks] : run_.lines_of_ranks(text)) log::info("{}", run_.of_ranks(line, ranks));
+  for (const auto& [line, ranks] : run_.lines_of_ranks(text)) log::detail_line(run_.of_ranks(line, ranks));
   for (const std::string& note : automem ? automem->late_notes() : std::vector<std::string>()) late += note + "\n";
   if (run_.comm.allreduce_or(late.empty() ? 0 : 1) == 0) return;
   for (const auto& [note, ranks] : run_.lines_of_ranks(late)) {
@@ -245,10 +273,23 @@ void RunReport::tell_end(int64_t bad_files) {
   for (const std::string& line : advice(summary, run_.config)) log::info("advice: {}", line);
 }
 
+// Where the results lie, and what one does with them next.
+void RunReport::tell_results(bool done) {
+  const std::string& out = run_.options.out;
+  if (const auto grids = report::sample_grids(out); !grids.empty()) log::info("samples: {}", grids.rbegin()->second);
+  log::info("report: {}", live_->page_path());
+  const bool decodes = config::learns_pixels(run_.config) || !run_.config.sample.vae.empty();
+  if (done)
+    log::info("next: {} --checkpoint {} --out {}/images{}", command_beside("ditsample"), out, out,
+              decodes ? "" : " --vae FILE");
+  else
+    log::info("next: the same command with --resume auto");
+}
+
 void RunReport::tell_outcome(int exit_code) {
   if (!live_) return;
   const bool done = exit_code == kExitDone;
-  log::info("report: {}", live_->page_path());
+  tell_results(done);
   live_->end(done ? report::RunState::kFinished : report::RunState::kStopped,
              done ? "all steps are done" : "a signal or --maxh asked for it; a checkpoint is written");
 }

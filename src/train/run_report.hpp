@@ -51,6 +51,7 @@ class RunReport {
   void add_automem(StepMetrics& metrics);
   void tell_pages();
   void tell_sums();
+  void tell_results(bool done);
   [[noreturn]] void refuse_fallbacks(const std::string& notes) const;
 
   RunContext& run_;
@@ -60,8 +61,10 @@ class RunReport {
   Trace trace_;
   std::string topology_;
   const double flop_per_image_;
-  double peak_flops_ = 0;  // of all ranks together
-  double last_mfu_ = 0;    // of this rank
+  double peak_flops_ = 0;   // of all ranks together
+  double last_mfu_ = 0;     // of this rank
+  IntervalMeans interval_;  // since the last progress line
+  int64_t samples_of_data_ = 1;
   double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
   int64_t first_step_ = 0;  // of the loop
   PhaseTimes total_;

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/ops/elementwise.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -27,7 +28,7 @@ ShardedUpdate::ShardedUpdate(const plan::GradientPlan& plan, dist::Engine& engin
 void ShardedUpdate::send(int64_t k) {
   const parallel::Range bucket = shards_.grid()[k];
   engine_.communicator().count_gradients();
-  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().shard_grain(k));
+  requests_[size_t(k)] = engine_.start_allgather(grads_ + bucket.begin, bucket.size(), shards_.grid().cut(k));
 }
 
 std::optional<dist::ReductionOutcome> ShardedUpdate::wait(int64_t k, const char* what) {
@@ -60,7 +61,9 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
 Tensor ShardedUpdate::whole(const autograd::OptimizerState& state) {
   for (int64_t k = 0; k < shards_.grid().size(); ++k) {
     const autograd::ArenaSlice& mine = plan_.updates.groups[size_t(k)].mine;
-    optim::copy_as_updated(ctx_, state.of(mine), of_arena(parameters_.grads, mine));
+    ops::zero(ctx_, of_arena(parameters_.grads, mine));  // what the array does not hold
+    for (const autograd::ArenaSlice& part : state.layout.held(mine))
+      optim::copy_as_updated(ctx_, state.of(part), of_arena(parameters_.grads, part));
     send(k);
   }
   for (int64_t k = 0; k < shards_.grid().size(); ++k) wait(k, "optimiser's state");

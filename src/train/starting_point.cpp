@@ -7,6 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
@@ -38,7 +39,9 @@ void StartingPoint::open_folder() {
   files::make_output_folder(options.out);
   lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
   run_.note(lock_->note());
-  if (options.resumes()) files::remove_stale_temporaries(run_.checkpoints());
+  if (options.resumes())
+    for (const std::string& folder : {run_.checkpoints(), checkpoint::snapshots_of(options.out)})
+      files::remove_stale_temporaries(folder);
   if (options.resume_auto) candidates_ = files::checkpoints_to_resume(run_.checkpoints());
   next_candidate();
   if (!checkpoint_.empty() && holds_run(options.out) && run_of(checkpoint_) != fs::weakly_canonical(options.out))
@@ -123,6 +126,7 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
     log::info("a checkpoint after step {} is now {}; {}", step, aside,
               run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                     : "it goes when the next one is whole");
+  files::remove_kept_after(checkpoint::snapshots_of(run_.options.out), step);
   const int64_t lines = discard_metrics_after(run_.options.out, step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
 }

@@ -19,15 +19,8 @@ constexpr size_t kMaxEvents = 400000;          // about 50 MB
 constexpr size_t kMaxBytes = size_t{1} << 30;  // of all ranks
 constexpr const char* kEndOfEvent = ",\n";
 
-struct LaneName {
-  Lane lane;
-  const char* name;
-};
-constexpr LaneName kLanes[] = {{Lane::kCompute, "compute"},
-                               {Lane::kCommunication, "communication"},
-                               {Lane::kSecondCommunication, "communication, second sum under way"},
-                               {Lane::kCopyIn, "copies into the fast tier"},
-                               {Lane::kCopyOut, "copies out of the fast tier"}};
+constexpr const char* kLaneNames[] = {"compute", "communication", "copies into the fast tier",
+                                      "copies out of the fast tier"};
 
 /// The first events that fit into `bytes`.
 std::string cut(const std::string& events, size_t bytes) {
@@ -59,12 +52,28 @@ void Trace::add(const std::string& name, const char* category, double start_s, d
     ++left_out_;
     return;
   }
+  // Both ends are rounded alike, so that events that lie inside each other or touch still do.
+  const double begin_ns = std::round((start_s - zero_s_) * 1e9), end_ns = std::round((end_s - zero_s_) * 1e9);
   // Names are our own (phases, parameters): nothing in them needs escaping.
   events_ += fmt::format(
       "{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}{}", name,
-      category, rank_, int(lane), (start_s - zero_s_) * 1e6, (end_s - start_s) * 1e6, kEndOfEvent);
+      category, rank_, track_for(lane, start_s, end_s), begin_ns * 1e-3, (end_ns - begin_ns) * 1e-3, kEndOfEvent);
   ++num_events_;
-  lane_used_[size_t(lane)] = true;
+}
+
+size_t Trace::track_for(Lane lane, double start_s, double end_s) {
+  int number = 0;
+  for (size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    if (track.lane != lane) continue;
+    if (lane == Lane::kCompute) return i;
+    ++number;
+    if (start_s < track.busy_until_s) continue;
+    track.busy_until_s = end_s;
+    return i;
+  }
+  tracks_.push_back({lane, number, end_s});
+  return tracks_.size() - 1;
 }
 
 void Trace::add_phases(const std::vector<PhaseSpan>& spans) {
@@ -80,12 +89,8 @@ void Trace::add_step(int64_t step, double start_s, const std::vector<PhaseSpan>&
   add("step " + std::to_string(step), "step", start_s, clock_());
   add_phases(phases);
   int64_t bucket = 0;
-  for (const dist::ReductionOutcome& sum : sums) {
-    const bool first = sum.start_s >= first_lane_free_s_;
-    if (first) first_lane_free_s_ = sum.end_s;
-    add("bucket " + std::to_string(bucket++), "communication", sum.start_s, sum.end_s,
-        first ? Lane::kCommunication : Lane::kSecondCommunication);
-  }
+  for (const dist::ReductionOutcome& sum : sums)
+    add("bucket " + std::to_string(bucket++), "communication", sum.start_s, sum.end_s, Lane::kCommunication);
 }
 
 void Trace::watch(autograd::Tape& tape) {
@@ -104,11 +109,13 @@ std::string Trace::lanes(const std::string& host) const {
   std::string text = meta_event("process_name", rank_, 0, {{"name", fmt::format("rank {} ({})", rank_, host)}}).dump() +
                      kEndOfEvent + meta_event("process_sort_index", rank_, 0, {{"sort_index", rank_}}).dump() +
                      kEndOfEvent;
-  for (const LaneName& lane : kLanes) {
-    const int tid = int(lane.lane);
-    if (!lane_used_[size_t(tid)]) continue;
-    text += meta_event("thread_name", rank_, tid, {{"name", lane.name}}).dump() + kEndOfEvent;
-    text += meta_event("thread_sort_index", rank_, tid, {{"sort_index", tid}}).dump() + kEndOfEvent;
+  for (size_t tid = 0; tid < tracks_.size(); ++tid) {
+    const Track& track = tracks_[tid];
+    const int order = 1000 * int(track.lane) + track.number;
+    const std::string more = track.number == 0 ? "" : fmt::format(" {}", track.number + 1);
+    text += meta_event("thread_name", rank_, int(tid), {{"name", kLaneNames[size_t(track.lane)] + more}}).dump() +
+            kEndOfEvent;
+    text += meta_event("thread_sort_index", rank_, int(tid), {{"sort_index", order}}).dump() + kEndOfEvent;
   }
   return text;
 }

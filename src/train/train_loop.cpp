@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -51,8 +52,16 @@ void TrainLoop::encode(dataset::Batch& batch) {
   batch.images = state_.encoder->encode(run_.ctx, batch.images, keys);
 }
 
+// In the middle of a step, where ranks add up their facts: the end of a step is told by the next one.
+double TrainLoop::take_cpu_s() {
+  const double now = cpu_s();
+  cpu_s_ += now - std::exchange(cpu_mark_s_, now);
+  return std::exchange(cpu_s_, 0);
+}
+
 StepMetrics TrainLoop::step() {
   const double start_s = now_s();
+  cpu_mark_s_ = cpu_s();
   report_.heartbeat.begin(fmt::format("step {}/{}", state_.progress.step + 1, config_.train.steps));
   report_.heartbeat.detail("waiting for data");
   PhaseLog waited;
@@ -67,7 +76,13 @@ StepMetrics TrainLoop::step() {
     encode(batch);
   }
   const double waited_before = state_.saver->update_waited_s();
-  StepResult result = state_.step.run(batch, state_.progress, [this] { return own_facts(); });
+  StepResult result = state_.step.run(batch, state_.progress, [this] {
+    StepFacts facts = own_facts();
+    facts.cpu_seconds = take_cpu_s();
+    return facts;
+  });
+  const double now = cpu_s();
+  cpu_s_ += now - std::exchange(cpu_mark_s_, now);
   const double waited_s = state_.saver->update_waited_s() - waited_before;  // for a checkpoint, inside the update
   result.log.seconds[Phase::kOptimizer] -= waited_s;
   result.log.seconds[Phase::kCheckpoint] += waited_s;
@@ -111,6 +126,7 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
                         run_.comm,
                         run_.ctx,
                         state_.step.whole(state_.model.parameters().ema_state()),
+                        state_.guide.get(),
                         state_.decoder.get(),
                         state_.encoded.get()};
   if (due(config_.sample.every_steps)) {

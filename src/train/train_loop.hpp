@@ -25,6 +25,7 @@ class TrainLoop {
   StepMetrics step();
   void encode(dataset::Batch& batch);
   StepFacts own_facts();
+  double take_cpu_s();
   void handle_non_finite(StepMetrics& metrics);
   bool evaluate(StepMetrics& metrics, bool last);
   void agree_again();
@@ -40,6 +41,8 @@ class TrainLoop {
   RunReport& report_;
   dataset::Loader loader_;
   StepFacts agreed_;  // by all ranks in the last step
+  // CPU time of this process when it was last looked at, and what has come together since it was told.
+  double cpu_mark_s_ = 0, cpu_s_ = 0;
 };
 
 }  // namespace ditrain::train

@@ -36,7 +36,7 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
   if (!dataset::has_scaling(c.data) || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference))
     return nullptr;
   dataset::Config data = c.data;
-  data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference;
+  data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference, data.hold_out = 0;
   return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
 }
 
@@ -70,6 +70,8 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   config::check_agreement(comm, start_invariants(settled.config, options));
 
   platform::install_signal_flags();  // anew: an MPI library may have put handlers of its own there
+  log::show_times(true);
+  log::show_details(settled.config.log.level == config::LogLevel::kDebug);
   RunContext run(settled, options, comm);
   StartingPoint start(run);
   RunReport report(run);

@@ -1,8 +1,14 @@
 #include "training_state.hpp"
 
+#include <fmt/format.h>
+
+#include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/adapt.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/checkpoint/export.hpp"
+#include "ditrain/checkpoint/snapshots.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 
 namespace ditrain::train {
@@ -29,7 +35,7 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
                                                  .disk_folder = run.disk_folder(),
                                                  .copy_pus = run.placement.pus_of_copies(),
                                                  .simulate = m.simulate_bulk});
-  log::info_lines(automem->describe());
+  log::detail_lines(automem->describe());
   for (const std::string& note : automem->notes()) run.note(note);
   automem->engine().record_spans(run.options.trace.has_value());
   return automem;
@@ -43,19 +49,23 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
       automem(make_automem(run)),
       model(run.config.model, run.groups.tensor_parallel()),
       step(run.plan, model, run.groups.data(), run.ctx, run.groups.tensor()) {
-  load_autoencoders(data);
+  load_other_models(data);
   allocate();
   make_saver();
   const dist::Engine* engine = step.sync().engine();
   if (engine == nullptr) return;
-  log::info("{}", engine->description());
-  log::info_lines(describe_factors(run.plan.gradients, run.config));
+  log::detail_line(engine->description());
+  log::detail_lines(describe_factors(run.plan.gradients, run.config));
   run.note(engine->binding_failure());
 }
 
-void TrainingState::load_autoencoders(const dataset::Dataset& data) {
+void TrainingState::load_other_models(const dataset::Dataset& data) {
+  if (const std::string& path = run.config.sample.guide; !path.empty() && config::draws_samples(run.config)) {
+    guide = checkpoint::load_guide(path, run.config);
+    log::info("guidance leads away from the samples of {}", path);
+  }
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
-    log::info("{}", plan.describe());
+    log::info_lines(plan.describe());
     return std::make_unique<eval::LatentCodec>(plan, use);
   };
   const plan::InputFacts& files = run.settled.facts;
@@ -74,7 +84,7 @@ void TrainingState::allocate() {
   p.allocate(autograd::ParameterStore::For::kTraining, run.config.train.precision,
              {.home = moves ? &automem->beside() : &memory::system_memory(),
               .gradients = moves && gradient_memory ? &automem->beside(*gradient_memory) : gradient_memory.get(),
-              .states = optim::state_arrays(run.config.optimizer),
+              .states = optim::state_arrays(run.config.optimizer, run.config.ema),
               .state_parts = gradients.state_parts(),
               .gradient_slices = gradients.gradient_slices,
               .segments = moves ? &automem->source() : nullptr});
@@ -95,6 +105,7 @@ void TrainingState::make_saver() {
   saver = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
                                          .config = run.config.checkpoint,
+                                         .snapshots_dir = checkpoint::snapshots_of(run.options.out),
                                          .mine = mine,
                                          .buffer_bytes = mine.parts.empty() ? 0 : buffer,
                                          .pus = run.placement.helper_pus},
@@ -102,8 +113,35 @@ void TrainingState::make_saver() {
   step.sync().state().set_saver(saver.get());
 }
 
+// The steps of the trunk count: schedules and the order of the data go on.
+void TrainingState::branch(const std::string& path) {
+  const std::string folder = checkpoint::find_checkpoint(path);
+  const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
+  const config::Config& c = run.config;
+  for (const config::Difference& d : config::differences(config::parse_config(state.config_yaml, folder), c))
+    if (d.key.starts_with("model.") || d.key == "optimizer.kind")
+      throw InputError({.where = "train.branch_from",
+                        .what = "the checkpoint holds another model or other state: " + folder,
+                        .got = d.key + ": " + d.old_value,
+                        .expected = d.new_value,
+                        .hint = "--set " + d.key + "=" + d.old_value + ", or train.init_from, which adapts weights"});
+  if (state.step >= c.train.steps)
+    throw InputError({.where = "train.branch_from",
+                      .what = "the checkpoint is at or beyond the last step: " + folder,
+                      .got = fmt::format("step {} of train.steps: {}", state.step, c.train.steps),
+                      .expected = "an earlier checkpoint, or more steps",
+                      .hint = fmt::format("train.steps: {}", 2 * state.step)});
+  load(folder);
+  log::info("branched from {}: step {}, with its optimiser state", folder, state.step);
+  const double decays = c.optimizer.decay_share * double(c.train.steps);
+  if (c.optimizer.schedule == optim::LrSchedule::kWsd && double(state.step) > double(c.train.steps) - decays)
+    log::warn("the decay of the learning rate had begun {:.0f} steps before the branch: it starts with a jump",
+              double(state.step) - (double(c.train.steps) - decays));
+}
+
 void TrainingState::initialise() {
   const config::Config& config = run.config;
+  if (!config.train.branch_from.empty()) return branch(config.train.branch_from);
   nn::initialise(model, uint64_t(config.train.seed));
   if (const std::string& from = config.train.init_from; !from.empty()) {
     const checkpoint::DitFile file(from, checkpoint::Weights::kEma, checkpoint::hints_of(config.model));

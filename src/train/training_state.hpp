@@ -19,7 +19,8 @@ struct TrainingState {
   /// Errors:   InputError if a tier of memory cannot be had, and for autoencoders that do not fit
   TrainingState(RunContext& run, const dataset::Dataset& data);
 
-  /// Sets the weights of a new run: random ones, or those of train.init_from.
+  /// Sets the weights of a new run: random ones, or those of train.init_from; or all that the checkpoint
+  /// train.branch_from holds. Errors: InputError for a checkpoint of another model, or beyond the end of this run
   void initialise();
   /// Loads a checkpoint. Errors: InputError for a damaged one
   void load(const std::string& checkpoint);
@@ -29,6 +30,7 @@ struct TrainingState {
   std::unique_ptr<dist::NodeMemory> gradient_memory;    ///< only with several ranks
   std::unique_ptr<eval::LatentCodec> encoder, decoder;  ///< data.vae, sample.vae
   std::unique_ptr<eval::EncodedImages> encoded;         ///< for validation, with an encoder
+  std::unique_ptr<nn::Dit> guide;                       ///< sample.guide
   std::unique_ptr<automem::AutoMem> automem;            ///< null: nothing moves
   nn::Dit model;
   TrainStep step;
@@ -36,7 +38,8 @@ struct TrainingState {
   Progress progress = {};
 
  private:
-  void load_autoencoders(const dataset::Dataset& data);
+  void load_other_models(const dataset::Dataset& data);
+  void branch(const std::string& path);
   void allocate();
   void make_saver();
 };

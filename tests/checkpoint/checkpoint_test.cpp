@@ -184,6 +184,56 @@ TEST_CASE("every flipped bit of a checkpoint is found, when it is checked and wh
   CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
 }
 
+TEST_CASE("power averages have a file of their own, and snapshots that stay") {
+  TemporaryFolder folder;
+  const auto state_with_averages = [](std::unique_ptr<nn::Dit>& model) -> ParameterStore& {
+    model = std::make_unique<nn::Dit>(State::config(32).model);
+    ParameterStore& p = model->parameters();
+    p.allocate(ParameterStore::For::kTraining, DType::kF32,
+               {.states = optim::state_arrays({}, optim::EmaConfig{.snapshots_every = 2})});
+    return p;
+  };
+  std::unique_ptr<nn::Dit> model, other;
+  ParameterStore& p = state_with_averages(model);
+  uint64_t seed = 1;
+  for (const autograd::OptimizerState& state : p.states)
+    for (const autograd::Parameter* q : p.state_dict())
+      if (q->trainable) copy(random_tensor(q->shape, seed++), p.view(state.data, *q));
+  parallel::Team team({.num_workers = 1});
+  ops::Context ctx(team);
+  const auto comm = dist::make_null_communicator();
+  CheckpointSaver saver({.checkpoints_dir = folder / "c",
+                         .config = {.keep_last = 1},
+                         .snapshots_dir = folder / "s",
+                         .mine = {.parts = {{0, p.arena_size()}}}},
+                        p, *comm, ctx);
+  for (const int64_t step : {2, 3, 4}) {
+    REQUIRE_FALSE(saver.start(State::at_step(step), step % 2 == 0));
+    const auto outcome = saver.finish();
+    REQUIRE(outcome);
+    CHECK(outcome->problem.empty());
+  }
+  CHECK(files::list_checkpoints(folder / "c") == std::vector<int64_t>{4});
+  CHECK(files::list_kept(folder / "s") == std::vector<int64_t>{2, 4});
+  const std::string saved = folder / "c/step_00000004", averages = saved + "/averages.safetensors";
+  CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
+  CHECK(fs::hard_link_count(averages) == 2);
+  ParameterStore& again = state_with_averages(other);
+  checkpoint::load_training_state(saved, again);
+  for (size_t i = 0; i < p.states.size(); ++i) CHECK(to_vector(again.states[i].data) == to_vector(p.states[i].data));
+  // A store without averages does not read them.
+  State plain(32);
+  CHECK_NOTHROW(checkpoint::load_training_state(saved, plain.model.parameters()));
+
+  flip_bit(averages, 8 * fs::file_size(averages) - 5);
+  CHECK_THROWS_WITH(checkpoint::check_checkpoint(saved), Contains("averages.safetensors") && Contains("damaged"));
+  CHECK_THROWS_AS(checkpoint::load_training_state(saved, again), InputError);
+  fs::remove(averages);
+  CHECK_THROWS_WITH(checkpoint::load_training_state(saved, again), Contains("averages.safetensors"));
+  files::remove_kept_after(folder / "s", 3);
+  CHECK(files::list_kept(folder / "s") == std::vector<int64_t>{2});
+}
+
 TEST_CASE("files of another checkpoint, shorter and longer ones are found") {
   TemporaryFolder folder;
   State state(32), other(32);

@@ -161,4 +161,10 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
         "[config] attention heads and MLP width do not divide over the ranks that share a replica; got 6 heads and "
         "width 192 for parallel.tensor_ranks: 4, expected multiples; try parallel.tensor_ranks: 2");
   CHECK(ranks(2, 4, 9).find("got 9 samples over 2 replicas") != std::string::npos);
+  config::Config swiglu;  // two thirds of 4 x 50 are no even number
+  swiglu.model.name = "custom", swiglu.model.hidden_size = 50, swiglu.model.num_heads = 2;
+  swiglu.model.mlp = nn::Mlp::kSwiglu;
+  swiglu.parallel.strategy = config::Strategy::kDpTp, swiglu.parallel.tensor_ranks = 2, swiglu.train.global_batch = 8;
+  CHECK(message_of([&] { config::validate_for_ranks(swiglu, 2); }).find("2 heads and width 133 for") !=
+        std::string::npos);
 }

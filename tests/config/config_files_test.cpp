@@ -106,3 +106,33 @@ TEST_CASE("the configs of the paper hold its settings") {
     CHECK(c.ema.warmup);  // departs from the reference, see the comment there
   }
 }
+
+TEST_CASE("recipes that come along lie over the config of small pictures, and change nothing else") {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(configs_dir() + "recipes")) {
+    INFO(entry.path().string());
+    const config::Config base = config::load_config(configs_dir() + "cifar10.yaml", {"data.path=/some/where"});
+    const config::Config c =
+        config::load_config(configs_dir() + "cifar10.yaml", {"data.path=/some/where"}, {entry.path().string()});
+    CHECK_NOTHROW(config::validate(c));
+    CHECK(config::warnings(c).empty());
+    CHECK((c.train.steps == base.train.steps && c.model.hidden_size == base.model.hidden_size));
+    ++count;
+  }
+  CHECK(count >= 6);
+}
+
+TEST_CASE("a file that is laid over a config replaces its keys, and --set replaces those") {
+  const TemporaryFolder folder;
+  put_file(folder / "base.yaml", "train: {steps: 41, seed: 1}\nmodel: {name: DiT-B/4}\n");
+  put_file(folder / "a.yaml", "train: {steps: 42}\nmodel: {name: DiT-S/8}\n");
+  put_file(folder / "b.yaml", "train: {steps: 43, global_batch: 2}\n");
+  const auto load = [&](const std::vector<std::string>& sets) {
+    return config::load_config(folder / "base.yaml", sets, {folder / "a.yaml", folder / "b.yaml"});
+  };
+  const config::Config c = load({"train.global_batch=4"});
+  CHECK((c.train.steps == 43 && c.train.seed == 1 && c.train.global_batch == 4));
+  CHECK((c.model.hidden_size == 384 && c.model.patch_size == 8));
+  put_file(folder / "b.yaml", "train: {stepss: 43}\n");
+  CHECK(message_of([&] { load({}); }).find("[config] " + (folder / "b.yaml") + ":1: unknown key train.stepss") == 0);
+}

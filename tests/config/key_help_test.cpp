@@ -66,7 +66,8 @@ TEST_CASE("help on all keys, on a section and on a key says everything of them")
     CHECK_THAT(alone, Catch::StartsWith(o.name() + "\n") && Contains(o.help) && Contains(o.expected));
     CHECK_THAT(config::help_on_keys(o.section, 100000), Contains(alone));
   }
-  CHECK_THAT(config::help_on_keys("parallel.cut", 80), Contains("for         experts") && Contains("on resume   may change"));
+  CHECK_THAT(config::help_on_keys("parallel.cut", 80),
+             Contains("for         experts") && Contains("on resume   may change"));
   CHECK_THAT(config::help_on_keys("diffusion.time", 80), Contains("read by     diffusion.process flow alone"));
   const std::string every_steps = config::help_on_keys("every_steps", 80);  // of four sections
   for (const char* section : {"checkpoint", "log", "sample", "eval"})

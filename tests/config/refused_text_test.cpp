@@ -15,7 +15,7 @@ TEST_CASE("unknown sections and keys name the line and the nearest") {
   CHECK(parse_error("every_minutes: 3\n") ==
         "[config] a.yaml:1: unknown section every_minutes; try `checkpoint: {every_minutes: ...}`");
   CHECK(parse_error("ema:\n  zzzzzzzzzzzzzz: 3\n") ==
-        "[config] a.yaml:2: unknown key ema.zzzzzzzzzzzzzz; expected decay or warmup");
+        "[config] a.yaml:2: unknown key ema.zzzzzzzzzzzzzz; expected decay, warmup or snapshots_every");
   CHECK(parse_error("train: {steps: 3}\n<<: {ema: {decay: 0}}\n").find("a.yaml:2: unknown section <<") !=
         std::string::npos);
 }

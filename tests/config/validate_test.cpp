@@ -52,7 +52,6 @@ TEST_CASE("Muon is refused where ranks have parts of matrices, and without learn
     CHECK_THAT(message, Catch::Contains(what) && Catch::Contains(hint));
   };
   refused({"parallel.strategy=dp_tp"}, "optimizer.kind: muon updates whole matrices", "parallel.strategy: cftp or dp");
-  refused({"dist.shard_optimizer=true"}, "optimizer.kind: muon updates whole matrices", "try optimizer.kind: adamw");
   refused({"optimizer.lr=0"}, "optimizer.muon_lr has the schedule of optimizer.lr", "optimizer.lr above 0");
   refused({"optimizer.muon_lr=0"}, "optimizer.muon_lr: bad value; got '0'", "expected a number");
   refused({"optimizer.muon_lr=-1"}, "optimizer.muon_lr: bad value; got '-1'", "expected a number");

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
 
@@ -55,4 +56,33 @@ TEST_CASE("more classes than the model has is an error, and fewer or no labels w
   CHECK_NOTHROW(open_dataset({}, {3, 32, 32}, 8, 1));
   CHECK_NOTHROW(open_dataset({}, {3, 32, 32}, 1000, 1));
   CHECK_NOTHROW(open_dataset({}, {3, 32, 32}, 0, 1));
+}
+
+TEST_CASE("parts of the data: each sample is held out or trained on, whatever the order") {
+  Config config;
+  config.num_images = 200;
+  const auto all = open_dataset(config, {3, 8, 8}, 8, 1);
+  CHECK(all->describe_part().empty());
+  config.hold_out = 0.25;
+  const auto training = open_dataset(config, {3, 8, 8}, 8, 1);
+  const auto held_out = open_dataset(config, {3, 8, 8}, 8, 1, Part::kHeldOut);
+  CHECK(training->size() + held_out->size() == 200);
+  CHECK(held_out->size() == Approx(50).margin(20));
+  CHECK_THAT(training->describe_part(), Contains(std::to_string(training->size()) + " of them are for training"));
+  CHECK(training->samples_checksum() != held_out->samples_checksum());
+  int64_t in_training = 0, in_held_out = 0;
+  for (int64_t i = 0; i < 200; ++i) {
+    const Sample sample = load(*all, i);
+    if (in_training < training->size() && load(*training, in_training) == sample)
+      ++in_training;
+    else if (in_held_out < held_out->size() && load(*held_out, in_held_out) == sample)
+      ++in_held_out;
+  }
+  CHECK(in_training == training->size());
+  CHECK(in_held_out == held_out->size());
+  config.hold_out = 0;
+  CHECK_THROWS_WITH(open_dataset(config, {3, 8, 8}, 8, 1, Part::kHeldOut),
+                    Contains("no sample is held out") && Contains("data.hold_out: 0.2"));
+  config.hold_out = 0.9999, config.num_images = 3;
+  CHECK_THROWS_WITH(open_dataset(config, {3, 8, 8}, 8, 1), Contains("all samples are held out"));
 }

@@ -83,6 +83,48 @@ TEST_CASE("predicting data is trained on the same velocities, with a bounded wei
   for (const LossTerms& term : want) CHECK(term.loss == term.mse);
 }
 
+// In f64: x_t = t x0 + (1 - t) s e, velocity = x0 - s e, and sampling starts from s e.
+TEST_CASE("noise of another scale: path, losses and the start of sampling") {
+  constexpr double kScale = 2.5;
+  for (const char* prediction : {"velocity", "x0"}) {
+    INFO(prediction);
+    Config c = config(prediction);
+    c.noise_scale = kScale;
+    const auto process = make_process(c, false);
+    const Batch b(*process);
+    const std::vector<LossTerms> terms = b.judge(*process);
+    const int64_t elements = kShape.elements();
+    for (int64_t i = 0; i < kSamples; ++i) {
+      double sum = 0;
+      for (int64_t j = i * elements; j < (i + 1) * elements; ++j) {
+        const double t = b.time[i], noise = kScale * b.noise[j];
+        CHECK(b.x_t[j] == Approx(t * b.x0[j] + (1 - t) * noise).margin(1e-6));
+        const double target = *prediction == 'v' ? b.x0[j] - noise : double(b.x0[j]);
+        sum += (target - b.out[j]) * (target - b.out[j]);
+      }
+      const double sigma = *prediction == 'v' ? 1 : std::max(1 - b.time[i], 0.05);
+      CHECK(terms[i].loss == Approx(sum / double(elements) / (sigma * sigma)).epsilon(1e-6));
+    }
+    // One step of Euler from noise ends at the data that the model gives at t = 0, which see the scaled noise.
+    std::vector<float> z = normals(9), seen(z.size());
+    const std::vector<float> start = z;
+    const ModelFn model = [&](const float* x, const double*, const int64_t*, int64_t n, float* out) {
+      std::copy_n(x, n * elements, seen.begin());
+      for (int64_t i = 0; i < n * elements; ++i) out[i] = *prediction == 'v' ? 0.25f - x[i] : 0.25f;
+    };
+    sample_loop(*process, {.sampler = test::sampler("euler"), .spacing = "1"}, kShape, model,
+                {.n = kSamples, .z = z.data()}, {});
+    for (size_t i = 0; i < z.size(); ++i) {
+      CHECK(seen[i] == Approx(kScale * start[i]).epsilon(1e-6));
+      CHECK(z[i] == Approx(0.25).margin(1e-6));
+    }
+    CHECK(process->data_share(0.5) == Approx(1 / (1 + kScale)));
+  }
+  Config c = config();
+  c.noise_scale = 0;
+  CHECK_THROWS_WITH(make_process(c, false), Contains("noise_scale"));
+}
+
 TEST_CASE("times of flow follow their distribution") {
   const auto moments = [](const Config& c) {
     const auto process = make_process(c, false);

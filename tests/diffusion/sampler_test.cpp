@@ -299,6 +299,37 @@ TEST_CASE("guidance acts within its interval, outside of which the model runs on
   CHECK(make_process({}, true)->data_share(0) > 0.98);
 }
 
+TEST_CASE("a guide takes the place of the model without labels") {
+  Config c;
+  c.process = test::process("flow"), c.prediction = test::prediction("velocity");
+  const auto process = make_process(c, false);
+  const auto constant = [](float velocity, int64_t* calls) {
+    return ModelFn([=](const float*, const double*, const int64_t* y, int64_t n, float* out) {
+      ++*calls;
+      CHECK((n == kSamples && y == nullptr));  // labels are not needed
+      std::fill_n(out, n * kShape.elements(), velocity);
+    });
+  };
+  int64_t of_model = 0, of_guide = 0;
+  const ModelFn model = constant(1.0f, &of_model), guide = constant(0.25f, &of_guide);
+  SamplerConfig config{.sampler = test::sampler("euler"), .spacing = "4", .cfg_scale = 3};
+  const auto moved = [&] {
+    const std::vector<float> start = normals(kSamples * kShape.elements(), 2);
+    std::vector<float> z = start;
+    sample_loop(*process, config, kShape, model, {.n = kSamples, .z = z.data(), .guide = &guide}, philox_noise);
+    for (size_t i = 1; i < z.size(); ++i) CHECK(z[i] - start[i] == Approx(z[0] - start[0]).margin(1e-5));
+    return double(z[0]) - start[0];
+  };
+  CHECK(moved() == Approx(0.25 + 3 * (1 - 0.25)));
+  CHECK((of_model == 4 && of_guide == 4));
+  config.cfg_interval = {0.5, 1};  // two of the four steps
+  CHECK(moved() == Approx(0.5 * 1 + 0.5 * 2.5));
+  CHECK((of_model == 8 && of_guide == 6));
+  config.cfg_scale = 1;
+  CHECK(moved() == Approx(1));
+  CHECK(of_guide == 6);
+}
+
 TEST_CASE("guidance needs classes") {
   const auto process = make_process({.num_steps = 100}, true);
   float z[6] = {};

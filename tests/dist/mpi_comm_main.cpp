@@ -138,7 +138,7 @@ void check_gather(Communicator& comm, const EngineConfig& config) {
   Engine engine(comm, memory, config);
   const std::vector<float> mine = gradients_of(comm.rank(), kPart);
   std::copy(mine.begin(), mine.end(), arena + comm.rank() * kPart);
-  engine.start_allgather(arena, kPart * comm.world_size(), kPart)->wait();
+  engine.start_allgather(arena, kPart * comm.world_size(), {.grain = kPart})->wait();
   bool right = true;
   for (int rank = 0; rank < comm.world_size(); ++rank) {
     const std::vector<float> theirs = gradients_of(rank, kPart);

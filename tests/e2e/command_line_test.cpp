@@ -147,6 +147,29 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
     CHECK_THAT(result.out, Contains(text));
 }
 
+TEST_CASE("log: few lines before the first step, each with its time, and closing lines say where to go on") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args grids = sets({"sample.every_steps=2", "sample.num_images=2", "sample.steps=2", "log.level=info"});
+  const Result result = run(mpirun(2, tiny_ditrain(out, 2, sets({"log.every_steps=1"}) + grids)));
+  REQUIRE_EXIT(result, 0);
+  const size_t first_step = result.out.find(" step 1/2 (");
+  REQUIRE(first_step != std::string::npos);
+  CHECK(std::count(result.out.begin(), result.out.begin() + std::ptrdiff_t(first_step), '\n') < 15);
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) CHECK_THAT(line, Catch::Matches("[0-9]{2}:[0-9]{2}:[0-9]{2} .*"));
+  CHECK_THAT(result.out, !Contains("memory plan per rank") && Contains("/topology.txt\n"));
+  for (const std::string detail : {"memory plan per rank", "caches:", "gemm: "}) {
+    CHECK_THAT(read_file(out + "/topology.txt"), Contains(detail));
+    CHECK_THAT(read_file(out + "/log.txt"), Contains(" D " + detail) || Contains(detail));
+  }
+  const std::string end =
+      result.out.substr(result.out.find("advice") == std::string::npos ? 0 : result.out.find("phase [s]"));
+  CHECK_THAT(end, Contains(" samples: " + out + "/samples/step_00000002.png\n") &&
+                      Contains(" report: " + out + "/report.html\n") &&
+                      Contains("ditsample --checkpoint " + out + " --out " + out + "/images\n"));
+}
+
 namespace {
 
 // What a lane shows lies inside of what began before it, or after it: else viewers draw it wrong.
@@ -198,7 +221,7 @@ TEST_CASE("closed streams: nothing of stdout and stderr goes into other files") 
     const auto lines = lines_of_log(out);
     CHECK(lines.size() == expected);
     for (const std::string& line : lines)
-      CHECK_THAT(line, Catch::Matches("[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ [IW] .*"));
+      CHECK_THAT(line, Catch::Matches("[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ [DIW] .*"));
     CHECK(steps_are_complete(read_metrics(out), 2));
     CHECK(different_files(checkpoint_of(out, 2), checkpoint_of(scratch / "open", 2)).empty());
   }

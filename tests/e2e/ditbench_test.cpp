@@ -13,11 +13,11 @@ TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
   for (const char* text :
-       {"  gemm  ",  "  ops  ",       "  step  ",       "  ladder  ",         "  tune  ",          "  comm  ",
-        "  data  ",  "  sample  ",    "  strategies  ", "  clusters  ",       "--kib N,...",       "--memory-gib X",
-        "--model M", "--batch N,...", "--threads T",    "--clusters C",       "--precision P,...", "--recompute MODE",
-        "--peers",   "--repeats N",   "--quick",        "--set KEY=VALUE...", "--json FILE",       "--out FILE",
-        "--help",    "--matrix",      "--version"})
+       {"  gemm  ",         "  ops  ",    "  step  ",       "  ladder  ",  "  tune  ",           "  comm  ",
+        "  data  ",         "  sample  ", "  strategies  ", "  quality  ", "  clusters  ",       "--kib N,...",
+        "--memory-gib X",   "--model M",  "--batch N,...",  "--threads T", "--clusters C",       "--precision P,...",
+        "--recompute MODE", "--peers",    "--repeats N",    "--quick",     "--set KEY=VALUE...", "--json FILE",
+        "--out FILE",       "--help",     "--matrix",       "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 
@@ -142,6 +142,60 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   CHECK(j.at("peak").at("f32_gflops").get<double>() > 0);
   REQUIRE(j.at("rows").size() == 2);
   CHECK(j.at("rows").at(1).at("batch") == 2);
+}
+
+TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was ended") {
+  const TemporaryFolder scratch;
+  const std::string json = scratch / "rows.json", out = scratch / "quality";
+  write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
+  write_file(scratch / "unguided.yaml", "sample: {cfg_scale: 1}\noptimizer: {schedule: constant}\n");
+  const Args base = {"quality",   "--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml",
+                     "--quick",   "--out",    out,
+                     "--minutes", "1,2",      "--threads",
+                     "2",         "--json",   json};
+  const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "optimizer.warmup_steps=0",
+                          "data.num_images=200"});
+  const Args recipes = {"--recipe", scratch / "decay.yaml", "--recipe", scratch / "unguided.yaml"};
+  const Result result = run(program("ditbench", base + tiny + recipes));
+  REQUIRE_EXIT(result, 0);
+  const auto rows = [&] { return nlohmann::json::parse(read_file(json)).at("rows"); };
+  // Real images; three recipes at two marks; two of them guided; two comparisons, of which one also guided.
+  REQUIRE(rows().size() == 1 + 3 * 2 + 2 * 2 + 3);
+  CHECK(rows().at(0).at("name") == "real images");
+  CHECK(rows().at(0).at("nearest mean") == 1);
+  for (size_t i = 1; i <= 10; ++i) {
+    const auto row = rows().at(i);
+    CHECK(row.at("steps") == (i % 2 == 1 ? 2 : 4));
+    CHECK(row.at("cpu_minutes").get<double>() > 0);
+    CHECK(row.at("samples -> real mean").get<double>() <= 1);
+  }
+  CHECK(rows().at(11).at("name") == "decay / quickstart");
+  CHECK(rows().at(13).at("dtype") == "guided");
+  CHECK_THAT(result.out, Contains("grid.png, from left to right: quickstart, decay, unguided"));
+  for (const char* file :
+       {"curves.svg", "curves_guided.svg", "grid.png", "grid_guided.png", "decay/seed_0/trunk/metrics.jsonl",
+        "decay/seed_0/mark_2/metrics.jsonl", "unguided/seed_0/run/metrics.jsonl"})
+    CHECK(fs::exists(out + "/" + file));
+  CHECK(read_metrics(out + "/decay/seed_0/mark_2").size() == 2);  // of 4 steps, 2 in the trunk
+  CHECK(read_metrics(out + "/unguided/seed_0/run").size() == 4);
+
+  // Half of the results are lost: only those are made again, and they are the same.
+  const std::string results = read_file(out + "/results.jsonl"), cut = results.substr(0, results.size() * 2 / 3);
+  write_file(out + "/results.jsonl", cut.substr(0, cut.rfind('\n') + 1));
+  const auto before = rows();
+  REQUIRE_EXIT(run(program("ditbench", base + tiny + recipes)), 0);
+  CHECK(rows() == before);
+
+  const auto refused = [&](const Args& more, const std::string& text) {
+    const Result other = run(program("ditbench", base + tiny + more));
+    REQUIRE_EXIT(other, 2);
+    CHECK_THAT(other.err, Contains(text));
+  };
+  refused({"--recipe", scratch / "decay.yaml"}, "holds another comparison");
+  refused(recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
+  refused(recipes + Args{"--minutes", "2,1"}, "--minutes do not rise");
+  write_file(scratch / "other_data.yaml", "data: {num_images: 100}\n");
+  refused({"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {

@@ -12,11 +12,12 @@ namespace {
 
 // Two steps of configs/cifar10.yaml, the samples of the last step guided (sample.cfg_scale: 2).
 Args cifar10(const std::string& images, const std::string& out, const Args& more = {}) {
-  return program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/cifar10.yaml", "--out", out} +
-                                sets({"data.path=" + images, "train.steps=2", "train.global_batch=4",
-                                      "model.hidden_size=32", "model.depth=1", "sample.every_steps=2",
-                                      "sample.num_images=4", "sample.steps=2", "eval.every_steps=0"}) +
-                                more);
+  return program(
+      "ditrain",
+      Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/cifar10.yaml", "--out", out, "--set", "log.level=debug"} +
+          sets({"data.path=" + images, "train.steps=2", "train.global_batch=4", "model.hidden_size=32", "model.depth=1",
+                "sample.every_steps=2", "sample.num_images=4", "sample.steps=2", "eval.every_steps=0"}) +
+          more);
 }
 
 }  // namespace

@@ -276,6 +276,53 @@ TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and
   CHECK(read_file(ema) == before);
 }
 
+TEST_CASE("ditexport: an average of another width comes from the snapshots of a run, also of one that was resumed") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", file = scratch / "average.safetensors";
+  const Args settings = sets({"ema.snapshots_every=2", "checkpoint.every_steps=1", "checkpoint.keep_last=1",
+                              "dist.shard_optimizer=true", "train.micro_batch=2"});
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 5, settings))), 0);
+  const std::string whole = scratch / "whole";
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(whole, 7, settings))), 0);
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 7, settings + Args{"--resume", "auto"}))), 0);
+  for (const char* step : {"2", "4", "6", "7"}) {
+    const std::string averages = std::string("/snapshots/step_0000000") + step + "/averages.safetensors";
+    CHECK(same_file(out + averages, whole + averages));
+  }
+  const auto exported = [&](const std::string& checkpoint, const std::string& width) {
+    fs::remove(file);
+    return run(program("ditexport", {"--checkpoint", checkpoint, "--out", file, "--ema-width", width}));
+  };
+  // Those that the run kept are themselves.
+  REQUIRE_EXIT(exported(out, "0.1"), 0);
+  const auto largest_difference = [&](const std::string& step) {
+    double most = 0;
+    const std::string stored = out + "/snapshots/" + step + "/averages.safetensors";
+    for (const std::string& name : tensor_names(file)) {
+      if (name == "pos_embed") continue;
+      const auto a = tensor(file, name), b = tensor(stored, name + ".average_0.10");
+      for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+    }
+    return most;
+  };
+  CHECK(largest_difference("step_00000007") < 1e-6);
+  CHECK(largest_difference("step_00000004") > 1e-5);
+  REQUIRE_EXIT(run(ditsample(file, scratch / "samples", {"--num", "2", "--steps", "3"})), 0);
+  REQUIRE_EXIT(exported(out + "/snapshots/step_00000004", "0.1"), 0);
+  CHECK(largest_difference("step_00000004") < 1e-6);
+  REQUIRE_EXIT(exported(out, "0.07"), 0);
+
+  const Result wide = exported(out, "0.5");
+  REQUIRE_EXIT(wide, 2);
+  CHECK_THAT(wide.err, Contains("--ema-width") && Contains("0.28"));
+  const Result none = exported(checkpoint_of(out, 7), "0.1");
+  REQUIRE_EXIT(none, 2);
+  CHECK_THAT(none.err, Contains("has no snapshots") && Contains("ema.snapshots_every"));
+  const Result changed = run(tiny_ditrain(out, 9, sets({"checkpoint.every_steps=1"}) + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(changed, 2);
+  CHECK_THAT(changed.err, Contains("ema.snapshots_every"));
+}
+
 TEST_CASE("ditexport: diffusers has that library's folders, names and thirds of qkv") {
   const TemporaryFolder scratch;
   const std::string run_folder = trained(scratch), checkpoint = checkpoint_of(run_folder, 5), out = scratch / "pipe";

@@ -56,6 +56,39 @@ TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
   REQUIRE_FALSE(fs::exists(scratch / "parts" + "/metrics.discarded.jsonl"));
 }
 
+TEST_CASE("branch: a branch that changes nothing has the bits of the run that goes on, and others leave the trunk") {
+  const TemporaryFolder scratch;
+  const Args more = sets({"data.num_images=20", "optimizer.clip_norm=1"});
+  const std::string trunk = scratch / "trunk", branch = "train.branch_from=" + trunk;
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 6, more)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(trunk, 4, more)), 0);
+  const Result same = run(tiny_ditrain(scratch / "same", 6, more + sets({branch})));
+  REQUIRE_EXIT(same, 0);
+  CHECK_THAT(same.out, Contains("branched from " + checkpoint_of(trunk, 4) + ": step 4"));
+  CHECK(different_files(checkpoint_of(scratch / "same", 6), checkpoint_of(scratch / "whole", 6)).empty());
+  const auto lines = read_metrics(scratch / "same");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines.front().at("step") == 5);
+  for (const auto& line : lines) CHECK(line.at("cpu_seconds").get<double>() > 0);
+
+  // A decay of the learning rate.
+  const Args decay = sets({branch, "optimizer.schedule=wsd", "optimizer.decay_share=0.34", "optimizer.warmup_steps=0"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "decay", 6, more + decay)), 0);
+  const auto rates = column(read_metrics(scratch / "decay"), "lr");
+  REQUIRE(rates.size() == 2);
+  CHECK(rates[1] < rates[0]);
+
+  const auto refused = [&](const Args& settings, int64_t steps, const std::string& text) {
+    const Result result = run(tiny_ditrain(scratch / "refused", steps, more + settings));
+    REQUIRE_EXIT(result, 2);
+    CHECK_THAT(result.err, Contains(text));
+  };
+  refused(sets({branch, "model.depth=3"}), 6, "got model.depth: 2, expected 3; try --set model.depth=2");
+  refused(sets({branch, "optimizer.kind=muon"}), 6, "optimizer.kind: adamw");
+  refused(sets({branch}), 4, "step 4 of train.steps: 4");
+  refused(sets({branch, "train.init_from=" + trunk}), 6, "both say what a run starts from");
+}
+
 TEST_CASE("resume: a model of all variants of a block goes on bit for bit, and clusters change none") {
   const TemporaryFolder scratch;
   const Args more =

@@ -203,19 +203,33 @@ Args sets(const std::vector<std::string>& assignments) {
 
 Args tiny_ditrain(const std::string& out, int64_t steps, const Args& more) {
   return program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out}) +
-         sets({"model.hidden_size=32",        "model.depth=2",
-               "model.num_heads=2",           "model.patch_size=4",
-               "train.global_batch=8",        "optimizer.lr=1e-3",
-               "optimizer.schedule=constant", "optimizer.warmup_steps=50",
-               "optimizer.clip_norm=1",       "optimizer.betas=[0.9,0.999]",
-               "model.learn_sigma=true",      "diffusion.process=ddpm",
-               "diffusion.prediction=auto",   "diffusion.time=uniform",
-               "diffusion.time_mean=0",       "diffusion.time_deviation=1",
-               "diffusion.schedule=linear",   "sample.sampler=auto",
-               "sample.cfg_scale=2",          "sample.steps=50",
-               "checkpoint.keep_last=2",      "log.every_steps=25",
-               "sample.every_steps=0",        "eval.every_steps=0",
-               "checkpoint.every_steps=0",    "train.steps=" + std::to_string(steps)}) +
+         sets({"model.hidden_size=32",
+               "model.depth=2",
+               "model.num_heads=2",
+               "model.patch_size=4",
+               "train.global_batch=8",
+               "optimizer.lr=1e-3",
+               "optimizer.schedule=constant",
+               "optimizer.warmup_steps=50",
+               "optimizer.clip_norm=1",
+               "optimizer.betas=[0.9,0.999]",
+               "model.learn_sigma=true",
+               "diffusion.process=ddpm",
+               "diffusion.prediction=auto",
+               "diffusion.time=uniform",
+               "diffusion.time_mean=0",
+               "diffusion.time_deviation=1",
+               "diffusion.schedule=linear",
+               "sample.sampler=auto",
+               "sample.cfg_scale=2",
+               "sample.steps=50",
+               "checkpoint.keep_last=2",
+               "log.every_steps=25",
+               "sample.every_steps=0",
+               "eval.every_steps=0",
+               "checkpoint.every_steps=0",
+               "log.level=debug",
+               "train.steps=" + std::to_string(steps)}) +
          more;
 }
 

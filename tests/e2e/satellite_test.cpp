@@ -328,8 +328,8 @@ TEST_CASE("satellite: samples follow the month that they are given, on tiles who
   for (int month = 1; month <= 12; ++month) table << month << '\n';
   table.close();
   const auto draw = [&](const std::string& out, const Args& more) {
-    return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "12", "--steps", "8", "--sampler", "euler",
-                                     "--out", scratch / out} +
+    return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "12", "--steps", "8", "--sampler",
+                                     "euler", "--out", scratch / out} +
                                     more);
   };
   const auto brightness = [&](const std::string& out) {

@@ -88,6 +88,32 @@ TEST_CASE("images differ by number, label, seed and guidance") {
   CHECK_FALSE(differs([](auto& r) { r.conditions[1].label = 4; }));
 }
 
+TEST_CASE("a guide: guidance away from the model itself changes nothing, and none is needed for labels") {
+  nn::DitConfig unconditional = test::tiny_config();
+  unconditional.num_classes = 0;
+  for (const nn::DitConfig& config : {test::tiny_config(), unconditional}) {
+    const auto model = test::random_model(config);
+    nn::DitConfig smaller = config;
+    smaller.depth = 1;
+    const auto guide = test::random_model(smaller);
+    eval::GenerateRequest plain = short_request();
+    plain.sampler.cfg_scale = 1, plain.batch = 4;
+    const std::vector<float> expected = draw(*model, plain);
+    eval::GenerateRequest guided = plain;
+    guided.guide = model.get(), guided.sampler.cfg_scale = 2.5;
+    const std::vector<float> same = draw(*model, guided);
+    double most = 0;
+    for (size_t i = 0; i < same.size(); ++i) most = std::max(most, std::abs(double(same[i]) - expected[i]));
+    CHECK(most < 1e-4);
+    guided.guide = guide.get();
+    const std::vector<float> other = draw(*model, guided);
+    CHECK(all_finite(other));
+    CHECK(other != expected);
+    guided.sampler.cfg_scale = 1;  // off
+    CHECK(draw(*model, guided) == expected);
+  }
+}
+
 // Times and labels embedded in every evaluation, as in training.
 std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest& request,
                                      const diffusion::Config& config) {

@@ -7,8 +7,8 @@
 
 #include <array>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -61,7 +61,7 @@ struct Trainee {
     const size_t before = memory::system_memory().bytes_in_use();
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                                 {.home = moves ? &moves->beside() : &memory::system_memory(),
-                                 .states = optim::state_arrays(config.optimizer),
+                                 .states = optim::state_arrays(config.optimizer, config.ema),
                                  .gradient_slices = plan.gradients.gradient_slices,
                                  .segments = moves ? &moves->source() : nullptr});
     step.allocate(nullptr, {}, moves.get());

@@ -40,3 +40,30 @@ TEST_CASE("metrics that cannot be read now are an error, not missing ones") {
   CHECK_THROWS_WITH(metric_of_step(folder.path(), 1, "fid"),
                     Contains(folder / "metrics.jsonl") && Contains("Input/output error"));
 }
+
+TEST_CASE("a progress line shows means since the last one") {
+  IntervalMeans means;
+  StepMetrics m;
+  m.vb = 0.5, m.loss = 1, m.mse = 0.5, m.grad_norm = 2, m.images_per_second = 10, m.mfu = 0.2;
+  means.add(m, 1);
+  m.loss = NAN, m.images_per_second = 40, m.mfu = 0.8;
+  means.add(m, 0.25);
+  m.step = 11, m.loss = 3, m.mse = 2.5, m.lr = 2e-4, m.grad_norm = 4;
+  m.images_per_second = 20, m.mfu = 0.4, m.rss_bytes = size_t{3} << 29;
+  means.add(m, 0.5);
+  const StepMetrics shown = means.take(m);  // 30 images in 1.75 s, and one loss that counts for nothing
+  CHECK((shown.loss == 2 && shown.mse == 1.5 && shown.grad_norm == 3 && shown.lr == 2e-4));
+  CHECK(shown.images_per_second == Approx(30 / 1.75));
+  CHECK(shown.mfu == Approx(0.4 * 30 / 1.75 / 20));
+  CHECK(progress_text(shown, {.steps = 100, .epoch = 0.125, .elapsed_s = 61, .left_s = 5}) ==
+        "step 11/100 (11.0 %)  epoch 0.12  loss 2.0000 (mse 1.5000 vb 0.5000)  lr 2.00e-04  |g| 3  17.1 img/s  MFU "
+        "34.3 %  "
+        "1.50 GiB  1 min 1 s, 5 s left");
+  CHECK(std::isnan([&] {
+    StepMetrics bad = m;
+    bad.loss = NAN;
+    means.add(bad, 1);
+    return means.take(bad).loss;
+  }()));
+  CHECK(means.take(m).loss == 3);  // nothing was added
+}

@@ -1,4 +1,5 @@
 // Training with Muon: the same bits on all ranks, in backward or after it, and with tensors that move.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -64,6 +65,57 @@ TEST_CASE("Muon: ranks have the same bits, and those of one rank but for the ord
   }
 }
 
+TEST_CASE("Muon with dist.shard_optimizer: each matrix is updated by one rank, to the same bits") {
+  config::Config config = muon_config();
+  config.dist.bucket_mib = 0.01;
+  config.ema.snapshots_every = 5;
+  config.optimizer.clip_norm = GENERATE(0.0, 0.5);
+  config.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  config.dist.allreduce = GENERATE(config::AllReduce::kHierarchical, config::AllReduce::kFlat);
+  CAPTURE(config.optimizer.clip_norm, config.train.precision, config.dist.allreduce);
+  config::Config sharded = config;
+  sharded.dist.shard_optimizer = true;
+  for (const auto& [ranks, ranks_per_node] : {std::pair{2, 2}, {3, 3}, {3, 2}}) {
+    CAPTURE(ranks, ranks_per_node);
+    const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, config, 3);
+    const auto got = train_on({.ranks = ranks, .ranks_per_node = ranks_per_node}, sharded, 3);
+    int64_t elements = 0;
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      CHECK(got[rank].difference(want[rank]) == "");
+      CHECK(got[rank].copy_is_right);
+      elements += got[rank].state_elements;
+    }
+    CHECK(elements == want[0].state_elements);
+  }
+}
+
+TEST_CASE("Muon with dist.shard_optimizer: ranks get matrices of about the same work") {
+  config::Config config = muon_config();
+  config.dist.shard_optimizer = true;
+  config.model.depth = 6;
+  nn::Dit model(config.model);
+  const auto cost = optim::algorithm_of(config.optimizer).whole_cost;
+  for (const int ranks : {2, 4}) {
+    std::vector<double> work;
+    int64_t most = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const plan::GradientPlan plan = plan::plan_gradients(config, model.parameters(), ranks, rank);
+      double mine = 0;
+      for (const autograd::Parameter* p : model.parameters().in_arena()) {
+        int64_t held = 0;
+        for (const autograd::ArenaSlice& part : plan.state_parts())
+          held += std::max<int64_t>(0, std::min(part.end, p->slice.end) - std::max(part.begin, p->slice.begin));
+        if (cost(*p) > 0) CHECK((held == 0 || held == p->slice.size()));
+        if (held > 0) mine += cost(*p);
+      }
+      work.push_back(mine), most = std::max(most, plan.state_elements());
+    }
+    const auto [least, greatest] = std::minmax_element(work.begin(), work.end());
+    CHECK(*least > 0.8 * *greatest);
+    CHECK(plan::plan_gradients(config, model.parameters(), ranks).most_state_elements() == most);
+  }
+}
+
 TEST_CASE("Muon: updates in backward are those after it, bit for bit") {
   config::Config config = muon_config();
   const RankOutcome in_backward = train_on({.ranks = 1}, config, 3)[0];
@@ -97,6 +149,7 @@ TEST_CASE("Muon with memory.automem: a matrix's arrays are in place at once, to 
                               0.5 * double(uses.total_bytes())) /
                              0x1p30;
     moving.memory.tier_gib = {0.0, 1.0};
+    moving.dist.shard_optimizer = ranks > 1;
     for (const config::AutoMem automem : {config::AutoMem::kPaper, config::AutoMem::kPlanned}) {
       CAPTURE(ranks, automem, config.train.precision);
       moving.memory.automem = automem;
@@ -132,7 +185,7 @@ TEST_CASE("Muon: the memory plan has what its arrays and its workspace take") {
   };
   nn::Dit model(config.model);
   model.parameters().allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
-                              {.states = optim::state_arrays(config.optimizer)});
+                              {.states = optim::state_arrays(config.optimizer, config.ema)});
   size_t kept = 0;
   for (const autograd::OptimizerState& state : model.parameters().states) kept += state.data.bytes();
   CHECK(bytes_of("optimiser state") == kept);

@@ -161,6 +161,7 @@ TEST_CASE("dist.shard_optimizer: the bits of whole states on every rank, for a p
   config.model.hidden_size = 64;
   config.train.global_batch = 12;
   config.optimizer.clip_norm = GENERATE(0.0, 0.05);
+  config.ema.snapshots_every = 5;  // power averages are shards, too
   config.dist.allreduce = GENERATE(config::AllReduce::kHierarchical, config::AllReduce::kFlat);
   config.train.precision = GENERATE(DType::kF32, DType::kBF16);
   CAPTURE(config.optimizer.clip_norm, config.dist.allreduce, config.train.precision);

@@ -81,7 +81,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     train::TrainStep step(plan, model, comm, ctx);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .states = optim::state_arrays(config.optimizer),
+                         .states = optim::state_arrays(config.optimizer, config.ema),
                          .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
     step.allocate(&*gradients, {}, moves.get());
@@ -102,7 +102,15 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);
     o.state_elements = parameters.ema.size();
     o.states.push_back(to_vector(step.whole(parameters.ema_state())));
-    for (const autograd::OptimizerState& state : parameters.states) o.states.push_back(to_vector(step.whole(state)));
+    for (const autograd::OptimizerState& state : parameters.states) {
+      const std::vector<float> whole = to_vector(step.whole(state));
+      std::vector<float>& all = o.states.emplace_back(size_t(parameters.arena_size()), 0.0f);
+      const bool packed = whole.size() < all.size();  // arrays of some parameters, as they lie
+      const autograd::StateLayout layout = parameters.layout_of(state.declared);
+      for (const autograd::ArenaSlice& part : layout.slices())
+        std::copy_n(whole.begin() + (packed ? state.layout.at(part.begin) : part.begin), part.size(),
+                    all.begin() + part.begin);
+    }
     o.spoilt = step.weights_are_spoilt();
     comm.barrier();  // no rank frees its memory while others still use it
   });

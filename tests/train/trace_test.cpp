@@ -93,9 +93,9 @@ TEST_CASE("a trace holds the names of its lanes, then the first events that fit 
 TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one clock") {
   const auto trace = world_trace(3, [](train::Trace& t, int rank) {
     const double now = now_s();
-    // Sums overlap, which one lane could not show; the third finds the first lane free again.
+    // Sums overlap, which one lane could not show; the fourth finds the first lane free again.
     std::vector<dist::ReductionOutcome> sums;
-    for (const double s : {0, 1, 2})
+    for (const double s : {0.0, 1.0, 1.5, 2.0})
       if (rank == 1) sums.push_back({.start_s = now + s, .end_s = now + s + 2});
     t.add_step(7, now - 1, {{train::Phase::kAllreduceExposed, now - 0.5, now}}, sums);
   });
@@ -119,7 +119,8 @@ TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one cl
   CHECK_THAT(processes[2], Catch::StartsWith("rank 2 ("));
   CHECK((lanes[{0, 0}] == "compute" && lanes[{1, 1}] == "communication" && lanes.count({0, 1}) == 0));
   CHECK((lane_of["step 7"] == 0 && lane_of["waiting for sums"] == 0));
-  CHECK((lane_of["bucket 0"] == 1 && lane_of["bucket 1"] == 2 && lane_of["bucket 2"] == 1));
+  CHECK((lane_of["bucket 0"] == 1 && lane_of["bucket 1"] == 2 && lane_of["bucket 2"] == 3 && lane_of["bucket 3"] == 1));
+  CHECK(lanes[{1, 3}] == "communication 3");
 }
 
 TEST_CASE("a trace that was not asked for does nothing") {
@@ -136,4 +137,29 @@ TEST_CASE("a trace tells how far the clocks of other nodes have drifted") {
       4, [](train::Trace&, int) {}, 0.25);
   // Rank 2 leads the other node.
   CHECK(trace.at("otherData").at("largest_clock_drift_us").get<double>() == Approx(0.5e6).margin(2e4));
+}
+
+TEST_CASE("copies that are under way at the same time have lanes of their own, and steps keep what lies inside them") {
+  train::Trace trace(true, 0);
+  trace.add("step", "step", 0.1, 0.9);
+  for (const double s : {0.1, 0.2, 0.3}) trace.add("in", "copy", s, s + 0.15, train::Lane::kCopyIn);
+  trace.add("node", "forward", 0.1, 0.9);  // ends with its step, to the rounded nanosecond
+  const auto events = nlohmann::json::parse(written(trace, 1)).at("traceEvents");
+  std::map<int, double> end_of;
+  std::vector<double> ends;
+  int copies = 0;
+  for (const auto& e : events) {
+    if (e.at("ph") != "X") continue;
+    const double begin = e.at("ts"), end = begin + e.at("dur").get<double>();
+    if (e.at("cat") != "copy") {
+      ends.push_back(end);
+      continue;
+    }
+    CHECK(e.at("tid") != 0);
+    CHECK(begin >= end_of[e.at("tid")]);
+    end_of[e.at("tid")] = end;
+    ++copies;
+  }
+  CHECK((copies == 3 && end_of.size() == 2));
+  CHECK((ends.size() == 2 && ends[0] == ends[1]));
 }

@@ -24,7 +24,7 @@ struct Rig {
         ctx(team),
         plan(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()})),
         step(plan, model, *comm, ctx) {
-    autograd::ParameterStore::Homes homes{.states = optim::state_arrays(config.optimizer)};
+    autograd::ParameterStore::Homes homes{.states = optim::state_arrays(config.optimizer, config.ema)};
     if (gradients == Gradients::kAsPlanned) homes.gradient_slices = plan.gradients.gradient_slices;
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision, homes);
     copy(random_weights(model), model.parameters().values);

@@ -26,6 +26,10 @@ struct StateArray {
   std::string name = {};                  ///< in checkpoints, after the parameter's: "exp_avg"
   std::string title = {};                 ///< for messages
   bool (*has)(ParameterGroup) = nullptr;  ///< whether parameters of the group have it; null: all have
+  /// A power average of the weights with this exponent (optim/power_average.hpp), in averages.safetensors; 0: what the
+  /// optimiser itself keeps, in optimizer.safetensors.
+  double exponent = 0;
+  bool is_average() const { return exponent != 0; }
   bool holds(ParameterGroup group) const { return has == nullptr || has(group); }
   std::string tensor_of(const std::string& parameter) const { return parameter + "." + name; }  ///< in checkpoints
 };

@@ -1,11 +1,19 @@
 // Wall-clock time in seconds from a monotonic clock.
 #pragma once
 #include <chrono>
+#include <ctime>
 
 namespace ditrain {
 
 inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// CPU seconds of all threads of this process so far, user and system.
+inline double cpu_s() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
 /// Adds the time of its own life to `*sum_s`.

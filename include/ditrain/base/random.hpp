@@ -20,7 +20,9 @@ enum class Stream : uint32_t {
   kSampleLabel = 9,
   kEval = 10,
   kTest = 11,
-  kPosterior = 12
+  kPosterior = 12,
+  kHeldOut = 13,
+  kResample = 14
 };
 
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.

@@ -32,6 +32,11 @@ WeightsSource find_weights(const std::string& path, Weights weights);
 /// Errors:   InputError as load_weights
 std::unique_ptr<nn::Dit> load_model(const WeightsSource& source);
 
+/// The guide of autoguidance for samples of a model with that config: EMA weights of `path`, as find_weights takes it.
+/// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
+///           data, or on another process
+std::unique_ptr<nn::Dit> load_guide(const std::string& path, const config::Config& config);
+
 /// Writes one safetensors file with the names and shapes of the public DiT state dict (pos_embed included), all tensors
 /// of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that ditsample can use the file alone.
 /// Weights are those that the parameters are bound to.

@@ -45,6 +45,7 @@ class CheckpointSaver {
   struct Setup {
     std::string checkpoints_dir;  ///< has to be on a file system that all ranks see
     config::CheckpointConfig config;
+    std::string snapshots_dir = {};  ///< where snapshots stay (snapshots.hpp)
     OwnState mine;
     size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait
     std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread
@@ -57,8 +58,8 @@ class CheckpointSaver {
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
   /// Collective: begins the checkpoint of the state as it is now; the one before must be over. state.files is not used.
-  /// Returns the outcome at once if not even the files could be made.
-  std::optional<SaveOutcome> start(const CheckpointState& state);
+  /// Returns the outcome at once if not even the files could be made. `snapshot`: its power averages stay.
+  std::optional<SaveOutcome> start(const CheckpointState& state, bool snapshot = false);
   bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
   /// Whether this rank still works on what advance() needs.
   bool waits() const;

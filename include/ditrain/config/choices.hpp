@@ -71,6 +71,11 @@ inline constexpr Word<AdalnExchange> kAdalnExchanges[] = {
     {"auto", AdalnExchange::kAuto}, {"reduce", AdalnExchange::kReduce}, {"factors", AdalnExchange::kFactors}};
 constexpr std::span<const Word<AdalnExchange>> words_of(AdalnExchange) { return kAdalnExchanges; }
 
+/// What a run prints: the usual lines, or also the details that log.txt and topology.txt have.
+enum class LogLevel { kInfo, kDebug };
+inline constexpr Word<LogLevel> kLogLevels[] = {{"info", LogLevel::kInfo}, {"debug", LogLevel::kDebug}};
+constexpr std::span<const Word<LogLevel>> words_of(LogLevel) { return kLogLevels; }
+
 /// Channels that guidance changes: the first three, as in the reference, or all.
 enum class GuidedChannels { kThree, kAll };
 inline constexpr Word<GuidedChannels> kGuidedChannels[] = {{"3", GuidedChannels::kThree},

@@ -31,7 +31,8 @@ struct TrainConfig {
   std::vector<nn::Recompute> recompute_of_blocks = {};                 ///< no key: what a plan settles for auto
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
-  std::string init_from;  ///< checkpoint or published weights that a new run starts from; empty: none
+  std::string init_from;    ///< checkpoint or published weights that a new run starts from; empty: none
+  std::string branch_from;  ///< checkpoint whose weights, optimiser state and step a new run goes on from; empty: none
 };
 
 struct ParallelConfig {
@@ -95,8 +96,9 @@ struct CheckpointConfig {
 struct LogConfig {
   int64_t every_steps = 10;   ///< steps between progress lines; metrics.jsonl has every step
   double every_seconds = 60;  ///< maximum time without a line, also within a step; 0: no limit
-  bool tensorboard = false;   ///< event files of scalars and sample grids in OUT/tensorboard
-  std::string prometheus;     ///< a text file for node_exporter; empty: none
+  LogLevel level = LogLevel::kInfo;
+  bool tensorboard = false;  ///< event files of scalars and sample grids in OUT/tensorboard
+  std::string prometheus;    ///< a text file for node_exporter; empty: none
 };
 
 struct SampleConfig {
@@ -108,6 +110,7 @@ struct SampleConfig {
   double cfg_scale = 1.0;                       ///< classifier-free guidance; 1: off
   GuidedChannels cfg_channels = GuidedChannels::kAll;
   diffusion::GuidedInterval cfg_interval = {};
+  std::string guide;  ///< checkpoint of a weaker model that guides instead of the absent label; empty: none
 };
 
 struct EvalConfig {
@@ -140,11 +143,13 @@ struct Config {
 /// The config of an empty file: the defaults of the keys.
 Config default_config();
 
-/// Reads the config `path`, applies `sets` ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
+/// Reads the config `path`, then `overlays`, whose keys replace those of the files before them, applies `sets`
+/// ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
 /// is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside the
 /// folder of the running program. It makes no checks across keys: call `validate`.
 /// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
-Config load_config(const std::string& path, const std::vector<std::string>& sets = {});
+Config load_config(const std::string& path, const std::vector<std::string>& sets = {},
+                   const std::vector<std::string>& overlays = {});
 
 /// The same from text; `file_name` is what messages call it.
 Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& sets = {});

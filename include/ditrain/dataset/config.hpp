@@ -50,6 +50,7 @@ struct Config {
   std::string path;  ///< folder (folder, latents, tiles) or one .safetensors file (latents, tiles)
   std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
   OnBadFile on_bad_file = OnBadFile::kError;
+  double hold_out = 0;      ///< share of the samples, drawn once and for all, that training does not see
   bool random_flip = true;  ///< mirror half of the samples (folder, tiles; latents that hold flipped copies)
   Augment augment = Augment::kNone;
   bool exif_orientation = false;        ///< folder: photographs are turned as their cameras say; the reference does not

@@ -33,13 +33,17 @@ struct SampleShape {
 /// Classes of `kind: shapes`.
 inline constexpr int64_t kShapesClasses = 8;
 
+/// Which samples of the data of a config: with data.hold_out 0 all are for training.
+enum class Part { kTraining, kHeldOut };
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
   Dataset(const Dataset&) = delete;
   Dataset& operator=(const Dataset&) = delete;
 
-  int64_t size() const { return size_; }
+  /// Samples of the part; an index counts among them.
+  int64_t size() const { return members_.empty() ? size_ : int64_t(members_.size()); }
   const SampleShape& shape() const { return shape_; }
   /// Number of classes that the data holds; 0: no labels.
   int64_t num_classes() const { return num_classes_; }
@@ -67,23 +71,31 @@ class Dataset {
   /// Unreadable samples met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
 
+  /// Keeps one part of the samples. Math: sample i is held out if a random number of i alone is below `share`
+  /// Errors:  InputError for a part without samples
+  void keep(Part part, double share);
+  /// "4012 of them are for training, the others held out (data.hold_out: 0.2)"; "" if all are there.
+  std::string describe_part() const;
+
   /// Which of so many classes have no sample: "2 of 10 classes: 3 (cat), 8 to 9"; "" if all have one.
   std::string describe_unused(int64_t num_classes) const;
 
   /// One line for the log: kind, place, number of samples and classes.
   virtual std::string describe() const = 0;
   /// What tells these samples, their order, labels and scaling from others, for results that are kept per sample.
-  virtual std::string samples_checksum() const { return ""; }
+  std::string samples_checksum() const { return checksum_of_samples() + describe_part(); }
   /// The same of the content of one sample, for kinds whose samples_checksum does not cover it
   /// (files::checksum_of_parts of its file; under `on_bad_file: skip` 0 for one that is missing or may not be read).
   /// Threads: as load
-  virtual uint64_t content_checksum(int64_t /*index*/) const { return 0; }
+  uint64_t content_checksum(int64_t index) const { return checksum_of_content(member(index)); }
   /// Ignored files of the data folder, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if every file is a
   /// sample. Hidden files do not count.
   std::string describe_ignored() const;
 
  protected:
   Dataset(const Config& config, const SampleShape& shape);
+  virtual std::string checksum_of_samples() const { return ""; }
+  virtual uint64_t checksum_of_content(int64_t /*index*/) const { return 0; }
   /// Reads one sample, without replacement. Throws InputError if it is unreadable. Thread-safe.
   virtual void read(int64_t index, bool flip, float* chw, Condition* condition) const = 0;
   /// The same for kinds that draw. By default read().
@@ -101,6 +113,7 @@ class Dataset {
 
  private:
   using Read = std::function<void(int64_t index)>;
+  int64_t member(int64_t index) const { return members_.empty() ? index : members_[size_t(index)]; }
   void load_with(int64_t index, const Read& read) const;
   void read_or_explain(int64_t index, const Read& read) const;
   bool try_read(int64_t index, const Read& read) const;
@@ -109,6 +122,8 @@ class Dataset {
 
   std::map<std::string, int64_t> ignored_;  // by extension with its dot
   bool skip_bad_;
+  std::vector<int64_t> members_;  // of a part, among all samples; empty: all
+  std::string part_;
   std::vector<bool> has_samples_;  // by class, up to the last one that was noted
   mutable std::mutex mutex_;       // guards bad_
   mutable std::set<int64_t> bad_;
@@ -125,6 +140,6 @@ void settle(Config& config);
 /// Errors: InputError for a path that is unset, missing or empty, a shape that the kind cannot give, more classes than
 ///         the model has, and values of `config` out of range.
 std::unique_ptr<Dataset> open_dataset(const Config& config, const SampleShape& shape, int64_t num_classes,
-                                      uint64_t seed);
+                                      uint64_t seed, Part part = Part::kTraining);
 
 }  // namespace ditrain::dataset

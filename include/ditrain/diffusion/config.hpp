@@ -56,6 +56,7 @@ struct Config {
   // Process flow; the times of ddpm are uniform over its steps. See flow.hpp.
   TimeDraw time = TimeDraw::kUniform;
   double time_mean = 0, time_deviation = 1;  ///< mean and standard deviation of the logit of a logit_normal time
+  double noise_scale = 1;                    ///< standard deviation of the noise
   double time_shift = 1;                     ///< above 1: more noise, in training and in sampling
 };
 

@@ -1,5 +1,6 @@
 // Process flow: flow matching on the straight line between noise and data (rectified flow).
 //   x_t = t x0 + (1 - t) noise,   velocity = dx_t/dt = x0 - noise,   x0 = clean data
+//   noise = noise_scale x standard normal
 // Time runs as in SiT and JiT: t = 0 is noise, t = 1 is data, and the model is given t itself, in [0, 1]. (Stable
 // Diffusion 3 and diffusers count the other way, in sigma = 1 - t: a logit-normal mean of theirs is -time_mean here.)
 //   prediction velocity: loss = mean (velocity - out)^2                                          (SiT)
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "ditrain/diffusion/process.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 
 namespace ditrain::diffusion {
@@ -36,7 +38,7 @@ class Flow final : public Process {
   double draw_time(const RandomKey& key) const override;
   double spread_time(int64_t i, int64_t n) const override;
   double model_time(double time) const override { return time; }
-  double data_share(double model_time) const override { return model_time; }
+  double data_share(double model_time) const override;
   void add_noise(double time, const float* x0, const float* noise, float* x_t, int64_t n) const override;
   LossTerms loss(const LossSample& sample) const override;
   double mse(const LossSample& sample) const override;
@@ -51,6 +53,7 @@ class Flow final : public Process {
   void velocity(double t, const float* x, const float* out, bool clip_denoised, float* v, int64_t n) const;
 
  private:
+  Prediction::Target target_at(double time) const;
   Config config_;
 };
 

@@ -18,7 +18,7 @@ struct SamplerConfig {
   Spacing spacing = "250";
   double eta = 0;              ///< ddim: 0 deterministic ... 1 as noisy as ddpm
   bool clip_denoised = false;  ///< limit the predicted clean data to [-1, 1] at every step (pixel models)
-  double cfg_scale = 1;        ///< 1: no guidance, the model runs once per sample and evaluation, else twice
+  double cfg_scale = 1;        ///< 1: no guidance, one model runs once per sample and evaluation; else see sample_loop
   int64_t cfg_channels = -1;   ///< how many of the first channels are guided (the reference: 3); -1: all
   /// Outside of it the model runs once per sample and evaluation, with the label. Source: Kynkaanniemi et al. 2024
   GuidedInterval cfg_interval = {};
@@ -43,12 +43,12 @@ class SamplerRun {
   virtual ~SamplerRun() = default;
   virtual int64_t num_steps() const = 0;
   virtual bool needs_noise(int64_t /*k*/) const { return false; }  ///< at step k; false: noise may be null
-  /// Step k (0 is the noisiest) on x [n, C, P], in place. noise [n, C, P] is standard normal.
+  /// Step k (0 is the noisiest) on x [n, C, P], in place. noise and the x of step 0 are standard normal.
   virtual void step(int64_t k, const GuidedModel& model, const float* noise, float* x) = 0;
 };
 
-/// Classifier-free guidance in place on a model output [2n, output_channels, P]: n conditional samples, then the same
-/// n without their class.
+/// Guidance in place on model outputs [2n, output_channels, P]: n conditional samples, then the same n as guidance
+/// leads away from them: without their class, or by a weaker model.
 /// Math:     for the first min(cfg_channels, channels) channels (-1: all `channels`) both halves become
 ///           uncond + cfg_scale (cond - uncond); all others, the variance among them, stay as the model gave them
 /// Errors:   none; `channels` are those of the data, output_channels those of the model
@@ -72,6 +72,9 @@ struct SampleRequest {
   /// z is [2n, C, P] and noise is asked for samples 0..2n-1: guidance carries the unconditional half along, stepped
   /// with its own outputs and noise but never shown to the model. Only for comparison with implementations that do so.
   bool keep_unconditional_half = false;
+  /// A weaker model of the same outputs and labels that guidance leads away from, instead of the model without labels.
+  /// Source: Karras et al. 2024, "Guiding a Diffusion Model with a Bad Version of Itself" (autoguidance)
+  const ModelFn* guide = nullptr;
 };
 
 /// The t that the model gets in every evaluation of sample_loop, in order. A sampler that evaluates twice per step, or
@@ -80,10 +83,14 @@ struct SampleRequest {
 std::vector<double> model_times(const Process& process, const SamplerConfig& config);
 
 /// Runs all steps of the sampler. With guidance the model gets [x, x] with [conditions, the same without_label()] in
-/// one call of 2n samples, at every evaluation of a step, and the conditional half is kept.
+/// one call of 2n samples, at every evaluation of a step, and the conditional half is kept; with a guide model and
+/// guide
+/// get x and the conditions once each.
 /// Memory:   model output (twice the samples under guidance), one copy of z for noise, one of [x, x] under guidance,
 ///           and what the sampler keeps
-/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without conditions or without a null class
+/// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without a guide, and without conditions or
+///           without
+///           a null class
 /// Threads:  runs in the caller; model and noise may use threads of their own
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress = {});

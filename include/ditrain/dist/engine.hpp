@@ -24,6 +24,7 @@
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/dist/node_memory.hpp"
+#include "ditrain/dist/shards.hpp"
 #include "ditrain/dist/sums.hpp"
 
 namespace ditrain::dist {
@@ -31,7 +32,7 @@ namespace ditrain::dist {
 struct EngineConfig {
   bool hierarchical = true;
   DType wire = DType::kF32;            ///< between nodes (hierarchical only): f32 or bf16
-  bool shards = false;                 ///< sums are only valid in a rank's shard_of(n); implies gathers
+  bool shards = false;                 ///< sums need only be valid in a rank's shard_of(n); implies gathers
   bool gathers = false;                ///< start_allgather() is available
   bool tree = false;                   ///< sums along the tree of sums.hpp (hierarchical, f32)
   std::optional<LinkModel> link = {};  ///< simulated link; sums queue on it
@@ -52,15 +53,15 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// data[i] becomes the sum over ranks for i < n, as Communicator::start_allreduce_sum, with the same n on all ranks.
-  /// The request has an outcome(), unless there is one rank only.
-  std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n);
+  /// The request has an outcome(), unless there is one rank only. `whole`: valid everywhere, also with config.shards.
+  std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n, bool whole = false);
 
-  /// With config.gathers: data[i] becomes what the rank has whose shard_of(n) of this grain holds i, for i < n: a part
+  /// With config.gathers: data[i] becomes what the rank has whose shard_of(n) of this cut holds i, for i < n: a part
   /// of the arena, however sums are made, and never rounded. Started in one order with the sums. sum_squares is 0.
   /// Traffic:  on one node each rank copies its shard to the others. Between nodes every first rank sends its node's
   ///           shards to every other one, (nodes-1)/nodes of the data in for each node (after a sum that was made whole
   ///           there 3 instead of 2 (n-1)/n of the data together).
-  std::unique_ptr<Request> start_allgather(float* data, int64_t n, int64_t grain = kPiece);
+  std::unique_ptr<Request> start_allgather(float* data, int64_t n, const ShardCut& cut = {});
 
   Communicator& communicator() const;
   std::string description() const;             ///< one line for the log
@@ -68,7 +69,7 @@ class Engine {
 
  private:
   struct State;
-  std::unique_ptr<Request> start(float* data, int64_t n, int64_t gather_grain);
+  std::unique_ptr<Request> start(float* data, int64_t n, bool only_shards, const std::optional<ShardCut>& gather);
   std::shared_ptr<State> state_;
   const int exceptions_;
 };

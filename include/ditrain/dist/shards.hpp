@@ -8,36 +8,48 @@
 
 namespace ditrain::dist {
 
-/// An arena of n elements, split into buckets from its end. Each range of `whole` is one bucket; each gap between them
+/// How a bucket is cut into shards: at multiples of `grain`, the parts in order of rank from rank `first` on.
+struct ShardCut {
+  int64_t grain = kPiece;
+  int first = 0;
+};
+/// A rank's part of n elements.
+parallel::Range shard_of(int64_t n, int rank, int ranks, const ShardCut& cut = {});
+
+/// A slice that is one bucket: the shard of one rank, or cut into shards of any length, since ranks do not sum it.
+struct WholeBucket {
+  int64_t begin = 0, end = 0;
+  int owner = -1;  ///< -1: it is cut
+};
+
+/// An arena of n elements, split into buckets from its end. Each slice of `whole` is one bucket; each gap between them
 /// is split from its end into buckets of bucket_elements, the last one shorter.
 class BucketGrid {
  public:
   /// n >= 0, bucket_elements >= 1; `whole` in any order, without overlaps.
-  BucketGrid(int64_t n, int64_t bucket_elements, std::vector<parallel::Range> whole = {});
+  BucketGrid(int64_t n, int64_t bucket_elements, std::vector<WholeBucket> whole = {});
   int64_t n() const { return n_; }
   int64_t size() const { return int64_t(buckets_.size()); }
   const parallel::Range& operator[](int64_t k) const { return buckets_[size_t(k)]; }
   int64_t holding(int64_t element) const;  ///< the number of the bucket with this element of the arena
-  /// Shards of bucket k begin at multiples of this grain: whole pieces of sums.hpp, or less for a bucket of `whole`,
-  /// which is not summed.
-  int64_t shard_grain(int64_t k) const { return whole_[size_t(k)] ? kWholeGrain : kPiece; }
+  /// How bucket k is cut into shards: at whole pieces of sums.hpp, unless it is one of `whole`.
+  const ShardCut& cut(int64_t k) const { return cuts_[size_t(k)]; }
+  bool is_owned(int64_t k) const { return owned_[size_t(k)]; }  ///< it is the shard of one rank
 
  private:
   static constexpr int64_t kWholeGrain = 64;
   int64_t n_;
   std::vector<parallel::Range> buckets_;
-  std::vector<bool> whole_;
+  std::vector<ShardCut> cuts_;
+  std::vector<bool> owned_;
 };
-
-/// A rank's part of n elements, in order of rank and in multiples of `grain` (the pieces of sums.hpp).
-parallel::Range shard_of(int64_t n, int rank, int ranks, int64_t grain = kPiece);
 
 /// The parts of one rank, one in every bucket; some may be empty.
 class Shards {
  public:
   Shards(const BucketGrid& grid, int rank, int ranks);
   const std::vector<parallel::Range>& parts() const { return parts_; }  ///< by bucket
-  int64_t size() const { return size_; }  ///< elements of all parts; none has more than rank 0
+  int64_t size() const { return size_; }                                ///< elements of all parts
   const BucketGrid& grid() const { return grid_; }
 
  private:
@@ -45,5 +57,8 @@ class Shards {
   std::vector<parallel::Range> parts_;
   int64_t size_ = 0;
 };
+
+/// Elements of all parts of the rank that has most of them.
+int64_t largest_shards(const BucketGrid& grid, int ranks);
 
 }  // namespace ditrain::dist

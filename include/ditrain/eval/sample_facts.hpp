@@ -23,6 +23,7 @@ struct SampleFacts {
   std::string vae = {};        ///< that decoded them; "": none
   std::string metadata = {};   ///< as ditsample takes it; "": none
   std::string condition = {};  ///< the scene that they were drawn for; "": none
+  std::string guide = {};      ///< checkpoint that guidance led away from; "": it was the absence of the label
 };
 
 /// Where the facts of samples lie: in the folder of images, or beside a file of them ("samples.npz.json").

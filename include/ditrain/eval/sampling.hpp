@@ -29,6 +29,7 @@ struct GenerateRequest {
   int64_t batch = kDefaultBatch;           ///< images at once, >= 1
   /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
+  nn::Dit* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
 };
 
 /// Called after every step with the finished share of the request, in (0, 1].
@@ -47,8 +48,8 @@ inline bool takes_guidance(const nn::DitConfig& m) {
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
-///           size than the model takes, and guidance with a model that has neither classes nor metadata or never
-///           trained without them
+///           size than the model takes, and guidance without a guide with a model that has neither classes nor metadata
+///           or never trained without them
 std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 

@@ -21,6 +21,9 @@ namespace ditrain::files {
 inline constexpr std::array<const char*, 4> kCheckpointFiles = {"model.safetensors", "ema.safetensors",
                                                                 "optimizer.safetensors", "state.json"};
 
+/// Power averages of the weights, in checkpoints of runs that keep them.
+inline constexpr const char* kAveragesFile = "averages.safetensors";
+
 /// "step_00001000" for 1000 (at least 8 digits).
 std::string checkpoint_name(int64_t step);
 
@@ -77,6 +80,16 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
 /// Removes what discard_checkpoints_after moved aside.
 /// Errors:   as prune_checkpoints
 void remove_discarded(const std::string& dir);
+
+/// Keeps files of a checkpoint in DIR/step_..., whatever becomes of the checkpoint: as hard links, or as copies where
+/// the file system has none. `from` holds them, synced. What DIR has of that step is replaced.
+/// Errors:   RunError
+void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step);
+/// Steps of all folders in DIR, increasing; empty if it does not exist.
+std::vector<int64_t> list_kept(const std::string& dir);
+/// Removes the folders after `step`.
+/// Errors:   as prune_checkpoints
+void remove_kept_after(const std::string& dir, int64_t step);
 
 /// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(); only the holder of
 /// the run's lock may call it. A complete checkpoint that was moved aside for its replacement, which then never came,

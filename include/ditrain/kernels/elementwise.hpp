@@ -141,6 +141,9 @@ struct AdamWStep {
 void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
                int64_t n);
 
+/// average += share (x - average), which has no bias from rounded factors
+void move_average(float share, const float* x, float* average, int64_t n);
+
 /// x_t = a x0 + b noise
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n);
 

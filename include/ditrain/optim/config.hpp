@@ -34,7 +34,8 @@ struct Config {
 
 struct EmaConfig {
   double decay = 0.9999;
-  bool warmup = false;  ///< decay of update k = min(decay, (1 + k) / (10 + k)), k = 0, 1, ...
+  bool warmup = false;          ///< decay of update k = min(decay, (1 + k) / (10 + k)), k = 0, 1, ...
+  int64_t snapshots_every = 0;  ///< steps between snapshots of the power averages (power_average.hpp); 0: none are kept
 };
 
 /// Learning rate of update `step` (0 is the first) of `total_steps`.

@@ -24,8 +24,9 @@ inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a sl
 struct Algorithm {
   Kind kind;
   std::vector<autograd::StateArray> states;
-  /// Updates come in slices that end where parameters do; else a slice may end anywhere.
-  bool whole_parameters = false;
+  /// Multiply-adds of an update of this parameter, if only all of it can be updated at once; 0: a slice may end in it.
+  /// Null: a slice may end anywhere. Where ranks have shards, each such parameter is updated by one of them.
+  double (*whole_cost)(const autograd::Parameter& parameter) = nullptr;
   /// Updates values, states and EMA of a slice from its gradients. Updating all slices is bit-identical to one update
   /// of all parameters, for any number of workers.
   void (*update)(ops::Context& ctx, const Config& config, const StepSettings& settings,
@@ -35,17 +36,15 @@ struct Algorithm {
 };
 const Algorithm& algorithm_of(const Config& config);
 
-inline const std::vector<autograd::StateArray>& state_arrays(const Config& config = {}) {
-  return algorithm_of(config).states;
-}
+/// What a run keeps: the arrays of its optimiser, then its power averages.
+std::vector<autograd::StateArray> state_arrays(const Config& config = {}, const EmaConfig& ema = {});
 inline size_t workspace_bytes(const Config& config, const autograd::ParameterStore& layout) {
   const Algorithm& algorithm = algorithm_of(config);
   return algorithm.workspace_bytes == nullptr ? 0 : algorithm.workspace_bytes(layout);
 }
-inline void update(ops::Context& ctx, const Config& config, const StepSettings& settings,
-                   autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice) {
-  algorithm_of(config).update(ctx, config, settings, parameters, slice);
-}
+/// Updates a slice as Algorithm::update, then the power averages that the store has.
+void update(ops::Context& ctx, const Config& config, const StepSettings& settings, autograd::ParameterStore& parameters,
+            const autograd::ArenaSlice& slice);
 
 /// Updates values, moments and EMA of a slice or of all parameters from the gradients, in one pass.
 /// Math:     torch.optim.AdamW, then ema = decay ema + (1 - decay) value; see kernels::AdamWStep

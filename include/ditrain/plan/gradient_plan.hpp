@@ -48,7 +48,7 @@ struct GradientPlan {
   dist::BucketGrid buckets{0, 1};         ///< dist.bucket_mib each, at least 1024 elements; and one per factor layer
   std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine or with dist.reproducible
   int64_t factor_rows = 0;                ///< rows of each factor layer: samples of the global batch
-  bool whole_parameters = false;          ///< see optim::Algorithm
+  bool whole_parameters = false;          ///< updates end where parameters do, see optim::Algorithm::whole_cost
   bool sharded = false;                   ///< optimiser state and EMA are divided over the replicas (ZeRO-1)
   /// Several replicas: the weights of a bucket change when it has arrived. If false, all change when the last bucket
   /// has arrived and the norm is known.

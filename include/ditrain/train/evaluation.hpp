@@ -21,6 +21,7 @@ struct Evaluation {
   dist::Communicator& comm;
   ops::Context& ctx;
   Tensor ema;                              ///< the EMA weights, a whole arena
+  nn::Dit* guide = nullptr;                ///< sample.guide; null: not set
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
   eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
 

@@ -19,6 +19,7 @@ namespace ditrain::train {
 struct StepFacts {
   double loss = 0, mse = 0, vb = 0;  ///< first over this rank's samples, then over all
   double bad_files = 0;
+  double cpu_seconds = 0;  ///< of training, since the last step told of it; samples and validation do not count
   bool stop = false, checkpoint = false, peak_too_low = false;
   bool writes_checkpoint = false;  ///< still writing one
 
@@ -26,7 +27,7 @@ struct StepFacts {
   /// field, its entry here, and the value that TrainLoop::own_facts() gives it.
   static constexpr int kLosses = 3;
   static constexpr double StepFacts::*kSums[] = {&StepFacts::loss, &StepFacts::mse, &StepFacts::vb,
-                                                 &StepFacts::bad_files};
+                                                 &StepFacts::bad_files, &StepFacts::cpu_seconds};
   static constexpr bool StepFacts::*kFlags[] = {&StepFacts::stop, &StepFacts::checkpoint, &StepFacts::peak_too_low,
                                                 &StepFacts::writes_checkpoint};
   void add(const StepFacts& o) {

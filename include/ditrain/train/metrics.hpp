@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/duration.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/memory/tiers.hpp"
 
@@ -75,6 +76,7 @@ struct StepMetrics {
   int64_t step = 0;  ///< number of this step, from 1
   double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
   double images_per_second = 0, tflops = 0, mfu = 0;
+  double cpu_seconds = 0;  ///< user and system, of all ranks
   PhaseTimes seconds;
   double allreduce_hidden_s = 0;  ///< overlaps with the phases
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
@@ -97,7 +99,8 @@ inline constexpr Metric kMetrics[] = {{"loss", &StepMetrics::loss},
                                       {"grad_norm", &StepMetrics::grad_norm},
                                       {"images_per_second", &StepMetrics::images_per_second},
                                       {"tflops", &StepMetrics::tflops},
-                                      {"mfu", &StepMetrics::mfu}};
+                                      {"mfu", &StepMetrics::mfu},
+                                      {"cpu_seconds", &StepMetrics::cpu_seconds}};
 
 /// One line of metrics.jsonl; numbers that are not finite become null.
 std::string to_json_line(const StepMetrics& m);
@@ -111,10 +114,29 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 /// Errors:   RunError if the file is there but cannot be read
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name);
 
-/// "step 120/1000 (12.0 %)  loss 0.1234 (mse 0.1230 vb 0.0004)  |g| 0.21  312.4 img/s  0.210 TFLOP/s  MFU 45.1 %
-/// ETA 3 min 12 s"
-std::string progress_text(const StepMetrics& m, int64_t total_steps, double seconds_left);
-std::string format_duration(double seconds);
+/// What a progress line shows of the steps since the last one: means of loss, its parts, gradient norm and rates.
+class IntervalMeans {
+ public:
+  void add(const StepMetrics& m, double step_s);
+  /// `last`, the metrics of the last step, with those means in place of its own numbers; then begins anew. Losses and
+  /// norms that are not finite are left out of the means; without any other they are those of the last step.
+  StepMetrics take(const StepMetrics& last);
+
+ private:
+  double sum_loss_ = 0, sum_mse_ = 0, sum_vb_ = 0, sum_norm_ = 0, images_ = 0, seconds_ = 0;
+  int64_t finite_ = 0;
+};
+
+/// Where a run stands after a step.
+struct Standing {
+  int64_t steps = 0;  ///< of the whole run
+  double epoch = 0;   ///< passes over the data so far
+  double elapsed_s = 0, left_s = 0;
+};
+
+/// "step 120/1000 (12.0 %)  epoch 0.38  loss 0.1234 (mse 0.1230 vb 0.0004)  lr 1.00e-04  |g| 0.21  312.4 img/s
+/// MFU 45.1 %  1.2 GiB  25 s, 3 min 12 s left"; the memory is what this rank has in use.
+std::string progress_text(const StepMetrics& m, const Standing& standing);
 
 /// Collective: formats a table of phases with min / avg / max over ranks and share of the wall time; empty except on
 /// rank 0.

@@ -20,7 +20,8 @@ class StateUpdate : public SyncPolicy {
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) final {
     for (int64_t k = first; k < last; ++k) update_group(k, settings);
   }
-  /// A state of the store that every parameter has, as the EMA, as a whole arena.
+  /// A state of the store that every parameter has, as the EMA, as a whole arena. One that some have: with shards 0 for
+  /// the others, without shards as it lies.
   virtual Tensor whole(const autograd::OptimizerState& state) = 0;
   /// Takes what this rank keeps of a whole arena into a state of the store: group by group, as updates go, since the
   /// worker that writes a page first has it in its NUMA domain.

@@ -1,9 +1,9 @@
 // A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process per rank, one lane for
-// what it computes, two for the sums of gradients (two may be under way), two for copies between memory tiers. Clocks
+// what it computes, others for the sums of gradients and for copies between memory tiers, as many of each as are under
+// way at the same time: viewers draw events wrong that overlap in a lane without lying inside each other. Clocks
 // of other nodes are aligned to that of rank 0 once, at the start; the head of the file says to within how much, and
 // how far they had drifted at the end.
 #pragma once
-#include <array>
 #include <functional>
 #include <string>
 #include <utility>
@@ -16,8 +16,8 @@
 
 namespace ditrain::train {
 
-enum class Lane { kCompute, kCommunication, kSecondCommunication, kCopyIn, kCopyOut };
-inline constexpr size_t kNumLanes = 5;
+/// Events of kCompute lie inside each other (step, phase, node); others get a lane in which nothing else is under way.
+enum class Lane { kCompute, kCommunication, kCopyIn, kCopyOut };
 
 class Trace {
  public:
@@ -32,8 +32,7 @@ class Trace {
   void add(const std::string& name, const char* category, double start_s, double end_s, Lane lane = Lane::kCompute);
   /// Adds the spans of phases to the compute lane.
   void add_phases(const std::vector<PhaseSpan>& spans);
-  /// Adds a step that ends now: its phases, and the all-reduces of its buckets, each on the first free one of two
-  /// lanes.
+  /// Adds a step that ends now: its phases, and the all-reduces of its buckets.
   void add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
                 const std::vector<dist::ReductionOutcome>& sums);
   /// Pauses (false) or resumes (true) the recording.
@@ -45,6 +44,14 @@ class Trace {
   void write(const std::string& path, dist::Communicator& comm) const;
 
  private:
+  // A lane as viewers show it; its place in the list is its number in the file.
+  struct Track {
+    Lane lane;
+    int number;  // among those of the same lane
+    double busy_until_s = 0;
+  };
+
+  size_t track_for(Lane lane, double start_s, double end_s);
   std::string lanes(const std::string& host) const;
 
   bool enabled_;
@@ -52,9 +59,9 @@ class Trace {
   std::function<double()> clock_;
   double zero_s_ = 0;                              // where 0 is on this rank's clock
   double clock_offset_s_ = 0, clock_error_s_ = 0;  // of it from rank 0's at the start, and how well that is known
-  double node_start_s_ = 0, first_lane_free_s_ = 0;
+  double node_start_s_ = 0;
   size_t num_events_ = 0, left_out_ = 0;
-  std::array<bool, kNumLanes> lane_used_{};
+  std::vector<Track> tracks_;
   std::string events_;  // JSON objects, each ended by a comma and a new line
 };
 

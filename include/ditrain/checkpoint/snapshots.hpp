@@ -1,0 +1,36 @@
+// Snapshots of the power averages of the weights (optim/power_average.hpp), and the average of any width made of them.
+//
+//   RUN/snapshots/step_00001000/{averages.safetensors,state.json}     of every ema.snapshots_every steps
+//
+// They are hard links to files of the checkpoint of that step, and stay when it goes.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ditrain/checkpoint/export.hpp"
+
+namespace ditrain::checkpoint {
+
+std::string snapshots_of(const std::string& run_folder);
+
+struct Snapshots {
+  struct One {
+    std::string folder;
+    int64_t updates;
+  };
+  std::vector<One> all;  ///< by step, the last one is that of `newest`
+  WeightsSource newest;
+};
+
+/// `path` is a run folder or one of its snapshots, RUN/snapshots/step_N, which is then the newest that counts.
+/// Errors:   InputError if there are none; as read_checkpoint_state
+Snapshots find_snapshots(const std::string& path);
+
+/// The model with the average of this width at the step of the newest snapshot, allocated for inference.
+/// Math:     width in [optim::kLeastWidth, optim::kGreatestWidth]; optim::solve_average over both averages of all
+///           snapshots, sums in f64
+/// Errors:   InputError for files that are damaged or of another model
+std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width);
+
+}  // namespace ditrain::checkpoint

@@ -1,0 +1,576 @@
+#include "ditrain/bench/quality.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "child.hpp"
+#include "curve_chart.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/kinds.hpp"
+#include "ditrain/eval/band_picture.hpp"
+#include "ditrain/eval/sampling.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/plan/inputs.hpp"
+#include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/signals.hpp"
+#include "quality_measures.hpp"
+#include "turns.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr double kHoldOut = 0.2;
+constexpr int64_t kMostTraining = 20000, kMostHeldOut = 10000;  // images in memory
+constexpr int64_t kCalibrationSteps = 30;
+constexpr useconds_t kLook_us = 50000;
+constexpr size_t kLastWords = 1500;  // of a run that failed
+constexpr uint64_t kImageSeed = 17;
+constexpr int64_t kGridRows = 8;
+constexpr const char* kReal = "real images";
+
+[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
+                         const std::string& hint = "") {
+  throw InputError({.where = "ditbench", .what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+struct Recipe {
+  std::string name;
+  config::Config config;
+  std::vector<int64_t> steps = {};  // of each mark
+};
+
+/// One set of samples. The order is that of the table.
+struct Point {
+  bool guided;
+  size_t recipe, mark;
+  int64_t seed;
+  auto operator<=>(const Point&) const = default;
+};
+struct Result {
+  double cpu_minutes = 0;
+  MeasureValues values = {};
+};
+
+Json json_of(const MeasureValues& values) {
+  Json j;
+  for (size_t m = 0; m < values.size(); ++m)
+    j[kMeasures[m].name] = std::isfinite(values[m]) ? Json(values[m]) : Json(nullptr);
+  return j;
+}
+
+MeasureValues values_of(const nlohmann::json& j) {
+  MeasureValues values;
+  for (size_t m = 0; m < values.size(); ++m) {
+    const auto& value = j.at(kMeasures[m].name);
+    values[m] = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+  }
+  return values;
+}
+
+// The whole lines of a file of JSON objects; a last one that a killed program left half-written is none.
+std::vector<nlohmann::json> lines_of(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);)
+    if (auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false); j.is_object())
+      lines.push_back(std::move(j));
+  return lines;
+}
+
+// cpu_seconds of the steps up to `last` of a run.
+std::vector<double> cpu_seconds(const std::string& run, int64_t last) {
+  std::vector<double> seconds;
+  for (const auto& line : lines_of(run + "/metrics.jsonl"))
+    if (line.at("step") <= last) seconds.push_back(line.at("cpu_seconds").get<double>());
+  return seconds;
+}
+
+Row untimed_row(const std::string& name, bool guided) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  Row row{.name = name, .dtype = guided ? "guided" : "", .time = {kNone, kNone, kNone, 0}};
+  row.share = kNone;
+  return row;
+}
+
+double sum_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double x : values) sum += x;
+  return sum;
+}
+
+// The sampler of a recipe with as many steps as `evaluations` of the model allow; one that is guided counts twice.
+diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, int64_t evaluations) {
+  diffusion::SamplerConfig sampler = config::sampler_of(c);
+  if (!guided) sampler.cfg_scale = 1;
+  const auto process = diffusion::make_process(c.diffusion, c.model.learn_sigma);
+  for (int64_t steps = evaluations; steps >= 1; --steps) {
+    sampler.spacing = std::to_string(steps);
+    int64_t count = 0;
+    for (const double t : diffusion::model_times(*process, sampler))
+      count += guided && sampler.cfg_interval.contains(process->data_share(t)) ? 2 : 1;
+    if (count <= evaluations) return sampler;
+  }
+  refuse("no step of the sampler fits into the evaluations of the model", std::to_string(evaluations), "at least 4",
+         "--evaluations 50");
+}
+
+// Blocks of images side by side, cut at the lowest.
+images::ImageU8 beside_each_other(const std::vector<images::ImageU8>& blocks) {
+  return images::make_grid(blocks, int64_t(blocks.size()), 6);
+}
+
+class QualityMeterOfRecipes {
+ public:
+  QualityMeterOfRecipes(Harness& harness, const QualityBench& bench);
+  void run();
+
+ private:
+  void load_recipes();
+  void check_out();
+  void write_setup(const Json& setup) const {
+    files::write_file_atomically(path("quality.json"), setup.dump(1) + "\n");
+  }
+  void calibrate();
+  void read_results();
+  void open_images();
+  void make_real();
+
+  std::string path(const std::string& name) const { return bench_.out + "/" + name; }
+  std::string run_folder(const Recipe& r, int64_t seed) const { return path(fmt::format("{}/seed_{}", r.name, seed)); }
+  std::string grid_file(const Recipe& r, bool guided) const {
+    return path(r.name + (guided ? "/grid_guided.png" : "/grid.png"));
+  }
+  bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
+  void train(const config::Config& config, const std::string& folder);
+  double train_to(const Recipe& r, int64_t seed, size_t mark, std::string& folder);
+  void finish(size_t recipe, int64_t seed, size_t mark);
+  LabelledImages draw(const Recipe& r, const std::string& run, const Point& point);
+  void write_grid(const Recipe& r, const LabelledImages& images, bool guided) const;
+
+  std::vector<double> values(const Point& of_seed, size_t measure) const;
+  std::vector<CurvePoint> mean_curve(const Point& p, size_t measure, const std::vector<size_t>& seeds) const;
+  Row row_of(const std::string& name, bool guided, const std::function<std::vector<double>(size_t)>& values) const;
+  void add_rows();
+  void add_comparison(size_t recipe, bool guided);
+  void write_pictures();
+
+  Harness& harness_;
+  const QualityBench bench_;
+  const std::string ditrain_;
+  std::vector<Recipe> recipes_;
+  Json setup_;
+  std::map<Point, Result> results_;
+  std::vector<MeasureValues> real_;  // per seed
+  std::optional<QualityMeter> meter_;
+  dataset::Config settled_data_;
+  int64_t num_classes_ = 0;
+};
+
+QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBench& bench)
+    : harness_(harness), bench_(bench), ditrain_(program_beside("ditrain")) {
+  if (access(ditrain_.c_str(), X_OK) != 0)
+    throw InputError({.where = "ditbench", .what = "quality starts ditrain, which is missing: " + ditrain_});
+  load_recipes();
+  platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
+  platform::install_signal_flags();
+}
+
+// What a run does beside training is left out, and every run leaves what the bench reads.
+void QualityMeterOfRecipes::load_recipes() {
+  std::set<std::string> names;
+  for (size_t i = 0; i <= bench_.recipes.size(); ++i) {
+    const std::string file = i == 0 ? bench_.config : bench_.recipes[i - 1];
+    Recipe r{.name = fs::path(file).stem().string(),
+             .config = config::load_config(bench_.config, bench_.sets,
+                                           i == 0 ? std::vector<std::string>() : std::vector{file})};
+    if (!names.insert(r.name).second) refuse("two recipes of one name", r.name, "files of different names");
+    config::Config& c = r.config;
+    if (c.data.hold_out == 0) c.data.hold_out = kHoldOut;
+    c.parallel.threads = harness_.num_threads();
+    c.sample.every_steps = 0, c.eval.every_steps = 0, c.eval.fid_every_steps = 0;
+    c.checkpoint.every_steps = 0, c.checkpoint.every_minutes = 10, c.checkpoint.keep_last = 1;
+    c.checkpoint.keep_every = 0, c.log.every_steps = 1000, c.log.prometheus.clear();
+    if (bench_.quick) c.optimizer.warmup_steps = 0;
+    config::validate(c);
+    for (const bool guided : {false, true})
+      if (!guided || guides(r)) sampler_within(c, guided, bench_.evaluations);
+    const config::Config& first = recipes_.empty() ? c : recipes_.front().config;
+    for (const config::Difference& d : config::differences(first, c))
+      if ((d.key.starts_with("data.") && d.key != "data.random_flip" && d.key != "data.augment") ||
+          d.key == "model.input_size" || d.key == "model.in_channels" || d.key == "model.num_classes")
+        refuse("recipes have other data, so that their samples cannot be compared: " + r.name,
+               d.key + ": " + d.new_value, d.old_value);
+    recipes_.push_back(std::move(r));
+  }
+}
+
+void QualityMeterOfRecipes::check_out() {
+  Json recipes;
+  for (const Recipe& r : recipes_) recipes[r.name] = config::to_yaml(r.config);
+  setup_ = {{"minutes", bench_.minutes},
+            {"seeds", bench_.seeds},
+            {"first_seed", bench_.first_seed},
+            {"samples", bench_.samples},
+            {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},
+            {"recipes", recipes}};
+  files::make_output_folder(bench_.out);
+  const std::string file = path("quality.json");
+  if (!fs::exists(file)) return write_setup(setup_);
+  const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+  for (const auto& [key, value] : setup_.items())
+    if (!there.is_object() || !there.contains(key) || there[key] != value)
+      refuse(bench_.out + " holds another comparison", key == "recipes" ? "other recipes" : key + " " + value.dump(),
+             key == "recipes" ? "those of " + file
+                              : key + " " + (there.is_object() && there.contains(key) ? there[key].dump() : "?"),
+             "--out with a new folder, or the flags of before");
+  setup_ = there;
+}
+
+void QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {
+  fs::create_directories(folder);
+  const std::string file = folder + ".yaml", output = folder + ".log";
+  files::write_file_atomically(file, config::to_yaml(config));
+  Child child({ditrain_, "--config", file, "--out", folder, "--resume", "auto"}, {.output = output});
+  while (child.running()) {
+    usleep(kLook_us);
+    if ((platform::take_signal_flags() & platform::kStopRequested) != 0)
+      throw RunError({.where = "ditbench",
+                      .what = "stopped by a signal",
+                      .hint = "the same command again: it goes on from " + bench_.out});
+  }
+  if (child.exit_code() == kExitDone) return;
+  const std::string said = files::read_text_file(output, size_t{1} << 26);
+  throw RunError({.where = "ditbench",
+                  .what = fmt::format("the run in {} ended with exit code {}:\n{}", folder, child.exit_code(),
+                                      said.substr(said.size() - std::min(said.size(), kLastWords)))});
+}
+
+// CPU seconds per step of each recipe, once for a folder: marks keep their steps when the bench goes on.
+void QualityMeterOfRecipes::calibrate() {
+  for (Recipe& r : recipes_) {
+    for (size_t k = 0; bench_.quick && k < bench_.minutes.size(); ++k) r.steps.push_back(2 * int64_t(k + 1));
+    if (bench_.quick) continue;
+    if (!setup_.contains("cpu_seconds_per_step") || !setup_["cpu_seconds_per_step"].contains(r.name)) {
+      config::Config c = r.config;
+      c.train.steps = kCalibrationSteps;
+      c.optimizer.warmup_steps = 0;
+      const std::string folder = path("calibration/" + r.name);
+      train(c, folder);
+      std::vector<double> seconds = cpu_seconds(folder, kCalibrationSteps);
+      seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory
+      setup_["cpu_seconds_per_step"][r.name] = quantile(seconds, 0.5);
+      write_setup(setup_);
+    }
+    const auto step_s = setup_["cpu_seconds_per_step"][r.name].get<double>();
+    for (const double minutes : bench_.minutes)
+      r.steps.push_back(
+          std::max<int64_t>(r.steps.empty() ? 1 : r.steps.back() + 1, std::llround(60 * minutes / step_s)));
+    config::Config shortest = r.config;
+    shortest.train.steps = r.steps.front();
+    config::validate(shortest);
+  }
+}
+
+void QualityMeterOfRecipes::read_results() {
+  for (const auto& line : lines_of(path("results.jsonl"))) {
+    const auto recipe =
+        std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
+    if (recipe == recipes_.end()) continue;
+    results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), line.at("mark").get<size_t>(),
+              line.at("seed").get<int64_t>()}] = {line.at("cpu_minutes").get<double>(), values_of(line.at("values"))};
+  }
+}
+
+// Both parts of the data, as models see it.
+void QualityMeterOfRecipes::open_images() {
+  config::Config c = recipes_.front().config;
+  const plan::Inputs inputs = plan::open_inputs(c);
+  if (inputs.facts.encoder)
+    refuse("pictures that a run encodes are compared with latents", "data.vae: " + c.data.vae,
+           "latents of ditdata encode, or a model of pixels");
+  settled_data_ = inputs.facts.data.value_or(c.data);
+  num_classes_ = c.model.num_classes == nn::kClassesOfData ? inputs.facts.num_classes : c.model.num_classes;
+  for (Recipe& r : recipes_) r.config.model.num_classes = num_classes_;  // guidance depends on it
+  const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
+                                              uint64_t(c.train.seed), dataset::Part::kHeldOut);
+  const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
+  LabelledImages training = load_images(*inputs.data, std::min(kMostTraining, most), kImageSeed);
+  LabelledImages others = load_images(*held_out, std::min(kMostHeldOut, most), kImageSeed);
+  harness_.note(fmt::format("{}; compared with {} images of training and {} held-out ones", held_out->describe(),
+                            training.size(), others.size()));
+  meter_.emplace(harness_.ctx(), QualityMeter::Setup{.training = std::move(training),
+                                                     .held_out = std::move(others),
+                                                     .num_classes = num_classes_,
+                                                     .classifier_steps = bench_.quick ? 2 : 300});
+}
+
+void QualityMeterOfRecipes::make_real() {
+  for (int64_t s = 0; s < bench_.seeds; ++s)
+    real_.push_back(meter_->of_real(bench_.samples, uint64_t(bench_.first_seed + s)));
+}
+
+// Trains to a mark. Returns the CPU minutes of all steps up to it, and the folder whose checkpoint is that of the mark.
+double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mark, std::string& folder) {
+  config::Config c = r.config;
+  const std::string run = run_folder(r, seed), own = fmt::format("{}/mark_{}", run, mark + 1);
+  c.train.seed = seed;
+  c.train.steps = r.steps[mark];
+  if (c.optimizer.schedule == optim::LrSchedule::kConstant) {
+    train(c, folder = run + "/run");
+    return sum_of(cpu_seconds(folder, c.train.steps)) / 60;
+  }
+  double before = 0;
+  if (c.optimizer.schedule == optim::LrSchedule::kWsd && c.optimizer.decay_share < 1) {
+    config::Config trunk = c;
+    trunk.optimizer.schedule = optim::LrSchedule::kConstant;
+    trunk.train.steps = int64_t(std::floor(double(c.train.steps) * (1 - c.optimizer.decay_share)));
+    if (trunk.train.steps > 0) {
+      c.train.branch_from = run + "/trunk";
+      train(trunk, c.train.branch_from);
+      before = sum_of(cpu_seconds(c.train.branch_from, trunk.train.steps));
+    }
+  }
+  train(c, folder = own);
+  return (before + sum_of(cpu_seconds(folder, c.train.steps))) / 60;
+}
+
+LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& run, const Point& p) {
+  const checkpoint::WeightsSource source = checkpoint::find_weights(run, checkpoint::Weights::kEma);
+  const auto model = checkpoint::load_model(source);
+  const std::string& guide_path = r.config.sample.guide;
+  const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
+  const std::vector<int64_t> labels =
+      eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
+  const eval::GenerateRequest request{.sampler = sampler_within(source.config, p.guided, bench_.evaluations),
+                                      .seed = uint64_t(p.seed),
+                                      .conditions = conditions_of(labels),
+                                      .guide = guide.get()};
+  LabelledImages images{plan::model_shape(r.config.model), {}, labels};
+  images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
+  eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);
+  if (config::learns_pixels(r.config))
+    for (float& x : images.images) x = std::clamp(x, -1.0f, 1.0f);
+  return images;
+}
+
+void QualityMeterOfRecipes::write_grid(const Recipe& r, const LabelledImages& images, bool guided) const {
+  const eval::BandPictures picture(config::learns_pixels(r.config) ? settled_data_ : dataset::Config(),
+                                   images.shape.channels);
+  const int64_t columns = num_classes_ >= 2 && num_classes_ <= 16 ? num_classes_ : kGridRows;
+  std::vector<images::ImageU8> pictures;
+  for (int64_t i = 0; i < std::min(images.size(), columns * kGridRows); ++i)
+    pictures.push_back(picture(images.at(i), images.shape.height, images.shape.width));
+  images::write_png(grid_file(r, guided), images::make_grid(pictures, columns, 1));
+}
+
+void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
+  const Recipe& r = recipes_[recipe];
+  std::vector<Point> missing;
+  for (const bool guided : {false, true})
+    if (const Point p{guided, recipe, mark, seed}; (!guided || guides(r)) && !results_.contains(p))
+      missing.push_back(p);
+  if (missing.empty()) return;
+  std::string folder;
+  const double minutes = train_to(r, seed, mark, folder);
+  for (const Point& p : missing) {
+    const LabelledImages images = draw(r, folder, p);
+    if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
+    const Result result{minutes, meter_->measure(images, uint64_t(seed))};
+    results_[p] = result;
+    const Json line = {{"recipe", r.name},
+                       {"seed", seed},
+                       {"mark", mark},
+                       {"guided", p.guided},
+                       {"steps", r.steps[mark]},
+                       {"cpu_minutes", minutes},
+                       {"values", json_of(result.values)}};
+    files::append_line(path("results.jsonl"), line.dump());
+    std::string told;
+    for (size_t m = 0; m < kMeasures.size(); ++m)
+      told += fmt::format("  {} {:.3g}", kMeasures[m].name, result.values[m]);
+    std::fprintf(stderr, "%s%s seed %ld, %.2f CPU minutes:%s\n", r.name.c_str(), p.guided ? " guided" : "", long(seed),
+                 minutes, told.c_str());
+  }
+}
+
+// The values of all seeds at a mark.
+std::vector<double> QualityMeterOfRecipes::values(const Point& of_seed, size_t measure) const {
+  std::vector<double> all;
+  for (int64_t s = 0; s < bench_.seeds; ++s) {
+    Point p = of_seed;
+    p.seed = bench_.first_seed + s;
+    all.push_back(results_.at(p).values[measure]);
+  }
+  return all;
+}
+
+Row QualityMeterOfRecipes::row_of(const std::string& name, bool guided,
+                                  const std::function<std::vector<double>(size_t)>& values) const {
+  Row row = untimed_row(name, guided);
+  for (size_t m = 0; m < kMeasures.size(); ++m) {
+    const Interval interval = mean_of(values(m));
+    row.details.push_back({kMeasures[m].name, text_of(interval)});
+    for (const auto& [end, x] : {std::pair{"", interval.value}, {" low", interval.low}, {" high", interval.high}})
+      row.details.push_back({fmt::format("{} mean{}", kMeasures[m].name, end), x, false});
+  }
+  return row;
+}
+
+void QualityMeterOfRecipes::add_rows() {
+  harness_.add(row_of(kReal, false, [&](size_t m) {
+    std::vector<double> all;
+    for (const MeasureValues& v : real_) all.push_back(v[m]);
+    return all;
+  }));
+  for (const bool guided : {false, true})
+    for (size_t i = 0; i < recipes_.size(); ++i)
+      for (size_t k = 0; k < bench_.minutes.size() && (!guided || guides(recipes_[i])); ++k) {
+        Row row = row_of(recipes_[i].name, guided, [&](size_t m) { return values({guided, i, k, 0}, m); });
+        double minutes = 0;
+        for (int64_t s = 0; s < bench_.seeds; ++s)
+          minutes += results_.at({guided, i, k, bench_.first_seed + s}).cpu_minutes / double(bench_.seeds);
+        row.details.insert(row.details.begin(), {{"cpu_minutes", minutes}, {"steps", recipes_[i].steps[k]}});
+        harness_.add(std::move(row));
+      }
+}
+
+// The cost by CPU minutes, both means over some seeds.
+std::vector<CurvePoint> QualityMeterOfRecipes::mean_curve(const Point& of, size_t measure,
+                                                          const std::vector<size_t>& seeds) const {
+  std::vector<CurvePoint> curve;
+  for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+    CurvePoint at{0, 0};
+    for (const size_t s : seeds) {
+      const Result& r = results_.at({of.guided, of.recipe, k, bench_.first_seed + int64_t(s)});
+      at.minutes += r.cpu_minutes / double(seeds.size());
+      at.cost += kMeasures[measure].cost(r.values[measure]) / double(seeds.size());
+    }
+    curve.push_back(at);
+  }
+  return curve;
+}
+
+void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
+  const Point ours{guided, recipe, 0, 0}, reference{guided, 0, 0, 0};
+  Row row = untimed_row(recipes_[recipe].name + " / " + recipes_[0].name, guided);
+  int64_t better = 0, worse = 0, decided = 0;
+  for (size_t m = 0; m < kMeasures.size(); ++m) {
+    const auto last_cost = [&](const Point& p, const std::vector<size_t>& s) {
+      return mean_curve(p, m, s).back().cost;
+    };
+    std::vector<double> real;
+    for (const MeasureValues& v : real_) real.push_back(kMeasures[m].cost(v[m]));
+    const Interval real_cost = mean_of(real);
+    const auto is_as_real = [&](const Point& p) {
+      return bootstrap(bench_.seeds, [&](const auto& s) { return last_cost(p, s); }).low <= real_cost.high;
+    };
+    const Interval times = bootstrap(bench_.seeds, [&](const std::vector<size_t>& s) {
+      const std::vector<CurvePoint> theirs = mean_curve(reference, m, s);
+      return theirs.back().minutes / crossing(mean_curve(ours, m, s), theirs.back().cost);
+    });
+    std::string text;
+    if (std::isnan(real_cost.value)) {
+      text = "-";
+    } else if (is_as_real(ours) && is_as_real(reference)) {
+      text = "not decidable";
+    } else {
+      const bool at_first =
+          crossing(mean_curve(ours, m, {0}), last_cost(reference, {0})) <= mean_curve(ours, m, {0}).front().minutes;
+      text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
+      if (times.low <= 1 && times.high >= 1) text += ", even";
+      ++decided, better += times.low > 1, worse += times.high < 1;
+    }
+    row.details.push_back({kMeasures[m].name, text});
+    for (const auto& [end, x] : {std::pair{"", times.value}, {" low", times.low}, {" high", times.high}})
+      row.details.push_back({fmt::format("{} times{}", kMeasures[m].name, end), x, false});
+  }
+  row.details.push_back({"faster", fmt::format("{} of {}", better, decided)});
+  row.details.push_back({"slower", fmt::format("{} of {}", worse, decided)});
+  harness_.add(std::move(row));
+}
+
+void QualityMeterOfRecipes::write_pictures() {
+  for (const bool guided : {false, true}) {
+    std::vector<CurvePanel> panels;
+    std::vector<images::ImageU8> blocks;
+    std::string names;
+    for (size_t m = 0; m < kMeasures.size(); ++m) {
+      CurvePanel panel{.title = kMeasures[m].name, .curves = {}};
+      for (size_t i = 0; i < recipes_.size(); ++i) {
+        if (guided && !guides(recipes_[i])) continue;
+        Curve curve{.name = recipes_[i].name, .points = {}};
+        for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+          double minutes = 0;
+          for (int64_t s = 0; s < bench_.seeds; ++s)
+            minutes += results_.at({guided, i, k, bench_.first_seed + s}).cpu_minutes / double(bench_.seeds);
+          curve.points.push_back({minutes, mean_of(values({guided, i, k, 0}, m))});
+        }
+        panel.curves.push_back(std::move(curve));
+      }
+      double real = 0;
+      for (const MeasureValues& v : real_) real += v[m] / double(real_.size());
+      panel.level = real;
+      panels.push_back(std::move(panel));
+    }
+    for (const Recipe& r : recipes_) {
+      if (!fs::exists(grid_file(r, guided))) continue;
+      blocks.push_back(images::read_image(grid_file(r, guided)));
+      names += (names.empty() ? "" : ", ") + r.name;
+    }
+    if (blocks.empty()) continue;
+    const std::string end = guided ? "_guided" : "";
+    files::write_file_atomically(path("curves" + end + ".svg"), curves_svg(panels));
+    images::write_png(path("grid" + end + ".png"), beside_each_other(blocks));
+    harness_.note(fmt::format("{0}/curves{1}.svg (dashed: real images); {0}/grid{1}.png, from left to right: {2}",
+                              bench_.out, end, names));
+  }
+}
+
+void QualityMeterOfRecipes::run() {
+  check_out();
+  open_images();
+  calibrate();
+  read_results();
+  make_real();
+  for (int64_t s = 0; s < bench_.seeds; ++s)
+    for (size_t mark = 0; mark < bench_.minutes.size(); ++mark)
+      for (size_t i = 0; i < recipes_.size(); ++i) finish(i, bench_.first_seed + s, mark);
+  add_rows();
+  for (const bool guided : {false, true})
+    for (size_t i = 1; i < recipes_.size(); ++i)
+      if (!guided || (guides(recipes_[i]) && guides(recipes_[0]))) add_comparison(i, guided);
+  write_pictures();
+  harness_.note(meter_->describe(bench_.samples));
+  harness_.note(
+      fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; intervals: "
+                  "95 %, bootstrap over seeds{}",
+                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed,
+                  bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
+  if (recipes_.size() > 1)
+    harness_.note(
+        fmt::format("A / {}: how many times the CPU time of A {} takes to the value that it has at its last "
+                    "mark; not decidable: both are as good as training images in this measure",
+                    recipes_[0].name, recipes_[0].name));
+}
+
+}  // namespace
+
+void bench_quality(Harness& harness, const QualityBench& bench) { QualityMeterOfRecipes(harness, bench).run(); }
+
+}  // namespace ditrain::bench

@@ -1,0 +1,82 @@
+// How good samples are, by measures that need no weights from elsewhere: they compare samples with images that training
+// saw and with images that were held out.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ditrain/ops/context.hpp"
+#include "small_classifier.hpp"
+
+namespace ditrain::bench {
+
+/// A measure, and how a value of it becomes a cost: less is better.
+struct Measure {
+  enum class Goal { kLeast, kMost, kOne };
+  const char *name, *help;
+  Goal goal;
+  double cost(double value) const {
+    return goal == Goal::kLeast ? value : goal == Goal::kMost ? 1 - value : value < 1 ? 1 - value : value - 1;
+  }
+};
+
+/// The measures of a set of samples; a value is NaN where a measure does not exist (no classes).
+///   4x4, 8x8, 16x16   distance of the means over so many parts of the samples to those of held-out images: Frechet
+///                     distance, or, of fewer than ten times as many images as dimensions, the unbiased kernel distance
+///                     (squared maximum mean discrepancy of the kernel (a.b/d + 1)^3)
+///   real -> samples   share of samples to which a small classifier, trained on the training images, gives their label
+///   samples -> real   share of held-out images to which one trained on the samples gives their label
+///   nearest           mean distance to the nearest training image / mean distance to the nearest held-out image, as a
+///                     multiple of what images have that nobody has seen: 1 is right, 0 means memorised images
+inline constexpr std::array<Measure, 6> kMeasures = {{
+    {"4x4", "means over 4x4 parts against held-out images", Measure::Goal::kLeast},
+    {"8x8", "means over 8x8 parts against held-out images", Measure::Goal::kLeast},
+    {"16x16", "means over 16x16 parts against held-out images", Measure::Goal::kLeast},
+    {"real -> samples", "accuracy on samples of a classifier of training images", Measure::Goal::kMost},
+    {"samples -> real", "accuracy on held-out images of a classifier of samples", Measure::Goal::kMost},
+    {"nearest", "distance to training / to held-out images, 1 for new images", Measure::Goal::kOne},
+}};
+using MeasureValues = std::array<double, kMeasures.size()>;
+
+/// `most` images of a data set in a random order that the seed gives, or all.
+LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t seed);
+
+class QualityMeter {
+ public:
+  struct Setup {
+    LabelledImages training, held_out;
+    int64_t num_classes = 0;  ///< below 2: no classifiers
+    int64_t classifier_steps = 300;
+  };
+  /// Trains the classifier of the training images.
+  /// Errors:   InputError for fewer than 4 held-out images
+  QualityMeter(ops::Context& ctx, Setup setup);
+
+  /// Every image has a label. The seed is that of the classifier of the samples.
+  MeasureValues measure(const LabelledImages& samples, uint64_t seed);
+  /// What `num` training images have in the place of samples: the value that no recipe has to beat. That of
+  /// "real -> samples" is of held-out images, as the classifier knows the others; "nearest" is 1 by its definition.
+  MeasureValues of_real(int64_t num, uint64_t seed);
+  /// "8x8: Frechet distance" ... for so many samples.
+  std::vector<std::string> describe(int64_t num_samples) const;
+
+ private:
+  struct Means {
+    int64_t dimensions = 0;
+    std::vector<float> rows = {};
+  };
+  Means means_of(const LabelledImages& images, int64_t parts) const;
+  bool takes_frechet(int64_t num_samples, int64_t dimensions) const;
+  double distance(const LabelledImages& samples, int64_t parts) const;
+  double nearest_ratio(const LabelledImages& samples) const;
+  double mean_nearest(const Means& samples, const Means& others) const;
+
+  ops::Context& ctx_;
+  const Setup setup_;
+  Means training_, held_out_half_;  // 16x16, for the nearest
+  double ratio_of_new_ = 1, real_accuracy_ = 0;
+  std::unique_ptr<SmallClassifier> of_training_, of_samples_;
+};
+
+}  // namespace ditrain::bench

@@ -1,0 +1,119 @@
+// The parts of ditbench quality: statistics, the small classifier, the measures, the plot. tests/e2e runs the bench.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "../../src/bench/curve_chart.hpp"
+#include "../../src/bench/quality_measures.hpp"
+#include "../../src/bench/quality_statistics.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
+
+using namespace ditrain;
+using namespace ditrain::bench;
+using Catch::Contains;
+
+namespace {
+
+constexpr dataset::SampleShape kShape{1, 8, 8};
+
+// Images of two classes: a bright left or right half, in noise.
+LabelledImages halves(int64_t n, uint64_t seed, float noise = 0.3f, float brightness = 0.5f) {
+  LabelledImages all{kShape};
+  for (int64_t i = 0; i < n; ++i) {
+    const RandomKey key(seed, Stream::kTest, uint64_t(i));
+    all.labels.push_back(i % 2);
+    for (int64_t p = 0; p < 64; ++p)
+      all.images.push_back(((p % 8 < 4) == (i % 2 == 0) ? brightness : -brightness) + noise * key.normal(uint64_t(p)));
+  }
+  return all;
+}
+
+struct Team {
+  parallel::Team team{{.num_workers = 2}};
+  ops::Context ctx{team};
+};
+
+}  // namespace
+
+TEST_CASE("quality: a curve crosses a level in the logarithm of time") {
+  const std::vector<CurvePoint> curve = {{1, 8}, {4, 4}, {16, 5}, {64, 2}};
+  CHECK(crossing(curve, 6) == Approx(2));
+  CHECK(crossing(curve, 4) == Approx(4));
+  CHECK(crossing(curve, 3.5) == Approx(16 * std::pow(4, 0.5)));  // the curve rises in between
+  CHECK(crossing(curve, 9) == 1);
+  CHECK(std::isinf(crossing(curve, 1)));
+}
+
+TEST_CASE("quality: intervals over repeats have the mean inside and shrink with agreement") {
+  const Interval spread = mean_of({1, 2, 3, 6}), close = mean_of({2.9, 3, 3.1, 3});
+  CHECK(spread.value == 3);
+  CHECK((spread.low >= 1 && spread.low < 2.3 && spread.high > 3.9 && spread.high <= 6));
+  CHECK((close.high - close.low) < 0.2);
+  CHECK(spread.contains(3));
+  const Interval one = mean_of({7});
+  CHECK((one.low == 7 && one.high == 7));
+  CHECK(text_of(one) == "7");
+  CHECK(text_of(Interval{}) == "-");
+  CHECK(text_of({1.234, 1, 2}) == "1.23 [1, 2]");
+}
+
+TEST_CASE("quality: the classifier learns two classes, and labels at random teach nothing") {
+  Team t;
+  SmallClassifier classifier(t.ctx, kShape, 2);
+  LabelledImages data = halves(128, 1);
+  // Mirrored images would be of the other class: classes that mirroring keeps.
+  for (int64_t i = 0; i < data.size(); ++i)
+    for (int64_t p = 0; p < 64; ++p)
+      data.images[size_t(i * 64 + p)] =
+          ((p / 8 < 4) == (i % 2 == 0) ? 0.5f : -0.5f) + 0.1f * data.images[size_t(i * 64 + p)];
+  LabelledImages test = data;
+  classifier.train(data, 30, 1);
+  const double learned = classifier.accuracy(test);
+  CHECK(learned > 0.95);
+  classifier.train(data, 30, 1);
+  CHECK(classifier.accuracy(test) == learned);  // it begins anew
+  for (int64_t& label : data.labels) label = 0;
+  classifier.train(data, 30, 1);
+  CHECK(classifier.accuracy(test) == Approx(0.5).margin(0.01));
+}
+
+TEST_CASE("quality: measures tell good samples from noise and from memorised images") {
+  Team t;
+  QualityMeter meter(t.ctx, {.training = halves(64, 1), .held_out = halves(64, 2), .num_classes = 0});
+  const MeasureValues good = meter.measure(halves(48, 3), 1), noisy = meter.measure(halves(48, 3, 1.5f), 1),
+                      memorised = meter.measure(halves(48, 1), 1), real = meter.of_real(48, 1);
+  for (const size_t m : {0u, 1u, 2u}) {
+    INFO(kMeasures[m].name);
+    CHECK(noisy[m] > 5 * std::abs(good[m]));
+    CHECK(std::abs(memorised[m] - good[m]) < 0.2 * noisy[m]);  // a distance of sets does not tell
+  }
+  CHECK(good[5] == Approx(1).margin(0.1));
+  CHECK(memorised[5] < 0.05);
+  CHECK(real[5] == 1);
+  CHECK((std::isnan(good[3]) && std::isnan(good[4])));
+  CHECK(kMeasures[3].cost(0.8) == Approx(0.2));
+  CHECK(kMeasures[5].cost(0.9) == Approx(kMeasures[5].cost(1.1)));
+}
+
+TEST_CASE("quality: the distance is the Frechet one where images are many, else the unbiased kernel distance") {
+  Team t;
+  const auto described = [&](int64_t held_out) {
+    return QualityMeter(t.ctx, {.training = halves(8, 1), .held_out = halves(held_out, 2)}).describe(200);
+  };
+  CHECK_THAT(described(160)[0], Contains("4x4: Frechet distance of 200 samples and 160 held-out images in 16 dim"));
+  CHECK_THAT(described(159)[0], Contains("4x4: unbiased kernel distance"));
+  CHECK_THAT(described(160)[1], Contains("8x8: unbiased kernel distance"));
+  CHECK_THROWS_WITH(described(3), Contains("data.hold_out=0.2"));
+}
+
+TEST_CASE("quality: the plot has a curve per recipe with its bars, and leaves out what is no number") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string svg =
+      curves_svg({{"8x8", {{"a<b", {{1, {2, 1, 3}}, {2, {1, 0.5, 1.5}}}}, {"c", {{1, {nan}}}}}, 0.7}, {"empty", {}}});
+  CHECK_THAT(svg, Contains("a&lt;b") && Contains(">8x8<") && Contains(">empty<") && Contains("stroke-dasharray"));
+  CHECK_THAT(svg, !Contains("nan") && !Contains("inf"));
+  size_t circles = 0;
+  for (size_t i = svg.find("<circle"); i != svg.npos; i = svg.find("<circle", i + 1)) ++circles;
+  CHECK(circles == 2);
+  CHECK(svg.ends_with("</svg>\n"));
+}

@@ -1,0 +1,40 @@
+#include "ditrain/train/preflight.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "dist/thread_world.hpp"
+#include "support/small_config.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+using Catch::Contains;
+using train::NodeFacts;
+
+TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
+  std::vector<NodeFacts> nodes;
+  for (const char* host : {"a", "b", "c", "d"})
+    nodes.push_back({.host = host, .gemm_gflops = 100, .memory_gb_s = 50, .link_gbit_s = 20, .free_disk_gib = 10});
+  CHECK(train::judge(nodes, 10).problems.empty());
+  CHECK(train::judge(nodes, 10).slow_hosts.empty());
+  nodes[1].gemm_gflops = 86, nodes[2].memory_gb_s = 30, nodes[3].link_gbit_s = 2, nodes[3].memory_gb_s = 10;
+  nodes[0].clock_s = 1, nodes[1].clock_s = -3;
+  const train::PreflightVerdict verdict = train::judge(nodes, 10.5);
+  CHECK(verdict.slow_hosts == std::vector<std::string>{"c", "d"});
+  REQUIRE(verdict.problems.size() == 8);
+  CHECK_THAT(verdict.problems[0], Contains("c is slow: memory at 75 %"));
+  CHECK_THAT(verdict.problems[2], Contains("d is slow: link at 10 %"));
+  CHECK_THAT(verdict.problems[3], Contains("a has 10.0 GiB free") && Contains("10.5 GiB"));
+  CHECK_THAT(verdict.problems[4], Contains("the clock of b is -3.0 s from that of a"));
+}
+
+TEST_CASE("preflight: ranks of several nodes measure together and agree on the verdict") {
+  config::Config config = small_config();
+  config.parallel.threads = 1;
+  std::vector<int> good(4, -1);
+  ThreadWorld world{.ranks = 4, .ranks_per_node = 2};
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    good[size_t(comm.rank())] = train::run_preflight(config, "nowhere/run", comm, 0.01);
+  });
+  for (const int of_rank : good) CHECK(of_rank == good[0]);
+  CHECK(good[0] >= 0);
+}
