@@ -479,7 +479,7 @@ TEST_CASE("numbers condition as the time does, and one that is not known adds no
   nn::DitConfig with = small();
   with.metadata = {"month", "longitude"};
   Rig rig(with), plain(small());
-  const auto& parameters = rig.model.parameters();
+  auto& parameters = rig.model.parameters();
   CHECK(parameters.find("m_embedder.month.mlp.0.weight").value.shape() == Shape{32, 256});
   for (autograd::Parameter* p : plain.model.parameters().state_dict()) copy(parameters.find(p->name).value, p->value);
   plain.pass.forward(plain.ctx);

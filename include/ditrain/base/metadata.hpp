@@ -28,7 +28,7 @@ inline constexpr MetadataNumber kMetadata[] = {{"longitude", "degrees east", -18
                                                {"resolution", "metres per pixel", 0, 1e5, 0, 1},
                                                {"cloud_cover", "a share", 0, 1, 0, 1},
                                                {"year", "a year", 1980, 2100, -1980, 120},
-                                               {"month", "1 to 12", 1, 12, 0, 12},
+                                               {"month", "of the year", 1, 12, 0, 12},
                                                {"day", "of the month", 1, 31, 0, 31}};
 inline constexpr size_t kNumMetadata = std::size(kMetadata);
 enum MetadataIndex : size_t { kLongitude, kLatitude, kResolution, kCloudCover, kYear, kMonth, kDay };
